@@ -1,0 +1,43 @@
+# chanas: `make demo` shows all of it. PYTHON picks the interpreter that the environment in .venv is made from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOG := $(VENV)/install.log
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types clean
+
+help:  ## show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv and install chanas into it, when something changed
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "chanas needs Python 3.11 or later; name one with: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "installing into $(VENV) (minutes the first time)" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@{ $(BIN)/python -m pip install -q -c constraints.txt uv && \
+		$(BIN)/uv pip install --python $(BIN)/python -c constraints.txt -e '.[dev]' || \
+		$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'; } > $(LOG) 2>&1 || \
+		{ cat $(LOG) >&2; echo "the installation failed; the lines above are in $(LOG)" >&2; exit 1; }
+	@touch $@
+
+demo: setup  ## train, tune, search and classify handwritten digits, in at most ten minutes
+	@$(BIN)/chanas demo
+
+test: setup  ## run the tests that two CPU cores can run
+	@$(BIN)/python -m pytest -q
+
+lint: setup  ## check style, formatting and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+types: setup  ## check the types of the package
+	@$(BIN)/mypy chanas
+
+clean:  ## remove the environment, caches and build products; runs/ stays
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find chanas tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,238 @@
+"""The commands: parse, call one function of `chanas.pipeline`, print. Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chanas import __version__
+from chanas.errors import ChanasError
+from chanas.run import DEFAULT_RUN, RunDirectory
+from chanas.units import format_count, format_latency, parse_latency_s
+
+if TYPE_CHECKING:
+    from chanas.codesign import CoDesign
+
+app = typer.Typer(
+    name="chanas",
+    help="Searches for the network architecture and the compiled program of an image task together, on your device, "
+    "inside your latency budget.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Run = Annotated[Path, typer.Option("--run", help="Run directory: where the stages read and write.")]
+Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine).")]
+Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
+Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"chanas {__version__}")
+        raise typer.Exit
+
+
+@app.command("train-supernet")
+def train_supernet(
+    run: Run = DEFAULT_RUN,
+    config: Annotated[str | None, typer.Option(help="Training config: a preset (digits, imagenet-mbv3) or YAML.")] = None,
+    space: Annotated[str | None, typer.Option(help="Search space: a preset (mbv3, mbv3-32) or YAML.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="digits, imagefolder, or a torchvision set on disk.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; the config's by default.")] = None,
+    resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
+) -> None:
+    """Train the elastic supernet once; every architecture inherits its weights."""
+    from chanas import pipeline
+
+    summary = pipeline.train_supernet(
+        RunDirectory(run),
+        config=config,
+        space=space,
+        dataset=dataset,
+        root=root,
+        seed=seed,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    typer.echo(
+        f"supernet   {summary.checkpoint} after {summary.num_steps} steps ({summary.wall_s:.0f} s, "
+        f"{summary.images_per_s:.0f} images/s)\n"
+        f"holdout    {summary.top1_largest:.2%} largest sub-network, {summary.top1_smallest:.2%} smallest"
+    )
+
+
+@app.command()
+def prescheduler(
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    space: Annotated[str | None, typer.Option(help="Search space; the supernet's by default.")] = None,
+    num_classes: Annotated[int | None, typer.Option(help="Classes; the supernet's by default.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Schedule points tried per operator, kept ones included.")] = None,
+    sub_space: Annotated[list[str] | None, typer.Option(help="Only this sub-space, such as r224-w1; repeatable.")] = None,
+    cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
+    seed: Seed = 0,
+) -> None:
+    """Tune every block on the device and fill the latency table; what was measured before is reused."""
+    from chanas import pipeline
+
+    summary = pipeline.preschedule(
+        RunDirectory(run),
+        target=target,
+        num_threads=threads,
+        space=space,
+        num_classes=num_classes,
+        num_trials=trials,
+        sub_spaces=sub_space or (),
+        cost_model=cost_model,
+        seed=seed,
+    )
+    typer.echo(
+        f"table      {summary.path}: {len(summary.lut.rows)} blocks, {summary.num_new_blocks} timed now\n"
+        f"trials     {summary.num_new_trials} new ({summary.num_failed_trials} failed), "
+        f"{summary.num_operators} operators"
+    )
+
+
+@app.command()
+def search(
+    latency: Annotated[str, typer.Option(help="Latency budget with its unit, such as 2ms.")],
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    macs: Annotated[int | None, typer.Option(help="Most multiply-accumulates.")] = None,
+    params: Annotated[int | None, typer.Option(help="Most parameters.")] = None,
+    rule: Annotated[str, typer.Option(help="How the sub-space is chosen: accuracy, paper, or all.")] = "accuracy",
+    evaluations: Annotated[int | None, typer.Option(help="Sub-networks evaluated to teach the predictor.")] = None,
+    confidence: Annotated[float | None, typer.Option(help="Chance wanted that a prediction holds; 0.5 to 1.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Find the most accurate network inside the budget, prove it, and emit the bundle."""
+    budget_s = parse_latency_s(latency)
+    from chanas import pipeline
+    from chanas.search.config import SearchConfig
+
+    settings = {"rule": rule, "num_evaluations": evaluations, "confidence": confidence}
+    if evaluations is not None:
+        settings["initial_evaluations"] = min(36, evaluations)
+    bundle = pipeline.search(
+        RunDirectory(run),
+        latency_s=budget_s,
+        target=target,
+        num_threads=threads,
+        config=SearchConfig.parse({k: v for k, v in settings.items() if v is not None}),
+        macs=macs,
+        params=params,
+        seed=seed,
+    )
+    _print_bundle(bundle)
+
+
+@app.command()
+def predict(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    convert_rgb: Annotated[bool, typer.Option(help="Convert images that are not RGB.")] = False,
+) -> None:
+    """Classify images with the compiled module."""
+    from chanas.codesign import CoDesign
+
+    predictions = CoDesign.load(bundle).classify(images, convert_rgb)
+    for path, prediction in zip(images, predictions, strict=True):
+        typer.echo(f"{path}\t{prediction.class_name}\t{prediction.probability:.4f}")
+
+
+@app.command()
+def bench(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
+    compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
+) -> None:
+    """Time the compiled module beside PyTorch: same weights, image, threads and cores, in turns."""
+    from chanas.codesign import CoDesign, benchmark
+
+    loaded = CoDesign.load(bundle)
+    typer.echo(f"{loaded.architecture.key}, {loaded.target.num_threads} thread(s), {loaded.target.device}")
+    typer.echo(f"{'':16s} {'median':>10s} {'ratio':>8s}")
+    for row in benchmark(loaded, with_compile=compile_):
+        median = "-" if row.median_s is None else format_latency(row.median_s)
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
+        typer.echo(f"{row.name:16s} {median:>10s} {ratio:>8s} {row.note}".rstrip())
+
+
+@app.command()
+def report(run: Run = DEFAULT_RUN) -> None:
+    """Write the run's report: one self-contained HTML page."""
+    from chanas import pipeline
+
+    typer.echo(pipeline.report(RunDirectory(run)))
+
+
+@app.command()
+def demo(
+    run: Run = Path("runs/demo"),
+    latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
+    trials: Annotated[int, typer.Option(help="Schedule points tried per operator.")] = 6,
+    seed: Seed = 0,
+) -> None:
+    """All three stages on handwritten digits and the local CPU, in minutes."""
+    budget_s = None if latency is None else parse_latency_s(latency)
+    from chanas import pipeline
+
+    result = pipeline.demo(RunDirectory(run), latency_s=budget_s, num_trials=trials, seed=seed)
+    _print_bundle(result.bundle)
+    typer.echo(f"report              {result.report}")
+    images = " ".join(str(p) for p in result.images)
+    typer.echo(f"\nClassify images with the compiled network:\n  chanas predict {result.bundle.path} {images}")
+
+
+def _print_bundle(bundle: CoDesign) -> None:
+    document = bundle.document
+    measured, predicted = document["measured"], document["predicted"]
+    eager_s, latency_s = measured["pytorch_eager_latency_s"], measured["latency_s"]
+    rows = (
+        ("architecture", bundle.architecture.key),
+        ("", f"{format_count(document['num_macs'])} MACs, {format_count(document['num_params'])} parameters"),
+        ("latency budget", format_latency(document["constraints"]["latency_s"])),
+        ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
+        ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])})"),
+        ("PyTorch eager", f"{format_latency(eager_s)} on the same network ({eager_s / latency_s:.1f}x)"),
+        ("accuracy on test", f"{measured['top1_test']:.2%} of {measured['num_test_images']} images, compiled module"),
+        ("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"),
+        ("bundle", str(bundle.path)),
+    )
+    for name, value in rows:
+        typer.echo(f"{name:19s} {value}")
+
+
+def main() -> None:
+    """Run the command line: an expected error is one line and exit code 1, Ctrl-C is 130."""
+    debug = "--debug" in sys.argv
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        typer.echo("\nchanas: interrupted; what was measured or checkpointed is kept, the same command goes on", err=True)
+        sys.exit(130)
+    except ChanasError as error:
+        if debug:
+            raise
+        typer.echo(f"chanas: error: {error}", err=True)
+        sys.exit(1)
+    except Exception as error:
+        if debug or not hasattr(error, "format_message"):
+            raise
+        typer.echo(f"chanas: {error.format_message()} Try 'chanas --help'.", err=True)
+        sys.exit(2)

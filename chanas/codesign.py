@@ -1,0 +1,257 @@
+"""The bundle that search emits: architecture, schedules, weights, and the compiled program. It loads and predicts in a
+process without torch.
+
+    codesign.json        what it is, what was predicted, what was measured, what it came from
+    weights.safetensors  PyTorch parameters by name (as `chanas.network` names them)
+    module.so            the compiled network, for the processor that codesign.json names; its weights are arguments
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from chanas.arch import Architecture, BlockConfig, SearchSpace
+from chanas.errors import CheckpointError, DataError, TargetError
+from chanas.folding import Array, pack_block, split_tensors, unpack_channels
+from chanas.preprocess import Preprocess, open_rgb
+from chanas.run import file_digest, read_json, replacing_folder, write_json
+from chanas.target import HardwareTarget, load_target
+
+SCHEMA = 1
+_DOCUMENT, _WEIGHTS, _MODULE = "codesign.json", "weights.safetensors", "module.so"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One image's class, with its softmax probability."""
+
+    class_index: int
+    class_name: str
+    probability: float
+
+
+def write_bundle(path: Path, document: Mapping[str, Any], tensors: Mapping[str, Array], module: Path) -> None:
+    """Write a bundle in one step; hashes of weights and module are added to the document."""
+    with replacing_folder(path) as folder:
+        save_file(dict(tensors), folder / _WEIGHTS)
+        shutil.copyfile(module, folder / _MODULE)
+        files = {name: file_digest(folder / name) for name in (_WEIGHTS, _MODULE)}
+        hashes = {**document.get("hashes", {}), **files}
+        write_json(folder / _DOCUMENT, {"schema": SCHEMA, **document, "hashes": hashes})
+
+
+class CoDesign:
+    """A loaded bundle. `predict` takes arrays, `classify` image files.
+
+    The compiled module runs in this process with as many threads as it was tuned for.
+    """
+
+    def __init__(self, path: Path, document: dict[str, Any]) -> None:
+        self.path, self.document = path, document
+        self.space = SearchSpace.from_json(document["space"])
+        self.architecture = Architecture.from_json(document["architecture"])
+        self.target = HardwareTarget.from_json(document["target"])
+        self.class_names: tuple[str, ...] = tuple(document["class_names"])
+        self.preprocess = Preprocess.from_json(document["preprocess"])
+
+    @classmethod
+    def load(cls, path: Path | str) -> CoDesign:
+        """Open a bundle and check that it is whole.
+
+        Raises:
+            CheckpointError: the folder is not a bundle, or a file of it is missing, cut short or changed.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise CheckpointError(f"bundle {path} does not exist; `chanas search` makes one")
+        document = read_json(path / _DOCUMENT, "bundle document")
+        try:
+            if document["schema"] != SCHEMA:
+                raise CheckpointError(f"expected a bundle of schema {SCHEMA}, got {document['schema']} in {path}")
+            for name in (_WEIGHTS, _MODULE):
+                if not (path / name).is_file():
+                    raise CheckpointError(f"bundle {path} lacks {name}; make it again with `chanas search`")
+                if file_digest(path / name) != document["hashes"][name]:
+                    raise CheckpointError(
+                        f"{path / name} is cut short or was changed (its hash differs from the one in {_DOCUMENT}); "
+                        "make the bundle again with `chanas search`"
+                    )
+            return cls(path, document)
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"{path / _DOCUMENT} is not a bundle document: {error!r}") from error
+
+    @property
+    def blocks(self) -> tuple[BlockConfig, ...]:
+        return self.architecture.blocks(self.space, len(self.class_names))
+
+    @functools.cached_property
+    def tensors(self) -> dict[str, Array]:
+        """PyTorch parameters by name."""
+        try:
+            return dict(load_file(self.path / _WEIGHTS))
+        except SafetensorError as error:
+            raise CheckpointError(f"{self.path / _WEIGHTS} is damaged ({error}); make the bundle again") from error
+
+    @functools.cached_property
+    def _parameters(self) -> list[Array]:
+        parts = split_tensors(self.tensors, len(self.blocks))
+        lanes = self.target.vector_lanes
+        return [a for block, part in zip(self.blocks, parts, strict=True) for a in pack_block(block, part, lanes)]
+
+    @functools.cached_property
+    def _run(self) -> Callable[[Array], Array]:
+        host = load_target("cpu", self.target.num_threads)
+        if host.fingerprint != self.target.fingerprint:
+            raise TargetError(
+                f"the bundle's module was compiled for {self.target.device} ({self.target.fingerprint}), this is "
+                f"{host.device} ({host.fingerprint}); run `chanas prescheduler` and `chanas search` here"
+            )
+        os.environ.setdefault("TVM_NUM_THREADS", str(self.target.num_threads))
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
+        import tvm
+        from tvm import relax
+
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(self.path / _MODULE)), tvm.cpu())
+        function = machine["main"]
+        parameters = [tvm.runtime.tensor(p) for p in self._parameters]
+        num_classes = len(self.class_names)
+
+        def run(image: Array) -> Array:
+            flat = np.ascontiguousarray(image.reshape(image.shape[0], -1))
+            logits = function(tvm.runtime.tensor(flat), *parameters).numpy()
+            return unpack_channels(logits, num_classes)[:, 0]
+
+        return run
+
+    def predict(self, images: Array) -> Array:
+        """Logits float32[N, classes] of preprocessed images float32[N, 3, R, R], one inference each.
+
+        Raises:
+            DataError: the images have another shape.
+            TargetError: the module is for another processor.
+        """
+        resolution = self.architecture.resolution
+        expected = (self.space.in_channels, resolution, resolution)
+        if images.ndim != 4 or images.shape[1:] != expected:
+            raise DataError(f"expected images of shape [N, {', '.join(map(str, expected))}], got {list(images.shape)}")
+        return np.stack([self._run(np.asarray(image, dtype=np.float32)) for image in images])
+
+    def classify(self, paths: Sequence[Path], convert_rgb: bool = False) -> list[Prediction]:
+        """The class of each image file.
+
+        Raises:
+            DataError: a file is missing, damaged or not RGB (unless `convert_rgb`).
+        """
+        images = np.stack([self.preprocess(open_rgb(p, convert_rgb)) for p in paths])
+        logits = self.predict(images).astype(np.float64)
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        winners = shares.argmax(axis=1)
+        return [
+            Prediction(int(i), self.class_names[i], float(row[i])) for i, row in zip(winners, shares, strict=True)
+        ]
+
+    def torch_module(self) -> Any:
+        """The same network in PyTorch, in evaluation mode (imports torch)."""
+        import torch
+
+        from chanas.network import StaticNetwork
+
+        network = StaticNetwork(self.blocks)
+        state = {name: torch.from_numpy(np.array(value)) for name, value in self.tensors.items()}
+        missing = network.load_state_dict(state, strict=False).missing_keys
+        absent = [name for name in missing if not name.endswith("num_batches_tracked")]
+        if absent:
+            raise CheckpointError(f"{self.path / _WEIGHTS} lacks {absent[0]}; make the bundle again")
+        return network.eval()
+
+
+def interleaved_latency_s(
+    contenders: Mapping[str, Callable[[], Any]], rounds: int = 40, min_round_s: float = 0.01
+) -> dict[str, list[float]]:
+    """Seconds per call of each contender, `rounds` samples each, taken in turns so that drift falls on all alike."""
+    runs: dict[str, int] = {}
+    for name, call in contenders.items():
+        for _ in range(3):
+            call()
+        start = time.perf_counter()
+        call()
+        runs[name] = max(1, int(min_round_s / max(time.perf_counter() - start, 1e-7)))
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            for _ in range(runs[name]):
+                call()
+            samples[name].append((time.perf_counter() - start) / runs[name])
+    return samples
+
+
+@contextlib.contextmanager
+def _limited_to(num_threads: int) -> Iterator[None]:
+    """This process on its first `num_threads` cores, and PyTorch on as many threads; undone afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    try:
+        torch.set_num_threads(num_threads)
+        if cores is not None:
+            os.sched_setaffinity(0, sorted(cores)[:num_threads])
+        yield
+    finally:
+        torch.set_num_threads(before)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+
+
+@dataclass(frozen=True)
+class BenchmarkRow:
+    """One contender: median seconds and what it is as a multiple of the compiled module's; or why it did not run."""
+
+    name: str
+    median_s: float | None
+    ratio: float | None
+    note: str = ""
+
+
+def benchmark(bundle: CoDesign, with_compile: bool = True, rounds: int = 40) -> list[BenchmarkRow]:
+    """The compiled module beside PyTorch eager and torch.compile: same weights, same image, same threads and cores."""
+    import torch
+
+    resolution = bundle.architecture.resolution
+    image = np.random.default_rng(0).standard_normal((3, resolution, resolution), dtype=np.float32)
+    network, x = bundle.torch_module(), torch.from_numpy(image)[None]
+    contenders: dict[str, Callable[[], Any]] = {
+        "chanas": functools.partial(bundle._run, image),
+        "PyTorch eager": functools.partial(network, x),
+    }
+    notes: dict[str, str] = {}
+    with _limited_to(bundle.target.num_threads), torch.inference_mode():
+        if with_compile:
+            try:
+                import torch._inductor.config as inductor
+
+                with inductor.patch(freezing=True):
+                    compiled = torch.compile(network)
+                    compiled(x)
+                contenders["torch.compile"] = functools.partial(compiled, x)
+            except Exception as error:  # the compiler of another project: whatever it raises is its row's note
+                notes["torch.compile"] = f"did not compile: {type(error).__name__}"
+        samples = interleaved_latency_s(contenders, rounds)
+    medians = {name: statistics.median(s) for name, s in samples.items()}
+    rows = [BenchmarkRow(name, m, m / medians["chanas"]) for name, m in medians.items()]
+    return rows + [BenchmarkRow(name, None, None, note) for name, note in notes.items()]

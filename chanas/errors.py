@@ -1,0 +1,58 @@
+"""Every error that a user can meet: one line that says what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class ChanasError(Exception):
+    """Base of all errors that chanas raises on purpose; the CLI prints its message as one line and exits with 1."""
+
+
+class UnitError(ChanasError, ValueError):
+    """A quantity without a unit, with an unknown unit, or out of range."""
+
+
+class ConfigError(ChanasError, ValueError):
+    """A YAML file or an option that does not say what its schema asks for."""
+
+
+class ArchitectureError(ChanasError, ValueError):
+    """An architecture, a genome or a key that is not in its search space."""
+
+
+class DataError(ChanasError):
+    """A data set, a folder or an image that cannot be used."""
+
+
+class CheckpointError(ChanasError):
+    """A checkpoint or a bundle that is missing, cut short, or of another space."""
+
+
+class StageOrderError(ChanasError):
+    """A stage was started before the stage whose files it reads."""
+
+
+class TargetError(ChanasError):
+    """A hardware target that is unknown or not there."""
+
+
+class LUTError(ChanasError):
+    """A latency table that does not fit what it is used for."""
+
+
+class ScheduleError(ChanasError, ValueError):
+    """A schedule point that is not in its space."""
+
+
+class MeasureError(ChanasError):
+    """The device could not measure; retrying the same thing will not help."""
+
+
+class InfeasibleError(ChanasError):
+    """A budget that no architecture can meet; the message names the smallest reachable value."""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """The one line for a name that is not known: `unknown target 'foo'; known: cpu, cuda`."""
+    return f"unknown {what} '{name}'; known: {', '.join(sorted(known))}"

@@ -1,0 +1,93 @@
+"""From trained weights to what compiled kernels read, in numpy alone: batch normalisation folded into the convolution
+before it, channels grouped into vectors.
+
+Packed forms (l lanes, B = ceil(C_out / l) channel blocks): pointwise float32[B, C_in, l], depthwise float32[B, k·k, l],
+convolution float32[B, C_in·k·k, l], bias float32[B, l]; activations float32[B, pixels, l]. Padding is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.arch import BlockConfig
+from chanas.errors import CheckpointError
+
+Array = npt.NDArray[np.float32]
+BN_EPSILON = 1e-5
+
+
+def num_blocks(channels: int, lanes: int) -> int:
+    """Channel blocks that hold `channels`."""
+    return -(-channels // lanes)
+
+
+def pack_channels(values: Array, lanes: int) -> Array:
+    """float32[C, ...] -> float32[B, ..., l]."""
+    channels = values.shape[0]
+    padded = np.zeros((num_blocks(channels, lanes) * lanes, *values.shape[1:]), dtype=np.float32)
+    padded[:channels] = values
+    grouped = padded.reshape(-1, lanes, *values.shape[1:])
+    return np.ascontiguousarray(np.moveaxis(grouped, 1, -1))
+
+
+def unpack_channels(packed: Array, channels: int) -> Array:
+    """Inverse of `pack_channels`: float32[B, ..., l] -> float32[C, ...]."""
+    moved = np.moveaxis(packed, -1, 1)
+    return np.ascontiguousarray(moved.reshape(-1, *moved.shape[2:])[:channels])
+
+
+def pack_convolution(weight: Array, bias: Array, lanes: int) -> list[Array]:
+    """Packed weight and bias of a convolution float32[C_out, C_in / groups, k, k] or a dense float32[C_out, C_in]."""
+    return [pack_channels(weight.reshape(weight.shape[0], -1), lanes), pack_channels(bias, lanes)]
+
+
+def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+    """Weight and bias of the convolution that equals convolution followed by batch normalisation."""
+    scale = (gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + BN_EPSILON))
+    folded = weight.astype(np.float64) * scale.reshape(-1, *([1] * (weight.ndim - 1)))
+    return folded.astype(np.float32), (beta - mean * scale).astype(np.float32)
+
+
+def pack_block(block: BlockConfig, tensors: Mapping[str, Array], lanes: int) -> list[Array]:
+    """The packed parameters of a block in its operators' order, from its PyTorch parameters by name.
+
+    `tensors` has the names that `chanas.network` gives inside one block, such as `depthwise.conv.weight`.
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
+
+    def get(name: str) -> Array:
+        if name not in tensors:
+            raise CheckpointError(f"parameter {name} of block {block.key} is missing; the weights are not of this network")
+        return tensors[name]
+
+    def conv_bn(name: str) -> list[Array]:
+        bn = [get(f"{name}.bn.{part}") for part in ("weight", "bias", "running_mean", "running_var")]
+        return pack_convolution(*fold_batch_norm(get(f"{name}.conv.weight"), *bn), lanes)
+
+    if block.kind in ("stem", "head"):
+        return conv_bn("conv")
+    if block.kind == "classifier":
+        feature, linear = get("feature.weight"), get("linear.weight")
+        no_bias = np.zeros(feature.shape[0], dtype=np.float32)
+        return pack_convolution(feature, no_bias, lanes) + pack_convolution(linear, get("linear.bias"), lanes)
+    packed = conv_bn("expand") if block.has_expand else []
+    packed += conv_bn("depthwise")
+    if block.use_se:
+        for name in ("se.reduce", "se.expand"):
+            packed += pack_convolution(get(f"{name}.weight"), get(f"{name}.bias"), lanes)
+    return packed + conv_bn("project")
+
+
+def split_tensors(tensors: Mapping[str, Array], num_network_blocks: int) -> list[dict[str, Array]]:
+    """The parameters of each block, `blocks.3.depthwise.conv.weight` becoming `depthwise.conv.weight` of block 3."""
+    split: list[dict[str, Array]] = [{} for _ in range(num_network_blocks)]
+    for name, value in tensors.items():
+        _, index, rest = name.split(".", 2)
+        if int(index) < num_network_blocks:
+            split[int(index)][rest] = value
+    return split

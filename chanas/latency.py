@@ -1,0 +1,146 @@
+"""The block-latency look-up table (paper, section 3.6, equation 5): seconds of every block of a space on one target, each
+measured as a compiled, fused block at its best schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chanas.arch import BlockConfig, SearchSpace
+from chanas.errors import LUTError
+from chanas.genome import BlockTable, FloatArray, Genomes
+from chanas.run import read_json, write_json
+from chanas.target import HardwareTarget, tvm_version
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class LUTHeader:
+    """What a table holds for, and nothing else: any difference makes it another table."""
+
+    target: HardwareTarget
+    compiler: str
+    space: str
+    space_digest: str
+    dtype: str = "float32"
+    batch: int = 1
+    created: str = ""
+    seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "target": self.target.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LUTHeader:
+        return cls(**{**data, "target": HardwareTarget.from_json(data["target"])})
+
+
+@dataclass(frozen=True)
+class LUTRow:
+    """One block: seconds (median and spread of the repeats), and the schedule point of each operator in it.
+
+    `schedules` lists, in the block's order of execution, (workload key, schedule point).
+    """
+
+    median_s: float
+    spread_s: float
+    num_trials: int
+    schedules: tuple[tuple[str, tuple[int, ...]], ...]
+    measured_at: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "schedules": [[key, list(point)] for key, point in self.schedules]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LUTRow:
+        return cls(**{**data, "schedules": tuple((key, tuple(point)) for key, point in data["schedules"])})
+
+
+@dataclass
+class LatencyLUT:
+    """Rows by `BlockConfig.key`. `latency_s(genomes)` of a `table` is an array sum (equation 5)."""
+
+    header: LUTHeader
+    rows: dict[str, LUTRow] = field(default_factory=dict)
+
+    def block_s(self, block: BlockConfig) -> float:
+        """Seconds of one block.
+
+        Raises:
+            LUTError: the table has no row for it.
+        """
+        row = self.rows.get(block.key)
+        if row is None:
+            raise LUTError(f"the LUT of target '{self.header.target.name}' has no row for block {block.key}")
+        return row.median_s
+
+    def missing(self, blocks: Sequence[BlockConfig]) -> list[BlockConfig]:
+        """Those of `blocks` that the table has no row for."""
+        return [b for b in blocks if b.key not in self.rows]
+
+    def table(self, space: SearchSpace, num_classes: int) -> BlockTable:
+        """Seconds as dense arrays over a whole space.
+
+        Raises:
+            LUTError: blocks of the space are missing; the message says how many and which command fills them.
+        """
+        self.check_space(space)
+        holes = self.missing(space.all_blocks(num_classes))
+        if holes:
+            raise LUTError(
+                f"the LUT lacks {len(holes)} blocks of space '{space.name}' with {num_classes} classes "
+                f"(the first: {holes[0].key}); run `chanas prescheduler` to fill them"
+            )
+        return BlockTable(space, num_classes, self.block_s)
+
+    def latency_s(self, space: SearchSpace, num_classes: int, genomes: Genomes) -> FloatArray:
+        """float64[N] seconds: equation 5 for each genome."""
+        return self.table(space, num_classes).sum(genomes)
+
+    def check_space(self, space: SearchSpace) -> None:
+        """Raises LUTError when the table was made for another space."""
+        if (self.header.space, self.header.space_digest) != (space.name, space.digest):
+            raise LUTError(
+                f"expected a LUT of space '{space.name}' ({space.digest}), got one of '{self.header.space}' "
+                f"({self.header.space_digest}); run `chanas prescheduler --space {space.name}`"
+            )
+
+    def check(self, space: SearchSpace, target: HardwareTarget) -> None:
+        """Raises LUTError when space, device, threads or compiler are not those that the table was measured with."""
+        self.check_space(space)
+        mine = self.header.target
+        for what, got, expected in (
+            ("target", mine.name, target.name),
+            ("device fingerprint", f"{mine.fingerprint} ({mine.device})", f"{target.fingerprint} ({target.device})"),
+            ("TVM version", self.header.compiler, tvm_version()),
+        ):
+            if got != expected:
+                raise LUTError(
+                    f"the LUT was made for another {what}: expected {expected}, got {got}; "
+                    "run `chanas prescheduler` here to make one"
+                )
+
+    def save(self, path: Path) -> None:
+        rows = {key: row.to_json() for key, row in self.rows.items()}
+        write_json(path, {"schema": SCHEMA, "header": self.header.to_json(), "rows": rows})
+
+    @classmethod
+    def load(cls, path: Path) -> LatencyLUT:
+        """Inverse of `save`.
+
+        Raises:
+            CheckpointError: the file is missing or damaged.
+            LUTError: it is JSON, but not a table of this schema.
+        """
+        data = read_json(path, "latency table")
+        try:
+            if data["schema"] != SCHEMA:
+                raise LUTError(f"expected a latency table of schema {SCHEMA}, got {data['schema']} in {path}")
+            rows = {key: LUTRow.from_json(row) for key, row in data["rows"].items()}
+            return cls(LUTHeader.from_json(data["header"]), rows)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LUTError(f"{path} is not a latency table ({type(error).__name__}: {error}); make it again") from error

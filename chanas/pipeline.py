@@ -1,0 +1,383 @@
+"""The three stages wired together: the Python API, and what the commands call.
+
+Stages never import each other; here one stage's functions are handed to the next, and files in the run directory carry the
+data between them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chanas.arch import Architecture, SearchSpace, SubSpace
+from chanas.errors import ChanasError, ConfigError, MeasureError, StageOrderError, unknown_name
+from chanas.latency import LatencyLUT
+from chanas.run import RunDirectory, file_digest, read_json
+from chanas.target import HardwareTarget, load_target, tvm_version
+
+if TYPE_CHECKING:
+    from chanas.codesign import CoDesign
+    from chanas.prescheduler.lut import PrescheduleSummary
+    from chanas.search.config import SearchConfig
+    from chanas.search.cosearch import SearchOutcome
+    from chanas.supernet.evaluate import SupernetEvaluator
+    from chanas.supernet.train import TrainSummary
+
+DEFAULT_SPACE = "mbv3-32"
+DEFAULT_TRAINING = "digits"
+DEFAULT_NUM_CLASSES = 10
+
+
+def train_supernet(
+    run: RunDirectory,
+    *,
+    config: str | Path | None = None,
+    space: str | Path | None = None,
+    dataset: str | None = None,
+    root: Path | None = None,
+    seed: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> TrainSummary:
+    """Train the supernet; what is given overrides the training config, and resuming takes up what was stored.
+
+    Raises:
+        ChanasError: as `chanas.supernet.train.train_supernet` says.
+    """
+    from chanas.supernet.phases import TrainConfig
+    from chanas.supernet.train import stored_setup
+    from chanas.supernet.train import train_supernet as train
+
+    if resume and config is None:
+        loaded, settings = stored_setup(run)
+    else:
+        settings = TrainConfig.load(config or DEFAULT_TRAINING)
+        loaded = SearchSpace.load(space or settings.space)
+    changes: dict[str, Any] = {} if seed is None else {"seed": seed}
+    data = {k: v for k, v in (("dataset", dataset), ("root", root)) if v is not None}
+    if data:
+        changes["data"] = settings.data.model_copy(update=data)
+    return train(
+        run, loaded, settings.model_copy(update=changes), resume=resume, overwrite=overwrite, progress=progress
+    )
+
+
+def stored_task(run: RunDirectory) -> tuple[SearchSpace, int] | None:
+    """Search space and number of classes of the supernet in `run`, read from its JSON alone; None without one."""
+    path = run.supernet / "checkpoint.json"
+    if not path.is_file():
+        return None
+    data = read_json(path, "supernet checkpoint")
+    return SearchSpace.from_json(data["space"]), int(data["num_classes"])
+
+
+def preschedule(
+    run: RunDirectory,
+    *,
+    target: str = "cpu",
+    num_threads: int = 1,
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+    num_trials: int | None = None,
+    sub_spaces: Sequence[str] = (),
+    cost_model: str = "gp",
+    seed: int = 0,
+    progress: bool = True,
+) -> PrescheduleSummary:
+    """Tune every block on the target and write the latency table.
+
+    Space and number of classes are those of the run's supernet where there is one and nothing else is asked for.
+
+    Raises:
+        TargetError: the target is unknown or not there.
+        MeasureError: blocks remain that could not be measured.
+    """
+    from chanas.prescheduler.lut import preschedule as fill
+    from chanas.prescheduler.tune import TuneConfig
+
+    hardware = load_target(target, num_threads)
+    stored = stored_task(run)
+    loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
+    classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
+    if num_trials is not None and num_trials < 1:
+        raise ConfigError(f"expected at least 1 trial per operator, got {num_trials}")
+    config = TuneConfig() if num_trials is None else TuneConfig(num_trials=num_trials)
+    chosen = _parse_sub_spaces(loaded, sub_spaces)
+    return fill(
+        run, loaded, hardware, classes, config, sub_spaces=chosen, model=cost_model, seed=seed, progress=progress
+    )
+
+
+def _parse_sub_spaces(space: SearchSpace, keys: Sequence[str]) -> tuple[SubSpace, ...] | None:
+    known = {s.key: s for s in space.sub_spaces}
+    for key in keys:
+        if key not in known:
+            raise ConfigError(unknown_name("sub-space", key, known))
+    return tuple(known[key] for key in keys) or None
+
+
+def load_stages(run: RunDirectory, target: HardwareTarget) -> tuple[SupernetEvaluator, LatencyLUT]:
+    """Supernet and latency table of a run, checked against each other and against this machine.
+
+    Raises:
+        StageOrderError: one of them is missing; the message names the command that makes it.
+        LUTError: the table is of another space, device or compiler.
+    """
+    if not (run.supernet / "checkpoint.safetensors").is_file():
+        raise StageOrderError(f"there is no supernet in {run.root}; run `chanas train-supernet --run {run.root}` first")
+    if not run.lut(target.name).is_file():
+        there = sorted(p.stem for p in run.luts.glob("*.json"))
+        found = f"; there are tables of: {', '.join(there)}" if there else ""
+        threads = f" --threads {target.num_threads}" if target.num_threads > 1 else ""
+        raise StageOrderError(
+            f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
+            f"`chanas prescheduler --target cpu{threads} --run {run.root}` first"
+        )
+    lut = LatencyLUT.load(run.lut(target.name))
+    stored = stored_task(run)
+    if stored is not None:
+        lut.check(stored[0], target)
+    from chanas.supernet.evaluate import SupernetEvaluator
+
+    supernet = SupernetEvaluator.load(run)
+    lut.check(supernet.space, target)
+    return supernet, lut
+
+
+@dataclass
+class Prover:
+    """Compiles finalists whole, compares them with PyTorch, measures them, and evaluates them on holdout."""
+
+    supernet: SupernetEvaluator
+    lut: LatencyLUT
+    target: HardwareTarget
+    scratch: Path
+    progress: bool = True
+
+    def library(self, architecture: Architecture) -> Path:
+        """Where the compiled module of a proven architecture lies."""
+        return self.scratch / f"{architecture.key}.so"
+
+    def tensors(self, architecture: Architecture) -> dict[str, Any]:
+        """float32 PyTorch parameters by name, BN statistics recalibrated."""
+        state = self.supernet.extract(architecture).state_dict()
+        return {k: v.numpy().copy() for k, v in state.items() if not k.endswith("num_batches_tracked")}
+
+    def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:
+        import torch
+
+        from chanas.folding import split_tensors
+        from chanas.prescheduler.networks import NetworkJob, compile_networks
+        from chanas.search.proof import ProofRecord
+
+        jobs, top1 = [], []
+        for architecture in architectures:
+            blocks = architecture.blocks(self.supernet.space, self.supernet.num_classes)
+            network = self.supernet.extract(architecture)
+            images, _ = self.supernet.images("holdout", architecture.resolution)
+            with torch.inference_mode():
+                logits = network(torch.from_numpy(images[:1]))[0].numpy()
+            parameters = tuple(split_tensors(self.tensors(architecture), len(blocks)))
+            jobs.append(NetworkJob(blocks, parameters, images[0], logits, self.library(architecture)))
+            top1.append(self.supernet.top1(architecture, "holdout"))
+        outcomes = compile_networks(self.lut, self.target, jobs, self.progress)
+        return [
+            ProofRecord(a, error=o.error)
+            if o.seconds is None
+            else ProofRecord(a, o.seconds, o.spread_s or 0.0, accuracy, o.max_error or 0.0)
+            for a, o, accuracy in zip(architectures, outcomes, top1, strict=True)
+        ]
+
+
+def search(
+    run: RunDirectory,
+    *,
+    latency_s: float,
+    target: str = "cpu",
+    num_threads: int = 1,
+    config: SearchConfig | None = None,
+    macs: int | None = None,
+    params: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> CoDesign:
+    """Search under a latency budget, prove the finalists, and leave the winner's bundle in `run.bundle`.
+
+    The test split is touched once, here, for the winner alone.
+
+    Raises:
+        StageOrderError: supernet or latency table are missing.
+        InfeasibleError: no architecture meets the constraints; the message names the smallest reachable value.
+        MeasureError: the compiled winner does not classify the test images as PyTorch does.
+    """
+    from chanas.search import constraints as limits
+    from chanas.search.cosearch import search as cosearch
+
+    hardware = load_target(target, num_threads)
+    supernet, lut = load_stages(run, hardware)
+    space, classes = supernet.space, supernet.num_classes
+    further = [limits.macs_constraint(space, classes, macs)] if macs else []
+    further += [limits.params_constraint(space, classes, params)] if params else []
+    with tempfile.TemporaryDirectory(prefix="chanas-") as scratch:
+        prover = Prover(supernet, lut, hardware, Path(scratch), progress)
+        outcome = cosearch(
+            space,
+            lut,
+            supernet.top1,
+            prover,
+            budget_s=latency_s,
+            num_classes=classes,
+            store=run,
+            supernet=supernet.digest,
+            config=config,
+            constraints=further,
+            seed=seed,
+            progress=progress,
+        )
+        return _emit(run, outcome, prover, latency_s, seed)
+
+
+def _emit(run: RunDirectory, outcome: SearchOutcome, prover: Prover, budget_s: float, seed: int) -> CoDesign:
+    """Write the bundle: first as it will be, to test the very module that is handed over; then with what came out."""
+    from chanas.codesign import CoDesign, write_bundle
+
+    supernet, lut, winner = prover.supernet, prover.lut, outcome.architecture
+    tensors, library = prover.tensors(winner), prover.library(winner)
+    blocks = winner.blocks(supernet.space, supernet.num_classes)
+    document: dict[str, Any] = {
+        "architecture": {"key": winner.key, "genome": list(outcome.genome)},
+        "space": supernet.space.to_json(),
+        "class_names": list(supernet.class_names),
+        "preprocess": supernet.preprocess(winner.resolution).to_json(),
+        "target": prover.target.to_json(),
+        "schedules": [
+            {"block": b.key, "operators": [[k, list(p)] for k, p in lut.rows[b.key].schedules]} for b in blocks
+        ],
+        "blocks": [{"key": b.key, "latency_s": lut.block_s(b)} for b in blocks],
+        "constraints": {"latency_s": budget_s},
+        "predicted": {"latency_s": outcome.predicted_latency_s, "top1": outcome.predicted_top1},
+        "measured": {
+            "latency_s": outcome.proof.measured_latency_s,
+            "spread_s": outcome.proof.spread_s,
+            "top1_holdout": outcome.proof.top1_holdout,
+        },
+        "num_macs": sum(b.num_macs for b in blocks),
+        "num_params": sum(b.num_params for b in blocks),
+        "seeds": {"search": seed, "prescheduler": lut.header.seed, "supernet": supernet.seed},
+        "versions": versions(),
+        "hashes": {
+            "supernet": supernet.digest,
+            "lut": file_digest(run.lut(prover.target.name)),
+            "search_space": supernet.space.digest,
+            "splits": supernet.data.splits.digest,
+        },
+    }
+    draft = prover.scratch / "bundle"
+    write_bundle(draft, document, tensors, library)
+    document["measured"] |= _test(CoDesign.load(draft), supernet)
+    write_bundle(run.bundle, document, tensors, library)
+    return CoDesign.load(run.bundle)
+
+
+def _test(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
+    """Accuracy of the compiled module on test, its agreement with PyTorch on every image, and PyTorch's own speed."""
+    import torch
+
+    from chanas.codesign import benchmark
+
+    images, labels = supernet.images("test", bundle.architecture.resolution)
+    network = bundle.torch_module()
+    compiled = bundle.predict(images)
+    with torch.inference_mode():
+        expected = np.concatenate([network(part).numpy() for part in torch.from_numpy(images).split(256)])
+    disagreements = int((compiled.argmax(1) != expected.argmax(1)).sum())
+    if disagreements:
+        raise MeasureError(
+            f"the compiled module classifies {disagreements} of {len(images)} test images otherwise than PyTorch; "
+            "no bundle was written"
+        )
+    eager = next(row for row in benchmark(bundle, with_compile=False, rounds=15) if row.name == "PyTorch eager")
+    return {
+        "top1_test": float((compiled.argmax(1) == labels).mean()),
+        "num_test_images": len(images),
+        "max_logit_difference": float(np.abs(compiled - expected).max()),
+        "pytorch_eager_latency_s": eager.median_s,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that figures depend on."""
+    import platform
+    from importlib import metadata
+
+    import chanas
+
+    packages = ("torch", "numpy", "scikit-learn")
+    return {
+        "chanas": chanas.__version__,
+        "tvm": tvm_version(),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+    }
+
+
+def median_latency_s(lut: LatencyLUT, space: SearchSpace, num_classes: int, seed: int = 0) -> float:
+    """Half of the space's architectures are faster than this, by the table; rounded to two digits."""
+    from chanas import genome
+
+    drawn = genome.sample(space, 2000, np.random.default_rng(seed))
+    return float(f"{np.median(lut.latency_s(space, num_classes, drawn)):.2g}")
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo leaves behind."""
+
+    bundle: CoDesign
+    report: Path
+    images: tuple[Path, ...]
+
+
+def demo(
+    run: RunDirectory, *, latency_s: float | None = None, num_trials: int = 6, seed: int = 0, progress: bool = True
+) -> DemoResult:
+    """All three stages on the embedded default, through the functions above; stages that are done are not done again.
+
+    The default budget is the median latency of the space, so that it binds on any machine.
+    """
+    from chanas.report.page import build_report
+    from chanas.supernet.data import export_images
+
+    stored = run.supernet / "checkpoint.json"
+    done = stored.is_file() and read_json(stored, "supernet checkpoint").get("done", False)
+    if not done:
+        train_supernet(run, seed=seed, resume=stored.is_file(), progress=progress)
+    preschedule(run, num_trials=num_trials, seed=seed, progress=progress)
+    supernet, lut = load_stages(run, load_target("cpu"))
+    budget_s = latency_s or median_latency_s(lut, supernet.space, supernet.num_classes)
+    bundle = search(run, latency_s=budget_s, seed=seed, progress=progress)
+    folder = run.root / "images"
+    shutil.rmtree(folder, ignore_errors=True)
+    images = export_images(supernet.data, "test", folder, limit=20)
+    return DemoResult(bundle, build_report(run), tuple(itertools.islice(images, 3)))
+
+
+def report(run: RunDirectory) -> Path:
+    """Write the run's report page.
+
+    Raises:
+        ChanasError: the run directory does not exist.
+    """
+    from chanas.report.page import build_report
+
+    if not run.root.is_dir():
+        raise ChanasError(f"run directory {run.root} does not exist; the stages make one")
+    return build_report(run)

@@ -1,0 +1,162 @@
+"""From a schedule point to a scheduled TVM function (the primitives of the paper's table 1, through `s_tir.Schedule`).
+
+Every function schedules the stages of one operator, found by their prefix, inside a function that may hold a whole block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chanas.prescheduler.space import Named, Point, schedule_space
+from chanas.prescheduler.workload import Workload
+from chanas.target import HardwareTarget
+
+
+def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarget, prefix: str) -> None:
+    """Schedule one operator in place.
+
+    Raises:
+        ScheduleError: the point is not in the workload's space.
+    """
+    named = schedule_space(workload, target).decode(point)
+    scheduler = {"pointwise": _pointwise, "depthwise": _depthwise, "conv": _conv, "pool": _pool}[workload.op]
+    scheduler(sch, workload, named, prefix, target.num_threads > 1)
+
+
+def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:
+    """A `tirx.PrimFunc` of one operator alone, scheduled by `point`; its symbol is `main`."""
+    from tvm import s_tir, te
+
+    from chanas.prescheduler.operators import operator_graph
+
+    graph = operator_graph(workload, target.vector_lanes)
+    sch = s_tir.Schedule(te.create_prim_func(list(graph.arguments)), error_render_level="none")
+    apply_point(sch, workload, point, target, "op0_")
+    flatten_output(sch, workload, "op0_")
+    return sch.mod["main"]
+
+
+def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
+    """[B, H, W, l] -> [B, H·W, l] for the output of a windowed operator that a function returns."""
+    if workload.op in ("depthwise", "conv"):
+        size = workload.output_size
+        block = sch.get_sblock(f"{prefix}out")
+        sch.transform_layout(block, ("write", 0), lambda b, h, w, v: (b, h * size + w, v))
+
+
+def _parallelise(sch: Any, named: Named, loops: list[Any]) -> None:
+    """for a: for b: …  ->  parallel for a·b: …   (the first `fuse` loops)"""
+    fused = loops[: named["fuse"][0]]
+    sch.parallel(sch.fuse(*fused) if len(fused) > 1 else fused[0])
+
+
+def _unroll(sch: Any, *loops: Any) -> None:
+    for loop in loops:
+        sch.unroll(loop)
+
+
+def _accumulate(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> None:
+    """Split the zero-initialisation off the reduction, vectorised and written out like the update."""
+    init = sch.decompose_reduction(acc, reduce_outer)
+    loops = sch.get_loops(init)
+    sch.vectorize(loops[-1])
+    _unroll(sch, *loops[len(loops) - 1 - num_unrolled : -1])
+
+
+def _pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+    """for n, m, v, k  ->  for n_o, m_o (or m_o, n_o): for k_o: [k_i, m_i, n_i] written out, v a vector."""
+    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
+    n, m, v = sch.get_loops(out)
+    m_o, m_i = sch.split(m, list(named["split_m"]))
+    n_o, n_i = sch.split(n, list(named["split_n"]))
+    outer = [m_o, n_o] if named["order"][0] else [n_o, m_o]
+    sch.reorder(*outer, m_i, n_i, v)
+    sch.vectorize(v)
+    _unroll(sch, m_i, n_i)
+    sch.compute_at(acc, outer[1], preserve_unit_loops=True)
+    a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
+    k_o, k_i = sch.split(k, list(named["split_k"]))
+    sch.reorder(k_o, k_i, a_m, a_n, a_v)
+    sch.vectorize(a_v)
+    _unroll(sch, k_i, a_m, a_n)
+    if workload.scaled:
+        scale = sch.get_sblock(f"{prefix}scale")
+        if named["scale_at"][0]:
+            sch.compute_at(scale, m_o, preserve_unit_loops=True)
+        elif parallel:
+            sch.parallel(sch.get_loops(scale)[0])
+        sch.vectorize(sch.get_loops(scale)[-1])
+    _accumulate(sch, acc, k_o, 2)
+    if parallel:
+        fusable = 1 if workload.scaled and named["scale_at"][0] and named["order"][0] else 2
+        _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
+
+
+def _window(sch: Any, workload: Workload, named: Named, prefix: str) -> tuple[list[Any], Any, list[Any]]:
+    """for c, h, w, v  ->  for c_o, h_o, w_o: [h_i, w_i, c_i] written out, v a vector; the accumulator inside w_o.
+
+    Returns the outer loops, the accumulator's block, and the accumulator's loops from its channel block inwards.
+    """
+    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
+    c, h, w, v = sch.get_loops(out)
+    h_o, h_i = sch.split(h, list(named["split_h"]))
+    w_o, w_i = sch.split(w, list(named["split_w"]))
+    c_o, c_i = sch.split(c, list(named.get("split_n", (None, 1))))
+    sch.reorder(c_o, h_o, w_o, h_i, w_i, c_i, v)
+    sch.vectorize(v)
+    _unroll(sch, h_i, w_i, c_i)
+    sch.compute_at(acc, w_o, preserve_unit_loops=True)
+    return [c_o, h_o, w_o], acc, sch.get_loops(acc)[3:]
+
+
+def _depthwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+    pad = sch.get_sblock(f"{prefix}pad")
+    place = named["pad_at"][0]
+    if place == 2:
+        sch.compute_inline(pad)
+    outer, acc, (c, h, w, v, rh, rw) = _window(sch, workload, named, prefix)
+    sch.reorder(rh, rw, h, w, c, v)
+    sch.vectorize(v)
+    _unroll(sch, rw, h, w, c)
+    if named["unroll"][0]:
+        sch.unroll(rh)
+    if place < 2:
+        sch.compute_at(pad, outer[place], preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(pad)[-1])
+    _accumulate(sch, acc, rh, 3)
+    if parallel:
+        fusable = 1 if place == 0 else 2
+        _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
+
+
+def _conv(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+    pad = sch.get_sblock(f"{prefix}pad")
+    outer, acc, (n, h, w, v, rc, rh, rw) = _window(sch, workload, named, prefix)
+    sch.reorder(rc, rh, rw, h, w, n, v)
+    sch.vectorize(v)
+    _unroll(sch, rw, h, w, n)
+    if named["unroll"][0]:
+        sch.unroll(rh)
+    if named["pad_at"][0]:
+        sch.compute_at(pad, outer[1], preserve_unit_loops=True)
+    _accumulate(sch, acc, rc, 3)
+    if parallel:
+        _parallelise(sch, named, outer)
+
+
+def _pool(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+    """for c, v, m  ->  for c_o: for m_o: [m_i, c_i] written out, v a vector."""
+    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
+    c, _, v = sch.get_loops(out)
+    c_o, c_i = sch.split(c, list(named["split_c"]))
+    sch.vectorize(v)
+    sch.unroll(c_i)
+    sch.compute_at(acc, c_o, preserve_unit_loops=True)
+    a_c, a_one, a_v, m = sch.get_loops(acc)[-4:]
+    m_o, m_i = sch.split(m, list(named["split_m"]))
+    sch.reorder(m_o, m_i, a_c, a_one, a_v)
+    sch.vectorize(a_v)
+    _unroll(sch, m_i, a_c)
+    _accumulate(sch, acc, m_o, 2)
+    if parallel:
+        sch.parallel(c_o)

@@ -1,0 +1,141 @@
+"""From operators to fused blocks and whole networks.
+
+A block is one TVM function: the expressions of its operators chained, each scheduled by its own point, with every
+intermediate inside. A network is a Relax program that calls its blocks in order; weights are arguments, so that one
+compiled module serves any weights and they travel once (in safetensors).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chanas.arch import BlockConfig
+from chanas.errors import TargetError
+from chanas.prescheduler.operators import compute, input_shape, output_shape, parameter_shapes
+from chanas.prescheduler.space import Point
+from chanas.prescheduler.workload import block_workloads
+from chanas.target import HardwareTarget
+
+
+def block_parameter_shapes(block: BlockConfig, lanes: int) -> list[tuple[int, ...]]:
+    """Shapes of a block's packed parameters in call order (as `folding.pack_block` gives them)."""
+    return [shape for workload in block_workloads(block) for shape in parameter_shapes(workload, lanes)]
+
+
+def schedule_block(block: BlockConfig, points: Sequence[Point], target: HardwareTarget) -> Any:
+    """A `tirx.PrimFunc` of a whole block: arguments input, packed parameters, output.
+
+    Raises:
+        ScheduleError: there is not one point per operator, or one is not in its operator's space.
+    """
+    from tvm import s_tir, te
+
+    from chanas.prescheduler.apply import apply_point, flatten_output
+
+    workloads, lanes = block_workloads(block), target.vector_lanes
+    x = te.placeholder(input_shape(workloads[0], lanes), name="x")
+    arguments, current, gate, before_pool = [x], x, None, None
+    for i, workload in enumerate(workloads):
+        parameters = [
+            te.placeholder(shape, name=f"{name}{i}")
+            for shape, name in zip(parameter_shapes(workload, lanes), ("weights", "bias"), strict=False)
+        ]
+        arguments += parameters
+        if workload.op == "pool" and block.kind == "mbconv":
+            before_pool = current
+        extras = []
+        if workload.scaled:
+            gate, current = current, before_pool
+            extras.append(gate)
+        if workload.residual:
+            extras.append(x)
+        current = compute(workload, lanes, f"op{i}_", current, parameters, extras)
+    sch = s_tir.Schedule(te.create_prim_func([*arguments, current]), error_render_level="none")
+    for i, (workload, point) in enumerate(zip(workloads, points, strict=True)):
+        apply_point(sch, workload, point, target, f"op{i}_")
+    flatten_output(sch, workloads[-1], f"op{len(workloads) - 1}_")
+    return sch.mod["main"]
+
+
+def network_module(
+    blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget
+) -> Any:
+    """A Relax module `main(image, *packed parameters of all blocks) -> logits`.
+
+    image float32[in_channels, pixels]; logits float32[ceil(classes / l), 1, l] (only the first `classes` count).
+    Blocks of equal shape and schedule share one function.
+    """
+    from tvm import relax
+
+    lanes = target.vector_lanes
+    first = block_workloads(blocks[0])[0]
+    image = relax.Var("image", relax.TensorType(input_shape(first, lanes), "float32"))
+    parameters = [
+        [
+            relax.Var(f"block{b}_{p}", relax.TensorType(shape, "float32"))
+            for p, shape in enumerate(block_parameter_shapes(block, lanes))
+        ]
+        for b, block in enumerate(blocks)
+    ]
+    builder = relax.BlockBuilder()
+    functions: dict[tuple[BlockConfig, tuple[Point, ...]], Any] = {}
+    with builder.function("main", [image, *(p for group in parameters for p in group)]):
+        with builder.dataflow():
+            current = image
+            for block, block_points, group in zip(blocks, points, parameters, strict=True):
+                identity = (block, tuple(tuple(p) for p in block_points))
+                if identity not in functions:
+                    function = schedule_block(block, block_points, target).without_attr("global_symbol")
+                    function = function.with_attr("tirx.is_scheduled", True)
+                    functions[identity] = builder.add_func(function, f"block{len(functions)}")
+                shape = output_shape(block_workloads(block)[-1], lanes)
+                current = builder.emit(
+                    relax.call_tir(functions[identity], [current, *group], relax.TensorType(shape, "float32"))
+                )
+            out = builder.emit_output(current)
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def _link(object_path: Path, library_path: Path) -> None:
+    for command in (["ld", "-shared"], ["cc", "-shared"], ["gcc", "-shared"]):
+        if shutil.which(command[0]):
+            subprocess.run(
+                [*command, "-o", str(library_path), str(object_path)], check=True, capture_output=True, text=True
+            )
+            return
+    raise TargetError("no linker found: expected ld, cc or gcc on the path; install binutils or gcc")
+
+
+def build_function(function: Any, target: HardwareTarget, library_path: Path) -> None:
+    """Compile one PrimFunc (symbol `main`) to a shared library. Arguments are not checked by the compiled code."""
+    import tvm
+
+    config = {"tirx.disable_assert": True}
+    with tvm.transform.PassContext(opt_level=3, config=config):
+        library = tvm.tirx.build(function, target.tvm_target())
+    object_path = library_path.with_suffix(".o")
+    try:
+        library.write_to_file(str(object_path))
+        _link(object_path, library_path)
+    finally:
+        object_path.unlink(missing_ok=True)
+
+
+def build_network(
+    blocks: Sequence[BlockConfig],
+    points: Sequence[Sequence[Point]],
+    target: HardwareTarget,
+    library_path: Path,
+) -> None:
+    """Compile a whole network to a shared library that `relax.VirtualMachine` loads."""
+    import tvm
+
+    module = network_module(blocks, points, target)
+    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        executable = tvm.relax.build(module, target.tvm_target(), exec_mode="compiled")
+    executable.export_library(str(library_path))

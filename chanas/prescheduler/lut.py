@@ -1,0 +1,231 @@
+"""Filling the latency table: tune the operators of every block, then time each block compiled and fused, with weights as
+cold as they are inside a network (paper, sections 3.5 and 3.6)."""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from chanas import genome
+from chanas.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.errors import MeasureError
+from chanas.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.prescheduler.jobs import TuningJobs
+from chanas.prescheduler.measure import Candidate, CandidatePipeline
+from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord
+from chanas.prescheduler.reference import block_case, mean_network_weight_bytes
+from chanas.prescheduler.space import Point
+from chanas.prescheduler.tune import TuneConfig
+from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.run import RunDirectory
+from chanas.target import HardwareTarget, tvm_version
+
+_NETWORKS_FOR_MEAN = 64
+_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
+# When a block built from the best schedules fails, the next best of each operator are tried this many times.
+_FALLBACKS = 2
+
+Schedules = tuple[tuple[str, Point], ...]
+
+
+@dataclass(frozen=True)
+class PrescheduleSummary:
+    """What a run of the prescheduler did."""
+
+    lut: LatencyLUT
+    path: Path
+    num_operators: int
+    num_new_trials: int
+    num_failed_trials: int
+    num_new_blocks: int
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What else a network runs between two uses of a block: how cold its weights and its code are by then."""
+
+    weight_bytes: int
+    num_blocks: int
+
+
+def surroundings(space: SearchSpace, num_classes: int, seed: int = 0) -> Surroundings:
+    """Mean bytes of weights and mean number of blocks of the space's networks."""
+    drawn = genome.sample(space, _NETWORKS_FOR_MEAN, np.random.default_rng(seed))
+    networks = [a.blocks(space, num_classes) for a in genome.decode(space, drawn)]
+    return Surroundings(mean_network_weight_bytes(networks), round(np.mean([len(n) for n in networks])))
+
+
+def preschedule(
+    run: RunDirectory,
+    space: SearchSpace,
+    target: HardwareTarget,
+    num_classes: int,
+    config: TuneConfig,
+    *,
+    sub_spaces: tuple[SubSpace, ...] | None = None,
+    model: str = "gp",
+    seed: int = 0,
+    progress: bool = True,
+) -> PrescheduleSummary:
+    """Tune all operators of the space (or of some sub-spaces) and write the LUT; every kept record is reused.
+
+    Raises:
+        MeasureError: blocks remain for which no combination of schedules works; the LUT holds all others.
+    """
+    blocks = space.all_blocks(num_classes, sub_spaces)
+    workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
+    store = RecordStore(run.records, target)
+    before = store.count()
+    around = surroundings(space, num_classes)
+    try:
+        with WorkerPool(target) as pool, tempfile.TemporaryDirectory(prefix="chanas-") as scratch:
+            jobs = TuningJobs(
+                pool, target, store, config, Path(scratch), model, seed, around.weight_bytes, around.num_blocks
+            )
+            records = jobs.run(workloads, progress)
+            lut, num_new = _fill(run, space, target, blocks, records, store, pool, Path(scratch), around, seed, progress)
+        after = store.count()
+    finally:
+        store.close()
+    holes = lut.missing(blocks)
+    if holes:
+        raise MeasureError(
+            f"{len(holes)} of {len(blocks)} blocks could not be measured (the first: {holes[0].key}); the LUT holds the "
+            "others; run the command again to retry"
+        )
+    return PrescheduleSummary(
+        lut,
+        run.lut(target.name),
+        len(workloads),
+        sum(after) - sum(before),
+        after[1] - before[1],
+        num_new,
+    )
+
+
+def _existing_rows(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> dict[str, LUTRow]:
+    """Rows of an earlier table of the same space on the same device; another table is replaced."""
+    path = run.lut(target.name)
+    if not path.is_file():
+        return {}
+    from chanas.errors import ChanasError
+
+    try:
+        lut = LatencyLUT.load(path)
+        lut.check(space, target)
+    except ChanasError:
+        return {}
+    return lut.rows
+
+
+def _schedules(
+    block: BlockConfig, records: dict[Workload, list[TuningRecord]], rank: int
+) -> Schedules | None:
+    """The rank-th best point of every operator (the last one where there are fewer), or None when one has none."""
+    chosen = []
+    for workload in block_workloads(block):
+        if not records[workload]:
+            return None
+        chosen.append((workload.key, records[workload][min(rank, len(records[workload]) - 1)].point))
+    return tuple(chosen)
+
+
+def _fill(
+    run: RunDirectory,
+    space: SearchSpace,
+    target: HardwareTarget,
+    blocks: Sequence[BlockConfig],
+    records: dict[Workload, list[TuningRecord]],
+    store: RecordStore,
+    pool: WorkerPool,
+    scratch: Path,
+    around: Surroundings,
+    seed: int,
+    progress: bool,
+) -> tuple[LatencyLUT, int]:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    header = LUTHeader(target, tvm_version(), space.name, space.digest, created=now, seed=seed)
+    lut = LatencyLUT(header, _existing_rows(run, space, target))
+    trials = {w.key: len(store.load(w.key)) for w in records}
+    line: CandidatePipeline[tuple[BlockConfig, Schedules, int]] = CandidatePipeline(pool)
+    todo: list[tuple[BlockConfig, Schedules, int]] = []
+
+    def keep(block: BlockConfig, record: BlockRecord) -> None:
+        if record.seconds is None:
+            lut.rows.pop(block.key, None)
+            return
+        num_trials = sum(trials[key] for key, _ in record.schedules)
+        created = datetime.datetime.fromtimestamp(record.created, datetime.UTC) if record.created else None
+        measured_at = created.isoformat(timespec="seconds") if created else now
+        lut.rows[block.key] = LUTRow(
+            record.seconds, record.spread_s or 0.0, num_trials, record.schedules, measured_at
+        )
+
+    for block in blocks:
+        schedules = _schedules(block, records, 0)
+        if schedules is None:
+            lut.rows.pop(block.key, None)
+            continue
+        known = store.load_block(block.key, schedules)
+        if known is not None and known.seconds is not None:
+            keep(block, known)
+        else:
+            todo.append((block, schedules, 0))
+    num_new = len(todo)
+    with tqdm(total=num_new, desc="timing blocks", unit="block", disable=not progress or not todo) as bar:
+        try:
+            while todo or line.num_in_flight:
+                while todo and line.num_in_flight < 2 * pool.num_builders + 1:
+                    line.submit(_block_candidate(*todo.pop(0), target, scratch, around))
+                for candidate, outcome in line.finished():
+                    block, schedules, rank = candidate.token
+                    record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error)
+                    store.add_block(block.key, record)
+                    (scratch / f"{block.key}.npz").unlink(missing_ok=True)
+                    following = _schedules(block, records, rank + 1)
+                    if outcome.seconds is None and rank < _FALLBACKS and following not in (None, schedules):
+                        assert following is not None
+                        todo.append((block, following, rank + 1))
+                        continue
+                    keep(block, record)
+                    bar.update()
+                    bar.set_postfix_str(f"{block.key}: {(outcome.seconds or 0) * 1e6:.1f} us")
+        finally:
+            lut.save(run.lut(target.name))
+    return lut, num_new
+
+
+def _block_candidate(
+    block: BlockConfig, schedules: Schedules, rank: int, target: HardwareTarget, scratch: Path, around: Surroundings
+) -> Candidate[tuple[BlockConfig, Schedules, int]]:
+    case = scratch / f"{block.key}.npz"
+    block_case(block, target.vector_lanes).save(case)
+    library = scratch / f"{block.key}-{rank}.so"
+    return Candidate(
+        token=(block, schedules, rank),
+        build="build_block",
+        build_arguments={
+            "target": target.to_json(),
+            "block": block.to_json(),
+            "points": [point for _, point in schedules],
+            "library": str(library),
+        },
+        library=library,
+        measure="measure",
+        measure_arguments={
+            "case": str(case),
+            "cold_bytes": around.weight_bytes,
+            "code_copies": around.num_blocks,
+            "repeats": _REPEATS,
+            "min_repeat_s": _MIN_REPEAT_S,
+            "max_spread": _MAX_SPREAD,
+        },
+        timeout_s=60.0,
+    )

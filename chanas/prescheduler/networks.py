@@ -1,0 +1,103 @@
+"""Whole networks: compiled from their blocks' best schedules, compared with PyTorch's answer, timed on the target."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from chanas.arch import BlockConfig
+from chanas.errors import LUTError
+from chanas.folding import Array, pack_block, pack_channels
+from chanas.latency import LatencyLUT
+from chanas.prescheduler.measure import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, Outcome
+from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.reference import ReferenceCase
+from chanas.prescheduler.space import Point
+from chanas.target import HardwareTarget
+
+
+@dataclass(frozen=True)
+class NetworkJob:
+    """A network to compile into `library`.
+
+    parameters  one dict of PyTorch parameters by name for each block
+    image       float32[3, R, R]
+    logits      float32[classes], PyTorch's answer on `image`
+    """
+
+    blocks: tuple[BlockConfig, ...]
+    parameters: tuple[dict[str, Array], ...]
+    image: Array
+    logits: Array
+    library: Path
+
+
+def block_points(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> list[list[Point]]:
+    """The schedule points of every operator of every block, from the table.
+
+    Raises:
+        LUTError: the table lacks a block.
+    """
+    missing = lut.missing(blocks)
+    if missing:
+        raise LUTError(f"the LUT has no row for block {missing[0].key}; run `chanas prescheduler` to fill it")
+    return [[point for _, point in lut.rows[block.key].schedules] for block in blocks]
+
+
+def network_case(job: NetworkJob, lanes: int) -> ReferenceCase:
+    """The reference case of a whole network (image and packed parameters in call order, packed logits)."""
+    packed = [p for b, tensors in zip(job.blocks, job.parameters, strict=True) for p in pack_block(b, tensors, lanes)]
+    image = job.image.reshape(job.image.shape[0], -1)
+    weights = tuple(range(1, 1 + len(packed)))
+    return ReferenceCase((image, *packed), weights, pack_channels(job.logits[:, None], lanes))
+
+
+def compile_networks(
+    lut: LatencyLUT, target: HardwareTarget, jobs: Sequence[NetworkJob], progress: bool = True
+) -> list[Outcome]:
+    """Compile, check and time networks; one outcome per job, in order. A failed one is an outcome with its error."""
+    outcomes: dict[int, Outcome] = {}
+    with (
+        WorkerPool(target) as pool,
+        tempfile.TemporaryDirectory(prefix="chanas-") as scratch,
+        tqdm(total=len(jobs), desc="compiling networks", unit="network", disable=not progress) as bar,
+    ):
+        line: CandidatePipeline[int] = CandidatePipeline(pool)
+        waiting = list(range(len(jobs)))
+        while waiting or line.num_in_flight:
+            while waiting and line.num_in_flight <= pool.num_builders:
+                index = waiting.pop(0)
+                line.submit(_candidate(index, jobs[index], lut, target, Path(scratch)))
+            for candidate, outcome in line.finished():
+                outcomes[candidate.token] = outcome
+                (Path(scratch) / f"{candidate.token}.npz").unlink(missing_ok=True)
+                bar.update()
+                if outcome.seconds is not None:
+                    bar.set_postfix_str(f"{outcome.seconds * 1e3:.3f} ms")
+    return [outcomes[i] for i in range(len(jobs))]
+
+
+def _candidate(
+    index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTarget, scratch: Path
+) -> Candidate[int]:
+    case = scratch / f"{index}.npz"
+    network_case(job, target.vector_lanes).save(case)
+    return Candidate(
+        token=index,
+        build="build_network",
+        build_arguments={
+            "target": target.to_json(),
+            "blocks": [b.to_json() for b in job.blocks],
+            "points": block_points(lut, job.blocks),
+            "library": str(job.library),
+        },
+        library=job.library,
+        measure="measure_network",
+        measure_arguments={"case": str(case)},
+        timeout_s=NETWORK_TIMEOUT_S,
+        keep_library=True,
+    )

@@ -1,0 +1,196 @@
+"""What each operator computes, as TVM tensor expressions, without saying how (the how is `apply`).
+
+Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
+    activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
+    convolution weights [B_out, C·k·k, l], biases [B, l], gates [B, 1, l]
+Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
+Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
+reads either, and `flatten_output` gives a block's last operator the flat shape.
+Stage names start with a prefix, so that the operators of a block can stand in one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx
+
+from chanas.folding import num_blocks
+from chanas.prescheduler.workload import Epilogue, Workload
+
+
+def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
+    """Element of activations at channel block `b`, pixel `m`, lane `v`, whether stored [B, M, l] or [B, H, W, l]."""
+    if len(x.shape) == 3:
+        return x[b, m, v]
+    width = int(x.shape[2])
+    return x[b, m // width, m % width, v]
+
+
+def input_shape(workload: Workload, lanes: int) -> tuple[int, ...]:
+    """Shape of the operator's input activations."""
+    pixels = workload.input_size**2
+    if workload.op == "conv":
+        return (workload.in_channels, pixels)
+    return (num_blocks(workload.in_channels, lanes), pixels, lanes)
+
+
+def output_shape(workload: Workload, lanes: int) -> tuple[int, int, int]:
+    """Shape of the operator's output activations."""
+    return (num_blocks(workload.out_channels, lanes), workload.output_size**2, lanes)
+
+
+def parameter_shapes(workload: Workload, lanes: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of packed weights and bias; nothing for pooling."""
+    if workload.op == "pool":
+        return ()
+    blocks, k2 = num_blocks(workload.out_channels, lanes), workload.kernel_size**2
+    depth = k2 if workload.op == "depthwise" else k2 * workload.in_channels
+    return ((blocks, depth, lanes), (blocks, lanes))
+
+
+def extra_shapes(workload: Workload, lanes: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of gate and residual, those of them that the operator has, in this order."""
+    gate = (num_blocks(workload.in_channels, lanes), 1, lanes)
+    return ((gate,) if workload.scaled else ()) + ((output_shape(workload, lanes),) if workload.residual else ())
+
+
+@dataclass(frozen=True)
+class OperatorGraph:
+    """An operator's function: its arguments in call order (the output last) before any scheduling."""
+
+    arguments: tuple[Any, ...]
+    output: Any
+
+
+def _epilogue(kind: Epilogue, value: Any) -> Any:
+    zero, three, six = (tirx.const(c, "float32") for c in (0.0, 3.0, 6.0))
+    if kind == "relu":
+        return te.max(value, zero)
+    if kind == "none":
+        return value
+    gate = te.min(te.max(value + three, zero), six) * tirx.const(1.0 / 6.0, "float32")
+    return gate if kind == "hsigmoid" else value * gate
+
+
+def compute(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """The output tensor of an operator on given input, parameters and extras (shapes as in the functions above)."""
+    builder = {"pointwise": _pointwise, "depthwise": _depthwise, "conv": _conv, "pool": _pool}[workload.op]
+    return builder(workload, lanes, prefix, x, parameters, extras)
+
+
+def _window_output(workload: Workload, lanes: int, prefix: str, acc: Any, bias: Any) -> Any:
+    size = workload.output_size
+    shape = (num_blocks(workload.out_channels, lanes), size, size, lanes)
+    return te.compute(
+        shape, lambda b, h, w, v: _epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v]), name=f"{prefix}out"
+    )
+
+
+def _pointwise(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    rest = list(extras)
+    if workload.scaled:
+        gate = rest.pop(0)
+        x_in = x
+        shape_in = input_shape(workload, lanes)
+        x = te.compute(shape_in, lambda b, m, v: pixel(x_in, b, m, v) * gate[b, 0, v], name=f"{prefix}scale")
+    shape = output_shape(workload, lanes)
+    k = te.reduce_axis((0, workload.in_channels), name="k")
+    acc = te.compute(
+        shape,
+        lambda b, m, v: te.sum(pixel(x, k // lanes, m, k % lanes) * weights[b, k, v], axis=k),
+        name=f"{prefix}acc",
+    )
+    residual = rest.pop(0) if workload.residual else None
+
+    def value(b: Any, m: Any, v: Any) -> Any:
+        out = _epilogue(workload.epilogue, acc[b, m, v] + bias[b, v])
+        return out if residual is None else out + residual[b, m, v]
+
+    return te.compute(shape, value, name=f"{prefix}out")
+
+
+def _depthwise(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
+    out, blocks = workload.output_size, num_blocks(workload.in_channels, lanes)
+    padded = (out - 1) * stride + kernel
+    padding = te.compute(
+        (blocks, padded, padded, lanes),
+        lambda b, h, w, v: tirx.if_then_else(
+            tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
+            x[b, (h - pad) * size + (w - pad), v],
+            tirx.const(0.0, "float32"),
+        ),
+        name=f"{prefix}pad",
+    )
+    rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
+    acc = te.compute(
+        (blocks, out, out, lanes),
+        lambda b, h, w, v: te.sum(
+            padding[b, h * stride + rh, w * stride + rw, v] * weights[b, rh * kernel + rw, v], axis=[rh, rw]
+        ),
+        name=f"{prefix}acc",
+    )
+    return _window_output(workload, lanes, prefix, acc, bias)
+
+
+def _conv(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
+    out, channels = workload.output_size, workload.in_channels
+    padded = (out - 1) * stride + kernel
+    padding = te.compute(
+        (channels, padded, padded),
+        lambda c, h, w: tirx.if_then_else(
+            tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
+            x[c, (h - pad) * size + (w - pad)],
+            tirx.const(0.0, "float32"),
+        ),
+        name=f"{prefix}pad",
+    )
+    rc = te.reduce_axis((0, channels), name="rc")
+    rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
+    blocks = num_blocks(workload.out_channels, lanes)
+    acc = te.compute(
+        (blocks, out, out, lanes),
+        lambda b, h, w, v: te.sum(
+            padding[rc, h * stride + rh, w * stride + rw] * weights[b, (rc * kernel + rh) * kernel + rw, v],
+            axis=[rc, rh, rw],
+        ),
+        name=f"{prefix}acc",
+    )
+    return _window_output(workload, lanes, prefix, acc, bias)
+
+
+def _pool(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    pixels, shape = workload.input_size**2, output_shape(workload, lanes)
+    m = te.reduce_axis((0, pixels), name="m")
+    acc = te.compute(shape, lambda b, o, v: te.sum(pixel(x, b, o + m, v), axis=m), name=f"{prefix}acc")
+    share = tirx.const(1.0 / pixels, "float32")
+    return te.compute(shape, lambda b, o, v: acc[b, o, v] * share, name=f"{prefix}out")
+
+
+def operator_graph(workload: Workload, lanes: int) -> OperatorGraph:
+    """A function of one operator alone. Arguments: input, weights, bias, gate, residual (those there are), output."""
+    x = te.placeholder(input_shape(workload, lanes), name="x")
+    parameters = [
+        te.placeholder(s, name=n) for s, n in zip(parameter_shapes(workload, lanes), ("weights", "bias"), strict=False)
+    ]
+    names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
+    extras = [te.placeholder(s, name=n) for s, n in zip(extra_shapes(workload, lanes), names, strict=True)]
+    output = compute(workload, lanes, "op0_", x, parameters, extras)
+    return OperatorGraph((x, *parameters, *extras, output), output)

@@ -1,0 +1,203 @@
+"""Schedule spaces: every schedule of a workload as one vector of integers (paper, section 3.5, figure 8, table 1).
+
+A point lists, in the paper's order, the split factors of each loop (outer to inner; their product is the loop's extent,
+so that they always divide), then loop order, fusion, unrolling, and where producers are computed. The vector axis is
+always the innermost and the fused outermost loop always the parallel one, so neither is encoded.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chanas.errors import ScheduleError
+from chanas.folding import num_blocks
+from chanas.prescheduler.workload import Workload
+from chanas.target import HardwareTarget
+
+Point = tuple[int, ...]
+Named = dict[str, tuple[int, ...]]
+
+# Registers that a kernel needs besides its accumulators: weights, a broadcast input, and the compiler's temporaries.
+_RESERVED_REGISTERS = 4
+# Longest stretch of a loop that is written out: beyond it the compiler takes seconds and the code gets no faster.
+_MAX_UNROLLED_REDUCTION = 16
+
+
+@functools.lru_cache(maxsize=4096)
+def factorisations(extent: int, parts: int, innermost_max: int) -> tuple[tuple[int, ...], ...]:
+    """All tuples of `parts` positive factors with product `extent` and a last factor of at most `innermost_max`."""
+    if parts == 1:
+        return ((extent,),) if extent <= innermost_max else ()
+    found = []
+    for last in range(1, min(extent, innermost_max) + 1):
+        if extent % last == 0:
+            found += [(*head, last) for head in factorisations(extent // last, parts - 1, extent)]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """One part of a point: a group of integers that takes one of `options`. Splits have one integer per sub-loop."""
+
+    name: str
+    options: tuple[tuple[int, ...], ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.options[0])
+
+    @classmethod
+    def split(cls, name: str, extent: int, parts: int = 2, innermost_max: int = 1 << 30) -> Coordinate:
+        """The factorisations of a loop."""
+        return cls(f"split_{name}", factorisations(extent, parts, innermost_max))
+
+    @classmethod
+    def choice(cls, name: str, *values: int) -> Coordinate:
+        """A free choice among a few integers."""
+        return cls(name, tuple((v,) for v in values))
+
+
+@dataclass(frozen=True)
+class ScheduleSpace:
+    """The points of one workload on one target. `legal` rules out combinations (too many accumulators, say)."""
+
+    workload: Workload
+    coordinates: tuple[Coordinate, ...]
+    legal: Callable[[Named], bool] = field(compare=False)
+
+    @property
+    def length(self) -> int:
+        """Integers in a point."""
+        return sum(c.width for c in self.coordinates)
+
+    def decode(self, point: Point) -> Named:
+        """The groups of a point by name.
+
+        Raises:
+            ScheduleError: the point has the wrong length, a group is not among its options, or the whole is illegal.
+        """
+        if len(point) != self.length:
+            raise ScheduleError(
+                f"expected a point of {self.length} integers for workload {self.workload.key}, got {len(point)}"
+            )
+        named: Named = {}
+        start = 0
+        for coordinate in self.coordinates:
+            group = tuple(point[start : start + coordinate.width])
+            if group not in coordinate.options:
+                raise ScheduleError(
+                    f"{coordinate.name}={list(group)} is not an option of workload {self.workload.key}"
+                )
+            named[coordinate.name] = group
+            start += coordinate.width
+        if not self.legal(named):
+            raise ScheduleError(f"point {list(point)} is not legal for workload {self.workload.key}")
+        return named
+
+    def encode(self, named: Named) -> Point:
+        """Inverse of `decode`."""
+        return tuple(itertools.chain.from_iterable(named[c.name] for c in self.coordinates))
+
+    def contains(self, point: Point) -> bool:
+        try:
+            self.decode(point)
+        except ScheduleError:
+            return False
+        return True
+
+    def enumerate(self) -> Iterator[Point]:
+        """Every legal point."""
+        for groups in itertools.product(*(c.options for c in self.coordinates)):
+            if self.legal({c.name: g for c, g in zip(self.coordinates, groups, strict=True)}):
+                yield tuple(itertools.chain.from_iterable(groups))
+
+    @functools.cached_property
+    def points(self) -> tuple[Point, ...]:
+        """All legal points; the spaces of these operators are small enough to be listed (at most a few thousand)."""
+        return tuple(self.enumerate())
+
+    def sample(self, num: int, rng: np.random.Generator) -> list[Point]:
+        """Up to `num` distinct random points."""
+        chosen = rng.permutation(len(self.points))[:num]
+        return [self.points[i] for i in chosen]
+
+
+def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    """The space of a workload on a target, from the target's vector width and number of registers."""
+    builder = {"pointwise": _pointwise, "depthwise": _depthwise, "conv": _conv, "pool": _pool}[workload.op]
+    return builder(workload, target)
+
+
+def max_accumulators(target: HardwareTarget) -> int:
+    """Vector accumulators that fit in registers beside what else a kernel needs."""
+    return target.num_vector_registers - _RESERVED_REGISTERS
+
+
+def _parallel(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ...]:
+    """How many outer loops are fused into the parallel one; only a choice when there is more than one thread."""
+    return (Coordinate.choice("fuse", *fused),) if target.num_threads > 1 else ()
+
+
+def _pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    lanes, limit = target.vector_lanes, max_accumulators(target)
+    k_options = tuple(
+        (o, i)
+        for o, i in factorisations(workload.in_channels, 2, _MAX_UNROLLED_REDUCTION)
+        if lanes % i == 0 or i % lanes == 0
+    )
+    coordinates = (
+        Coordinate.split("m", workload.output_size**2, innermost_max=limit),
+        Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
+        Coordinate("split_k", k_options),
+        Coordinate.choice("order", 0, 1),
+        *_parallel(target, 1, 2),
+        *((Coordinate.choice("scale_at", 0, 1),) if workload.scaled else ()),
+    )
+    # With one tile in a direction both orders are the same program.
+    return ScheduleSpace(
+        workload,
+        coordinates,
+        lambda p: p["split_m"][1] * p["split_n"][1] <= limit
+        and not (p["order"][0] and (p["split_m"][0] == 1 or p["split_n"][0] == 1)),
+    )
+
+
+def _depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    limit, size = max_accumulators(target), workload.output_size
+    coordinates = (
+        Coordinate.split("h", size, innermost_max=limit),
+        Coordinate.split("w", size, innermost_max=limit),
+        *_parallel(target, 1, 2),
+        Coordinate.choice("unroll", 0, 1),
+        Coordinate.choice("pad_at", 0, 1, 2),
+    )
+    return ScheduleSpace(workload, coordinates, lambda p: p["split_h"][1] * p["split_w"][1] <= limit)
+
+
+def _conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    limit, size = max_accumulators(target), workload.output_size
+    coordinates = (
+        Coordinate.split("h", size, innermost_max=limit),
+        Coordinate.split("w", size, innermost_max=limit),
+        Coordinate.split("n", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
+        *_parallel(target, 1, 2),
+        Coordinate.choice("unroll", 0, 1),
+        Coordinate.choice("pad_at", 0, 1),
+    )
+    return ScheduleSpace(
+        workload, coordinates, lambda p: p["split_h"][1] * p["split_w"][1] * p["split_n"][1] <= limit
+    )
+
+
+def _pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    limit = max_accumulators(target)
+    coordinates = (
+        Coordinate.split("c", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
+        Coordinate.split("m", workload.input_size**2, innermost_max=_MAX_UNROLLED_REDUCTION),
+    )
+    return ScheduleSpace(workload, coordinates, lambda p: True)

@@ -1,0 +1,296 @@
+"""The worker process that compiles and times candidates: run as `python -m chanas.prescheduler.worker`.
+
+One JSON request per line on standard input, one JSON answer per line on the descriptor that standard output was. A
+candidate that crashes or hangs takes only this process with it; the parent (`chanas.prescheduler.pool`) starts another.
+Torch is hidden here: the compiler's runtime would import it, which costs seconds and 600 MB a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib.abc
+import json
+import math
+import os
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+# A result is right when it is within this share of the largest expected magnitude (float32, sums of up to ~1000 terms
+# in another order than PyTorch's).
+RELATIVE_TOLERANCE = 1e-4
+# Copies of small weights beyond this change nothing: what they don't fill stays warm in a network too.
+_MAX_WEIGHT_COPIES = 256
+_KEEP_CASES = 2
+
+
+class _HideTorch(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname == "torch" or fullname.startswith("torch."):
+            raise ModuleNotFoundError(f"{fullname} is hidden in worker processes", name=fullname)
+
+
+def _die_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux
+
+
+@contextlib.contextmanager
+def device_lock() -> Iterator[None]:
+    """Held while something is timed, so that two runs on one machine don't disturb each other's figures."""
+    with open(Path(tempfile.gettempdir()) / f"chanas-device-{os.getuid()}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build_operator(target: dict[str, Any], workload: dict[str, Any], point: Sequence[int], library: str) -> None:
+    """Compile one schedule point of one operator."""
+    from chanas.prescheduler.apply import schedule_operator
+    from chanas.prescheduler.graph import build_function
+    from chanas.prescheduler.workload import Workload
+    from chanas.target import HardwareTarget
+
+    device = HardwareTarget.from_json(target)
+    function = schedule_operator(Workload.from_json(workload), tuple(point), device)
+    build_function(function, device, Path(library))
+
+
+def build_block(target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], library: str) -> None:
+    """Compile one fused block."""
+    from chanas.arch import BlockConfig
+    from chanas.prescheduler.graph import build_function, schedule_block
+    from chanas.target import HardwareTarget
+
+    device = HardwareTarget.from_json(target)
+    function = schedule_block(BlockConfig.from_json(block), [tuple(p) for p in points], device)
+    build_function(function, device, Path(library))
+
+
+def build_network(
+    target: dict[str, Any], blocks: Sequence[dict[str, Any]], points: Sequence[Sequence[Sequence[int]]], library: str
+) -> None:
+    """Compile a whole network."""
+    from chanas.arch import BlockConfig
+    from chanas.prescheduler import graph
+    from chanas.target import HardwareTarget
+
+    configs = [BlockConfig.from_json(b) for b in blocks]
+    tuples = [[tuple(p) for p in group] for group in points]
+    graph.build_network(configs, tuples, HardwareTarget.from_json(target), Path(library))
+
+
+def _tensor(array: Any) -> Any:
+    import tvm
+
+    return tvm.runtime.tensor(array)
+
+
+class _Case:
+    """A reference case in device memory, with enough copies of the weights that each call finds its own cold."""
+
+    def __init__(self, path: str, cold_bytes: int) -> None:
+        import numpy as np
+
+        with np.load(path, allow_pickle=False) as data:
+            self.expected = data["expected"]
+            count = sum(name.startswith("argument") for name in data.files)
+            arrays = [data[f"argument{i}"] for i in range(count)]
+            weights = {int(i) for i in data["weights"]}
+        own = sum(arrays[i].nbytes for i in weights)
+        copies = min(_MAX_WEIGHT_COPIES, max(1, -(-cold_bytes // own))) if own else 1
+        self.output = _tensor(np.zeros_like(self.expected))
+        fixed = [None if i in weights else _tensor(a) for i, a in enumerate(arrays)]
+        self.argument_sets = [
+            [_tensor(a) if f is None else f for a, f in zip(arrays, fixed, strict=True)] for _ in range(copies)
+        ]
+
+    def check(self, output: Any) -> float:
+        """Largest error relative to the largest expected magnitude; NaN and infinity count as infinite."""
+        import numpy as np
+
+        got = output.numpy().reshape(self.expected.shape)
+        error = float(np.abs(got - self.expected).max())
+        return error / max(1.0, float(np.abs(self.expected).max())) if math.isfinite(error) else math.inf
+
+
+_CASES: dict[tuple[str, int], _Case] = {}
+
+
+def _case(path: str, cold_bytes: int) -> _Case:
+    key = (path, cold_bytes)
+    if key not in _CASES:
+        while len(_CASES) >= _KEEP_CASES:
+            del _CASES[next(iter(_CASES))]
+        _CASES[key] = _Case(path, cold_bytes)
+    return _CASES[key]
+
+
+def _time(
+    run_once: Callable[[], None],
+    calls_per_run: int,
+    repeats: int,
+    min_repeat_s: float,
+    max_spread: float,
+    hopeless_s: float | None,
+) -> dict[str, Any]:
+    """Seconds per call: the median of at least `repeats` repeats of at least `min_repeat_s` each.
+
+    Up to four times as many repeats are made until the interquartile range is under `max_spread` of the median. A
+    candidate slower than `hopeless_s` at first is not measured further.
+    """
+    with device_lock():
+        gc.disable()
+        try:
+            run_once()
+            start = time.perf_counter()
+            run_once()
+            estimate = max(time.perf_counter() - start, 1e-7)
+            runs = max(1, math.ceil(min_repeat_s / estimate))
+            samples: list[float] = []
+            if hopeless_s is not None and estimate / calls_per_run > hopeless_s:
+                samples.append(estimate / calls_per_run)
+            while not samples or hopeless_s is None or samples[0] <= hopeless_s:
+                start = time.perf_counter()
+                for _ in range(runs):
+                    run_once()
+                samples.append((time.perf_counter() - start) / (runs * calls_per_run))
+                median = statistics.median(samples)
+                if len(samples) >= repeats and (
+                    _interquartile_range(samples) <= max_spread * median or len(samples) >= 4 * repeats
+                ):
+                    break
+        finally:
+            gc.enable()
+    return {"seconds": statistics.median(samples), "spread_s": _interquartile_range(samples), "repeats": len(samples)}
+
+
+def _interquartile_range(samples: Sequence[float]) -> float:
+    if len(samples) < 4:
+        return max(samples) - min(samples)
+    low, _, high = statistics.quantiles(samples, n=4)
+    return high - low
+
+
+def _load_functions(library: str, copies: int) -> list[Any]:
+    """The library's function, loaded `copies` times from files of their own, so that each has code of its own."""
+    import tvm
+
+    functions = [tvm.runtime.load_module(library)["main"]]
+    for i in range(1, copies):
+        copy = f"{library}.{i}.so"
+        shutil.copyfile(library, copy)
+        functions.append(tvm.runtime.load_module(copy)["main"])
+        os.unlink(copy)
+    return functions
+
+
+def measure(
+    library: str,
+    case: str,
+    cold_bytes: int = 0,
+    code_copies: int = 1,
+    repeats: int = 5,
+    min_repeat_s: float = 0.002,
+    max_spread: float = 0.02,
+    hopeless_s: float | None = None,
+) -> dict[str, Any]:
+    """Check a compiled function against its reference case, then time it as a network would run it.
+
+    Each call has weights of its own (copies of `cold_bytes` together) and code of its own (`code_copies`): in a network
+    both come from a cache further away, because everything else ran since.
+    """
+    import numpy as np
+
+    functions = _load_functions(library, code_copies)
+    reference = _case(case, cold_bytes)
+    reference.output.copyfrom(np.full_like(reference.expected, np.nan))
+    functions[0](*reference.argument_sets[0], reference.output)
+    error = reference.check(reference.output)
+    if error > RELATIVE_TOLERANCE:
+        return {"wrong": error}
+    sets = [(*arguments, reference.output) for arguments in reference.argument_sets]
+    num_calls = max(len(sets), len(functions))
+    calls = [(functions[i % len(functions)], sets[i % len(sets)]) for i in range(num_calls)]
+
+    def run_once() -> None:
+        for function, arguments in calls:
+            function(*arguments)
+
+    timed = _time(run_once, len(calls), repeats, min_repeat_s, max_spread, hopeless_s)
+    return {**timed, "max_error": error}
+
+
+def measure_network(
+    library: str, case: str, repeats: int = 15, min_repeat_s: float = 0.01, max_spread: float = 0.02
+) -> dict[str, Any]:
+    """Check a compiled network against its reference case, then time whole inferences, as a user's process runs them."""
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
+    function = machine["main"]
+    reference = _Case(case, 0)
+    arguments = reference.argument_sets[0]
+    error = reference.check(function(*arguments))
+    if error > RELATIVE_TOLERANCE:
+        return {"wrong": error}
+    timed = _time(lambda: function(*arguments), 1, repeats, min_repeat_s, max_spread, None)
+    return {**timed, "max_error": error}
+
+
+def ping() -> dict[str, Any]:
+    """Answers when the worker is ready."""
+    return {"pid": os.getpid()}
+
+
+def _hang() -> None:
+    time.sleep(3600)
+
+
+def _crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "build_operator": build_operator,
+    "build_block": build_block,
+    "build_network": build_network,
+    "measure": measure,
+    "measure_network": measure_network,
+    "ping": ping,
+    "hang": _hang,
+    "crash": _crash,
+}
+
+
+def main() -> None:
+    """Serve requests `{"call": name, "arguments": {...}}` until standard input closes."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.meta_path.insert(0, _HideTorch())
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    import tvm  # noqa: F401  (the start-up cost belongs to the worker's start, not to its first candidate)
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer: dict[str, Any] = {"result": CALLS[request["call"]](**request["arguments"])}
+        except Exception as error:
+            text = " ".join(str(error).split())
+            answer = {"error": f"{type(error).__name__}: {text[:300]}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

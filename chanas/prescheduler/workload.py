@@ -1,0 +1,113 @@
+"""From blocks to operator workloads: what is tuned one by one (paper, section 3.5, figure 7).
+
+Batch normalisation is folded into the weights; bias, activation, squeeze-excite's scale and the residual are fused into
+the operator that they follow. Activations are stored as [channel blocks, pixels, lanes] (NCHW16c on AVX-512).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from chanas.arch import BlockConfig
+
+Operator = Literal["conv", "pointwise", "depthwise", "pool"]
+Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One operator with its shapes and its fused neighbours (square maps, batch 1).
+
+    conv       k×k, input [in_channels, pixels] as an image comes (the stem)
+    pointwise  1×1; a dense layer is one of input size 1
+    depthwise  k×k, one filter per channel
+    pool       mean over all pixels
+    scaled     the input is multiplied by a gate per channel first (squeeze-excite)
+    residual   a tensor of the output's shape is added last
+    """
+
+    op: Operator
+    input_size: int
+    in_channels: int
+    out_channels: int
+    kernel_size: int = 1
+    stride: int = 1
+    epilogue: Epilogue = "none"
+    scaled: bool = False
+    residual: bool = False
+    dtype: str = "float32"
+
+    @property
+    def output_size(self) -> int:
+        return 1 if self.op == "pool" else -(-self.input_size // self.stride)
+
+    @property
+    def key(self) -> str:
+        """Readable and unique: the key of records and schedules."""
+        flags = ("-scaled" if self.scaled else "") + ("-res" if self.residual else "")
+        return (
+            f"{self.op}-{self.input_size}px-{self.in_channels}x{self.out_channels}-k{self.kernel_size}s{self.stride}"
+            f"-{self.epilogue}{flags}-{self.dtype}"
+        )
+
+    @property
+    def num_flops(self) -> int:
+        """Floating-point operations of the operator itself (2 per multiply-accumulate), without padding or epilogue."""
+        pixels, k2 = self.output_size**2, self.kernel_size**2
+        if self.op == "pool":
+            return self.input_size**2 * self.in_channels
+        if self.op == "depthwise":
+            return 2 * pixels * k2 * self.out_channels
+        return 2 * pixels * k2 * self.in_channels * self.out_channels
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights and bias, unpadded."""
+        if self.op == "pool":
+            return 0
+        per_output = self.kernel_size**2 * (1 if self.op == "depthwise" else self.in_channels)
+        return 4 * self.out_channels * (per_output + 1)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Workload:
+        return cls(**data)
+
+
+def block_workloads(block: BlockConfig) -> tuple[Workload, ...]:
+    """The operators of a block in order of execution.
+
+    mbconv: expand (unless the expand ratio is 1), depthwise, [pool, reduce, gate], project.
+    """
+    size, out_size, act = block.input_size, block.output_size, block.activation
+    if block.kind == "stem":
+        return (
+            Workload("conv", size, block.in_channels, block.out_channels, block.kernel_size, block.stride, act),
+        )
+    if block.kind == "head":
+        return (
+            Workload("pointwise", size, block.in_channels, block.out_channels, epilogue=act),
+            Workload("pool", size, block.out_channels, block.out_channels),
+        )
+    if block.kind == "classifier":
+        return (
+            Workload("pointwise", 1, block.in_channels, block.mid_channels, epilogue=act),
+            Workload("pointwise", 1, block.mid_channels, block.out_channels),
+        )
+    mid = block.mid_channels
+    operators = []
+    if block.has_expand:
+        operators.append(Workload("pointwise", size, block.in_channels, mid, epilogue=act))
+    operators.append(Workload("depthwise", size, mid, mid, block.kernel_size, block.stride, act))
+    if block.use_se:
+        operators.append(Workload("pool", out_size, mid, mid))
+        operators.append(Workload("pointwise", 1, mid, block.se_channels, epilogue="relu"))
+        operators.append(Workload("pointwise", 1, block.se_channels, mid, epilogue="hsigmoid"))
+    operators.append(
+        Workload("pointwise", out_size, mid, block.out_channels, scaled=block.use_se, residual=block.residual)
+    )
+    return tuple(operators)

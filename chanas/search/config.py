@@ -1,0 +1,85 @@
+"""The search's settings. Every field has a default that suits the embedded demo; an unknown key is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from chanas.errors import ConfigError
+from chanas.search.evolution import EvolutionConfig
+
+
+class SearchConfig(BaseModel):
+    """How a search evaluates, predicts, divides, evolves and proves."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    num_evaluations: int = Field(default=96, ge=16, description="sub-networks evaluated at most to teach the predictor")
+    initial_evaluations: int = Field(
+        default=36, ge=12, description="of these, how many before the predictor is first asked"
+    )
+    evaluation_batch: int = Field(default=20, ge=1, description="evaluations between two fits of the predictor")
+    patience: int = Field(default=2, ge=1, description="fits in a row without a lower error that end the evaluations")
+    min_improvement: float = Field(
+        default=0.02, ge=0, lt=1, description="share by which an error must fall to count as lower"
+    )
+    refine_evaluations: int = Field(
+        default=24, ge=0, description="evaluations spent on what the evolution thinks is best"
+    )
+    refine_batch: int = Field(default=8, ge=1, description="of these, how many between two fits")
+
+    predictor: Literal["mlp", "ridge", "gp"] = "mlp"
+    hidden: tuple[int, ...] = Field(default=(64, 64), min_length=1, description="hidden sizes of each perceptron")
+    num_members: int = Field(default=5, ge=2, le=8, description="perceptrons in the ensemble")
+    cross_validate: tuple[Literal["mlp", "ridge", "gp"], ...] = ("mlp", "ridge", "gp")
+
+    rule: Literal["accuracy", "paper", "all"] = Field(default="accuracy", description="how the sub-space is chosen")
+    num_samples: int = Field(default=500, ge=20, description="random members per sub-space, the paper's delta")
+    evolution: EvolutionConfig = EvolutionConfig()
+
+    num_finalists: int = Field(
+        default=4, ge=1, description="architectures that are compiled, measured and evaluated per round"
+    )
+    max_rounds: int = Field(default=3, ge=1, description="rounds of finalists before the search gives up")
+    min_distance: int = Field(
+        default=2, ge=1, description="genes by which two finalists of a round differ, where possible"
+    )
+    confidence: float = Field(
+        default=0.5, ge=0.5, lt=1, description="chance wanted that a prediction inside measures inside"
+    )
+    latency_error: float = Field(
+        default=0.05, ge=0, lt=1, description="relative standard error of the LUT, for `confidence`"
+    )
+
+    num_cloud: int = Field(default=500, ge=0, description="random architectures stored for the picture of the space")
+    pareto_generations: int = Field(default=40, ge=0, description="generations of the Pareto search; 0 leaves it out")
+
+    @model_validator(mode="after")
+    def _initial_fits(self) -> SearchConfig:
+        if self.initial_evaluations > self.num_evaluations:
+            raise ValueError(
+                f"initial_evaluations ({self.initial_evaluations}) must not exceed num_evaluations "
+                f"({self.num_evaluations})"
+            )
+        return self
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> SearchConfig:
+        """The settings from a mapping, such as a YAML file's.
+
+        Raises:
+            ConfigError: a key is unknown or a value out of range; the one line names the first fault.
+        """
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            fault = error.errors()[0]
+            name = ".".join(str(part) for part in fault["loc"]) or "search settings"
+            if fault["type"] == "extra_forbidden":
+                raise ConfigError(
+                    f"unknown key '{name}' in the search settings; known: {', '.join(sorted(cls.model_fields))}"
+                ) from None
+            message = fault["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"search setting {name}: {message}; got {fault['input']!r}"[:400]) from None

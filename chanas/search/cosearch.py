@@ -1,0 +1,284 @@
+"""The co-search (paper, section 3.6) from end to end: evaluate, predict, divide, evolve, prove.
+
+It knows neither the supernet nor the compiler: how an architecture is evaluated and how finalists are proven are
+callables. Everything but these two is a few seconds of numpy.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from chanas.arch import Architecture, SearchSpace, SubSpace
+from chanas.errors import InfeasibleError
+from chanas.genome import FloatArray, Genomes, decode, encode, sample
+from chanas.latency import LatencyLUT
+from chanas.run import RunDirectory, write_json
+from chanas.search.accuracy import MIN_TRAINING, AccuracyPredictor
+from chanas.search.config import SearchConfig
+from chanas.search.constraints import Constraint, check_reachable, feasible, latency_constraint, least
+from chanas.search.evaluations import EvaluationStore
+from chanas.search.evolution import EvolutionResult, evolve
+from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
+from chanas.search.pareto import nsga2
+from chanas.search.population import keys
+from chanas.search.proof import Finalist, Proof, Prove, genome_of, pick, prove_rounds
+from chanas.search.subspace import SubSpaceDivision, divide
+from chanas.search.validation import CrossValidation, cross_validate
+
+SCHEMA = 1
+
+# Streams of random numbers, so that one step's draws don't shift another's.
+_DIVIDE, _EVOLVE, _PICTURE = 1_000_003, 1_000_033, 1_000_037
+
+
+@dataclass(frozen=True)
+class SearchOutcome:
+    """The winner, what was predicted of it and what was proven; `result` is the file with everything else."""
+
+    architecture: Architecture
+    genome: tuple[int, ...]
+    predicted_latency_s: float
+    predicted_top1: float
+    predicted_top1_spread: float
+    proof: Proof
+    finalists: tuple[Finalist, ...]
+    division: SubSpaceDivision
+    num_evaluations: int
+    result: Path
+
+
+def search(
+    space: SearchSpace,
+    lut: LatencyLUT,
+    evaluate: Evaluate,
+    prove: Prove,
+    *,
+    budget_s: float,
+    num_classes: int,
+    store: RunDirectory,
+    supernet: str,
+    config: SearchConfig | None = None,
+    constraints: Sequence[Constraint] = (),
+    seed: int = 0,
+    progress: bool = True,
+) -> SearchOutcome:
+    """The most accurate architecture that measures inside `budget_s` seconds, and inside every other constraint.
+
+    Args:
+        evaluate: top-1 on holdout of one architecture.
+        prove: compiles, checks, measures and evaluates finalists.
+        num_classes: of the classifier, for the table's last block.
+        store: where `search/evaluations.jsonl` is kept and `search/result.json` written.
+        supernet: digest of the weights that `evaluate` uses; evaluations of other weights are not reused.
+        constraints: further hard limits, such as `macs_constraint`; the latency budget need not be among them.
+
+    Raises:
+        InfeasibleError: nothing meets the constraints, by the table (at once) or when measured (after max_rounds).
+        LUTError: the table is of another space or has holes.
+        MeasureError: no finalist could be compiled and measured.
+    """
+    config = config or SearchConfig()
+    latency = latency_constraint(lut, space, num_classes, budget_s)
+    check_reachable([latency, *constraints])
+    margin = 1.0 + NormalDist().inv_cdf(config.confidence) * config.latency_error
+    job = _Job(space, latency, tuple(constraints), config, seed)
+    evaluations = EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
+    # the margin is given up rather than declared infeasible: measuring decides
+    first_limit_s = max(budget_s / margin, min(budget_s, least(latency.table)[0]))
+    predictor, curve = _learn(job, evaluate, evaluations, first_limit_s, progress)
+    division = job.divide(predictor, first_limit_s)
+    runs: dict[float, EvolutionResult] = {}
+
+    def propose(limit_s: float, tried: set[str]) -> list[tuple[Architecture, float, float, float]]:
+        try:
+            runs[limit_s] = job.evolve(predictor, limit_s, division.chosen)
+            genomes = job.finalists(runs[limit_s], evaluations, limit_s, division.chosen, tried)
+        except InfeasibleError:  # the tightened limit is below what there is: the fastest of all is the last hope
+            genomes = least(latency.table)[1]
+            genomes = genomes[feasible(constraints, genomes)]
+        mean, spread = predictor.predict(genomes)
+        facts = zip(decode(space, genomes), latency.cost(genomes).tolist(), mean.tolist(), spread.tolist(), strict=True)
+        return [fact for fact in facts if fact[0].key not in tried]
+
+    winner, finalists = prove_rounds(propose, prove, budget_s, first_limit_s, config.max_rounds)
+    path = store.search / "result.json"
+    outcome = SearchOutcome(
+        winner.architecture,
+        tuple(genome_of(space, winner.architecture)),
+        winner.predicted_latency_s,
+        winner.predicted_top1,
+        winner.predicted_top1_spread,
+        winner.proof,
+        tuple(finalists),
+        division,
+        len(evaluations.found),
+        path,
+    )
+    predictor.save(store.search)
+    run = next(iter(runs.values()), None)
+    write_json(
+        path,
+        {
+            "schema": SCHEMA,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "space": {"name": space.name, "digest": space.digest},
+            "target": lut.header.target.name,
+            "target_fingerprint": lut.header.target.fingerprint,
+            "supernet": supernet,
+            "num_classes": num_classes,
+            "seed": seed,
+            "config": config.model_dump(mode="json"),
+            "budget_s": budget_s,
+            "latency_limit_s": first_limit_s,
+            "constraints": [{"name": c.name, "limit": c.limit, "unit": c.unit} for c in (latency, *constraints)],
+            "smallest_latency_s": least(latency.table)[0],
+            "winner": winner.architecture.key,
+            "finalists": [f.to_json() for f in finalists],
+            "division": division.to_json(),
+            "predictor": _predictor_json(job, evaluations, predictor, curve),
+            "evolution": None if run is None else run.history.to_json(),
+            **job.pictures(predictor, run, evaluations),
+        },
+    )
+    return outcome
+
+
+def _learn(
+    job: _Job, evaluate: Evaluate, evaluations: EvaluationStore, limit_s: float, progress: bool
+) -> tuple[AccuracyPredictor, list[tuple[int, float]]]:
+    """The predictor, taught by exploring, then by evaluating what it thinks is best, and its error as it learnt."""
+    config, limits = job.config, job.limits(limit_s)
+    total = config.num_evaluations + config.refine_evaluations
+    with tqdm(total=total, desc="evaluate", unit="net", disable=not progress) as bar:
+        bar.update(min(len(evaluations.found), total))
+        curve = explore(job.space, evaluate, evaluations, limits, config, job.seed, bar)
+        purpose = f"refine at {job.latency.limit:.9g} s by {config.rule}"
+        while True:
+            known = list(evaluations.found.values())
+            predictor = new_predictor(job.space, config, job.seed).fit(*training_set(job.space, known))
+            left = config.refine_evaluations - len(evaluations.with_purpose(purpose))
+            if left <= 0:
+                return predictor, curve
+            curve.append((len(known), predictor.error))
+            chosen = job.divide(predictor, limit_s).chosen
+            result = job.evolve(predictor, limit_s, chosen)
+            fresh = ~np.isin(keys(result.genomes), keys(encode(job.space, _architectures(known))))
+            genomes = result.genomes[fresh][: 8 * config.refine_batch]
+            best = pick(genomes, result.fitness[fresh], min(config.refine_batch, left), config.min_distance)
+            if not best:
+                return predictor, curve
+            for architecture in decode(job.space, genomes[best]):
+                found = evaluations.add(architecture, evaluate_checked(evaluate, architecture), purpose)
+                bar.update(1)
+                bar.set_postfix_str(f"best candidates, last {100 * found.top1:.1f} %", refresh=False)
+
+
+def _architectures(known: Sequence[Any]) -> list[Architecture]:
+    return [Architecture.from_key(e.architecture) for e in known]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every step of one search shares."""
+
+    space: SearchSpace
+    latency: Constraint
+    others: tuple[Constraint, ...]
+    config: SearchConfig
+    seed: int
+
+    def limits(self, limit_s: float) -> list[Constraint]:
+        return [replace(self.latency, limit=limit_s), *self.others]
+
+    def rng(self, stream: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, stream])
+
+    def divide(self, predictor: AccuracyPredictor, limit_s: float) -> SubSpaceDivision:
+        config, limits = self.config, self.limits(limit_s)
+        rng = self.rng(_DIVIDE)
+        return divide(self.space, predictor.mean, self.latency, limits, rng, config.rule, config.num_samples)
+
+    def evolve(self, predictor: AccuracyPredictor, limit_s: float, sub_space: SubSpace | None) -> EvolutionResult:
+        rng = self.rng(_EVOLVE)
+        return evolve(self.space, predictor.mean, self.limits(limit_s), self.config.evolution, rng, sub_space)
+
+    def finalists(
+        self,
+        result: EvolutionResult,
+        evaluations: EvaluationStore,
+        limit_s: float,
+        sub_space: SubSpace | None,
+        tried: set[str],
+    ) -> Genomes:
+        """Up to `num_finalists` genomes: by predicted top-1, or by the evaluated one where there is one; the best that
+        was evaluated is always among them."""
+        known, top1 = training_set(self.space, list(evaluations.found.values()))
+        usable = feasible(self.limits(limit_s), known)
+        if sub_space is not None:
+            home = [a.sub_space == sub_space for a in decode(self.space, known)]
+            usable &= np.array(home, dtype=bool)
+        known, top1 = known[usable], top1[usable]
+        fresh = ~np.isin(keys(result.genomes), keys(known))
+        genomes = np.concatenate([known, result.genomes[fresh]])
+        value: FloatArray = np.concatenate([top1, result.fitness[fresh]])
+        untried = np.array([a.key not in tried for a in decode(self.space, genomes)], dtype=bool)
+        num_known = int(np.count_nonzero(untried[: len(known)]))
+        genomes, value = genomes[untried], value[untried]
+        chosen = pick(genomes, value, self.config.num_finalists, self.config.min_distance)
+        best = int(value[:num_known].argmax()) if num_known else None
+        if best is not None and best not in chosen:
+            chosen[-1] = best
+        finalists: Genomes = genomes[chosen]
+        return finalists
+
+    def pictures(
+        self, predictor: AccuracyPredictor, run: EvolutionResult | None, evaluations: EvaluationStore
+    ) -> dict[str, Any]:
+        """What the report draws: a cloud of random architectures, those evaluated, and the Pareto front."""
+        config, rng = self.config, self.rng(_PICTURE)
+        cloud = sample(self.space, config.num_cloud, rng)
+        known, top1 = training_set(self.space, list(evaluations.found.values()))
+        pictures: dict[str, Any] = {
+            "cloud": {"latency_s": self.latency.cost(cloud).tolist(), "top1": predictor.mean(cloud).tolist()},
+            "evaluated": {"latency_s": self.latency.cost(known).tolist(), "top1": top1.tolist()},
+            "pareto": [],
+        }
+        if config.pareto_generations:
+            settings = config.evolution.model_copy(update={"generations": config.pareto_generations})
+
+            def objectives(genomes: Genomes) -> FloatArray:
+                return np.stack([self.latency.cost(genomes), -predictor.mean(genomes)], axis=1)
+
+            start = None if run is None else run.genomes[: settings.population]
+            front = nsga2(self.space, objectives, self.others, settings, rng, start=start)
+            rows = zip(decode(self.space, front.genomes), front.objectives.tolist(), strict=True)
+            pictures["pareto"] = [{"key": a.key, "latency_s": cost, "top1": -loss} for a, (cost, loss) in rows]
+        return pictures
+
+
+def _predictor_json(
+    job: _Job, evaluations: EvaluationStore, predictor: AccuracyPredictor, curve: Sequence[tuple[int, float]]
+) -> dict[str, Any]:
+    known, top1 = training_set(job.space, list(evaluations.found.values()))
+    config = job.config
+    validation: dict[str, CrossValidation] = {}
+    if len(known) >= 2 * MIN_TRAINING and config.cross_validate:
+        kinds, hidden = config.cross_validate, config.hidden
+        validation = cross_validate(
+            job.space, known, top1, kinds, hidden=hidden, num_members=config.num_members, seed=job.seed
+        )
+    return {
+        "kind": predictor.kind,
+        "num_training": predictor.num_training,
+        "error_points": 100.0 * predictor.error,
+        "learning_curve": [{"num_evaluations": n, "error_points": 100.0 * error} for n, error in curve],
+        "cross_validation": {kind: figures.to_json() for kind, figures in validation.items()},
+    }

@@ -1,0 +1,114 @@
+"""What a training config says about images, and how a mapping from a file becomes a checked config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from chanas.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+# mean and deviation of ImageNet's training pixels, the field's usual normalisation
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class SplitFractions(BaseModel):
+    """Shares of each class that leave the training images. `test` is ignored by sets with an official test split."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gap: float = Field(default=0.1, gt=0.0, lt=1.0)
+    holdout: float = Field(default=0.15, gt=0.0, lt=1.0)
+    test: float = Field(default=0.2, gt=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def _leaves_training_images(self) -> SplitFractions:
+        if self.gap + self.holdout + self.test >= 1.0:
+            raise ValueError("gap + holdout + test must leave a share for training, so be below 1")
+        return self
+
+
+class AugmentConfig(BaseModel):
+    """Random changes of training images.
+
+    Sets of small images in memory (digits, cifar10, ...) are rotated, shifted and scaled; sets of image files are
+    cropped at a random place and aspect ratio (Inception's crop). Either may be mirrored.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rotation_deg: float = Field(default=0.0, ge=0.0, le=180.0)
+    """In-memory sets: uniform in ±rotation_deg."""
+    shift: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """In-memory sets: uniform in ±shift of the side, each direction on its own."""
+    scale: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """In-memory sets: uniform in 1 ± scale."""
+    padding: Literal["zeros", "border", "reflection"] = "zeros"
+    """In-memory sets: what stands beyond the image's edge."""
+    min_crop_area: float = Field(default=0.08, gt=0.0, le=1.0)
+    """Image files: the smallest share of the area that a crop keeps."""
+    flip: bool = False
+    """Mirror left and right with probability one half; not for digits or letters."""
+
+
+class DataConfig(BaseModel):
+    """Which images, how they are split, and how they become a network's input."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: str = "digits"
+    root: Path | None = None
+    """Folder of an image folder, or the one in which torchvision's sets lie."""
+    convert_rgb: bool = False
+    """Convert images that are not RGB (grey, palette, with alpha) instead of refusing them."""
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    crop_ratio: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Evaluation: the centre crop's side over the resized short side (0.875 is usual on ImageNet)."""
+    splits: SplitFractions = SplitFractions()
+    augment: AugmentConfig = AugmentConfig()
+    num_workers: int = Field(default=0, ge=0)
+    """Processes that decode image files while the network trains; sets in memory need none."""
+
+    @model_validator(mode="after")
+    def _std_is_positive(self) -> DataConfig:
+        if min(self.std) <= 0:
+            raise ValueError(f"std must be positive, got {list(self.std)}")
+        return self
+
+
+def validated(model: type[Model], data: Any, where: str) -> Model:
+    """`data` as a `model`.
+
+    Raises:
+        ConfigError: a key is unknown or missing, or a value is not allowed; the message names the first one.
+    """
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: expected a mapping of {model.__name__} fields, got {type(data).__name__}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(f"{where}: unknown key '{key}'; known here: {_known_keys(model, first['loc'])}") from None
+        if first["type"] == "missing":
+            raise ConfigError(f"{where}: key '{key}' is missing") from None
+        reason = str(first["msg"]).removeprefix("Value error, ")
+        got = "" if isinstance(first["input"], dict) else f", got {first['input']!r}"
+        raise ConfigError(f"{where}: {key + ': ' if key else ''}{reason}{got}") from None
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """The field names beside an unknown key; `location` leads to it through nested models and lists of them."""
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        candidates = (annotation, *getattr(annotation, "__args__", ()))
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), model)
+    return ", ".join(sorted(model.model_fields))

@@ -1,0 +1,95 @@
+"""The training objective of one sub-network in one step: Eq. 3 of the paper plus distillation.
+
+    loss = L_train + λ · |L_val − L_train| + κ · KD
+
+L_train and L_val are cross-entropies with label smoothing on images of the `train` and the `gap` split, taken at the
+same sub-network in the same step; gradients flow through both. KD is the cross-entropy to the largest network's soft labels
+on the train images (Hinton et al., 2015, at temperature 1; once-for-all, section 3.3). λ is `gap_weight`, κ is
+`distillation_weight`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+GAP_WEIGHT = 0.45  # λ of the paper's section 3.4
+
+
+class ObjectiveConfig(BaseModel):
+    """The weights of the terms."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gap_weight: float = Field(default=GAP_WEIGHT, ge=0.0)
+    """λ; at 0 the gap images are not used at all, and training is plain training."""
+    distillation_weight: float = Field(default=1.0, ge=0.0)
+    """κ; applies to sub-networks that have a teacher."""
+    label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
+    add_gap_to_train: bool = False
+    """Train on the gap split as well: the fair opponent of the gap term, so only for gap_weight 0."""
+
+    @model_validator(mode="after")
+    def _gap_is_used_once(self) -> ObjectiveConfig:
+        if self.add_gap_to_train and self.gap_weight > 0:
+            raise ValueError(
+                f"add_gap_to_train needs gap_weight 0, got {self.gap_weight:g}: "
+                "images that are trained on cannot measure generalisation"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """The scalar terms of one sub-network; what was not computed is None."""
+
+    total: Tensor
+    train: Tensor
+    gap: Tensor | None
+    distillation: Tensor | None
+
+    def to_floats(self) -> dict[str, float | None]:
+        """For the log. `generalization_gap` is signed: L_val − L_train."""
+        train, gap = self.train.item(), None if self.gap is None else self.gap.item()
+        return {
+            "loss": self.total.item(),
+            "train_loss": train,
+            "gap_loss": gap,
+            "generalization_gap": None if gap is None else gap - train,
+            "distillation": None if self.distillation is None else self.distillation.item(),
+        }
+
+
+def soft_cross_entropy(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """Mean over N of −Σ softmax(teacher)·log softmax(student); both float[N, classes], no gradient to the teacher."""
+    return -(teacher_logits.detach().softmax(1) * logits.log_softmax(1)).sum(1).mean()
+
+
+def objective(
+    train_logits: Tensor,
+    train_labels: Tensor,
+    gap_logits: Tensor | None,
+    gap_labels: Tensor | None,
+    teacher_logits: Tensor | None,
+    config: ObjectiveConfig,
+) -> LossTerms:
+    """The terms above for one sub-network.
+
+    Args:
+        train_logits: float[N, classes]; train_labels: int64[N].
+        gap_logits: float[M, classes] of the same sub-network, or None to leave the gap term out; gap_labels: int64[M].
+        teacher_logits: float[N, classes] of the largest network on the train images, or None for no distillation.
+        config: the weights.
+    """
+    train = F.cross_entropy(train_logits, train_labels, label_smoothing=config.label_smoothing)
+    total, gap, distillation = train, None, None
+    if gap_logits is not None and gap_labels is not None and config.gap_weight > 0:
+        gap = F.cross_entropy(gap_logits, gap_labels, label_smoothing=config.label_smoothing)
+        total = total + config.gap_weight * (gap - train).abs()
+    if teacher_logits is not None and config.distillation_weight > 0:
+        distillation = soft_cross_entropy(train_logits, teacher_logits)
+        total = total + config.distillation_weight * distillation
+    return LossTerms(total, train, gap, distillation)

@@ -1,0 +1,138 @@
+"""Hardware targets: the paper's hardware descriptor (equation 4's D_hard). What schedules depend on stands here and
+nowhere else: vector width, registers, caches, threads; and the fingerprint by which a table knows its device."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from chanas.errors import TargetError, unknown_name
+
+KNOWN_TARGETS = ("cpu", "cuda")
+_SCHEDULING_FLAGS = ("avx512f", "avx512_bf16", "avx512_vnni", "avx2", "fma", "avx", "sse4_2", "asimd")
+
+
+@dataclass(frozen=True)
+class HardwareTarget:
+    """A device and how it is used.
+
+    name                  what files are called after: "cpu", or "cpu-2t" for two threads
+    kind                  TVM's target kind
+    num_threads           threads of one inference
+    vector_lanes          float32 values in one vector register
+    num_vector_registers  how many accumulators can live in registers
+    l1_bytes, l2_bytes    data caches of one core
+    l3_bytes              last cache level, shared
+    device                the device's own name
+    fingerprint           hash of what was detected; two devices of different fingerprint don't share a LUT
+    """
+
+    name: str
+    kind: Literal["llvm"]
+    num_threads: int
+    vector_lanes: int
+    num_vector_registers: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    device: str
+    fingerprint: str
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> HardwareTarget:
+        return cls(**data)
+
+    def tvm_target(self) -> Any:
+        """The `tvm.target.Target` of this machine's processor (imports tvm)."""
+        import tvm
+
+        return tvm.target.Target({"kind": self.kind, "mcpu": host_llvm_cpu(), "num-cores": self.num_threads})
+
+
+def host_llvm_cpu() -> str:
+    """LLVM's name of this machine's processor, such as `znver4` (imports tvm)."""
+    import tvm
+
+    detect = tvm.get_global_func("target.llvm_get_system_cpu", allow_missing=True)
+    return str(detect()) if detect is not None else "generic"
+
+
+def tvm_version() -> str:
+    """The installed compiler's version, without importing it."""
+    return metadata.version("apache-tvm")
+
+
+def _read_cpuinfo() -> dict[str, str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return {}
+    first = text.split("\n\n")[0]
+    return {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in first.splitlines())}
+
+
+def _cache_bytes(level: int, default: int) -> int:
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            if int((index / "level").read_text()) == level and (index / "type").read_text().strip() != "Instruction":
+                number, unit = re.fullmatch(r"(\d+)([KM]?)", (index / "size").read_text().strip()).groups()  # type: ignore[union-attr]
+                return int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20}[unit]
+        except (OSError, ValueError, AttributeError):
+            continue
+    return default
+
+
+@functools.cache
+def _host_cpu(num_threads: int) -> HardwareTarget:
+    info = _read_cpuinfo()
+    flags = set((info.get("flags") or info.get("Features") or "").split())
+    lanes = 16 if "avx512f" in flags else 8 if "avx2" in flags else 4
+    registers = 32 if lanes == 16 or "asimd" in flags else 16
+    device = info.get("model name") or info.get("CPU part") or "unknown processor"
+    identity = {
+        "device": device,
+        "family": [info.get(k, "") for k in ("cpu family", "model", "stepping")],
+        "flags": sorted(flags.intersection(_SCHEDULING_FLAGS)),
+        "caches": [_cache_bytes(level, 0) for level in (1, 2, 3)],
+    }
+    return HardwareTarget(
+        name="cpu" if num_threads == 1 else f"cpu-{num_threads}t",
+        kind="llvm",
+        num_threads=num_threads,
+        vector_lanes=lanes,
+        num_vector_registers=registers,
+        l1_bytes=_cache_bytes(1, 32 << 10),
+        l2_bytes=_cache_bytes(2, 512 << 10),
+        l3_bytes=_cache_bytes(3, 8 << 20),
+        device=device,
+        fingerprint=hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12],
+    )
+
+
+def load_target(name: str, num_threads: int = 1) -> HardwareTarget:
+    """The target called `name`, detected on this machine.
+
+    Raises:
+        TargetError: the name is unknown, more threads are asked for than there are cores, or the device is not there.
+    """
+    if name == "cuda":
+        found = "no NVIDIA GPU was found on this machine" if shutil.which("nvidia-smi") is None else "a GPU was found"
+        raise TargetError(f"target 'cuda' is not there yet: {found}, and chanas tunes for the local CPU; use --target cpu")
+    if name != "cpu":
+        raise TargetError(unknown_name("target", name, KNOWN_TARGETS))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not 1 <= num_threads <= cores:
+        raise TargetError(f"expected between 1 and {cores} threads on this machine, got {num_threads}")
+    return _host_cpu(num_threads)

@@ -1,0 +1,47 @@
+"""What all tests share. Threads are limited before numpy, torch or TVM start theirs."""
+
+from __future__ import annotations
+
+import os
+
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from chanas.arch import SearchSpace, StageSpec
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def tiny_space() -> SearchSpace:
+    """Two stages of one or two blocks: small enough to list all of its 2·2·(4 + 16)² = 1,600 architectures."""
+    return SearchSpace(
+        name="tiny",
+        resolutions=(12, 16),
+        width_multipliers=(1.0, 1.5),
+        kernel_sizes=(3, 5),
+        expand_ratios=(2, 3),
+        depths=(1, 2),
+        in_channels=3,
+        stem_width=8,
+        stem_stride=2,
+        first_width=8,
+        stages=(
+            StageSpec(width=16, stride=1, activation="relu", use_se=False),
+            StageSpec(width=24, stride=2, activation="hswish", use_se=True),
+        ),
+        head_width=32,
+        feature_width=32,
+    )

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chanas.errors import ConfigError
+from chanas.search.config import SearchConfig
+
+
+def test_the_defaults_and_a_round_trip() -> None:
+    config = SearchConfig()
+    assert SearchConfig.parse(config.model_dump(mode="json")) == config
+    assert SearchConfig.parse({"evolution": {"population": 10}}).evolution.population == 10
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            {"num_evaluation": 3},
+            "unknown key 'num_evaluation' in the search settings; known: confidence, cross_validate",
+        ),
+        ({"evolution": {"size": 3}}, "unknown key 'evolution.size'"),
+        ({"num_evaluations": 3}, "num_evaluations: Input should be greater than or equal to 16; got 3"),
+        ({"rule": "best"}, "rule: Input should be 'accuracy', 'paper' or 'all'; got 'best'"),
+        ({"num_evaluations": 20, "initial_evaluations": 30}, r"initial_evaluations \(30\) must not exceed"),
+    ],
+)
+def test_faults_are_one_line(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        SearchConfig.parse(data)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,214 @@
+"""The whole search on synthetic tables, accuracies and measurements."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chanas.arch import Architecture, SearchSpace
+from chanas.errors import InfeasibleError
+from chanas.genome import Genomes, decode, encode
+from chanas.latency import LatencyLUT
+from chanas.run import RunDirectory
+from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.config import SearchConfig
+from chanas.search.constraints import least, macs_constraint
+from chanas.search.cosearch import SearchOutcome, search
+from chanas.search.evolution import EvolutionConfig
+from chanas.search.proof import ProofRecord
+
+FAST = SearchConfig(
+    num_evaluations=40,
+    initial_evaluations=20,
+    evaluation_batch=10,
+    refine_evaluations=8,
+    refine_batch=4,
+    num_samples=100,
+    evolution=EvolutionConfig(population=40, generations=30),
+    cross_validate=("mlp", "ridge"),
+    num_cloud=50,
+    pareto_generations=10,
+)
+
+
+class Bench:
+    """A space with its table, its accuracies, and a device that is `ratio` times slower than the table says."""
+
+    def __init__(self, space: SearchSpace, lut: LatencyLUT, truth: Any, root: Path, ratio: float = 1.02) -> None:
+        self.space, self.lut, self.truth, self.ratio = space, lut, truth, ratio
+        self.run = RunDirectory(root)
+        self.proven: list[str] = []
+
+    def latency_s(self, architecture: Architecture) -> float:
+        return float(self.lut.latency_s(self.space, 10, encode(self.space, [architecture]))[0])
+
+    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+        self.proven += [a.key for a in architectures]
+        return [
+            ProofRecord(
+                a, self.ratio * self.latency_s(a), 1e-7, float(self.truth.many(encode(self.space, [a]))[0]), 1e-6
+            )
+            for a in architectures
+        ]
+
+    def search(self, budget_s: float, config: SearchConfig = FAST, **more: Any) -> SearchOutcome:
+        settings: dict[str, Any] = {"num_classes": 10, "store": self.run, "supernet": "abc", "progress": False, **more}
+        return search(self.space, self.lut, self.truth, self.prove, budget_s=budget_s, config=config, **settings)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads((self.run.search / "result.json").read_text())
+        return data
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, demo_space: SearchSpace, make_lut: Callable[..., LatencyLUT], make_accuracy: Callable[..., Any]
+) -> Bench:
+    return Bench(demo_space, make_lut(demo_space), make_accuracy(demo_space, noise=0.0), tmp_path)
+
+
+def test_the_winner_measures_inside_and_everything_is_written_down(bench: Bench) -> None:
+    outcome = bench.search(1.2e-4)
+    assert outcome.proof.measured_latency_s <= 1.2e-4
+    assert outcome.predicted_latency_s == bench.latency_s(outcome.architecture)
+    assert decode(bench.space, np.array([outcome.genome], dtype=np.int16)) == [outcome.architecture]
+    assert abs(outcome.predicted_top1 - outcome.proof.top1_holdout) < 0.05
+    inside = [f.proof.top1_holdout for f in outcome.finalists if f.proof.measured_latency_s <= 1.2e-4]
+    assert outcome.proof.top1_holdout == max(inside)
+    result = bench.result
+    assert result["winner"] == outcome.architecture.key
+    assert result["schema"] == 1
+    assert result["budget_s"] == 1.2e-4
+    assert result["space"] == {"name": "mbv3-32", "digest": bench.space.digest}
+    assert len(result["cloud"]["latency_s"]) == len(result["cloud"]["top1"]) == 50
+    assert len(result["evaluated"]["latency_s"]) == outcome.num_evaluations == len(bench.truth.asked) <= 48
+    assert [f["key"] for f in result["finalists"]] == bench.proven
+    assert len(result["division"]["sub_spaces"]) == 4
+    assert set(result["predictor"]["cross_validation"]) == {"mlp", "ridge"}
+    assert result["evolution"]["num_evaluated"] <= 1200
+    front = result["pareto"]
+    assert all(a["latency_s"] < b["latency_s"] and a["top1"] < b["top1"] for a, b in pairwise(front))
+    predictor = AccuracyPredictor.load(bench.run.search, bench.space)
+    again = predictor.mean(encode(bench.space, [outcome.architecture]))
+    assert again[0] == pytest.approx(outcome.predicted_top1, abs=1e-6)
+
+
+def test_it_finds_better_than_what_was_evaluated_at_random(bench: Bench) -> None:
+    outcome = bench.search(1.2e-4)
+    rows = [json.loads(line) for line in (bench.run.search / "evaluations.jsonl").read_text().splitlines()]
+    explored = [
+        r["top1"]
+        for r in rows
+        if r["purpose"] == "explore" and 1.02 * bench.latency_s(Architecture.from_key(r["architecture"])) <= 1.2e-4
+    ]
+    assert outcome.proof.top1_holdout > max(explored)
+
+
+def test_evaluations_are_reused_when_the_weights_are_the_same(bench: Bench) -> None:
+    first = bench.search(1.2e-4)
+    bench.truth.asked.clear()
+    again = bench.search(1.2e-4)
+    assert bench.truth.asked == []
+    assert again.architecture == first.architecture
+    assert again.predicted_top1 == first.predicted_top1
+    other_budget = bench.search(1.0e-4)
+    assert other_budget.proof.measured_latency_s <= 1.0e-4
+    assert len(bench.truth.asked) <= FAST.refine_evaluations
+    bench.truth.asked.clear()
+    bench.search(1.2e-4, supernet="other weights")
+    assert len(bench.truth.asked) >= FAST.initial_evaluations
+
+
+def test_equal_seeds_give_equal_results(bench: Bench, tmp_path: Path, make_accuracy: Callable[..., Any]) -> None:
+    one = bench.search(1.2e-4, seed=5)
+    other = Bench(bench.space, bench.lut, make_accuracy(bench.space), tmp_path / "other")
+    two = other.search(1.2e-4, seed=5)
+    assert one.architecture == two.architecture
+    results = [{k: v for k, v in b.result.items() if k != "created"} for b in (bench, other)]
+    assert results[0] == results[1]
+
+
+def test_a_slow_device_tightens_the_budget(bench: Bench) -> None:
+    bench.ratio = 1.3
+    outcome = bench.search(1.2e-4)
+    assert outcome.proof.measured_latency_s <= 1.2e-4
+    assert {f.round for f in outcome.finalists} == {1, 2}
+    assert len(set(bench.proven)) == len(bench.proven)
+
+
+def test_confidence_keeps_a_margin(bench: Bench) -> None:
+    config = FAST.model_copy(update={"confidence": 0.95, "latency_error": 0.05})
+    outcome = bench.search(1.2e-4, config)
+    margin = 1.0 + 1.6449 * 0.05
+    assert all(f.predicted_latency_s <= 1.2e-4 / margin * 1.0001 for f in outcome.finalists)
+    assert bench.result["latency_limit_s"] == pytest.approx(1.2e-4 / margin, rel=1e-4)
+
+
+def test_the_fastest_architecture_is_the_last_hope(bench: Bench) -> None:
+    smallest_s, genome = least(bench.lut.table(bench.space, 10))
+    fastest = decode(bench.space, genome)[0]
+    outcome = bench.search(1.03 * smallest_s)
+    assert outcome.proof.measured_latency_s <= 1.03 * smallest_s
+    bench.ratio = 1.5
+    with pytest.raises(InfeasibleError, match=r"finalists measured inside the budget of .* the smallest reached is"):
+        bench.search(1.03 * smallest_s)
+    assert fastest.key in bench.proven
+
+
+def test_an_infeasible_budget_is_told_before_anything_is_evaluated(bench: Bench) -> None:
+    with pytest.raises(InfeasibleError, match="latency of at most 1 us: the smallest reachable is"):
+        bench.search(1e-6)
+    with pytest.raises(InfeasibleError, match="multiply-accumulates of at most 5 MACs"):
+        bench.search(1e-3, constraints=[macs_constraint(bench.space, 10, 5.0)])
+    assert bench.truth.asked == []
+    assert not bench.run.search.exists()
+
+
+def test_several_constraints_hold_for_every_finalist(bench: Bench) -> None:
+    limit = 2.6e6
+    outcome = bench.search(1.2e-4, constraints=[macs_constraint(bench.space, 10, limit)])
+    assert all(f.architecture.num_macs(bench.space, 10) <= limit for f in outcome.finalists)
+    assert [c["name"] for c in bench.result["constraints"]] == ["latency", "multiply-accumulates"]
+
+
+@pytest.mark.parametrize("rule", ["paper", "accuracy", "all"])
+def test_the_rule_chooses_where_finalists_come_from(rule: str, bench: Bench) -> None:
+    outcome = bench.search(1.2e-4, FAST.model_copy(update={"rule": rule}))
+    chosen = outcome.division.chosen
+    assert (chosen is None) == (rule == "all")
+    if chosen is not None:
+        assert {f.architecture.sub_space for f in outcome.finalists} == {chosen}
+
+
+def test_the_choice_is_close_to_the_best_of_a_space_that_can_be_listed(
+    tmp_path: Path,
+    tiny_space: SearchSpace,
+    tiny_genomes: Genomes,
+    make_lut: Callable[..., LatencyLUT],
+    make_accuracy: Callable[..., Any],
+) -> None:
+    lut, truth = make_lut(tiny_space), make_accuracy(tiny_space)
+    latency_s = lut.latency_s(tiny_space, 10, tiny_genomes)
+    for quantile in (0.1, 0.5, 0.9):
+        budget_s = float(np.quantile(latency_s, quantile))
+        bench = Bench(tiny_space, lut, truth, tmp_path / str(quantile), ratio=1.0)
+        outcome = bench.search(budget_s, FAST.model_copy(update={"rule": "all"}))
+        best = truth.many(tiny_genomes[latency_s <= budget_s]).max()
+        assert outcome.proof.top1_holdout >= best - 0.005
+
+
+def test_importing_the_search_imports_neither_torch_nor_scikit_learn(
+    no_torch: Callable[[Iterable[str]], str],
+) -> None:
+    program = no_torch(["chanas.search.cosearch", "chanas.search.accuracy", "chanas.search.validation"])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False False"

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from strategies import spaces_and_genomes
+
+from chanas.arch import Architecture, SearchSpace
+from chanas.errors import ChanasError, InfeasibleError, MeasureError
+from chanas.genome import Genomes
+from chanas.search.population import unique
+from chanas.search.proof import ProofRecord, pick, prove_rounds
+
+
+def arch(kernel: int) -> Architecture:
+    return Architecture(32, 1.0, (((kernel, 3),),))
+
+
+class Device:
+    """Proposes architectures by number, and measures them `ratio` times slower than predicted."""
+
+    def __init__(self, ratio: float, failing: frozenset[int] = frozenset()) -> None:
+        self.ratio, self.failing = ratio, failing
+        self.limits: list[float] = []
+
+    def propose(self, limit_s: float, tried: set[str]) -> list[tuple[Architecture, float, float, float]]:
+        self.limits.append(limit_s)
+        fresh = [arch(k) for k in range(3, 200, 2) if arch(k).key not in tried][:2]
+        return [(a, limit_s * (1 - 0.001 * i), 0.9, 0.01) for i, a in enumerate(fresh)]
+
+    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+        proofs = []
+        for a in architectures:
+            kernel = a.stages[0][0][0]
+            if kernel in self.failing:
+                proofs.append(ProofRecord(a, error="LLVM crashed"))
+            else:
+                proofs.append(ProofRecord(a, self.limits[-1] * self.ratio, 1e-6, 0.9 + kernel / 1000, 1e-6))
+        return proofs
+
+
+def test_the_most_accurate_inside_the_budget_wins() -> None:
+    device = Device(0.99)
+    winner, finalists = prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+    assert winner.architecture == arch(5)
+    assert [f.round for f in finalists] == [1, 1]
+    assert winner.ratio == pytest.approx(0.99 / 0.999)
+
+
+def test_the_budget_is_tightened_by_what_was_observed() -> None:
+    device = Device(1.2)
+    winner, finalists = prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+    assert [f.round for f in finalists] == [1, 1, 2, 2]
+    assert device.limits[1] == pytest.approx(1e-3 / (1.2 / 0.999))
+    assert winner.proof.measured_latency_s <= 1e-3
+    assert len({f.architecture.key for f in finalists}) == 4
+
+
+def test_a_finalist_that_fails_is_passed_over() -> None:
+    device = Device(0.9, frozenset({5}))
+    winner, finalists = prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+    assert winner.architecture == arch(3)
+    failed = finalists[1].to_json()
+    assert failed["error"] == "LLVM crashed"
+    assert set(failed["measured"].values()) == {None}
+
+
+def test_rounds_are_bounded() -> None:
+    device = Device(1.0)
+    device.prove = lambda architectures: [ProofRecord(a, 2e-3, 0.0, 0.9, 0.0) for a in architectures]  # type: ignore[method-assign]
+    with pytest.raises(InfeasibleError, match=r"none of 6 finalists measured inside the budget of 1 ms: .* 2 ms"):
+        prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+    assert len(device.limits) == 3
+
+
+def test_when_all_fail_the_first_reason_is_named() -> None:
+    device = Device(1.0, frozenset(range(200)))
+    with pytest.raises(
+        MeasureError, match="none of 6 finalists could be compiled and measured; the first: LLVM crashed"
+    ):
+        prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+
+
+def test_proofs_of_other_architectures_are_refused() -> None:
+    device = Device(1.0)
+    with pytest.raises(ChanasError, match="a proof for each of 2 finalists"):
+        prove_rounds(device.propose, lambda a: device.prove(a)[:1], 1e-3, 1e-3, 3)
+
+
+@given(spaces_and_genomes())
+def test_finalists_are_distinct_and_far_apart_where_they_can_be(drawn: tuple[SearchSpace, Genomes]) -> None:
+    _, genomes = drawn
+    value = np.arange(len(genomes), dtype=np.float64)
+    chosen = pick(genomes, value, 4, 3)
+    assert len(chosen) == min(4, len(unique(genomes)))
+    assert chosen[0] == len(genomes) - 1
+    assert len(unique(genomes[chosen])) == len(chosen)

@@ -1,0 +1,21 @@
+"""chanas/errors.py: one base, and messages that name the known."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from chanas import errors
+
+CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)]
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda c: c.__name__)
+def test_every_error_has_the_one_base_and_says_what_it_is_for(error: type[Exception]) -> None:
+    assert issubclass(error, errors.ChanasError)
+    assert error.__doc__
+
+
+def test_an_unknown_name_comes_with_the_known_ones_in_order() -> None:
+    assert errors.unknown_name("target", "foo", ["cuda", "cpu"]) == "unknown target 'foo'; known: cpu, cuda"
