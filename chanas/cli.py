@@ -45,7 +45,7 @@ def _options(
 @app.command("train-supernet")
 def train_supernet(
     run: Run = DEFAULT_RUN,
-    config: Annotated[str | None, typer.Option(help="Training config: a preset (digits, imagenet-mbv3) or YAML.")] = None,
+    config: Annotated[str | None, typer.Option(help="Training config: digits, imagenet-mbv3, or YAML.")] = None,
     space: Annotated[str | None, typer.Option(help="Search space: a preset (mbv3, mbv3-32) or YAML.")] = None,
     dataset: Annotated[str | None, typer.Option(help="digits, imagefolder, or a torchvision set on disk.")] = None,
     root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
@@ -81,8 +81,9 @@ def prescheduler(
     space: Annotated[str | None, typer.Option(help="Search space; the supernet's by default.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="Classes; the supernet's by default.")] = None,
     trials: Annotated[int | None, typer.Option(help="Schedule points tried per operator, kept ones included.")] = None,
-    sub_space: Annotated[list[str] | None, typer.Option(help="Only this sub-space, such as r224-w1; repeatable.")] = None,
+    sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
     cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
+    calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     seed: Seed = 0,
 ) -> None:
     """Tune every block on the device and fill the latency table; what was measured before is reused."""
@@ -97,6 +98,7 @@ def prescheduler(
         num_trials=trials,
         sub_spaces=sub_space or (),
         cost_model=cost_model,
+        num_calibration=calibrate,
         seed=seed,
     )
     typer.echo(
@@ -104,6 +106,8 @@ def prescheduler(
         f"trials     {summary.num_new_trials} new ({summary.num_failed_trials} failed), "
         f"{summary.num_operators} operators"
     )
+    if summary.lut.calibration is not None:
+        typer.echo(f"sum        {summary.lut.calibration.describe()}")
 
 
 @app.command()
@@ -183,7 +187,7 @@ def report(run: Run = DEFAULT_RUN) -> None:
 def demo(
     run: Run = Path("runs/demo"),
     latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
-    trials: Annotated[int, typer.Option(help="Schedule points tried per operator.")] = 6,
+    trials: Annotated[int, typer.Option(help="Schedule points tried per operator.")] = 8,
     seed: Seed = 0,
 ) -> None:
     """All three stages on handwritten digits and the local CPU, in minutes."""
@@ -224,7 +228,7 @@ def main() -> None:
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        typer.echo("\nchanas: interrupted; what was measured or checkpointed is kept, the same command goes on", err=True)
+        typer.echo("\nchanas: interrupted; what was measured or saved is kept, the same command goes on", err=True)
         sys.exit(130)
     except ChanasError as error:
         if debug:

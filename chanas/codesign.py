@@ -147,7 +147,8 @@ class CoDesign:
         expected = (self.space.in_channels, resolution, resolution)
         if images.ndim != 4 or images.shape[1:] != expected:
             raise DataError(f"expected images of shape [N, {', '.join(map(str, expected))}], got {list(images.shape)}")
-        return np.stack([self._run(np.asarray(image, dtype=np.float32)) for image in images])
+        logits = [self._run(np.asarray(image, dtype=np.float32)) for image in images]
+        return np.stack(logits) if logits else np.zeros((0, len(self.class_names)), dtype=np.float32)
 
     def classify(self, paths: Sequence[Path], convert_rgb: bool = False) -> list[Prediction]:
         """The class of each image file.
@@ -155,6 +156,8 @@ class CoDesign:
         Raises:
             DataError: a file is missing, damaged or not RGB (unless `convert_rgb`).
         """
+        if not paths:
+            return []
         images = np.stack([self.preprocess(open_rgb(p, convert_rgb)) for p in paths])
         logits = self.predict(images).astype(np.float64)
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -246,7 +249,7 @@ def benchmark(bundle: CoDesign, with_compile: bool = True, rounds: int = 40) -> 
                 import torch._inductor.config as inductor
 
                 with inductor.patch(freezing=True):
-                    compiled = torch.compile(network)
+                    compiled: Callable[[Any], Any] = torch.compile(network)
                     compiled(x)
                 contenders["torch.compile"] = functools.partial(compiled, x)
             except Exception as error:  # the compiler of another project: whatever it raises is its row's note

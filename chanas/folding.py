@@ -62,7 +62,9 @@ def pack_block(block: BlockConfig, tensors: Mapping[str, Array], lanes: int) -> 
 
     def get(name: str) -> Array:
         if name not in tensors:
-            raise CheckpointError(f"parameter {name} of block {block.key} is missing; the weights are not of this network")
+            raise CheckpointError(
+                f"parameter {name} of block {block.key} is missing; the weights are not of this network"
+            )
         return tensors[name]
 
     def conv_bn(name: str) -> list[Array]:

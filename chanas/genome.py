@@ -183,11 +183,13 @@ class BlockTable:
     """A cost that is a sum over blocks, as dense arrays: `sum(genomes)` is one gather, whatever the population.
 
     Notation: R resolutions, W widths, P slots, K kernel sizes, E expand ratios.
-        fixed  float64[R, W]           stem + first block + head + classifier
+        fixed  float64[R, W]           offset + stem + first block + head + classifier
         cost   float64[R, W, P, K, E]  one MBConv
     """
 
-    def __init__(self, space: SearchSpace, num_classes: int, cost: Callable[[BlockConfig], float]) -> None:
+    def __init__(
+        self, space: SearchSpace, num_classes: int, cost: Callable[[BlockConfig], float], offset: float = 0.0
+    ) -> None:
         self.space = space
         self.layout = GenomeLayout(space)
         shape = (len(space.resolutions), len(space.width_multipliers))
@@ -195,7 +197,7 @@ class BlockTable:
         self.cost = np.zeros((*shape, self.layout.num_slots, len(space.kernel_sizes), len(space.expand_ratios)))
         for (r, w), _ in np.ndenumerate(self.fixed):
             sub_space = SubSpace(space.resolutions[r], space.width_multipliers[w])
-            self.fixed[r, w] = sum(cost(b) for b in space.fixed_blocks(sub_space, num_classes))
+            self.fixed[r, w] = offset + sum(cost(b) for b in space.fixed_blocks(sub_space, num_classes))
             for slot, k, e in np.ndindex(self.cost.shape[2:]):
                 stage, position = divmod(slot, space.max_depth)
                 block = space.block(sub_space, stage, position, space.kernel_sizes[k], space.expand_ratios[e])

@@ -1,5 +1,5 @@
-"""The block-latency look-up table (paper, section 3.6, equation 5): seconds of every block of a space on one target, each
-measured as a compiled, fused block at its best schedules."""
+"""The block-latency look-up table (paper, section 3.6, equation 5): seconds of every block of a space on one target,
+each measured as a compiled, fused block at its best schedules."""
 
 from __future__ import annotations
 
@@ -60,12 +60,37 @@ class LUTRow:
         return cls(**{**data, "schedules": tuple((key, tuple(point)) for key, point in data["schedules"])})
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """Seconds of a network ≈ start_s + scale · Σ blocks + boundary_s · (number of blocks), and the error that remains.
+
+    Errors are relative, of networks that were left out of the fit; `uncorrected_mape` is that of the plain sum.
+    """
+
+    start_s: float
+    scale: float
+    boundary_s: float
+    num_networks: int
+    mape: float
+    worst: float
+    kendall_tau: float
+    uncorrected_mape: float
+
+    def describe(self) -> str:
+        """One line for people."""
+        return (
+            f"error {self.mape:.1%} on average, {self.worst:.1%} at worst, Kendall tau {self.kendall_tau:.3f} "
+            f"({self.num_networks} whole networks; {self.uncorrected_mape:.1%} before calibration)"
+        )
+
+
 @dataclass
 class LatencyLUT:
     """Rows by `BlockConfig.key`. `latency_s(genomes)` of a `table` is an array sum (equation 5)."""
 
     header: LUTHeader
     rows: dict[str, LUTRow] = field(default_factory=dict)
+    calibration: Calibration | None = None
 
     def block_s(self, block: BlockConfig) -> float:
         """Seconds of one block.
@@ -83,7 +108,7 @@ class LatencyLUT:
         return [b for b in blocks if b.key not in self.rows]
 
     def table(self, space: SearchSpace, num_classes: int) -> BlockTable:
-        """Seconds as dense arrays over a whole space.
+        """Seconds as dense arrays over a whole space, corrected by the calibration where there is one.
 
         Raises:
             LUTError: blocks of the space are missing; the message says how many and which command fills them.
@@ -95,10 +120,13 @@ class LatencyLUT:
                 f"the LUT lacks {len(holes)} blocks of space '{space.name}' with {num_classes} classes "
                 f"(the first: {holes[0].key}); run `chanas prescheduler` to fill them"
             )
-        return BlockTable(space, num_classes, self.block_s)
+        fit = self.calibration
+        if fit is None:
+            return BlockTable(space, num_classes, self.block_s)
+        return BlockTable(space, num_classes, lambda b: fit.scale * self.block_s(b) + fit.boundary_s, fit.start_s)
 
     def latency_s(self, space: SearchSpace, num_classes: int, genomes: Genomes) -> FloatArray:
-        """float64[N] seconds: equation 5 for each genome."""
+        """float64[N] seconds of each genome: equation 5, corrected by the calibration where there is one."""
         return self.table(space, num_classes).sum(genomes)
 
     def check_space(self, space: SearchSpace) -> None:
@@ -126,7 +154,10 @@ class LatencyLUT:
 
     def save(self, path: Path) -> None:
         rows = {key: row.to_json() for key, row in self.rows.items()}
-        write_json(path, {"schema": SCHEMA, "header": self.header.to_json(), "rows": rows})
+        calibration = None if self.calibration is None else dataclasses.asdict(self.calibration)
+        write_json(
+            path, {"schema": SCHEMA, "header": self.header.to_json(), "calibration": calibration, "rows": rows}
+        )
 
     @classmethod
     def load(cls, path: Path) -> LatencyLUT:
@@ -141,6 +172,9 @@ class LatencyLUT:
             if data["schema"] != SCHEMA:
                 raise LUTError(f"expected a latency table of schema {SCHEMA}, got {data['schema']} in {path}")
             rows = {key: LUTRow.from_json(row) for key, row in data["rows"].items()}
-            return cls(LUTHeader.from_json(data["header"]), rows)
-        except (KeyError, TypeError, ValueError) as error:
+            calibration = data.get("calibration")
+            return cls(
+                LUTHeader.from_json(data["header"]), rows, None if calibration is None else Calibration(**calibration)
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LUTError(f"{path} is not a latency table ({type(error).__name__}: {error}); make it again") from error

@@ -1,5 +1,5 @@
-"""One sub-network as a plain PyTorch module built from its blocks: what the supernet extracts, what compiled modules are
-compared with, and what a user trains further. Parameter names are part of the bundle's format (docs/formats.md)."""
+"""One sub-network as a plain PyTorch module built from its blocks: what the supernet extracts, what compiled modules
+are compared with, and what a user trains further. Parameter names are part of the bundle's format (docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MBConv(nn.Module):
         self.residual = block.residual
 
     def forward(self, x_nchw: Tensor) -> Tensor:
-        out = x_nchw if self.expand is None else self.expand(x_nchw)
+        out: Tensor = x_nchw if self.expand is None else self.expand(x_nchw)
         out = self.depthwise(out)
         if self.se is not None:
             out = self.se(out)

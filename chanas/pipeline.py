@@ -1,7 +1,7 @@
 """The three stages wired together: the Python API, and what the commands call.
 
-Stages never import each other; here one stage's functions are handed to the next, and files in the run directory carry the
-data between them.
+Stages never import each other; here one stage's functions are handed to the next, and files in the run directory carry
+the data between them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 DEFAULT_SPACE = "mbv3-32"
 DEFAULT_TRAINING = "digits"
 DEFAULT_NUM_CLASSES = 10
+DEFAULT_CALIBRATION = 12
 
 
 def train_supernet(
@@ -53,7 +54,7 @@ def train_supernet(
         ChanasError: as `chanas.supernet.train.train_supernet` says.
     """
     from chanas.supernet.phases import TrainConfig
-    from chanas.supernet.train import stored_setup
+    from chanas.supernet.resume import stored_setup
     from chanas.supernet.train import train_supernet as train
 
     if resume and config is None:
@@ -89,10 +90,11 @@ def preschedule(
     num_trials: int | None = None,
     sub_spaces: Sequence[str] = (),
     cost_model: str = "gp",
+    num_calibration: int = DEFAULT_CALIBRATION,
     seed: int = 0,
     progress: bool = True,
 ) -> PrescheduleSummary:
-    """Tune every block on the target and write the latency table.
+    """Tune every block on the target, write the latency table, and calibrate it against whole networks.
 
     Space and number of classes are those of the run's supernet where there is one and nothing else is asked for.
 
@@ -112,7 +114,16 @@ def preschedule(
     config = TuneConfig() if num_trials is None else TuneConfig(num_trials=num_trials)
     chosen = _parse_sub_spaces(loaded, sub_spaces)
     return fill(
-        run, loaded, hardware, classes, config, sub_spaces=chosen, model=cost_model, seed=seed, progress=progress
+        run,
+        loaded,
+        hardware,
+        classes,
+        config,
+        sub_spaces=chosen,
+        model=cost_model,
+        seed=seed,
+        num_calibration=num_calibration,
+        progress=progress,
     )
 
 
@@ -251,6 +262,7 @@ def _emit(run: RunDirectory, outcome: SearchOutcome, prover: Prover, budget_s: f
 
     supernet, lut, winner = prover.supernet, prover.lut, outcome.architecture
     tensors, library = prover.tensors(winner), prover.library(winner)
+    supernet_seed = read_json(run.supernet / "checkpoint.json", "supernet checkpoint")["seed"]
     blocks = winner.blocks(supernet.space, supernet.num_classes)
     document: dict[str, Any] = {
         "architecture": {"key": winner.key, "genome": list(outcome.genome)},
@@ -271,7 +283,7 @@ def _emit(run: RunDirectory, outcome: SearchOutcome, prover: Prover, budget_s: f
         },
         "num_macs": sum(b.num_macs for b in blocks),
         "num_params": sum(b.num_params for b in blocks),
-        "seeds": {"search": seed, "prescheduler": lut.header.seed, "supernet": supernet.seed},
+        "seeds": {"search": seed, "prescheduler": lut.header.seed, "supernet": supernet_seed},
         "versions": versions(),
         "hashes": {
             "supernet": supernet.digest,
@@ -297,7 +309,7 @@ def _test(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
     network = bundle.torch_module()
     compiled = bundle.predict(images)
     with torch.inference_mode():
-        expected = np.concatenate([network(part).numpy() for part in torch.from_numpy(images).split(256)])
+        expected = np.concatenate([network(torch.from_numpy(part)).numpy() for part in np.array_split(images, 8)])
     disagreements = int((compiled.argmax(1) != expected.argmax(1)).sum())
     if disagreements:
         raise MeasureError(
@@ -347,7 +359,7 @@ class DemoResult:
 
 
 def demo(
-    run: RunDirectory, *, latency_s: float | None = None, num_trials: int = 6, seed: int = 0, progress: bool = True
+    run: RunDirectory, *, latency_s: float | None = None, num_trials: int = 8, seed: int = 0, progress: bool = True
 ) -> DemoResult:
     """All three stages on the embedded default, through the functions above; stages that are done are not done again.
 

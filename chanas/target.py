@@ -129,7 +129,9 @@ def load_target(name: str, num_threads: int = 1) -> HardwareTarget:
     """
     if name == "cuda":
         found = "no NVIDIA GPU was found on this machine" if shutil.which("nvidia-smi") is None else "a GPU was found"
-        raise TargetError(f"target 'cuda' is not there yet: {found}, and chanas tunes for the local CPU; use --target cpu")
+        raise TargetError(
+            f"target 'cuda' is not there yet: {found}, and chanas tunes for the local CPU; use --target cpu"
+        )
     if name != "cpu":
         raise TargetError(unknown_name("target", name, KNOWN_TARGETS))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

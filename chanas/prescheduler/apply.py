@@ -1,6 +1,7 @@
 """From a schedule point to a scheduled TVM function (the primitives of the paper's table 1, through `s_tir.Schedule`).
 
-Every function schedules the stages of one operator, found by their prefix, inside a function that may hold a whole block.
+Every function schedules the stages of one operator, found by their prefix, inside a function that may hold a whole
+block.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
 
 
 def _parallelise(sch: Any, named: Named, loops: list[Any]) -> None:
-    """for a: for b: …  ->  parallel for a·b: …   (the first `fuse` loops)"""
+    """for a: for b: …  ->  parallel for a·b: …   (the first `fuse` loops)
+
+    Comes before `_accumulate`: a loop around a reduction whose initialisation is split off can't be made parallel.
+    """
     fused = loops[: named["fuse"][0]]
     sch.parallel(sch.fuse(*fused) if len(fused) > 1 else fused[0])
 
@@ -86,10 +90,10 @@ def _pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel
         elif parallel:
             sch.parallel(sch.get_loops(scale)[0])
         sch.vectorize(sch.get_loops(scale)[-1])
-    _accumulate(sch, acc, k_o, 2)
     if parallel:
         fusable = 1 if workload.scaled and named["scale_at"][0] and named["order"][0] else 2
         _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
+    _accumulate(sch, acc, k_o, 2)
 
 
 def _window(sch: Any, workload: Workload, named: Named, prefix: str) -> tuple[list[Any], Any, list[Any]]:
@@ -123,10 +127,10 @@ def _depthwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel
     if place < 2:
         sch.compute_at(pad, outer[place], preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(pad)[-1])
-    _accumulate(sch, acc, rh, 3)
     if parallel:
         fusable = 1 if place == 0 else 2
         _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
+    _accumulate(sch, acc, rh, 3)
 
 
 def _conv(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
@@ -139,9 +143,9 @@ def _conv(sch: Any, workload: Workload, named: Named, prefix: str, parallel: boo
         sch.unroll(rh)
     if named["pad_at"][0]:
         sch.compute_at(pad, outer[1], preserve_unit_loops=True)
-    _accumulate(sch, acc, rc, 3)
     if parallel:
         _parallelise(sch, named, outer)
+    _accumulate(sch, acc, rc, 3)
 
 
 def _pool(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
@@ -157,6 +161,6 @@ def _pool(sch: Any, workload: Workload, named: Named, prefix: str, parallel: boo
     sch.reorder(m_o, m_i, a_c, a_one, a_v)
     sch.vectorize(a_v)
     _unroll(sch, m_i, a_c)
-    _accumulate(sch, acc, m_o, 2)
     if parallel:
         sch.parallel(c_o)
+    _accumulate(sch, acc, m_o, 2)

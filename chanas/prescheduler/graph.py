@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.arch import BlockConfig
-from chanas.errors import TargetError
+from chanas.errors import ScheduleError, TargetError
 from chanas.prescheduler.operators import compute, input_shape, output_shape, parameter_shapes
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import block_workloads
@@ -37,6 +37,8 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     from chanas.prescheduler.apply import apply_point, flatten_output
 
     workloads, lanes = block_workloads(block), target.vector_lanes
+    if len(points) != len(workloads):
+        raise ScheduleError(f"expected {len(workloads)} points for block {block.key}, got {len(points)}")
     x = te.placeholder(input_shape(workloads[0], lanes), name="x")
     arguments, current, gate, before_pool = [x], x, None, None
     for i, workload in enumerate(workloads):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -153,7 +154,7 @@ def _record(point: Point, outcome: Outcome) -> TuningRecord:
     return TuningRecord(point, outcome.seconds, outcome.spread_s, outcome.error)
 
 
-def _show(bar: tqdm[None], job: _Job, num_left: int) -> None:
+def _show(bar: tqdm[Any], job: _Job, num_left: int) -> None:
     best_s = job.tuner.best_s
     speed = f"{job.workload.num_flops / best_s / 1e9:.0f} GFLOP/s" if best_s else "no valid schedule"
     bar.set_postfix_str(f"{job.workload.op} {speed}, {num_left} operators left")

@@ -1,5 +1,5 @@
-"""Filling the latency table: tune the operators of every block, then time each block compiled and fused, with weights as
-cold as they are inside a network (paper, sections 3.5 and 3.6)."""
+"""Filling the latency table: tune the operators of every block, then time each block compiled and fused, with weights
+as cold as they are inside a network (paper, sections 3.5 and 3.6)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 from chanas import genome
 from chanas.arch import BlockConfig, SearchSpace, SubSpace
-from chanas.errors import MeasureError
+from chanas.errors import ChanasError, MeasureError
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.prescheduler.calibrate import calibrate
 from chanas.prescheduler.jobs import TuningJobs
 from chanas.prescheduler.measure import Candidate, CandidatePipeline
 from chanas.prescheduler.pool import WorkerPool
@@ -72,9 +73,13 @@ def preschedule(
     sub_spaces: tuple[SubSpace, ...] | None = None,
     model: str = "gp",
     seed: int = 0,
+    num_calibration: int = 0,
     progress: bool = True,
 ) -> PrescheduleSummary:
     """Tune all operators of the space (or of some sub-spaces) and write the LUT; every kept record is reused.
+
+    With `num_calibration` above zero the table is then calibrated against as many whole networks, unless nothing of it
+    has changed since it last was.
 
     Raises:
         MeasureError: blocks remain for which no combination of schedules works; the LUT holds all others.
@@ -90,16 +95,24 @@ def preschedule(
                 pool, target, store, config, Path(scratch), model, seed, around.weight_bytes, around.num_blocks
             )
             records = jobs.run(workloads, progress)
-            lut, num_new = _fill(run, space, target, blocks, records, store, pool, Path(scratch), around, seed, progress)
+            lut, num_new = _fill(
+                run, space, target, blocks, records, store, pool, Path(scratch), around, seed, progress
+            )
         after = store.count()
     finally:
         store.close()
     holes = lut.missing(blocks)
     if holes:
         raise MeasureError(
-            f"{len(holes)} of {len(blocks)} blocks could not be measured (the first: {holes[0].key}); the LUT holds the "
-            "others; run the command again to retry"
+            f"{len(holes)} of {len(blocks)} blocks could not be measured (the first: {holes[0].key}); the LUT holds "
+            "the others; run the command again to retry, with more trials where no schedule of an operator worked"
         )
+    if num_calibration and (lut.calibration is None or num_new):
+        lut.calibration = calibrate(
+            lut, space, target, num_classes, num_networks=num_calibration, sub_spaces=sub_spaces, seed=seed,
+            progress=progress,
+        )
+        lut.save(run.lut(target.name))
     return PrescheduleSummary(
         lut,
         run.lut(target.name),
@@ -110,19 +123,14 @@ def preschedule(
     )
 
 
-def _existing_rows(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> dict[str, LUTRow]:
-    """Rows of an earlier table of the same space on the same device; another table is replaced."""
-    path = run.lut(target.name)
-    if not path.is_file():
-        return {}
-    from chanas.errors import ChanasError
-
+def _existing(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> LatencyLUT | None:
+    """An earlier table of the same space on the same device; any other is replaced."""
     try:
-        lut = LatencyLUT.load(path)
+        lut = LatencyLUT.load(run.lut(target.name))
         lut.check(space, target)
     except ChanasError:
-        return {}
-    return lut.rows
+        return None
+    return lut
 
 
 def _schedules(
@@ -152,7 +160,8 @@ def _fill(
 ) -> tuple[LatencyLUT, int]:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     header = LUTHeader(target, tvm_version(), space.name, space.digest, created=now, seed=seed)
-    lut = LatencyLUT(header, _existing_rows(run, space, target))
+    existing = _existing(run, space, target)
+    lut = LatencyLUT(header, {} if existing is None else existing.rows)
     trials = {w.key: len(store.load(w.key)) for w in records}
     line: CandidatePipeline[tuple[BlockConfig, Schedules, int]] = CandidatePipeline(pool)
     todo: list[tuple[BlockConfig, Schedules, int]] = []
@@ -162,11 +171,8 @@ def _fill(
             lut.rows.pop(block.key, None)
             return
         num_trials = sum(trials[key] for key, _ in record.schedules)
-        created = datetime.datetime.fromtimestamp(record.created, datetime.UTC) if record.created else None
-        measured_at = created.isoformat(timespec="seconds") if created else now
-        lut.rows[block.key] = LUTRow(
-            record.seconds, record.spread_s or 0.0, num_trials, record.schedules, measured_at
-        )
+        measured_at = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="seconds")
+        lut.rows[block.key] = LUTRow(record.seconds, record.spread_s or 0.0, num_trials, record.schedules, measured_at)
 
     for block in blocks:
         schedules = _schedules(block, records, 0)
@@ -179,6 +185,8 @@ def _fill(
         else:
             todo.append((block, schedules, 0))
     num_new = len(todo)
+    if existing is not None and not num_new:
+        lut.calibration = existing.calibration
     with tqdm(total=num_new, desc="timing blocks", unit="block", disable=not progress or not todo) as bar:
         try:
             while todo or line.num_in_flight:

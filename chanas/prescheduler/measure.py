@@ -100,7 +100,9 @@ class CandidatePipeline(Generic[Token]):
                     if answer.error is None:
                         self._built.append((candidate, answer.wall_s))
                     else:
-                        outcomes.append((candidate, _outcome(answer, answer.wall_s)))
+                        for leftover in (candidate.library, candidate.library.with_suffix(".o")):
+                            leftover.unlink(missing_ok=True)
+                        outcomes.append((candidate, Outcome(None, None, answer.error, build_s=answer.wall_s)))
                 else:
                     candidate, build_s = self._measuring.pop(future)
                     if not candidate.keep_library:

@@ -1,4 +1,5 @@
-"""From good schedule points to new ones: which point to start from, mutation, and crossover (paper, section 3.5, figure 9)."""
+"""From good schedule points to new ones: which point to start from, mutation, and crossover (paper, section 3.5 and
+figure 9)."""
 
 from __future__ import annotations
 

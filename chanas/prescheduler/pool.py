@@ -6,9 +6,11 @@ that hangs; here the parent holds the limit and only the guilty worker is replac
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +25,8 @@ from chanas.errors import MeasureError
 from chanas.target import HardwareTarget
 
 _START_TIMEOUT_S = 120.0
+# A worker is replaced after this many calls: cheap insurance against anything that a thousand builds leave behind.
+_MAX_CALLS = 2000
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class WorkerProcess:
         self._num_threads, self._cores = num_threads, tuple(cores)
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = b""
+        self._num_calls = 0
+        self._closed = False
 
     def _start(self) -> None:
         environment = {
@@ -67,13 +73,20 @@ class WorkerProcess:
 
     def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
         """Run one call; a crash or a timeout ends the process and comes back as an error."""
+        if self._closed:
+            raise MeasureError(f"the worker that was asked for {name} is closed")
+        self._num_calls += 1
+        if self._num_calls % _MAX_CALLS == 0:
+            self.stop()
         if self._process is None:
             self._start()
         return self._exchange(name, arguments, timeout_s)
 
     def _exchange(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
         process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         start = time.monotonic()
         try:
             process.stdin.write(json.dumps({"call": name, "arguments": arguments}).encode() + b"\n")
@@ -87,7 +100,7 @@ class WorkerProcess:
                 if not chunk:
                     raise BrokenPipeError
                 self._pending += chunk
-        except OSError:
+        except (OSError, ValueError):  # the process ended; ValueError: `stop` has closed the pipes already
             code = process.wait()
             self.stop()
             wall_s = time.monotonic() - start
@@ -97,18 +110,30 @@ class WorkerProcess:
         return Answer(data.get("result"), data.get("error"), time.monotonic() - start)
 
     def stop(self) -> None:
-        """End the process; the next call starts another."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
+        """End the process; the next call starts another. May be called while another thread waits for an answer."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what a dead process has not read can't be flushed
                     pipe.close()
-            self._process = None
+
+    def close(self) -> None:
+        """End the process for good."""
+        self._closed = True
+        self.stop()
 
 
 def _exit_reason(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-code}"
 
 
 def split_cores(num_threads: int) -> tuple[list[int], list[int]]:
@@ -160,7 +185,7 @@ class WorkerPool:
         self._builder_threads.shutdown(wait=False, cancel_futures=True)
         self._timer_thread.shutdown(wait=False, cancel_futures=True)
         for worker in (self._timer, *self._builders):
-            worker.stop()
+            worker.close()
 
     def __enter__(self) -> WorkerPool:
         return self

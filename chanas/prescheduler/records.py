@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chanas.errors import CheckpointError
@@ -44,13 +44,13 @@ class TuningRecord:
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """One measured block with the schedules of its operators."""
+    """One measured block with the schedules of its operators; `created` in seconds since 1970."""
 
     schedules: tuple[tuple[str, Point], ...]
     seconds: float | None
     spread_s: float | None = None
     error: str | None = None
-    created: float = 0.0
+    created: float = field(default_factory=time.time)
 
 
 class RecordStore:
@@ -62,26 +62,49 @@ class RecordStore:
 
     def __init__(self, path: Path, target: HardwareTarget) -> None:
         self.device = f"{target.fingerprint}/{target.num_threads}t/tvm-{tvm_version()}"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=60, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
+        except (OSError, sqlite3.Error) as error:
+            raise CheckpointError(f"tuning records {path} cannot be opened: {error}") from error
+        try:
+            self._prepare()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self) -> None:
+        try:
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, SCHEMA):
-                raise CheckpointError(f"expected tuning records of schema {SCHEMA}, got {version} in {path}")
+                raise CheckpointError(
+                    f"expected tuning records of schema {SCHEMA}, got {version} in {self.path}; move the file away"
+                )
+            self._db.execute("PRAGMA journal_mode=WAL")
             with self._db:
                 self._db.executescript(_TABLES)
                 self._db.execute(f"PRAGMA user_version={SCHEMA}")
+        except sqlite3.OperationalError as error:
+            raise CheckpointError(f"tuning records {self.path} cannot be used: {error}") from error
         except sqlite3.DatabaseError as error:
-            raise CheckpointError(f"{path} is not a database of tuning records ({error}); move it away") from error
+            raise CheckpointError(f"{self.path} is not a database of tuning records ({error}); move it away") from error
+
+    def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+        try:
+            with self._db:
+                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        except sqlite3.OperationalError as error:
+            raise CheckpointError(
+                f"tuning records {self.path} cannot be written: {error}; what was written before is whole"
+            ) from error
 
     def add(self, workload: str, records: Iterable[TuningRecord]) -> None:
         """Store a batch in one transaction; a point that is already there is replaced."""
         rows = [
             (workload, json.dumps(r.point), r.seconds, r.spread_s, r.error, time.time(), self.device) for r in records
         ]
-        with self._db:
-            self._db.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self._insert("records", rows)
 
     def load(self, workload: str) -> list[TuningRecord]:
         """The records of a workload on this device, oldest first."""
@@ -99,11 +122,10 @@ class RecordStore:
             record.seconds,
             record.spread_s,
             record.error,
-            time.time(),
+            record.created,
             self.device,
         )
-        with self._db:
-            self._db.execute("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        self._insert("blocks", [row])
 
     def load_block(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> BlockRecord | None:
         """The measurement of a block at given schedules, if there is one."""

@@ -114,3 +114,22 @@ def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]]) -> int:
     """Mean bytes of weights of whole networks: how much else passes through the caches before a block runs again."""
     totals = [sum(w.weight_bytes for block in network for w in block_workloads(block)) for network in networks]
     return int(np.mean(totals))
+
+
+def random_network(
+    blocks: Sequence[BlockConfig], seed: int
+) -> tuple[tuple[dict[str, Array], ...], Array, Array]:
+    """A network with random weights: parameters of each block by name, an image float32[3, R, R], PyTorch's logits."""
+    import torch
+
+    from chanas.folding import split_tensors
+    from chanas.network import StaticNetwork, randomise_statistics
+
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(seed)
+        network = StaticNetwork(blocks).eval()
+        randomise_statistics(network, seed)
+        image = torch.randn(1, blocks[0].in_channels, blocks[0].input_size, blocks[0].input_size)
+        logits = network(image)[0].numpy()
+        tensors = {n: v.numpy() for n, v in network.state_dict().items() if not n.endswith("num_batches_tracked")}
+    return tuple(split_tensors(tensors, len(blocks))), image[0].numpy(), logits

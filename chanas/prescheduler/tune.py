@@ -1,8 +1,8 @@
 """Exploration of one operator's schedule space (paper, section 3.5, figure 9), as a state that is asked and told.
 
-The order of events: an initial set H at random (or, once the cost model knows similar operators, the points that it thinks
-best); then rounds of starting from good points of H, mutating and crossing, scoring the children with the cost model, and
-measuring the best of them.
+The order of events: an initial set H at random (or, once the cost model knows similar operators, the points that it
+thinks best); then rounds of starting from good points of H, mutating and crossing, scoring the children with the cost
+model, and measuring the best of them.
 """
 
 from __future__ import annotations

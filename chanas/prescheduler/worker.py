@@ -31,6 +31,7 @@ RELATIVE_TOLERANCE = 1e-4
 # Copies of small weights beyond this change nothing: what they don't fill stays warm in a network too.
 _MAX_WEIGHT_COPIES = 256
 _KEEP_CASES = 2
+_EXIT_CANNOT_LOAD = 3
 
 
 class _HideTorch(importlib.abc.MetaPathFinder):
@@ -181,15 +182,24 @@ def _interquartile_range(samples: Sequence[float]) -> float:
 
 
 def _load_functions(library: str, copies: int) -> list[Any]:
-    """The library's function, loaded `copies` times from files of their own, so that each has code of its own."""
-    import tvm
+    """The library's function, loaded `copies` times from files of their own, so that each has code of its own.
 
-    functions = [tvm.runtime.load_module(library)["main"]]
-    for i in range(1, copies):
-        copy = f"{library}.{i}.so"
-        shutil.copyfile(library, copy)
-        functions.append(tvm.runtime.load_module(copy)["main"])
-        os.unlink(copy)
+    The library is unloaded with the last reference. When the process cannot map any more code it ends, so that its
+    successor starts clean and no other candidate is blamed.
+    """
+    import tvm_ffi
+
+    functions = []
+    try:
+        for i in range(copies):
+            path = library if i == 0 else f"{library}.{i}.so"
+            if i:
+                shutil.copyfile(library, path)
+            functions.append(tvm_ffi.load_module(path, keep_module_alive=False)["main"])
+            if i:
+                os.unlink(path)
+    except (RuntimeError, OSError):
+        os._exit(_EXIT_CANNOT_LOAD)
     return functions
 
 
@@ -232,7 +242,7 @@ def measure(
 def measure_network(
     library: str, case: str, repeats: int = 15, min_repeat_s: float = 0.01, max_spread: float = 0.02
 ) -> dict[str, Any]:
-    """Check a compiled network against its reference case, then time whole inferences, as a user's process runs them."""
+    """Check a compiled network against its reference case, then time whole inferences, as a user's process does."""
     import tvm
     from tvm import relax
 

@@ -130,7 +130,7 @@ def _ridge_arrays(model: Ridge) -> dict[str, Any]:
 
 def _ridge_from(arrays: dict[str, Any]) -> Ridge:
     named: dict[str, Any] = {name: arrays[f"ridge.{name}"] for name in ("weights", "centre", "covariance")}
-    return Ridge(**named | {name: float(arrays[f"ridge.{name}"]) for name in ("offset", "noise", "strength")})
+    return Ridge(**named | {name: arrays[f"ridge.{name}"].item() for name in ("offset", "noise", "strength")})
 
 
 def _mlp_arrays(model: CorrectedRidge) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _mlp_from(arrays: dict[str, Any]) -> CorrectedRidge:
         return tuple(arrays[f"{name}.{i}"] for i in range(sum(key.startswith(f"{name}.") for key in arrays)))
 
     ensemble = Ensemble(arrays["first"], numbered("hidden"), numbered("bias"))
-    scalars = {name: float(arrays[name]) for name in ("share", "scale", "noise")}
+    scalars = {name: arrays[name].item() for name in ("share", "scale", "noise")}
     return CorrectedRidge(_ridge_from(arrays), ensemble, **scalars)
 
 
@@ -155,7 +155,7 @@ def _gp_arrays(model: GaussianProcess) -> dict[str, Any]:
 
 def _gp_from(arrays: dict[str, Any]) -> GaussianProcess:
     named: dict[str, Any] = {name: arrays[name] for name in ("x", "dual", "factor", "kernel")}
-    return GaussianProcess(**named | {name: float(arrays[name]) for name in ("offset", "scale")})
+    return GaussianProcess(**named | {name: arrays[name].item() for name in ("offset", "scale")})
 
 
 _CODECS: dict[str, tuple[Callable[..., dict[str, Any]], Callable[[dict[str, Any]], Model]]] = {

@@ -100,7 +100,7 @@ def search(
     def propose(limit_s: float, tried: set[str]) -> list[tuple[Architecture, float, float, float]]:
         try:
             runs[limit_s] = job.evolve(predictor, limit_s, division.chosen)
-            genomes = job.finalists(runs[limit_s], evaluations, limit_s, division.chosen, tried)
+            genomes = job.finalists(predictor, runs[limit_s], evaluations, limit_s, division.chosen, tried)
         except InfeasibleError:  # the tightened limit is below what there is: the fastest of all is the last hope
             genomes = least(latency.table)[1]
             genomes = genomes[feasible(constraints, genomes)]
@@ -212,14 +212,44 @@ class _Job:
 
     def finalists(
         self,
+        predictor: AccuracyPredictor,
         result: EvolutionResult,
         evaluations: EvaluationStore,
         limit_s: float,
         sub_space: SubSpace | None,
         tried: set[str],
     ) -> Genomes:
-        """Up to `num_finalists` genomes: by predicted top-1, or by the evaluated one where there is one; the best that
-        was evaluated is always among them."""
+        """Up to `num_finalists` genomes that aren't in `tried`.
+
+        Half of them are the best inside `limit_s`, which all lie close to it; half are the best with room for the
+        table's error, so that one round of measurements seldom ends with nothing inside.
+        """
+        num_safe = self.config.num_finalists // 2
+        chosen = self._best(result, evaluations, limit_s, sub_space, tried, self.config.num_finalists - num_safe)
+        safe_s = limit_s / (1.0 + 2.0 * self.config.latency_error)
+        if num_safe and safe_s < limit_s:
+            try:
+                result = self.evolve(predictor, safe_s, sub_space)
+            except InfeasibleError:
+                safe_s = limit_s
+        if num_safe:
+            tried = tried | {a.key for a in decode(self.space, chosen)}
+            chosen = np.concatenate(
+                [chosen, self._best(result, evaluations, safe_s, sub_space, tried, num_safe)], dtype=np.int16
+            )
+        return chosen
+
+    def _best(
+        self,
+        result: EvolutionResult,
+        evaluations: EvaluationStore,
+        limit_s: float,
+        sub_space: SubSpace | None,
+        tried: set[str],
+        num: int,
+    ) -> Genomes:
+        """Up to `num` genomes by predicted top-1, or by the evaluated one where there is one; the best that was
+        evaluated is always among them."""
         known, top1 = training_set(self.space, list(evaluations.found.values()))
         usable = feasible(self.limits(limit_s), known)
         if sub_space is not None:
@@ -232,12 +262,12 @@ class _Job:
         untried = np.array([a.key not in tried for a in decode(self.space, genomes)], dtype=bool)
         num_known = int(np.count_nonzero(untried[: len(known)]))
         genomes, value = genomes[untried], value[untried]
-        chosen = pick(genomes, value, self.config.num_finalists, self.config.min_distance)
+        chosen = pick(genomes, value, num, self.config.min_distance)
         best = int(value[:num_known].argmax()) if num_known else None
         if best is not None and best not in chosen:
             chosen[-1] = best
-        finalists: Genomes = genomes[chosen]
-        return finalists
+        out: Genomes = genomes[np.array(chosen, dtype=np.intp)]
+        return out
 
     def pictures(
         self, predictor: AccuracyPredictor, run: EvolutionResult | None, evaluations: EvaluationStore

@@ -5,6 +5,7 @@ Notation: N rows, L genome length.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,9 +25,14 @@ _FILL_ROUNDS = 12
 
 def keys(genomes: Genomes) -> Keys:
     """uint64[N]: a hash per row; rows that differ share one with a chance of about 2⁻⁶⁰."""
-    factors = np.random.default_rng(0x9E3779B97F4A7C15).integers(1, 2**64, genomes.shape[1], dtype=np.uint64)
-    out: Keys = (genomes.astype(np.uint64) * (factors | np.uint64(1))).sum(axis=1, dtype=np.uint64)
+    out: Keys = genomes.astype(np.uint64) @ _factors(genomes.shape[1])
     return out
+
+
+@functools.lru_cache(maxsize=8)
+def _factors(length: int) -> Keys:
+    """uint64[length]: fixed odd multipliers."""
+    return np.random.default_rng(0x9E3779B97F4A7C15).integers(1, 2**64, length, dtype=np.uint64) | np.uint64(1)
 
 
 def unique(genomes: Genomes) -> Genomes:

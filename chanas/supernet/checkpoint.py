@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from chanas.errors import CheckpointError
+from chanas.errors import CheckpointError, StageOrderError
 from chanas.run import RunDirectory, replacing, write_json
 
 SCHEMA = 1
@@ -117,12 +117,13 @@ def read_checkpoint(run: RunDirectory) -> Checkpoint:
     """The whole checkpoint.
 
     Raises:
-        CheckpointError: it is missing, cut short, damaged, or of another kind.
+        StageOrderError: there is none yet.
+        CheckpointError: it is cut short, damaged, or of another kind.
     """
     header = read_header(run)
     path = checkpoint_path(run)
     if header is None:
-        raise CheckpointError(f"supernet checkpoint {path} does not exist; run `chanas train-supernet` first")
+        raise StageOrderError(f"supernet checkpoint {path} does not exist; run `chanas train-supernet` first")
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)

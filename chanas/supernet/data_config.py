@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chanas.errors import ConfigError
 
@@ -73,6 +73,12 @@ class DataConfig(BaseModel):
     augment: AugmentConfig = AugmentConfig()
     num_workers: int = Field(default=0, ge=0)
     """Processes that decode image files while the network trains; sets in memory need none."""
+
+    @field_validator("root")
+    @classmethod
+    def _root_is_absolute(cls, root: Path | None) -> Path | None:
+        """So that a checkpoint finds its images whatever folder it is used from."""
+        return None if root is None else root.expanduser().absolute()
 
     @model_validator(mode="after")
     def _std_is_positive(self) -> DataConfig:

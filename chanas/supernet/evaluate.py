@@ -21,7 +21,7 @@ from chanas.supernet.network import Supernet
 from chanas.supernet.phases import TrainConfig
 from chanas.supernet.sources import IntArray
 
-MAX_BATCH = 500
+MAX_BATCH = 128  # larger ones fall out of a core's cache and are no faster
 MAX_CACHE_BYTES = 2 << 30
 
 
@@ -92,7 +92,8 @@ class SupernetEvaluator:
         """The supernet of a run directory.
 
         Raises:
-            CheckpointError: the checkpoint or its splits are missing, cut short, damaged, or don't fit each other.
+            StageOrderError: there is no checkpoint yet.
+            CheckpointError: the checkpoint or its splits are cut short, damaged, or don't fit each other.
             DataError: the data set is not there, or changed since training.
         """
         checkpoint = read_checkpoint(run)

@@ -97,7 +97,7 @@ def _array_batches(
 
 
 def augment(images_nchw: Tensor, resolution: int, config: AugmentConfig, generator: torch.Generator) -> Tensor:
-    """Rotate, shift, scale and mirror each image at random: float[N, C, H, H] -> float[N, C, resolution, resolution]."""
+    """Rotate, shift, scale and mirror at random: float[N, C, H, H] -> float[N, C, resolution, resolution]."""
     n, channels, height, _ = images_nchw.shape
 
     def uniform(limit: float) -> Tensor:
@@ -170,6 +170,7 @@ def _file_batches(data: ImageData, config: LoaderConfig, steps: Iterable[tuple[i
         ),  # a request carries its resolution, so it may change with no loader restart
         num_workers=data.config.num_workers,
         collate_fn=_collate,
+        generator=torch.Generator(),  # the loader seeds its workers from it; the global one is left alone
     )
     for answer in loader:
         if isinstance(answer, str):

@@ -89,14 +89,14 @@ class ElasticMBConv(nn.Module):
         self.project = ElasticConvBN(mid, b.out_channels, 1, 1, "none")
 
     def forward(self, x_nchw: Tensor, block: BlockConfig) -> Tensor:
-        out = x_nchw
+        out: Tensor = x_nchw
         if self.expand is not None and block.has_expand:
             out = self.expand(out, block.mid_channels)
         out = self.depthwise(out, block.kernel_size)
         if self.se is not None:
             out = self.se(out, block.se_channels)
         out = self.project(out, block.out_channels)
-        return torch.add(out, x_nchw) if block.residual else out
+        return out + x_nchw if block.residual else out
 
     def copy_into(self, static: nn.Module) -> None:
         static = cast(MBConv, static)

@@ -3,8 +3,8 @@
     loss = L_train + λ · |L_val − L_train| + κ · KD
 
 L_train and L_val are cross-entropies with label smoothing on images of the `train` and the `gap` split, taken at the
-same sub-network in the same step; gradients flow through both. KD is the cross-entropy to the largest network's soft labels
-on the train images (Hinton et al., 2015, at temperature 1; once-for-all, section 3.3). λ is `gap_weight`, κ is
+same sub-network in the same step; gradients flow through both. KD is the cross-entropy to the largest network's soft
+labels on the train images (Hinton et al., 2015, at temperature 1; once-for-all, section 3.3). λ is `gap_weight`, κ is
 `distillation_weight`.
 """
 

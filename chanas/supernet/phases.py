@@ -129,6 +129,15 @@ class TrainConfig(BaseModel):
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
 
+    def changed(self, *, data: dict[str, Any] | None = None, **changes: Any) -> TrainConfig:
+        """A copy with other values for top-level keys and for keys of `data`, checked like a file.
+
+        Raises:
+            ConfigError: a key is unknown or a value is not allowed.
+        """
+        stored = self.to_json()
+        return self.from_json({**stored, **changes, "data": {**stored["data"], **(data or {})}})
+
     @classmethod
     def load(cls, name_or_path: str | Path) -> TrainConfig:
         """A preset by name (`digits`, `imagenet-mbv3`) or a YAML file by path.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,22 +27,35 @@ IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".p
 NUM_FULLY_CHECKED = (
     5_000  # image folders up to this size are decoded once before training starts; larger ones on the way
 )
-# torchvision sets: name -> (class, arguments of the training part, arguments of the test part or None, in memory)
-_TRAIN_TEST: tuple[dict[str, Any], dict[str, Any]] = ({"train": True}, {"train": False})
-_SPLIT_TRAIN_TEST: tuple[dict[str, Any], dict[str, Any]] = ({"split": "train"}, {"split": "test"})
-TORCHVISION_SETS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None, bool]] = {
-    "cifar10": ("CIFAR10", *_TRAIN_TEST, True),
-    "cifar100": ("CIFAR100", *_TRAIN_TEST, True),
-    "mnist": ("MNIST", *_TRAIN_TEST, True),
-    "fashion-mnist": ("FashionMNIST", *_TRAIN_TEST, True),
-    "svhn": ("SVHN", *_SPLIT_TRAIN_TEST, True),
-    "stl10": ("STL10", *_SPLIT_TRAIN_TEST, True),
-    "flowers102": ("Flowers102", *_SPLIT_TRAIN_TEST, False),
-    "food101": ("Food101", *_SPLIT_TRAIN_TEST, False),
-    "dtd": ("DTD", *_SPLIT_TRAIN_TEST, False),
-    "gtsrb": ("GTSRB", *_SPLIT_TRAIN_TEST, False),
-    "oxford-iiit-pet": ("OxfordIIITPet", {"split": "trainval"}, {"split": "test"}, False),
-    "eurosat": ("EuroSAT", {}, None, False),
+
+
+@dataclass(frozen=True)
+class TorchvisionSet:
+    """A torchvision class and the arguments of its parts; `test` is its official test part, if it has one."""
+
+    class_name: str
+    train: tuple[dict[str, Any], ...]
+    test: dict[str, Any] | None
+    in_memory: bool
+    """Small images of one size, which are kept decoded."""
+
+
+_BY_FLAG = (({"train": True},), {"train": False})
+_BY_NAME = (({"split": "train"},), {"split": "test"})
+_WITH_VAL = (({"split": "train"}, {"split": "val"}), {"split": "test"})
+TORCHVISION_SETS: dict[str, TorchvisionSet] = {
+    "cifar10": TorchvisionSet("CIFAR10", *_BY_FLAG, in_memory=True),
+    "cifar100": TorchvisionSet("CIFAR100", *_BY_FLAG, in_memory=True),
+    "mnist": TorchvisionSet("MNIST", *_BY_FLAG, in_memory=True),
+    "fashion-mnist": TorchvisionSet("FashionMNIST", *_BY_FLAG, in_memory=True),
+    "svhn": TorchvisionSet("SVHN", *_BY_NAME, in_memory=True),
+    "stl10": TorchvisionSet("STL10", *_BY_NAME, in_memory=True),
+    "flowers102": TorchvisionSet("Flowers102", *_WITH_VAL, in_memory=False),
+    "dtd": TorchvisionSet("DTD", *_WITH_VAL, in_memory=False),
+    "food101": TorchvisionSet("Food101", *_BY_NAME, in_memory=False),
+    "gtsrb": TorchvisionSet("GTSRB", *_BY_NAME, in_memory=False),
+    "oxford-iiit-pet": TorchvisionSet("OxfordIIITPet", ({"split": "trainval"},), {"split": "test"}, in_memory=False),
+    "eurosat": TorchvisionSet("EuroSAT", ({},), None, in_memory=False),
 }
 
 
@@ -147,14 +161,21 @@ def load_source(config: DataConfig) -> ImageSource:
 
 def _digits(config: DataConfig) -> ImageSource:
     """scikit-learn's 1,797 scans of handwritten digits, 8×8 of 17 grey levels, enlarged to 32×32 RGB."""
+    pixels, labels = _digit_pixels()
+    return ArraySource("digits", tuple(str(d) for d in range(10)), labels, pixels)
+
+
+@functools.cache
+def _digit_pixels() -> tuple[npt.NDArray[np.uint8], IntArray]:
     from sklearn.datasets import load_digits
 
     scans, labels = load_digits(return_X_y=True)
     grey = np.rint(scans.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     size = (DIGITS_SIZE, DIGITS_SIZE)
     images = (Image.fromarray(scan).resize(size, Image.Resampling.BILINEAR).convert("RGB") for scan in grey)
-    pixels = np.stack([np.asarray(image) for image in images])
-    return ArraySource("digits", tuple(str(d) for d in range(10)), labels.astype(np.int64), pixels)
+    pixels, labels = np.stack([np.asarray(image) for image in images]), labels.astype(np.int64)
+    pixels.flags.writeable = labels.flags.writeable = False
+    return pixels, labels
 
 
 def _image_folder(config: DataConfig) -> ImageSource:
@@ -200,11 +221,12 @@ def _torchvision(config: DataConfig) -> ImageSource:
     """A torchvision classification set that lies under `root`."""
     import torchvision.datasets
 
-    class_name, train, test, in_memory = TORCHVISION_SETS[config.dataset]
+    known = TORCHVISION_SETS[config.dataset]
     root = config.root or Path("data")
-    cls = getattr(torchvision.datasets, class_name)
+    cls = getattr(torchvision.datasets, known.class_name)
+    arguments = known.train if known.test is None else (*known.train, known.test)
     try:
-        parts = [cls(str(root), download=False, **arguments) for arguments in (train, test) if arguments is not None]
+        parts = [cls(str(root), download=False, **part) for part in arguments]
     except (RuntimeError, OSError) as error:
         raise DataError(
             f"data set {config.dataset} does not lie in {root.resolve()} ({str(error).splitlines()[0]}); "
@@ -213,9 +235,10 @@ def _torchvision(config: DataConfig) -> ImageSource:
     labels = [_labels(part) for part in parts]
     joined = np.concatenate(labels)
     class_names = tuple(str(n) for n in getattr(parts[0], "classes", range(int(joined.max()) + 1)))
-    is_test = None if test is None else np.repeat([False, True], [len(part) for part in labels])
+    flags = [part is known.test for part in arguments]
+    is_test = None if known.test is None else np.repeat(flags, [len(part) for part in labels])
     source = TorchvisionSource(config.dataset, class_names, joined, parts, config.convert_rgb, is_test)
-    if not in_memory:
+    if not known.in_memory:
         return source
     pixels = np.stack([np.asarray(source.image(i)) for i in range(len(joined))])
     return ArraySource(config.dataset, class_names, joined, pixels, is_test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def train_supernet(
         progress: show a progress bar.
 
     Raises:
-        ConfigError: a phase names a choice that the space lacks, or the device is not there.
+        ConfigError: a phase names a choice that the space lacks, the space is not for RGB images, or there is no GPU.
         DataError: the images cannot be used, or changed since the checkpoint was made.
         CheckpointError: there is a checkpoint and neither `resume` nor `overwrite` is set; or `resume` has nothing to
             resume, or the checkpoint is of another space or config.
@@ -81,9 +82,10 @@ def train_supernet(
     """
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device cuda is not there (torch finds no GPU); set device: cpu")
-    Schedule(
-        config, space, num_train=config.batch_size**2
-    )  # refuses choices that the space lacks, before any data is read
+    if space.in_channels != 3:
+        raise ConfigError(f"space '{space.name}' has in_channels {space.in_channels}; images are RGB, so it must be 3")
+    for phase in config.phases:
+        phase.restrict(space)  # refuses choices that the space lacks before any image is read
     if not resume and not overwrite:
         refuse_existing(run)
     trainer = Trainer(run, space, config, resume)
@@ -162,9 +164,8 @@ class Trainer:
             self._log(plan, losses, images_per_s, bar)
             last = self.step == self.schedule.num_steps
             if self.step % self.config.evaluate_every == 0 and not last:
-                append_metrics(
-                    self.run, {"kind": "evaluation", "step": self.step, "phase": plan.phase_name, **self._evaluate()}
-                )
+                row = {"kind": "evaluation", "step": self.step, "phase": plan.phase_name}
+                append_metrics(self.run, {**row, **self._evaluate()})
             if self.step % self.config.checkpoint_every == 0 and not last:
                 self._save(done=False)
             if signals.received is not None:
@@ -206,7 +207,8 @@ class Trainer:
         cut_metrics(self.run, self.step)
         bar.reset(self.schedule.num_steps)
         bar.update(self.step)
-        bar.write(f"{error}: back to step {self.step} with {lr_scale:g} of the learning rate (rollback {rollbacks})")
+        said = f"{error}: back to step {self.step} with {lr_scale:g} of the learning rate (rollback {rollbacks})"
+        bar.write(said, file=sys.stderr)
 
     # ---- accuracy and metrics -------------------------------------------------------------------------------------
     def _subnet(self, architecture: Architecture) -> StaticNetwork:
@@ -229,15 +231,9 @@ class Trainer:
         bar.set_postfix({"phase": plan.phase_name, **shown, "images/s": f"{images_per_s:.0f}"}, refresh=False)
         bar.update()
         if self.step % self.config.log_every == 0 or self.step == self.schedule.num_steps:
-            row = {
-                "kind": "training",
-                "step": self.step,
-                "phase": plan.phase_name,
-                "lr": plan.lr * self.lr_scale,
-                **mean,
-            }
+            row = {"kind": "training", "step": self.step, "phase": plan.phase_name, "lr": plan.lr * self.lr_scale}
             by_size = {name: terms for name, terms in losses.items() if name != "all"}
-            append_metrics(self.run, {**row, "images_per_s": round(images_per_s, 1), "by_size": by_size})
+            append_metrics(self.run, {**row, **mean, "images_per_s": round(images_per_s, 1), "by_size": by_size})
 
     # ---- checkpoints ----------------------------------------------------------------------------------------------
     def _save(self, done: bool) -> None:

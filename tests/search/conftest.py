@@ -11,7 +11,7 @@ import pytest
 from chanas.arch import Architecture, SearchSpace
 from chanas.genome import FloatArray, Genomes, encode, sample
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
-from chanas.search.encoding import features
+from chanas.search.encoding import Features, features
 from chanas.target import load_target, tvm_version
 
 NUM_CLASSES = 10
@@ -46,7 +46,7 @@ class SyntheticAccuracy:
         self.base, self.scale = self._parts(reference)
         self.asked: list[str] = []
 
-    def _parts(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    def _parts(self, x: Features) -> tuple[FloatArray, FloatArray]:
         raw = np.stack([x @ self.linear, *(x @ self.pairs).T])
         return raw.mean(axis=1, keepdims=True), raw.std(axis=1, keepdims=True)
 

@@ -51,7 +51,7 @@ def test_dominance_is_a_strict_order(rows: FloatArray) -> None:
     table = dominates(rows, rows)
     assert not table.diagonal().any()
     assert not (table & table.T).any()
-    assert [bool(d) for d in table.any(axis=0)] == dominated(rows)
+    assert np.asarray(table.any(axis=0)).tolist() == dominated(rows)
 
 
 @given(points)

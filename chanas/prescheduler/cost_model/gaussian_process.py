@@ -1,8 +1,8 @@
 """The paper's cost model: a Gaussian process on what schedule points mean, fed by the records of every workload of an
 operator family, so that a new workload starts with what similar ones have taught (section 3.5).
 
-Notation: N records, F features; y = log seconds, minus the mean of the record's workload, so that only the order of points
-within a workload is learnt.
+Notation: N records, F features; y = log seconds, minus the mean of the record's workload, so that only the order of
+points within a workload is learnt.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GaussianProcessModel:
             return
         key = space.workload.key
         x = features(space, [r.point for r in valid], self._target)
-        y = np.log([r.seconds for r in valid])
+        y = np.log(np.array([r.seconds for r in valid], dtype=np.float64))
         self._x[key] = np.vstack([self._x[key], x]) if key in self._x else x
         self._y[key] = np.concatenate([self._y[key], y]) if key in self._y else y
         self._stale = True
@@ -85,7 +85,8 @@ class GaussianProcessModel:
             others = self._rng.choice(others, room, replace=False)
         chosen = np.concatenate([np.flatnonzero(owner), others])
         self._scaler = StandardScaler().fit(x)
-        refit = self.num_records >= _REFIT_GROWTH * self._fitted_on and len(chosen) < _MAX_RECORDS
+        grown = self.num_records >= _REFIT_GROWTH * self._fitted_on and len(chosen) < _MAX_RECORDS
+        refit = grown or self._fitted_on == 0  # the first time with however many: a resumed run starts with thousands
         regressor = GaussianProcessRegressor(
             self._kernel, optimizer="fmin_l_bfgs_b" if refit else None, normalize_y=True, alpha=1e-8
         )

@@ -1,0 +1,145 @@
+"""What all benchmark scripts share: how a figure is judged, how a script ends, and facts about machine and versions.
+
+Every script prints a readable table and then, as its last line, one JSON object
+`{"figure": {"value": …, "goal": …, "met": true|false}, …}`. A full run also writes `benchmarks/results/NAME.json` with
+versions, machine, date and whatever the script adds (seeds, rows of its table); a `--quick` run writes nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+_PACKAGES = (
+    "apache-tvm",
+    "apache-tvm-ffi",
+    "torch",
+    "numpy",
+    "scikit-learn",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+)
+# Digits of a figure that are worth keeping: a timing never holds more.
+_DIGITS = 4
+
+if importlib.util.find_spec("chanas") is None:  # a checkout that is not installed; worker processes need it too
+    _ROOT = str(Path(__file__).resolve().parent.parent)
+    sys.path.insert(0, _ROOT)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that a script stands for. Without a goal it is there for information; without a value it is missing
+    (a peer that is not installed, say), and a goal that nothing was measured for is not met."""
+
+    value: float | None
+    goal: float | None = None
+    lower_is_better: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is reached (equal counts), or None when there is none."""
+        if self.goal is None:
+            return None
+        if self.value is None or not math.isfinite(self.value):
+            return False
+        return self.value <= self.goal if self.lower_is_better else self.value >= self.goal
+
+    def to_json(self) -> dict[str, Any]:
+        return {"value": _plain(self.value), "goal": self.goal, "met": self.met}
+
+
+def finish(name: str, figures: Mapping[str, Figure], quick: bool, extra: Mapping[str, Any]) -> None:
+    """Print the figures as the last line; on a full run first write `results/NAME.json` with `extra` and the facts.
+
+    `extra` must hold what repeats the run (seeds, options) and may hold the rows of the table.
+    """
+    lines = {key: figure.to_json() for key, figure in figures.items()}
+    if not quick:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        content = {
+            "name": name,
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "machine": machine(),
+            "versions": versions(),
+            "figures": lines,
+            **_plain(dict(extra)),
+        }
+        path = RESULTS / f"{name}.json"
+        path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(json.dumps(lines, allow_nan=False), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    """JSON without NaN or infinity (null instead), floats cut to the digits that mean something."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value if value is None or isinstance(value, bool | int | str) else _plain(float(value))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The geometric mean of positive values; NaN of none."""
+    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else math.nan
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what figures depend on; packages that are not there are left out."""
+    found = {"chanas": str(importlib.import_module("chanas").__version__), "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """CPU and GPU by name, cores that this process may use, and how busy the machine is right now."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    return {
+        "cpu": _cpu_name(),
+        "gpu": _gpu_name(),
+        "cores": os.cpu_count(),
+        "cores_used": cores,
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    fields = {key.strip(): value.strip() for key, _, value in pairs}
+    name = fields.get("model name", platform.machine())
+    numbers = [fields[k] for k in ("cpu family", "model", "stepping") if k in fields]
+    return f"{name} (family {'/'.join(numbers)})" if numbers else name
+
+
+def _gpu_name() -> str | None:
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return output.strip().splitlines()[0] if output.strip() else None

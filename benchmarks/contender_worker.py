@@ -1,0 +1,216 @@
+"""One contender of a comparison in a process of its own, as a user's process would be: `contenders.py` starts it.
+
+    python contender_worker.py CORE
+
+pins itself to CORE, then reads one JSON request per line and answers with one JSON line on the descriptor that standard
+output was. Requests: `setup` (kind and arguments; makes the calls), `run` (seconds per call of so many calls in a row,
+after one that brings caches back), `output` (what a call gives, flat).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib.abc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Calls = list[Callable[[], Any]]
+
+
+class _HideTorch(importlib.abc.MetaPathFinder):
+    """TVM imports torch where it is installed; a process that only runs a compiled module needs none."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"{fullname} is hidden from this contender", name=fullname)
+
+
+def _image(bundle: str) -> Any:
+    """The image that every contender gets: float32[3, R, R] with values like a normalised photograph's."""
+    from chanas.codesign import CoDesign
+
+    loaded = CoDesign.load(bundle)
+    resolution = loaded.architecture.resolution
+    shape = (loaded.space.in_channels, resolution, resolution)
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def _torch(stack: contextlib.ExitStack) -> Any:
+    """PyTorch on one thread, in inference mode until the process ends."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    stack.enter_context(torch.inference_mode())
+    return torch
+
+
+def chanas_network(stack: contextlib.ExitStack, bundle: str) -> Calls:
+    """The bundle's compiled module through the bundle's own interface."""
+    sys.meta_path.insert(0, _HideTorch())
+    from chanas.codesign import CoDesign
+
+    return [functools.partial(CoDesign.load(bundle).predict, _image(bundle)[None])]
+
+
+def eager_network(stack: contextlib.ExitStack, bundle: str) -> Calls:
+    """The bundle's network in PyTorch: contiguous, then channels last."""
+    torch = _torch(stack)
+    from chanas.codesign import CoDesign
+
+    loaded, x = CoDesign.load(bundle), torch.from_numpy(_image(bundle))[None]
+    last = loaded.torch_module().to(memory_format=torch.channels_last)
+    return [
+        functools.partial(loaded.torch_module(), x),
+        functools.partial(last, x.to(memory_format=torch.channels_last)),
+    ]
+
+
+def compiled_network(stack: contextlib.ExitStack, bundle: str) -> Calls:
+    """The bundle's network through torch.compile, weights frozen."""
+    torch = _torch(stack)
+    import torch._inductor.config as inductor
+
+    from chanas.codesign import CoDesign
+
+    stack.enter_context(inductor.patch(freezing=True))
+    compiled = torch.compile(CoDesign.load(bundle).torch_module())
+    x = torch.from_numpy(_image(bundle))[None]
+    compiled(x)
+    return [functools.partial(compiled, x)]
+
+
+def onnxruntime_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Calls:
+    """The network's ONNX file in ONNX Runtime with all its graph optimisations."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session = onnxruntime.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
+    return [functools.partial(session.run, None, {session.get_inputs()[0].name: _image(bundle)[None]})]
+
+
+def openvino_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Calls:
+    """The network's ONNX file in OpenVINO, float32, latency mode; pinning is ours."""
+    import openvino
+
+    options = {
+        "INFERENCE_NUM_THREADS": 1,
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "ENABLE_CPU_PINNING": False,
+    }
+    request = openvino.Core().compile_model(onnx, "CPU", options).create_infer_request()
+    image = _image(bundle)[None]
+    return [functools.partial(request.infer, {0: image}, share_inputs=True, share_outputs=True)]
+
+
+def chanas_operators(stack: contextlib.ExitStack, operators: Sequence[dict[str, str]]) -> Calls:
+    """Compiled operators, each a `library` and the reference `case` with its arguments."""
+    sys.meta_path.insert(0, _HideTorch())
+    import tvm
+
+    calls: Calls = []
+    for operator in operators:
+        with np.load(operator["case"], allow_pickle=False) as data:
+            count = sum(name.startswith("argument") for name in data.files)
+            arrays = [*(data[f"argument{i}"] for i in range(count)), np.zeros_like(data["expected"])]
+        function = tvm.runtime.load_module(operator["library"])["main"]
+        calls.append(functools.partial(function, *(tvm.runtime.tensor(a) for a in arrays)))
+    return calls
+
+
+def torch_operators(stack: contextlib.ExitStack, workloads: Sequence[dict[str, Any]]) -> Calls:
+    """PyTorch's convolution with bias and activation: each workload contiguous, then channels last."""
+    torch = _torch(stack)
+    from chanas.prescheduler.workload import Workload
+
+    calls: Calls = []
+    for data in workloads:
+        w = Workload.from_json(data)
+        groups = w.in_channels if w.op == "depthwise" else 1
+        x = torch.randn(1, w.in_channels, w.input_size, w.input_size)
+        weight = torch.randn(w.out_channels, w.in_channels // groups, w.kernel_size, w.kernel_size)
+        bias = torch.randn(w.out_channels)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            tensors = (x.to(memory_format=layout), weight.to(memory_format=layout), bias)
+            calls.append(functools.partial(_torch_operator, torch, w, groups, *tensors))
+    return calls
+
+
+def _torch_operator(torch: Any, workload: Any, groups: int, x: Any, weight: Any, bias: Any) -> Any:
+    y = torch.conv2d(x, weight, bias, workload.stride, workload.kernel_size // 2, 1, groups)
+    if workload.epilogue == "none":
+        return y
+    return torch.relu_(y) if workload.epilogue == "relu" else torch.nn.functional.hardswish(y, inplace=True)
+
+
+SETUPS: dict[str, Callable[..., Calls]] = {
+    "chanas": chanas_network,
+    "PyTorch eager": eager_network,
+    "torch.compile": compiled_network,
+    "ONNX Runtime": onnxruntime_network,
+    "OpenVINO": openvino_network,
+    "chanas operators": chanas_operators,
+    "PyTorch operators": torch_operators,
+}
+
+
+def _run(call: Callable[[], Any], num_calls: int) -> float:
+    call()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        for _ in range(num_calls):
+            call()
+        return (time.perf_counter() - start) / num_calls
+    finally:
+        gc.enable()
+
+
+def _flat(value: Any) -> list[float]:
+    if isinstance(value, list | tuple):
+        value = value[0]
+    elif hasattr(value, "values") and not hasattr(value, "shape"):
+        value = next(iter(value.values()))
+    return [float(v) for v in np.asarray(value).ravel()]
+
+
+def main() -> None:
+    """Serve requests until standard input closes."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(sys.argv[1])})
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    calls: Calls = []
+    with contextlib.ExitStack() as stack:
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                if request["do"] == "setup":
+                    calls = SETUPS[request["kind"]](stack, **request["arguments"])
+                    result: Any = len(calls)
+                elif request["do"] == "run":
+                    result = _run(calls[request["call"]], request["num_calls"])
+                else:
+                    result = _flat(calls[request["call"]]())
+                answer = {"result": result}
+            except Exception as error:
+                text = " ".join(str(error).split())
+                answer = {"error": f"{type(error).__name__}: {text[:300]}"}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""How well a latency table foretells whole compiled networks (equation 5 against the device).
+
+    python benchmarks/lut_error.py [--quick] [--run DIR] [--num 20] [--trials 8] [--seed 0]
+
+Random architectures of the table's space are compiled whole from its schedules, checked against PyTorch and timed;
+each is compared with the sum of its blocks in the table, and with what the search reads from the table: that sum after
+the table's own calibration, which has not seen these architectures. The table is that of --run DIR (made by `chanas
+demo` or `chanas prescheduler` on this machine), or one of space `mbv3-32` made here as `chanas prescheduler` makes it,
+with --trials schedule points per operator (with --quick, of one sub-space and without calibration).
+
+Figures: lut_mape_percent, the mean absolute error of the sum as a share of what was measured (goal: at most 15), and
+the same of the calibrated table; for information lut_worst_percent, the sum's largest such error, lut_bias_percent, its
+mean signed error (below zero: networks take longer than the sum), and lut_kendall_tau, the agreement of the two orders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import math
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import Figure, finish
+
+from chanas.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.errors import ChanasError
+from chanas.latency import LatencyLUT
+from chanas.run import RunDirectory
+from chanas.target import HardwareTarget, load_target
+
+SPACE, NUM_CLASSES = "mbv3-32", 10
+GOAL_PERCENT = 15.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One network: the table's sum, its calibrated sum (None without a calibration), and the measured seconds."""
+
+    architecture: str
+    sum_s: float
+    calibrated_s: float | None
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """Of the sum, signed, as a share of what was measured."""
+        return self.sum_s / self.measured_s - 1.0
+
+    @property
+    def calibrated_error(self) -> float | None:
+        """The same of the calibrated sum."""
+        return None if self.calibrated_s is None else self.calibrated_s / self.measured_s - 1.0
+
+
+def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Share of pairs in the same order minus the share in the other (ties count for neither); NaN of fewer than two."""
+    pairs = list(itertools.combinations(zip(first, second, strict=True), 2))
+    signs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in pairs]
+    return (sum(s > 0 for s in signs) - sum(s < 0 for s in signs)) / len(pairs) if pairs else math.nan
+
+
+def figures_of(pairs: Sequence[Pair]) -> dict[str, Figure]:
+    """The figures; without pairs there is no value."""
+    if not pairs:
+        return {"lut_mape_percent": Figure(None, GOAL_PERCENT, lower_is_better=True)}
+    errors = [p.error for p in pairs]
+    absolute = [abs(e) for e in errors]
+    calibrated = [abs(e) for p in pairs if (e := p.calibrated_error) is not None]
+    calibrated_mape = 100 * statistics.fmean(calibrated) if calibrated else None
+    tau = kendall_tau([p.sum_s for p in pairs], [p.measured_s for p in pairs])
+    return {
+        "lut_mape_percent": Figure(100 * statistics.fmean(absolute), GOAL_PERCENT, lower_is_better=True),
+        "lut_calibrated_mape_percent": Figure(calibrated_mape),
+        "lut_worst_percent": Figure(100 * max(absolute)),
+        "lut_bias_percent": Figure(100 * statistics.fmean(errors)),
+        "lut_kendall_tau": Figure(tau),
+    }
+
+
+def stored_table(run: RunDirectory, target: HardwareTarget) -> tuple[SearchSpace, int, LatencyLUT]:
+    """Space, classes and table of a run, checked against this machine.
+
+    Raises:
+        ChanasError: there is no table for this machine.
+    """
+    from chanas.pipeline import stored_task
+
+    lut = LatencyLUT.load(run.lut(target.name))
+    space, num_classes = stored_task(run) or (SearchSpace.load(lut.header.space), NUM_CLASSES)
+    lut.check(space, target)
+    return space, num_classes, lut
+
+
+def fresh_table(
+    folder: Path, num_trials: int, sub_space: SubSpace | None, seed: int
+) -> tuple[SearchSpace, int, LatencyLUT]:
+    """A table of the demo's space made by the prescheduler itself; of one sub-space alone, without calibration."""
+    from chanas.pipeline import DEFAULT_CALIBRATION, preschedule
+
+    summary = preschedule(
+        RunDirectory(folder),
+        space=SPACE,
+        num_classes=NUM_CLASSES,
+        num_trials=num_trials,
+        sub_spaces=() if sub_space is None else (sub_space.key,),
+        seed=seed,
+        num_calibration=DEFAULT_CALIBRATION if sub_space is None else 0,
+    )
+    return SearchSpace.load(SPACE), NUM_CLASSES, summary.lut
+
+
+def calibrated_s(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> float | None:
+    """What the search reads from a calibrated table for a network of these blocks."""
+    fit = lut.calibration
+    if fit is None:
+        return None
+    return fit.start_s + sum(fit.scale * lut.block_s(b) + fit.boundary_s for b in blocks)
+
+
+def measure(
+    space: SearchSpace,
+    num_classes: int,
+    lut: LatencyLUT,
+    target: HardwareTarget,
+    num: int,
+    sub_space: SubSpace | None,
+    seed: int,
+) -> tuple[list[Pair], list[str]]:
+    """Compile and time random architectures; pairs of those that worked, errors of the others."""
+    from random_networks import random_architectures, random_job
+
+    from chanas.prescheduler.networks import compile_networks
+
+    architectures = random_architectures(space, num, seed, sub_space)
+    with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
+        jobs = [
+            random_job(space, a, num_classes, Path(folder) / f"{i}.so", seed + i) for i, a in enumerate(architectures)
+        ]
+        outcomes = compile_networks(lut, target, jobs)
+    pairs, errors = [], []
+    for architecture, job, outcome in zip(architectures, jobs, outcomes, strict=True):
+        if outcome.seconds is None:
+            errors.append(f"{architecture.key}: {outcome.error}")
+            continue
+        sum_s = sum(lut.block_s(b) for b in job.blocks)
+        pairs.append(Pair(architecture.key, sum_s, calibrated_s(lut, job.blocks), outcome.seconds))
+    return pairs, errors
+
+
+def print_table(pairs: Sequence[Pair]) -> None:
+    print(f"\n{'sum':>8s} {'measured':>8s} {'error':>7s} {'calibrated':>10s}   architecture (us)")
+    for p in sorted(pairs, key=lambda p: p.measured_s):
+        calibrated = "-" if p.calibrated_error is None else f"{p.calibrated_error:+.1%}"
+        print(f"{p.sum_s * 1e6:8.1f} {p.measured_s * 1e6:8.1f} {p.error:+7.1%} {calibrated:>10s}   {p.architecture}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="6 networks of one sub-space, under a minute, no result file"
+    )
+    parser.add_argument("--run", type=Path, help="run directory whose table is judged; without it one is made here")
+    parser.add_argument("--num", type=int, help="architectures compiled and timed (20; 6 with --quick)")
+    parser.add_argument(
+        "--trials", type=int, help="schedule points per operator of a table made here (8; 1 with --quick)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    num, num_trials = options.num or (6 if options.quick else 20), options.trials or (1 if options.quick else 8)
+    target = load_target("cpu")
+    try:
+        if options.run is not None:
+            sub_space = None
+            space, num_classes, lut = stored_table(RunDirectory(options.run), target)
+        else:
+            sub_space = SearchSpace.load(SPACE).smallest.sub_space if options.quick else None
+            with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
+                space, num_classes, lut = fresh_table(Path(folder), num_trials, sub_space, options.seed)
+        pairs, errors = measure(space, num_classes, lut, target, num, sub_space, options.seed)
+    except ChanasError as error:
+        raise SystemExit(f"lut_error: error: {error}") from error
+
+    print_table(pairs)
+    for failure in errors:
+        print(f"failed: {failure}")
+    figures = figures_of(pairs)
+    print("\n" + ", ".join(f"{name} {f.value:.3g}" for name, f in figures.items() if f.value is not None))
+    extra: dict[str, Any] = {
+        "seed": options.seed,
+        "table": str(options.run) if options.run is not None else f"made here, {num_trials} trials per operator",
+        "table_created": lut.header.created,
+        "space": space.name,
+        "threads": target.num_threads,
+        "networks": [dataclasses.asdict(p) for p in pairs],
+        "errors": errors,
+    }
+    finish("lut_error", figures, options.quick, extra)
+
+
+if __name__ == "__main__":
+    main()

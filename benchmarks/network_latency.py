@@ -1,0 +1,244 @@
+"""Latency of whole compiled networks beside what people run instead: same network, weights, image, core; one thread.
+
+    python benchmarks/network_latency.py [--quick] [--network all|demo|mobilenetv3] [--bundle DIR] [--trials 24]
+
+Peers: PyTorch eager, torch.compile (frozen weights), ONNX Runtime, OpenVINO (float32, latency hint). Every contender is
+a process of its own, pinned to the core that the others are pinned to, and they run in turns. Ours runs the bundle
+through its own interface, as a user's process does: image in, logits out. A contender whose logits differ from
+PyTorch's is out.
+
+  demo          the largest, a median and the smallest network of space `mbv3-32` (median of 1,000 random ones by
+                multiply-accumulates), random weights; or, with --bundle, the network of a bundle that was searched
+  mobilenetv3   MobileNetV3-Large at 224 pixels in the choices of space `mbv3`, random weights
+
+Figures, the peer's median over ours: demo_vs_eager (the smallest of the networks' ratios; of PyTorch's two memory
+layouts the faster counts) and mobilenetv3_vs_openvino have goals; the other pairs are for information. A peer that is
+not installed is skipped with a note.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import Figure, finish
+from contenders import Contender, ContenderError, Timing, time_in_turns
+
+from chanas.arch import Architecture, SearchSpace
+from chanas.target import HardwareTarget, load_target
+
+# Howard et al., 2019, table 1, each expand ratio as the nearest of 3, 4 and 6 (the paper's own are 4, 3 | 3, 3, 3 |
+# 6, 2.5, 2.3, 2.3 | 6, 6 | 6, 6, 6). Widths, strides, activations and squeeze-excite are the space's, and the table's.
+MOBILENETV3_LARGE = "r224-w1-k3e4.k3e3-k5e3.k5e3.k5e3-k3e6.k3e3.k3e3.k3e3-k3e6.k3e6-k5e6.k5e6.k5e6"
+TASKS = {"demo": ("mbv3-32", 10), "mobilenetv3": ("mbv3", 1000)}
+GOALS = {("demo", "eager"): 2.0, ("mobilenetv3", "openvino"): 1.0}
+PEERS = {
+    "eager": "PyTorch eager",
+    "torch_compile": "torch.compile",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+}
+CHANNELS_LAST = "PyTorch eager, channels last"
+# Logits of another library: other orders of sums through some sixty layers.
+TOLERANCE = 1e-3
+NUM_FOR_MEDIAN = 1000
+
+
+@dataclass
+class Compared:
+    """One network's contenders: timings of those that ran, notes about the others."""
+
+    name: str
+    architecture: str
+    timings: dict[str, Timing] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def ratio(self, peer: str) -> float | None:
+        """The peer's median over ours; PyTorch eager in the faster of its memory layouts."""
+        names = (peer, CHANNELS_LAST) if peer == PEERS["eager"] else (peer,)
+        theirs = [self.timings[n].median_s for n in names if n in self.timings]
+        return min(theirs) / self.timings["chanas"].median_s if theirs and "chanas" in self.timings else None
+
+    def to_json(self) -> dict[str, Any]:
+        rows = {
+            name: {"median_s": t.median_s, "low_s": t.low_s, "high_s": t.high_s, "rounds": t.num_rounds}
+            for name, t in self.timings.items()
+        }
+        return {"network": self.name, "architecture": self.architecture, "contenders": rows, "notes": self.notes}
+
+
+def architectures_of(task: str, quick: bool, seed: int) -> dict[str, Architecture]:
+    """The networks of a task by name."""
+    from random_networks import random_architectures
+
+    if task == "mobilenetv3":
+        return {"mobilenetv3": Architecture.from_key(MOBILENETV3_LARGE)}
+    space_name, num_classes = TASKS[task]
+    space = SearchSpace.load(space_name)
+    if quick:
+        return {"smallest": space.smallest}
+    drawn = random_architectures(space, NUM_FOR_MEDIAN, seed)
+    median = sorted(drawn, key=lambda a: a.num_macs(space, num_classes))[len(drawn) // 2]
+    return {"largest": space.largest, "median": median, "smallest": space.smallest}
+
+
+def compiled_bundles(
+    task: str, architectures: Mapping[str, Architecture], folder: Path, target: HardwareTarget, trials: int, seed: int
+) -> tuple[dict[str, Path], dict[str, Any]]:
+    """Tune the blocks of the architectures, compile each whole, check it, write bundles; also what tuning cost.
+
+    Raises:
+        SystemExit: a network could not be compiled, or computes something else than PyTorch.
+    """
+    from random_networks import random_job, write_random_bundle
+    from tuning import tune_blocks
+
+    from chanas.prescheduler.lut import surroundings
+    from chanas.prescheduler.networks import compile_networks
+
+    space_name, num_classes = TASKS[task]
+    space = SearchSpace.load(space_name)
+    around = surroundings(space, num_classes)
+    blocks = [b for a in architectures.values() for b in a.blocks(space, num_classes)]
+    lut, tuned = tune_blocks(space, target, blocks, trials, around, folder / "tuning", seed)
+    jobs = {name: random_job(space, a, num_classes, folder / f"{name}.so", seed) for name, a in architectures.items()}
+    outcomes = compile_networks(lut, target, list(jobs.values()))
+    bundles, sums_s = {}, {}
+    for (name, job), outcome in zip(jobs.items(), outcomes, strict=True):
+        if outcome.error is not None:
+            raise SystemExit(f"network_latency: error: the {name} network did not compile: {outcome.error}")
+        bundles[name] = folder / f"{name}-bundle"
+        write_random_bundle(bundles[name], space, architectures[name], job, target)
+        sums_s[name] = {
+            "sum_of_blocks_s": sum(lut.block_s(b) for b in job.blocks),
+            "whole_s": outcome.seconds,
+        }
+    return bundles, {"tuning": tuned.to_json(), "measured_by_prescheduler": sums_s}
+
+
+def export_onnx(bundle: Path, path: Path) -> str | None:
+    """Write the bundle's network as ONNX; what went wrong, or None."""
+    try:
+        import torch
+
+        from chanas.codesign import CoDesign
+
+        loaded = CoDesign.load(bundle)
+        resolution = loaded.architecture.resolution
+        image = torch.zeros(1, loaded.space.in_channels, resolution, resolution)
+        exported = torch.onnx.export(loaded.torch_module(), (image,), dynamo=True, external_data=False, verbose=False)
+        assert exported is not None
+        exported.save(path)
+    except Exception as error:  # another project's exporter: whatever it raises is the note
+        return f"no ONNX file: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    return None
+
+
+def compare(name: str, bundle: Path, folder: Path, skip: Sequence[str], rounds: int, min_round_s: float) -> Compared:
+    """Start every contender on one bundle, check what it computes, time all in turns."""
+    from chanas.codesign import CoDesign
+
+    result = Compared(name, CoDesign.load(bundle).architecture.key)
+    onnx = folder / f"{name}.onnx"
+    no_onnx = export_onnx(bundle, onnx)
+    with contextlib.ExitStack() as stack:
+        calls: dict[str, tuple[Contender, int]] = {}
+        for kind in ("chanas", *PEERS.values()):
+            needs_onnx = kind in (PEERS["onnxruntime"], PEERS["openvino"])
+            if kind in skip or (needs_onnx and no_onnx):
+                result.notes[kind] = "skipped" if kind in skip else no_onnx or ""
+                continue
+            arguments = {"bundle": str(bundle), **({"onnx": str(onnx)} if needs_onnx else {})}
+            try:
+                contender = stack.enter_context(Contender(kind, **arguments))
+            except ContenderError as error:
+                result.notes[kind] = str(error)
+                continue
+            calls[kind] = (contender, 0)
+            if kind == PEERS["eager"]:
+                calls[CHANNELS_LAST] = (contender, 1)
+        expected = _logits(calls, PEERS["eager"])
+        for kind in list(calls):
+            difference = relative_error(_logits(calls, kind), expected)
+            if difference > TOLERANCE:
+                result.notes[kind] = f"logits differ from PyTorch's by {difference:.2g}"
+                del calls[kind]
+        result.timings.update(time_in_turns(calls, rounds, min_round_s))
+    return result
+
+
+def _logits(calls: Mapping[str, tuple[Contender, int]], kind: str) -> list[float]:
+    contender, call = calls[kind]
+    return contender.output(call)
+
+
+def relative_error(got: Sequence[float], expected: Sequence[float]) -> float:
+    """Largest difference as a share of the largest expected magnitude."""
+    largest = max(abs(e) for e in expected)
+    return max(abs(g - e) for g, e in zip(got, expected, strict=True)) / largest
+
+
+def print_table(compared: Compared) -> None:
+    print(f"\n{compared.name}: {compared.architecture}")
+    ours = compared.timings.get("chanas")
+    for name, timing in compared.timings.items():
+        ratio = f"{timing.median_s / ours.median_s:6.2f}x" if ours else "      -"
+        print(f"  {name:30s} {timing.median_s * 1e3:9.3f} ms {ratio}   half within {timing.spread:.1%}")
+    for name, note in compared.notes.items():
+        print(f"  {name:30s} {'-':>12s}    {note}")
+
+
+def figures_of(task: str, compared: Sequence[Compared]) -> dict[str, Figure]:
+    """For each peer the smallest ratio over a task's networks; no value unless it ran on all of them."""
+    figures = {}
+    for short, peer in PEERS.items():
+        ratios = [c.ratio(peer) for c in compared]
+        value = None if not ratios or None in ratios else min(r for r in ratios if r is not None)
+        figures[f"{task}_vs_{short}"] = Figure(value, GOALS.get((task, short)))
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="the demo's smallest network, few trials, no torch.compile"
+    )
+    parser.add_argument("--network", choices=("all", *TASKS), help="which networks (all; demo with --quick)")
+    parser.add_argument("--bundle", type=Path, help="the demo's network: a bundle that `chanas demo` or `search` made")
+    parser.add_argument("--trials", type=int, help="schedule points tried per operator (24; 2 with --quick)")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    chosen = options.network or ("demo" if options.quick else "all")
+    tasks = tuple(TASKS) if chosen == "all" else (chosen,)
+    num_trials = options.trials or (2 if options.quick else 24)
+    rounds, min_round_s = (9, 0.01) if options.quick else (41, 0.03)
+    skip = [PEERS["torch_compile"]] if options.quick else []
+    target = load_target("cpu")
+
+    figures: dict[str, Figure] = {}
+    extra: dict[str, Any] = {"seed": options.seed, "num_trials": num_trials, "threads": target.num_threads}
+    for task in tasks:
+        with tempfile.TemporaryDirectory(prefix="chanas-bench-") as name:
+            folder = Path(name)
+            cost: dict[str, Any]
+            if task == "demo" and options.bundle is not None:
+                bundles, cost = {"bundle": options.bundle}, {"bundle": str(options.bundle)}
+            else:
+                architectures = architectures_of(task, options.quick, options.seed)
+                bundles, cost = compiled_bundles(task, architectures, folder, target, num_trials, options.seed)
+            compared = [compare(n, bundle, folder, skip, rounds, min_round_s) for n, bundle in bundles.items()]
+        for row in compared:
+            print_table(row)
+        figures.update(figures_of(task, compared))
+        extra[task] = {"networks": [row.to_json() for row in compared], **cost}
+    print()
+    finish("network_latency" if chosen == "all" else f"network_latency_{chosen}", figures, options.quick, extra)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""What the benchmark scripts tune: operators by themselves, and the blocks of a few architectures.
+
+Records go to a store in the caller's scratch folder, so that every run begins with nothing and pays for every trial.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chanas.arch import BlockConfig, SearchSpace
+from chanas.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.prescheduler.jobs import TuningJobs
+from chanas.prescheduler.lut import Surroundings
+from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
+from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.records import RecordStore
+from chanas.prescheduler.reference import block_case, operator_case
+from chanas.prescheduler.space import Point
+from chanas.prescheduler.tune import TuneConfig
+from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.target import HardwareTarget, tvm_version
+
+WARM = Surroundings(weight_bytes=0, num_blocks=1)
+"""An operator in a loop of its own: its weights and its code stay in the nearest cache that holds them."""
+_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 15, 0.004, 0.02
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning found, and what it cost.
+
+    points    the best schedule point of each workload that has one
+    errors    how many candidates failed for which reason (the first words of their errors)
+    """
+
+    points: dict[Workload, Point]
+    num_trials: int
+    errors: dict[str, int]
+    wall_s: float
+
+    @property
+    def candidate_ms(self) -> float:
+        """Milliseconds per candidate, built and measured, all in."""
+        return 1e3 * self.wall_s / max(1, self.num_trials)
+
+    def to_json(self) -> dict[str, Any]:
+        failed = sum(self.errors.values())
+        shown = {"num_trials": self.num_trials, "num_failed": failed, "errors": self.errors}
+        return {**shown, "wall_s": self.wall_s, "candidate_ms": self.candidate_ms}
+
+
+def tune_operators(
+    pool: WorkerPool,
+    target: HardwareTarget,
+    workloads: Sequence[Workload],
+    num_trials: int,
+    around: Surroundings,
+    scratch: Path,
+    seed: int,
+) -> Tuned:
+    """Tune workloads from nothing, as the prescheduler does, with weights and code as cold as `around` says.
+
+    The workers are started and torch (of the reference cases) is imported before the clock; everything else is on it.
+    """
+    importlib.import_module("torch")
+    pool.warm_up()
+    scratch.mkdir(parents=True, exist_ok=True)
+    store = RecordStore(scratch / "records.sqlite", target)
+    try:
+        config = TuneConfig(num_trials=num_trials)
+        cold_bytes, code_copies = around.weight_bytes, around.num_blocks
+        start = time.perf_counter()
+        jobs = TuningJobs(
+            pool, target, store, config, scratch, seed=seed, cold_bytes=cold_bytes, code_copies=code_copies
+        )
+        records = jobs.run(workloads)
+        wall_s = time.perf_counter() - start
+        failures = [r.error or "" for w in records for r in store.load(w.key) if r.seconds is None]
+        errors = Counter(" ".join(error.split()[:4]) for error in failures)
+        points = {w: best[0].point for w, best in records.items() if best}
+        return Tuned(points, sum(store.count()), dict(errors), wall_s)
+    finally:
+        store.close()
+
+
+def _measure_arguments(case: Path, around: Surroundings) -> dict[str, Any]:
+    return {
+        "case": str(case),
+        "cold_bytes": around.weight_bytes,
+        "code_copies": around.num_blocks,
+        "repeats": _REPEATS,
+        "min_repeat_s": _MIN_REPEAT_S,
+        "max_spread": _MAX_SPREAD,
+    }
+
+
+def time_operators(
+    pool: WorkerPool,
+    target: HardwareTarget,
+    points: Mapping[Workload, Point],
+    around: Surroundings,
+    folder: Path,
+) -> dict[Workload, Outcome]:
+    """Build chosen points once more and time them for longer than tuning does.
+
+    The best of many short timings is partly the luckiest; a timing of its own is not. Libraries and reference cases
+    stay in `folder`, where `operator_files` says.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    line: CandidatePipeline[Workload] = CandidatePipeline(pool)
+    for workload, point in points.items():
+        library, case = operator_files(folder, workload)
+        operator_case(workload, target.vector_lanes).save(case)
+        line.submit(
+            Candidate(
+                token=workload,
+                build="build_operator",
+                build_arguments={
+                    "target": target.to_json(),
+                    "workload": workload.to_json(),
+                    "point": point,
+                    "library": str(library),
+                },
+                library=library,
+                measure="measure",
+                measure_arguments=_measure_arguments(case, around),
+                keep_library=True,
+            )
+        )
+    outcomes: dict[Workload, Outcome] = {}
+    while line.num_in_flight:
+        outcomes.update((candidate.token, outcome) for candidate, outcome in line.finished())
+    return outcomes
+
+
+def operator_files(folder: Path, workload: Workload) -> tuple[Path, Path]:
+    """Library and reference case of a workload that `time_operators` left in `folder`."""
+    return folder / f"{workload.key}.so", folder / f"{workload.key}.npz"
+
+
+def tune_blocks(
+    space: SearchSpace,
+    target: HardwareTarget,
+    blocks: Sequence[BlockConfig],
+    num_trials: int,
+    around: Surroundings,
+    scratch: Path,
+    seed: int,
+) -> tuple[LatencyLUT, Tuned]:
+    """A latency table of the given blocks alone: their operators tuned, then each block timed compiled and fused.
+
+    A block that fails is left out of the table.
+    """
+    blocks = list(dict.fromkeys(blocks))
+    workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
+    lut = LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, seed=seed))
+    with WorkerPool(target) as pool:
+        tuned = tune_operators(pool, target, workloads, num_trials, around, scratch, seed)
+        line: CandidatePipeline[tuple[BlockConfig, list[tuple[str, Point]]]] = CandidatePipeline(pool)
+        for i, block in enumerate(blocks):
+            operators = block_workloads(block)
+            if not all(w in tuned.points for w in operators):
+                continue
+            schedules = [(w.key, tuned.points[w]) for w in operators]
+            case, library = scratch / f"block{i}.npz", scratch / f"block{i}.so"
+            block_case(block, target.vector_lanes).save(case)
+            line.submit(
+                Candidate(
+                    token=(block, schedules),
+                    build="build_block",
+                    build_arguments={
+                        "target": target.to_json(),
+                        "block": block.to_json(),
+                        "points": [point for _, point in schedules],
+                        "library": str(library),
+                    },
+                    library=library,
+                    measure="measure",
+                    measure_arguments=_measure_arguments(case, around),
+                    timeout_s=60.0,
+                )
+            )
+        while line.num_in_flight:
+            for candidate, outcome in line.finished():
+                block, schedules = candidate.token
+                if outcome.seconds is None:
+                    tuned = dataclasses.replace(
+                        tuned, errors={**tuned.errors, f"block {block.key}: {outcome.error}": 1}
+                    )
+                    continue
+                spread_s = outcome.spread_s or 0.0
+                lut.rows[block.key] = LUTRow(outcome.seconds, spread_s, num_trials, tuple(schedules))
+    return lut, tuned

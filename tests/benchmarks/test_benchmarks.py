@@ -1,0 +1,265 @@
+"""The benchmark scripts: how figures are judged and written, and the parts that time nothing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from chanas.arch import Architecture, SearchSpace
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+SCRIPTS = ("evolution_speed", "lut_error", "network_latency", "operator_peak")
+HEAVY = ("torch", "tvm", "onnx", "onnxruntime", "openvino")
+OWN = ("common", "contenders", "lut_error", "network_latency", "operator_peak", "random_networks", "tuning")
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a module of the benchmarks' folder, and forgets it afterwards."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module
+    for name in OWN:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def common(load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """`common`, with its results in a temporary folder."""
+    module: ModuleType = load("common")
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
+    return module
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return content
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_needs_neither_compiler_nor_frameworks(script: str, tmp_path: Path) -> None:
+    for name in HEAVY:
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} was imported')\n")
+    program = (
+        f"import runpy, sys; sys.path[:0] = [{str(FOLDER)!r}, {str(tmp_path)!r}]; "
+        f"sys.argv = ['{script}', '--help']; runpy.run_path({str(FOLDER / script)!r} + '.py', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "--quick" in done.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_says_what_it_measures_and_how_to_run_it(script: str) -> None:
+    text = (FOLDER / f"{script}.py").read_text(encoding="utf-8")
+    assert text.startswith('"""')
+    assert f"python benchmarks/{script}.py [--quick]" in text.split('"""')[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "goal", "lower_is_better", "met"),
+    [
+        (2.5, 2.0, False, True),
+        (2.0, 2.0, False, True),
+        (1.9, 2.0, False, False),
+        (140.0, 150.0, True, True),
+        (150.0, 150.0, True, True),
+        (151.0, 150.0, True, False),
+        (1.0, None, False, None),
+        (None, None, False, None),
+        (None, 2.0, False, False),
+        (math.nan, 150.0, True, False),
+        (-math.inf, 150.0, True, False),
+    ],
+)
+def test_a_goal_is_met_or_not(
+    common: ModuleType, value: float | None, goal: float | None, lower_is_better: bool, met: bool | None
+) -> None:
+    assert common.Figure(value, goal, lower_is_better).met is met
+
+
+def test_a_quick_run_prints_its_figures_last_and_writes_nothing(
+    common: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common.finish("some", {"speed": common.Figure(2.34567, 2.0), "other": common.Figure(None)}, True, {"seed": 0})
+    assert last_line(capsys) == {
+        "speed": {"value": 2.346, "goal": 2.0, "met": True},
+        "other": {"value": None, "goal": None, "met": None},
+    }
+    assert not common.RESULTS.exists()
+
+
+def test_a_full_run_writes_figures_facts_and_seeds(common: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    extra = {"seed": 7, "rows": [{"median_s": 0.123456789, "spread": math.nan}]}
+    common.finish("some", {"time": common.Figure(3, 2.0, lower_is_better=True)}, False, extra)
+    written = json.loads((common.RESULTS / "some.json").read_text(encoding="utf-8"))
+    assert written["figures"] == last_line(capsys) == {"time": {"value": 3, "goal": 2.0, "met": False}}
+    assert written["seed"] == 7
+    assert written["rows"] == [{"median_s": 0.1235, "spread": None}]
+    assert {"chanas", "python", "numpy", "apache-tvm"} <= written["versions"].keys()
+    assert {"cpu", "gpu", "load_average"} <= written["machine"].keys()
+    assert written["date"].startswith("20")
+
+
+def test_the_geometric_mean_weighs_ratios_alike(common: ModuleType) -> None:
+    assert common.geometric_mean([0.5, 2.0, 1.0]) == pytest.approx(1.0)
+    assert math.isnan(common.geometric_mean([]))
+
+
+def test_the_table_is_judged_by_its_relative_errors(load: Any) -> None:
+    lut_error = load("lut_error")
+    pairs = [lut_error.Pair("a", 0.9, 1.1, 1.0), lut_error.Pair("b", 2.4, 2.2, 2.0), lut_error.Pair("c", 2.2, 4.4, 4.0)]
+    figures = lut_error.figures_of(pairs)
+    assert figures["lut_mape_percent"].value == pytest.approx((10 + 20 + 45) / 3)
+    assert figures["lut_mape_percent"].met is False
+    assert figures["lut_calibrated_mape_percent"].value == pytest.approx(10)
+    assert figures["lut_worst_percent"].value == pytest.approx(45)
+    assert figures["lut_bias_percent"].value == pytest.approx((-10 + 20 - 45) / 3)
+    assert figures["lut_kendall_tau"].value == pytest.approx(1 / 3)
+    assert lut_error.figures_of([])["lut_mape_percent"].met is False
+
+
+def test_a_missing_table_is_one_line(load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["lut_error", "--quick", "--run", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"lut_error: error: latency table .* does not exist"):
+        load("lut_error").main()
+
+
+def compared(load: Any, **medians_s: float) -> Any:
+    network_latency, timing = load("network_latency"), load("contenders").Timing
+    timings = {name.replace("_", " "): timing.of([s, s, s]) for name, s in medians_s.items()}
+    return network_latency.Compared("some", "key", timings)
+
+
+def test_the_faster_layout_of_eager_counts(load: Any) -> None:
+    rows = compared(load, chanas=1.0, PyTorch_eager=4.0)
+    assert rows.ratio("PyTorch eager") == pytest.approx(4.0)
+    rows.timings["PyTorch eager, channels last"] = rows.timings["chanas"]
+    assert rows.ratio("PyTorch eager") == pytest.approx(1.0)
+
+
+def test_a_ratio_over_several_networks_is_the_smallest_and_needs_all(load: Any) -> None:
+    first, second = (
+        compared(load, chanas=1.0, PyTorch_eager=4.0, OpenVINO=2.0),
+        compared(load, chanas=2.0, PyTorch_eager=5.0),
+    )
+    figures = load("network_latency").figures_of("demo", [first, second])
+    assert figures["demo_vs_eager"].value == pytest.approx(2.5)
+    assert figures["demo_vs_eager"].met is True
+    assert figures["demo_vs_openvino"].value is None
+    assert figures["demo_vs_openvino"].met is None
+    assert load("network_latency").figures_of("mobilenetv3", [second])["mobilenetv3_vs_openvino"].met is False
+
+
+def test_mobilenetv3_large_is_in_the_space_at_its_own_cost(load: Any) -> None:
+    space = SearchSpace.load("mbv3")
+    network = Architecture.from_key(load("network_latency").MOBILENETV3_LARGE)
+    assert space.contains(network)
+    assert network.num_macs(space) == pytest.approx(219e6, rel=0.03)  # Howard et al., 2019, table 3
+    assert network.num_params(space) == pytest.approx(5.4e6, rel=0.03)
+
+
+def test_the_workloads_are_those_of_the_goal(load: Any) -> None:
+    operator_peak = load("operator_peak")
+    pointwise = operator_peak.workloads_of("pointwise", operator_peak.MIN_FLOPS)
+    assert all(w.op == "pointwise" and w.num_flops >= 2e6 for w in pointwise)
+    assert len(set(pointwise)) == len(pointwise) > 40
+    assert {w.kernel_size for w in operator_peak.workloads_of("depthwise")} == {3, 5, 7}
+
+
+def test_a_share_of_the_peak_needs_every_operator(load: Any) -> None:
+    share = load("operator_peak").share_of_peak
+    assert share([{"warm": 50.0}, {"warm": 200.0}], "warm", 100.0) == pytest.approx(1.0)
+    assert share([{"warm": 50.0}, {"warm": None}], "warm", 100.0) is None
+    assert share([], "warm", 100.0) is None
+
+
+def operator_results(load: Any, **changes: Any) -> Any:
+    operator_peak, tuned = load("operator_peak"), load("tuning").Tuned
+    content: dict[str, Any] = {
+        "pointwise": [
+            {"warm_gflops": 80.0, "cold_gflops": 60.0, "dense": False},
+            {"warm_gflops": 20.0, "cold_gflops": 15.0, "dense": True},
+        ],
+        "depthwise": [{"ratio": 1.0}, {"ratio": 4.0}],
+        "num_depthwise": 2,
+        "tuned": {
+            operator_peak.WARM_POINTWISE: tuned({}, 10, {}, 9.0),
+            operator_peak.COLD_POINTWISE: tuned({}, 10, {"timeout": 2}, 1.0),
+            operator_peak.DEPTHWISE: tuned({}, 30, {}, 3.0),
+        },
+        "instruction_set": "avx512",
+        "peak_samples": [99.0, 100.0],
+    }
+    return operator_peak.Results(**{**content, **changes})
+
+
+def test_the_operators_figures(load: Any) -> None:
+    figures = load("operator_peak").figures_of(operator_results(load))
+    assert figures["pointwise_share_of_peak"].value == pytest.approx(0.4)
+    assert figures["pointwise_share_of_peak_cold"].value == pytest.approx(0.3)
+    assert figures["pointwise_share_of_peak_cold"].met is None
+    assert figures["pointwise_share_of_peak_without_dense"].value == pytest.approx(0.8)
+    assert figures["depthwise_vs_pytorch"].value == pytest.approx(2.0)
+    assert figures["depthwise_vs_pytorch"].met is True
+    assert figures["candidate_ms"].value == pytest.approx(100.0)
+    assert figures["candidate_ms"].met is True
+    assert figures["failed_candidates"].value == 2
+
+
+def test_a_depthwise_operator_without_a_schedule_leaves_no_ratio(load: Any) -> None:
+    figures = load("operator_peak").figures_of(operator_results(load, num_depthwise=3))
+    assert figures["depthwise_vs_pytorch"].value is None
+    assert figures["depthwise_vs_pytorch"].met is False
+
+
+def test_no_operator_is_faster_than_the_peak(load: Any) -> None:
+    assert operator_results(load).was_quiet
+    disturbed = operator_results(load, peak_samples=[50.0, 50.0])
+    assert not disturbed.was_quiet
+    assert disturbed.peak_gflops == pytest.approx(80.0)
+    assert not operator_results(load, peak_samples=[50.0, 50.0, 100.0]).was_quiet
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_the_peak_program_builds_and_reports(load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    operator_peak = load("operator_peak")
+    monkeypatch.setattr(operator_peak, "PEAK_S", 0.01)
+    peak = operator_peak.FmaPeak(tmp_path)
+    peak.sample()
+    assert peak.instruction_set in {"avx512", "avx2", "neon"}
+    assert len(peak.samples) == 9
+    assert min(peak.samples) > 0
+
+
+def test_an_unknown_contender_is_an_error_with_its_reason(load: Any) -> None:
+    contenders = load("contenders")
+    with pytest.raises(contenders.ContenderError, match="no such peer: KeyError"):
+        contenders.Contender("no such peer")
+
+
+def test_contenders_take_turns_and_begin_in_turns(load: Any) -> None:
+    order: list[str] = []
+
+    class Fake:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def run(self, call: int, num_calls: int) -> float:
+            order.append(self.name)
+            return float(call)
+
+    calls = {"a": (Fake("a"), 1), "b": (Fake("b"), 2)}
+    timings = load("contenders").time_in_turns(calls, rounds=4, min_round_s=0.0)
+    assert order[-8:] == ["a", "b", "b", "a"] * 2
+    assert (timings["a"].median_s, timings["b"].median_s) == (1.0, 2.0)
+    assert timings["a"].num_rounds == 4

@@ -1,0 +1,230 @@
+"""Random operators and blocks, devices of every kind, and what runs them: shared by the tests of this folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from chanas.arch import BlockConfig, SearchSpace, StageSpec
+from chanas.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
+from chanas.prescheduler.networks import NetworkJob
+from chanas.prescheduler.pool import Answer, WorkerPool
+from chanas.prescheduler.reference import ReferenceCase, block_case, operator_case, random_network
+from chanas.prescheduler.space import Point, ScheduleSpace, schedule_space
+from chanas.prescheduler.workload import Operator, Workload, block_workloads
+from chanas.target import HardwareTarget, load_target, tvm_version
+
+HOST = load_target("cpu")
+OPERATORS: tuple[Operator, ...] = ("conv", "pointwise", "depthwise", "pool")
+EPILOGUES = ("none", "relu", "hswish", "hsigmoid")
+# Powers of two, odd sizes and primes: what a split has to divide.
+SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13)
+
+# Two stages of one block, of which one has squeeze-excite: few operators, small ones.
+NANO = SearchSpace(
+    name="nano",
+    resolutions=(8,),
+    width_multipliers=(1.0, 2.0),
+    kernel_sizes=(3,),
+    expand_ratios=(2, 3),
+    depths=(1,),
+    in_channels=3,
+    stem_width=8,
+    stem_stride=2,
+    first_width=8,
+    stages=(
+        StageSpec(width=8, stride=1, activation="relu", use_se=False),
+        StageSpec(width=16, stride=2, activation="hswish", use_se=True),
+    ),
+    head_width=16,
+    feature_width=16,
+)
+NUM_CLASSES = 5
+
+
+def device(lanes: int = 16, num_threads: int = 1) -> HardwareTarget:
+    """This machine, used with vectors of `lanes` values: 32 registers of 16, or 16 smaller ones."""
+    return dataclasses.replace(
+        HOST, num_threads=num_threads, vector_lanes=lanes, num_vector_registers=32 if lanes == 16 else 16
+    )
+
+
+DEVICES = {f"{lanes}-lanes-{threads}-threads": device(lanes, threads) for lanes in (16, 8, 4) for threads in (1, 2)}
+
+
+# ---- random operators and points ------------------------------------------------------------------------------------
+def random_workload(op: Operator, rng: np.random.Generator, max_channels: int = 200) -> Workload:
+    """An operator of small odd and even sizes, with channels that seldom fill their vectors."""
+    size, epilogue = int(rng.choice(SIZES)), str(rng.choice(EPILOGUES))
+    channels = 8 * int(rng.integers(1, max_channels // 8 + 1))
+    out_channels = 8 * int(rng.integers(1, max_channels // 8 + 1))
+    kernel_size, stride = int(rng.choice([3, 5, 7])), int(rng.choice([1, 2]))
+    if op == "pool":
+        return Workload(op, size, channels, channels)
+    if op == "depthwise":
+        return Workload(op, size, channels, channels, kernel_size, stride, epilogue)  # type: ignore[arg-type]
+    if op == "conv":
+        return Workload(op, size, int(rng.choice([1, 3])), out_channels, kernel_size, stride, epilogue)  # type: ignore[arg-type]
+    if rng.random() < 0.2:
+        out_channels = int(rng.integers(2, 40))  # a number of classes
+    scaled, residual = bool(rng.integers(2)), bool(rng.integers(2))
+    return Workload(op, size, channels, out_channels, 1, 1, epilogue, scaled, residual)  # type: ignore[arg-type]
+
+
+generators = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+workloads = st.builds(random_workload, st.sampled_from(OPERATORS), generators)
+
+
+def random_points(block: BlockConfig, target: HardwareTarget, rng: np.random.Generator) -> list[Point]:
+    """A random point for each operator of a block."""
+    return [schedule_space(w, target).sample(1, rng)[0] for w in block_workloads(block)]
+
+
+def covering_points(space: ScheduleSpace, rng: np.random.Generator) -> list[Point]:
+    """A few points that together take every option of every coordinate that any legal point takes."""
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    chosen = []
+    for point in space.sample(len(space.points), rng):
+        options = set(space.decode(point).items())
+        if not options <= seen:
+            seen |= options
+            chosen.append(point)
+    return chosen
+
+
+# ---- real measurements ----------------------------------------------------------------------------------------------
+class Workbench:
+    """Builds operators and blocks in worker processes and compares what they compute with PyTorch."""
+
+    def __init__(self, pool: WorkerPool, folder: Path) -> None:
+        self.pool, self.folder = pool, folder
+        self._count = 0
+
+    def path(self, suffix: str) -> Path:
+        """A path that was never used before (workers know cases and libraries by their paths)."""
+        self._count += 1
+        return self.folder / f"{self._count}{suffix}"
+
+    def save(self, case: ReferenceCase) -> Path:
+        path = self.path(".npz")
+        case.save(path)
+        return path
+
+    def candidate(
+        self,
+        what: Workload | BlockConfig,
+        points: Point | Sequence[Point],
+        target: HardwareTarget = HOST,
+        case: ReferenceCase | None = None,
+        **measure_arguments: Any,
+    ) -> Candidate[int]:
+        """An operator at a point or a block at one point per operator, by default against its own reference case."""
+        if isinstance(what, Workload):
+            case = case or operator_case(what, target.vector_lanes)
+            kind, arguments = "operator", {"workload": what.to_json(), "point": points}
+        else:
+            case = case or block_case(what, target.vector_lanes)
+            kind, arguments = "block", {"block": what.to_json(), "points": points}
+        library = self.path(".so")
+        quick = {"repeats": 1, "min_repeat_s": 1e-6}
+        return Candidate(
+            token=self._count,
+            build=f"build_{kind}",
+            build_arguments={"target": target.to_json(), "library": str(library), **arguments},
+            library=library,
+            measure="measure",
+            measure_arguments={"case": str(self.save(case)), **quick, **measure_arguments},
+        )
+
+    def run(self, candidates: Iterable[Candidate[int]]) -> list[Outcome]:
+        """One outcome per candidate, in order."""
+        line: CandidatePipeline[int] = CandidatePipeline(self.pool)
+        tokens = []
+        for candidate in candidates:
+            line.submit(candidate)
+            tokens.append(candidate.token)
+        outcomes = {}
+        while line.num_in_flight:
+            outcomes.update({c.token: o for c, o in line.finished()})
+        return [outcomes[t] for t in tokens]
+
+
+# ---- measurements that nobody makes ---------------------------------------------------------------------------------
+def landscape_seconds(space: ScheduleSpace, point: Point) -> float:
+    """A machine that wants some 12 accumulators and a long unrolled reduction; bigger 1×1 convolutions take longer."""
+    named = space.decode(point)
+    accumulators = named["split_m"][-1] * named["split_n"][-1]
+    log_s = 0.3 * math.log2(accumulators / 12) ** 2 - 0.15 * math.log2(named["split_k"][-1]) + 0.1 * named["order"][0]
+    return space.workload.num_flops * 1e-11 * math.exp(log_s)
+
+
+def synthetic_seconds(arguments: dict[str, Any]) -> float | str:
+    """Between 1 and 2 µs, the same whenever the same thing is asked."""
+    what = json.dumps([arguments.get(k) for k in ("workload", "block", "point", "points")], sort_keys=True)
+    return 1e-6 * (1.0 + zlib.crc32(what.encode()) / 2**32)
+
+
+class SyntheticPool:
+    """Stands where a `WorkerPool` stands and invents the seconds; remembers what it was asked to build and to time.
+
+    `seconds` gets the arguments of the build and returns seconds, or the error of the measurement.
+    """
+
+    num_builders = 1
+
+    def __init__(self, seconds: Callable[[dict[str, Any]], float | str] = synthetic_seconds, overlap: bool = True):
+        self.seconds, self.overlap = seconds, overlap
+        self.built: list[dict[str, Any]] = []
+        self.timed: list[str] = []
+
+    def __enter__(self) -> SyntheticPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        self.built.append(arguments)
+        Path(arguments["library"]).touch()
+        return answered(Answer(None, None, 0.1))
+
+    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        self.timed.append(arguments["library"])
+        asked = next(a for a in reversed(self.built) if a["library"] == arguments["library"])
+        seconds = self.seconds(asked)
+        if isinstance(seconds, str):
+            return answered(Answer(None, seconds, 0.1))
+        return answered(Answer({"seconds": seconds, "spread_s": 0.0, "max_error": 0.0}, None, 0.1))
+
+
+def answered(answer: Answer) -> Future[Answer]:
+    future: Future[Answer] = Future()
+    future.set_result(answer)
+    return future
+
+
+# ---- tables and networks --------------------------------------------------------------------------------------------
+def random_lut(space: SearchSpace, blocks: Iterable[BlockConfig], target: HardwareTarget, seed: int = 0) -> LatencyLUT:
+    """A table with a random schedule for every operator."""
+    rng = np.random.default_rng(seed)
+    rows = {}
+    for block in blocks:
+        keys = [w.key for w in block_workloads(block)]
+        rows[block.key] = LUTRow(1e-5, 1e-7, 1, tuple(zip(keys, random_points(block, target, rng), strict=True)))
+    return LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest), rows)
+
+
+def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0) -> NetworkJob:
+    """A network with random weights and BN statistics, and PyTorch's logits on a random image."""
+    parameters, image, logits = random_network(blocks, seed)
+    return NetworkJob(tuple(blocks), parameters, image, logits, library)

@@ -1,0 +1,42 @@
+"""Worker processes start once for all tests of the prescheduler."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from chanas.prescheduler import lut, networks
+from chanas.prescheduler.pool import WorkerPool
+
+from .cases import HOST, SyntheticPool, Workbench
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[WorkerPool]:
+    """One timing worker and the compiling ones of this machine, one thread each."""
+    with WorkerPool(HOST) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="session")
+def workbench(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+    return Workbench(pool, tmp_path_factory.mktemp("workbench"))
+
+
+@pytest.fixture
+def shared_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+    """Whoever would start workers of their own gets those that are there."""
+    for module in (lut, networks):
+        monkeypatch.setattr(module, "WorkerPool", lambda _target: contextlib.nullcontext(pool))
+    return pool
+
+
+@pytest.fixture
+def synthetic_pool(monkeypatch: pytest.MonkeyPatch) -> SyntheticPool:
+    """Whoever would start workers gets invented seconds, at once."""
+    invented = SyntheticPool()
+    for module in (lut, networks):
+        monkeypatch.setattr(module, "WorkerPool", lambda _target: invented)
+    return invented

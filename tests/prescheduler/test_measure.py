@@ -1,0 +1,128 @@
+"""chanas/prescheduler/measure.py: every candidate comes out once, with seconds or with the reason why not."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chanas.prescheduler.measure import Candidate, CandidatePipeline
+from chanas.prescheduler.pool import Answer, WorkerPool
+from chanas.prescheduler.reference import operator_case
+from chanas.prescheduler.space import schedule_space
+from chanas.prescheduler.workload import Workload
+
+from .cases import HOST, SyntheticPool, Workbench
+
+WORKLOAD = Workload("depthwise", 5, 24, 24, 3, 1, "relu")
+POINTS = schedule_space(WORKLOAD, HOST).points
+
+
+class WatchedPool:
+    """A real pool, told whether it has cores to spare, that notices a build and a timing at the same time."""
+
+    def __init__(self, pool: WorkerPool, overlap: bool) -> None:
+        self._pool, self.overlap, self.num_builders = pool, overlap, pool.num_builders
+        self._builds: list[Future[Answer]] = []
+        self._timings: list[Future[Answer]] = []
+        self.met = False
+
+    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        self.met = self.met or not all(f.done() for f in self._timings)
+        self._builds.append(self._pool.build(name, arguments, timeout_s))
+        return self._builds[-1]
+
+    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        self.met = self.met or not all(f.done() for f in self._builds)
+        self._timings.append(self._pool.measure(name, arguments, timeout_s))
+        return self._timings[-1]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_outcomes_are_the_same_whether_builds_overlap_with_timing_or_not(
+    workbench: Workbench, pool: WorkerPool, overlap: bool
+) -> None:
+    wrong = operator_case(WORKLOAD, HOST.vector_lanes)
+    wrong.expected[0] += 1.0
+    candidates = [
+        workbench.candidate(WORKLOAD, POINTS[0]),
+        workbench.candidate(WORKLOAD, (0, 0)),
+        workbench.candidate(WORKLOAD, POINTS[1], case=wrong),
+        workbench.candidate(WORKLOAD, POINTS[2]),
+        workbench.candidate(WORKLOAD, POINTS[3]),
+    ]
+    watched = WatchedPool(pool, overlap)
+    line: CandidatePipeline[int] = CandidatePipeline(watched)  # type: ignore[arg-type]
+    for candidate in candidates:
+        line.submit(candidate)
+    outcomes = {}
+    while line.num_in_flight:
+        outcomes.update({c.token: o for c, o in line.finished()})
+    right, unbuilt, false, also_right, last = (outcomes[c.token] for c in candidates)
+    for outcome in (right, also_right, last):
+        assert outcome.error is None
+        assert outcome.seconds is not None
+        assert outcome.max_error is not None
+        assert outcome.build_s > 0.0
+        assert outcome.measure_s > 0.0
+    for outcome, expected in ((unbuilt, "ScheduleError: expected a point of "), (false, "wrong result: relative error ")):
+        assert outcome.error is not None
+        assert outcome.error.startswith(expected)
+        assert outcome.seconds is None
+        assert outcome.spread_s is None
+    assert unbuilt.measure_s == 0.0
+    assert not any(c.library.exists() for c in candidates)
+    assert overlap or not watched.met
+
+
+def test_a_library_is_kept_on_request(pool: WorkerPool, workbench: Workbench) -> None:
+    wanted = workbench.candidate(WORKLOAD, POINTS[0])
+    kept = Candidate(**{**vars(wanted), "keep_library": True})
+    assert workbench.run([kept])[0].error is None
+    assert kept.library.is_file()
+
+
+def test_a_build_that_takes_too_long_leaves_nothing(tmp_path: Path) -> None:
+    class HangingPool(SyntheticPool):
+        def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+            super().build(name, arguments, timeout_s)
+            Path(arguments["library"]).with_suffix(".o").touch()
+            answer: Future[Answer] = Future()
+            answer.set_result(Answer(None, f"timeout: {name} took more than {timeout_s:g} s", timeout_s))
+            return answer
+
+    line: CandidatePipeline[int] = CandidatePipeline(HangingPool())  # type: ignore[arg-type]
+    library = tmp_path / "a.so"
+    line.submit(Candidate(0, "build_operator", {"library": str(library)}, library, "measure", {}, keep_library=True))
+    ((_, outcome),) = line.finished()
+    assert outcome.error == "timeout: build_operator took more than 20 s"
+    assert (outcome.build_s, outcome.measure_s) == (20.0, 0.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.lists(st.integers(0, 4), max_size=20), st.booleans(), st.integers(0, 2**32 - 1))
+def test_whatever_the_order_of_events_every_candidate_comes_out_once(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[int], overlap: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    pool = SyntheticPool(lambda _: "crash" if rng.random() < 0.3 else 1e-6, overlap)
+    line: CandidatePipeline[int] = CandidatePipeline(pool)  # type: ignore[arg-type]
+    folder = tmp_path_factory.mktemp("line")
+    submitted, finished = 0, []
+    for size in batches:
+        for _ in range(size):
+            library = folder / f"{submitted}.so"
+            line.submit(Candidate(submitted, "build_operator", {"library": str(library)}, library, "measure", {}))
+            submitted += 1
+        finished += [candidate.token for candidate, _ in line.finished()]
+        assert line.num_in_flight == submitted - len(finished)
+    while line.num_in_flight:
+        finished += [candidate.token for candidate, _ in line.finished()]
+    assert sorted(finished) == list(range(submitted))
+    assert list(line.finished()) == []
+    assert list(folder.iterdir()) == []

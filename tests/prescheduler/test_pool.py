@@ -1,0 +1,180 @@
+"""chanas/prescheduler/pool.py: a worker that hangs or dies is an answer, and the next call works."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chanas.errors import MeasureError
+from chanas.prescheduler.pool import WorkerPool, WorkerProcess, split_cores
+
+from .cases import HOST, device
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[WorkerProcess]:
+    process = WorkerProcess(1, split_cores(1)[0])
+    yield process
+    process.close()
+
+
+def pid_of(worker: WorkerProcess) -> int:
+    answer = worker.call("ping", {}, 60.0)
+    assert answer.error is None
+    return int(answer.result["pid"])
+
+
+def ended(pid: int, within_s: float = 20.0) -> bool:
+    """Whether a process ends in time."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            time.sleep(0.02)
+            continue
+        return True
+    return False
+
+
+# ---- one worker -----------------------------------------------------------------------------------------------------
+def test_a_worker_stays_for_the_next_call(worker: WorkerProcess) -> None:
+    assert pid_of(worker) == pid_of(worker) != os.getpid()
+
+
+def test_an_unknown_call_is_an_error_and_the_worker_stays(worker: WorkerProcess) -> None:
+    pid = pid_of(worker)
+    answer = worker.call("juggle", {}, 60.0)
+    assert answer.result is None
+    assert answer.error == "KeyError: 'juggle'"
+    assert pid_of(worker) == pid
+
+
+def test_wrong_arguments_are_an_error_and_the_worker_stays(worker: WorkerProcess) -> None:
+    pid = pid_of(worker)
+    answer = worker.call("ping", {"loudly": True}, 60.0)
+    assert answer.error is not None
+    assert answer.error.startswith("TypeError: ping() got an unexpected keyword argument 'loudly'")
+    assert pid_of(worker) == pid
+
+
+def test_ctrl_c_does_not_reach_a_worker(worker: WorkerProcess) -> None:
+    pid = pid_of(worker)
+    os.kill(pid, signal.SIGINT)
+    assert pid_of(worker) == pid
+
+
+def test_a_call_that_hangs_is_a_timeout_and_the_next_one_works(worker: WorkerProcess) -> None:
+    pid = pid_of(worker)
+    answer = worker.call("hang", {}, timeout_s=0.3)
+    assert (answer.result, answer.error, answer.wall_s) == (None, "timeout: hang took more than 0.3 s", 0.3)
+    assert ended(pid)
+    assert pid_of(worker) != pid
+
+
+def test_a_crash_names_its_signal_and_the_next_call_works(worker: WorkerProcess) -> None:
+    pid = pid_of(worker)
+    answer = worker.call("crash", {}, 60.0)
+    assert (answer.result, answer.error) == (None, "crash: the worker ended with signal 11 (SIGSEGV) in crash")
+    assert pid_of(worker) != pid
+
+
+def test_a_worker_that_was_killed_between_calls_is_replaced(worker: WorkerProcess) -> None:
+    pid = pid_of(worker)
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    answer = worker.call("ping", {}, 60.0)
+    assert answer.error == "crash: the worker ended with signal 9 (SIGKILL) in ping"
+    assert pid_of(worker) != pid
+
+
+def test_a_closed_worker_does_not_start_again() -> None:
+    worker = WorkerProcess(1, split_cores(1)[0])
+    worker.close()
+    with pytest.raises(MeasureError, match="worker that was asked for ping is closed"):
+        worker.call("ping", {}, 60.0)
+
+
+def test_a_worker_that_cannot_start_says_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    worker = WorkerProcess(1, split_cores(1)[0])
+    with pytest.raises(MeasureError, match=r"could not start \(.*exit code 1.*\); is apache-tvm installed\?"):
+        worker.call("ping", {}, 60.0)
+
+
+PARENT = """
+from chanas.prescheduler.pool import WorkerProcess, split_cores
+worker = WorkerProcess(1, split_cores(1)[0])
+print(worker.call("ping", {}, 60.0).result["pid"], flush=True)
+worker.call("hang", {}, 600.0)
+"""
+
+
+def test_a_busy_worker_ends_with_its_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    assert ended(pid)
+
+
+# ---- cores ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("cores", "num_threads", "expected"),
+    [
+        ({3}, 1, ([3], [])),
+        ({5, 3}, 1, ([3], [5])),
+        ({0, 1, 2, 3}, 2, ([0, 1], [2, 3])),
+        ({0, 1}, 2, ([0, 1], [])),
+        ({0}, 2, ([0], [])),
+    ],
+)
+def test_cores_are_split_between_timing_and_compiling(
+    monkeypatch: pytest.MonkeyPatch, cores: set[int], num_threads: int, expected: tuple[list[int], list[int]]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cores)
+    assert split_cores(num_threads) == expected
+
+
+@pytest.mark.parametrize(("cores", "overlap", "num_builders"), [({0}, False, 1), ({0, 1, 2}, True, 2)])
+def test_builds_overlap_with_timing_when_there_are_cores_left(
+    monkeypatch: pytest.MonkeyPatch, cores: set[int], overlap: bool, num_builders: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cores)
+    with WorkerPool(HOST) as pool:
+        assert (pool.overlap, pool.num_builders) == (overlap, num_builders)
+
+
+def test_a_worker_runs_on_its_cores_only(pool: WorkerPool) -> None:
+    timing, compiling = split_cores(1)
+    timer = pool.measure("ping", {}, 60.0).result().result["pid"]
+    builder = pool.build("ping", {}, 60.0).result().result["pid"]
+    assert os.sched_getaffinity(timer) == set(timing)
+    assert os.sched_getaffinity(builder) <= set(compiling or timing)
+
+
+# ---- a pool ---------------------------------------------------------------------------------------------------------
+def test_workers_start_when_they_are_needed() -> None:
+    with WorkerPool(device(num_threads=2)) as pool:
+        assert [w._process for w in (pool._timer, *pool._builders)] == [None] * (1 + pool.num_builders)
+
+
+def test_a_pool_that_is_closed_ends_what_is_under_way() -> None:
+    with WorkerPool(HOST) as pool:
+        pid = pool.build("ping", {}, 60.0).result().result["pid"]
+        hanging = pool.build("hang", {}, 600.0)
+        queued = pool.build("hang", {}, 600.0)
+        while not hanging.running():
+            time.sleep(0.01)
+    assert ended(pid)
+    assert all(future.cancelled() or future.exception(20.0) or future.result().error for future in (hanging, queued))

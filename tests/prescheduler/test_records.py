@@ -1,0 +1,206 @@
+"""chanas/prescheduler/records.py: what was measured stays, whatever happens to the process."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chanas.errors import CheckpointError
+from chanas.prescheduler import records as module
+from chanas.prescheduler.records import SCHEMA, BlockRecord, RecordStore, TuningRecord
+
+from .cases import HOST, device
+
+Opener = Callable[..., RecordStore]
+ROOT = Path(__file__).resolve().parents[2]
+
+points = st.lists(st.integers(0, 300), max_size=8).map(tuple)
+seconds = st.floats(1e-9, 10.0)
+numbers = itertools.count()
+tuning_records = st.one_of(
+    st.builds(TuningRecord, points, seconds, seconds),
+    st.builds(TuningRecord, points, st.none(), st.none(), st.text()),
+)
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[Opener]:
+    """Opens `records.sqlite`, again whenever it is called."""
+    stores = []
+
+    def open_(target=HOST, path: Path = tmp_path / "records.sqlite") -> RecordStore:
+        stores.append(RecordStore(path, target))
+        return stores[-1]
+
+    yield open_
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordStore]:
+    store = RecordStore(tmp_path_factory.mktemp("records") / "records.sqlite", HOST)
+    yield store
+    store.close()
+
+
+@given(st.lists(tuning_records, max_size=6, unique_by=lambda r: r.point))
+def test_records_come_back_as_they_went(lasting: RecordStore, records: list[TuningRecord]) -> None:
+    workload = f"workload {next(numbers)}"
+    lasting.add(workload, records)
+    assert lasting.load(workload) == records
+
+
+def test_records_outlive_the_store(open_store: Opener) -> None:
+    record = TuningRecord((1, 2), 1e-6, 1e-8)
+    open_store().add("w", [record])
+    assert open_store().load("w") == [record]
+    assert open_store().load("another") == []
+
+
+def test_a_point_that_is_measured_again_replaces_the_old_record(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((1, 2), 2e-6), TuningRecord((3, 4), 5e-6)])
+    store.add("w", [TuningRecord((1, 2), 1e-6)])
+    assert sorted(r.seconds or 0.0 for r in store.load("w")) == [1e-6, 5e-6]
+
+
+def test_failures_are_kept_with_their_error_and_counted(open_store: Opener) -> None:
+    failure = TuningRecord((1,), None, None, "crash: the worker ended with signal 11 (SIGSEGV) in measure")
+    store = open_store()
+    store.add("w", [failure, TuningRecord((2,), 1e-6), TuningRecord((3,), 1e-6)])
+    assert store.load("w")[0] == failure
+    assert not failure.is_valid
+    assert store.count() == (2, 1)
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(open_store: Opener) -> None:
+    def batch() -> Iterator[TuningRecord]:
+        yield TuningRecord((1,), 1e-6)
+        raise KeyboardInterrupt
+
+    store = open_store()
+    with pytest.raises(KeyboardInterrupt):
+        store.add("w", batch())
+    assert store.load("w") == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [device(num_threads=2), dataclasses.replace(HOST, fingerprint="0123456789ab")],
+    ids=["two threads", "another machine"],
+)
+def test_devices_do_not_share_records(open_store: Opener, other) -> None:
+    mine, theirs = open_store(), open_store(other)
+    mine.add("w", [TuningRecord((1,), 1e-6)])
+    mine.add_block("b", BlockRecord((("w", (1,)),), 1e-6))
+    assert theirs.load("w") == []
+    assert theirs.load_block("b", (("w", (1,)),)) is None
+    assert theirs.count() == (0, 0)
+
+
+def test_compiler_versions_do_not_share_records(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store().add("w", [TuningRecord((1,), 1e-6)])
+    monkeypatch.setattr(module, "tvm_version", lambda: "0.99")
+    assert open_store().load("w") == []
+
+
+# ---- blocks ---------------------------------------------------------------------------------------------------------
+SCHEDULES = (("pool-7px", (1, 2)), ("pointwise-7px", (3, 4, 5)))
+
+
+def test_a_block_is_found_by_its_schedules(open_store: Opener) -> None:
+    record = BlockRecord(SCHEDULES, 1e-5, 1e-7, created=1.7e9)
+    open_store().add_block("b", record)
+    store = open_store()
+    assert store.load_block("b", SCHEDULES) == record
+    assert store.load_block("b", SCHEDULES[:1]) is None
+    assert store.load_block("another", SCHEDULES) is None
+
+
+def test_a_failed_block_is_replaced_when_it_works_later(open_store: Opener) -> None:
+    store = open_store()
+    store.add_block("b", BlockRecord(SCHEDULES, None, None, "timeout: build_block took more than 60 s"))
+    failed = store.load_block("b", SCHEDULES)
+    assert failed is not None
+    assert failed.error == "timeout: build_block took more than 60 s"
+    store.add_block("b", BlockRecord(SCHEDULES, 1e-5))
+    assert store.load_block("b", SCHEDULES).seconds == 1e-5  # type: ignore[union-attr]
+
+
+# ---- what is not a store --------------------------------------------------------------------------------------------
+def test_a_file_that_is_no_database_is_refused_and_left_alone(open_store: Opener, tmp_path: Path) -> None:
+    file = tmp_path / "records.sqlite"
+    file.write_text("seconds,point\n" * 100)
+    with pytest.raises(CheckpointError, match=r"records\.sqlite is not a database of tuning records .*; move it away"):
+        open_store()
+    assert file.read_text() == "seconds,point\n" * 100
+
+
+def test_another_schema_is_refused_and_left_alone(open_store: Opener, tmp_path: Path) -> None:
+    file = tmp_path / "records.sqlite"
+    with sqlite3.connect(file) as database:
+        database.execute(f"PRAGMA user_version={SCHEMA + 1}")
+    database.close()
+    before = file.read_bytes()
+    with pytest.raises(CheckpointError, match=rf"expected tuning records of schema {SCHEMA}, got {SCHEMA + 1} in .*"):
+        open_store()
+    assert file.read_bytes() == before
+
+
+def test_a_folder_in_the_way_is_one_error(open_store: Opener, tmp_path: Path) -> None:
+    (tmp_path / "records.sqlite").mkdir()
+    with pytest.raises(CheckpointError, match=r"tuning records .*records\.sqlite cannot be opened"):
+        open_store()
+
+
+def test_a_file_in_the_way_of_the_folder_is_one_error(open_store: Opener, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(CheckpointError, match=r"tuning records .* cannot be opened"):
+        open_store(path=tmp_path / "run" / "records.sqlite")
+
+
+def test_a_store_that_cannot_be_written_is_one_error(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((1,), 1e-6)])
+    store._db.execute("PRAGMA query_only=1")
+    with pytest.raises(CheckpointError, match=r"cannot be written: .*; what was written before is whole"):
+        store.add("w", [TuningRecord((2,), 1e-6)])
+    assert len(store.load("w")) == 1
+
+
+# ---- a process that dies --------------------------------------------------------------------------------------------
+WRITER = """
+import sys
+from pathlib import Path
+from chanas.prescheduler.records import RecordStore, TuningRecord
+from chanas.target import load_target
+
+store = RecordStore(Path(sys.argv[1]), load_target("cpu"))
+for batch in range(100_000):
+    store.add("w", [TuningRecord((batch, i), 1e-6) for i in range(4)])
+    print(batch, flush=True)
+"""
+
+
+def test_what_was_stored_before_the_process_was_killed_is_there(open_store: Opener, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "records.sqlite")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        confirmed = [int(writer.stdout.readline()) for _ in range(20)]
+        writer.send_signal(signal.SIGKILL)
+        confirmed += [int(line) for line in writer.stdout if line.endswith("\n")]
+    found = {r.point for r in open_store().load("w")}
+    assert {(batch, i) for batch in confirmed for i in range(4)} <= found
+    assert len(found) % 4 == 0
+    open_store().add("w", [TuningRecord((-1, 0), 1e-6)])

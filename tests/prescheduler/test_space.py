@@ -1,0 +1,192 @@
+"""chanas/prescheduler/space.py: every point of a space can be carried out, on devices of every kind."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chanas.arch import SearchSpace
+from chanas.errors import ScheduleError
+from chanas.folding import num_blocks
+from chanas.prescheduler.space import (
+    Named,
+    ScheduleSpace,
+    factorisations,
+    max_accumulators,
+    schedule_space,
+)
+from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.target import HardwareTarget
+
+from .cases import DEVICES, HOST, OPERATORS, device, generators, workloads
+
+devices = st.sampled_from(list(DEVICES.values()))
+some = settings(max_examples=40)
+
+TILED = Workload("pointwise", 7, 48, 96, epilogue="relu", scaled=True)
+
+
+def extents(workload: Workload, target: HardwareTarget) -> dict[str, int]:
+    """The length of each loop that a point splits."""
+    lanes, size = target.vector_lanes, workload.output_size
+    out_blocks = num_blocks(workload.out_channels, lanes)
+    return {
+        "pointwise": {"split_m": size**2, "split_n": out_blocks, "split_k": workload.in_channels},
+        "depthwise": {"split_h": size, "split_w": size},
+        "conv": {"split_h": size, "split_w": size, "split_n": out_blocks},
+        "pool": {"split_c": out_blocks, "split_m": workload.input_size**2},
+    }[workload.op]
+
+
+def num_accumulators(workload: Workload, named: Named) -> int:
+    """Vectors that the innermost tile sums up in registers."""
+    tiles = {"pointwise": ("m", "n"), "depthwise": ("h", "w"), "conv": ("h", "w", "n"), "pool": ("c",)}
+    return math.prod(named[f"split_{loop}"][-1] for loop in tiles[workload.op])
+
+
+# ---- factorisations -------------------------------------------------------------------------------------------------
+@given(st.integers(1, 400), st.integers(1, 3), st.integers(1, 400))
+def test_factorisations_are_all_of_them_once(extent: int, parts: int, innermost_max: int) -> None:
+    found = factorisations(extent, parts, innermost_max)
+    divisors = [d for d in range(1, extent + 1) if extent % d == 0]
+    expected = {1: [(extent,)], 2: [(extent // d, d) for d in divisors]}.get(
+        parts, [(extent // (d * e), d, e) for d in divisors for e in divisors if extent % (d * e) == 0]
+    )
+    assert sorted(found) == sorted(f for f in expected if f[-1] <= innermost_max)
+
+
+@pytest.mark.parametrize("prime", [7, 11, 13])
+def test_a_prime_is_split_into_itself_and_one(prime: int) -> None:
+    assert set(factorisations(prime, 2, prime)) == {(1, prime), (prime, 1)}
+
+
+# ---- points ---------------------------------------------------------------------------------------------------------
+@some
+@given(workloads, devices)
+def test_split_factors_multiply_to_their_loops(workload: Workload, target: HardwareTarget) -> None:
+    space = schedule_space(workload, target)
+    expected = extents(workload, target)
+    for point in space.points:
+        named = space.decode(point)
+        assert {name: math.prod(named[name]) for name in expected} == expected
+        assert all(factor >= 1 for name in expected for factor in named[name])
+
+
+@some
+@given(workloads, devices)
+def test_the_loops_of_an_operator_are_all_split(workload: Workload, target: HardwareTarget) -> None:
+    names = {c.name for c in schedule_space(workload, target).coordinates}
+    assert {n for n in names if n.startswith("split_")} == set(extents(workload, target))
+
+
+@some
+@given(workloads, devices)
+def test_accumulators_stay_in_registers(workload: Workload, target: HardwareTarget) -> None:
+    space = schedule_space(workload, target)
+    most = max(num_accumulators(workload, space.decode(point)) for point in space.points)
+    assert most <= max_accumulators(target) < target.num_vector_registers
+
+
+@some
+@given(workloads, devices)
+def test_encoding_is_the_inverse_of_decoding(workload: Workload, target: HardwareTarget) -> None:
+    space = schedule_space(workload, target)
+    assert all(len(point) == space.length for point in space.points)
+    assert [space.encode(space.decode(point)) for point in space.points] == list(space.points)
+
+
+@some
+@given(workloads, devices)
+def test_every_workload_has_points_and_each_once(workload: Workload, target: HardwareTarget) -> None:
+    points = schedule_space(workload, target).points
+    assert len(points) >= 1
+    assert len(set(points)) == len(points)
+
+
+@some
+@given(workloads, st.sampled_from([16, 8, 4]))
+def test_loops_are_fused_only_for_several_threads(workload: Workload, lanes: int) -> None:
+    def names(num_threads: int) -> set[str]:
+        return {c.name for c in schedule_space(workload, device(lanes, num_threads)).coordinates}
+
+    assert "fuse" not in names(1)
+    assert names(2) - names(1) == (set() if workload.op == "pool" else {"fuse"})
+
+
+@some
+@given(workloads, devices, generators, st.integers(0, 30))
+def test_a_sample_is_distinct_and_legal(
+    workload: Workload, target: HardwareTarget, rng: np.random.Generator, num: int
+) -> None:
+    space = schedule_space(workload, target)
+    drawn = space.sample(num, rng)
+    assert len(drawn) == len(set(drawn)) == min(num, len(space.points))
+    assert all(space.contains(point) for point in drawn)
+
+
+def test_a_sample_depends_on_its_generator_only() -> None:
+    space = schedule_space(TILED, HOST)
+    first, again, other = (space.sample(20, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_the_spaces_of_a_preset_can_be_listed(op: str) -> None:
+    found = {w for block in SearchSpace.load("mbv3-32").all_blocks(10) for w in block_workloads(block) if w.op == op}
+    sizes = [len(schedule_space(w, device(num_threads=2)).points) for w in found]
+    assert 1 <= min(sizes)
+    assert max(sizes) < 5000
+
+
+# ---- what is not a point --------------------------------------------------------------------------------------------
+def changed(space: ScheduleSpace, **groups: tuple[int, ...]) -> tuple[int, ...]:
+    return space.encode({**space.decode(space.points[0]), **groups})
+
+
+def test_a_point_of_another_length_is_refused_by_name() -> None:
+    space = schedule_space(TILED, HOST)
+    with pytest.raises(ScheduleError, match=rf"expected a point of {space.length} integers for .*{TILED.key}, got 2"):
+        space.decode((1, 2))
+
+
+@pytest.mark.parametrize(
+    ("groups", "named"),
+    [
+        ({"split_m": (7, 6)}, r"split_m=\[7, 6\]"),
+        ({"split_m": (-7, -7)}, r"split_m=\[-7, -7\]"),
+        ({"split_k": (16, 3)}, r"split_k=\[16, 3\]"),
+        ({"order": (2,)}, r"order=\[2\]"),
+        ({"scale_at": (-1,)}, r"scale_at=\[-1\]"),
+    ],
+)
+def test_an_option_that_is_not_there_is_refused_by_name(groups: Named, named: str) -> None:
+    space = schedule_space(TILED, HOST)
+    point = changed(space, **groups)
+    assert not space.contains(point)
+    with pytest.raises(ScheduleError, match=rf"{named} is not an option of workload {TILED.key}"):
+        space.decode(point)
+
+
+def test_a_tile_that_does_not_fit_in_registers_is_refused() -> None:
+    space = schedule_space(TILED, device(lanes=16))
+    point = changed(space, split_m=(7, 7), split_n=(1, 6))
+    with pytest.raises(ScheduleError, match=rf"point \[7, 7, 1, 6, .*\] is not legal for workload {TILED.key}"):
+        space.decode(point)
+
+
+def test_both_orders_of_one_tile_are_one_point() -> None:
+    space = schedule_space(TILED, HOST)
+    assert space.contains(changed(space, split_m=(7, 7), split_n=(6, 1), order=(1,)))
+    assert not space.contains(changed(space, split_m=(49, 1), split_n=(1, 6), order=(1,)))
+
+
+@settings(max_examples=60)
+@given(workloads, devices, st.lists(st.integers(-3, 60), max_size=12))
+def test_any_integers_are_a_point_or_refused(workload: Workload, target: HardwareTarget, numbers: list[int]) -> None:
+    space = schedule_space(workload, target)
+    point = tuple(numbers)
+    assert space.contains(point) == (point in space.points)

@@ -1,0 +1,150 @@
+"""A small synthetic run directory with the files of every stage."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chanas.arch import Architecture, SearchSpace
+from chanas.run import RunDirectory, write_json
+
+KEY = "r24-w1-k3e3.k5e6-k3e3-k5e3.k3e6.k3e3-k3e6-k5e6.k3e3"
+
+
+def _result() -> dict[str, Any]:
+    levels = [i / 20 for i in range(21)]
+
+    def sub_space(key: str, start_s: float, score: float) -> dict[str, Any]:
+        quantiles = [start_s * (1 + level) for level in levels]
+        return {"key": key, "feasible_fraction": 0.5, "score": score, "latency_quantiles_s": quantiles}
+
+    def finalist(key: str, predicted_s: float, measured_s: float | None, error: str | None = None) -> dict[str, Any]:
+        measured = {"latency_s": measured_s, "top1_holdout": None if error else 0.96}
+        return {
+            "key": key,
+            "predicted": {"latency_s": predicted_s, "top1": 0.961},
+            "measured": measured,
+            "error": error,
+        }
+
+    return {
+        "schema": 1,
+        "budget_s": 1e-3,
+        "winner": KEY,
+        "space": {"name": "mbv3-32", "digest": "0123"},
+        "finalists": [
+            finalist(KEY, 9e-4, 9.3e-4),
+            finalist(KEY + ".k3e3", 9.2e-4, 1.1e-3),
+            finalist("r24-w1-broken", 9.1e-4, None, "LLVM <crashed> & burnt"),
+        ],
+        "division": {
+            "levels": levels,
+            "rule": "accuracy",
+            "choices": {"paper": "r24-w1", "accuracy": "r32-w1", "all": None},
+            "sub_spaces": [sub_space(f"r{r}-w1", 3e-5 * r, r / 40) for r in (24, 28, 32)],
+        },
+        "predictor": {
+            "kind": "mlp",
+            "num_training": 120,
+            "learning_curve": [{"num_evaluations": n, "error_points": 20.0 / n} for n in (36, 56, 76)],
+            "cross_validation": {
+                kind: {"rmse_points": 0.3, "kendall_tau": 0.8, "top_decile_recall": 0.5, "num_architectures": 120}
+                for kind in ("mlp", "ridge", "gp")
+            },
+        },
+        "evolution": {"generation": [0, 10, 20], "best": [0.94, 0.95, 0.96], "mean": [0.93, 0.94, 0.94]},
+        "cloud": {"latency_s": [1e-3 + 1e-5 * i for i in range(40)], "top1": [0.9 + 0.001 * i for i in range(40)]},
+        "pareto": [{"key": KEY, "latency_s": 5e-4 + 1e-4 * i, "top1": 0.92 + 0.005 * i} for i in range(9)],
+    }
+
+
+def _bundle() -> dict[str, Any]:
+    space = SearchSpace.load("mbv3-32")
+    blocks = Architecture.from_key(KEY).blocks(space, 10)
+    return {
+        "schema": 1,
+        "architecture": {"key": KEY, "genome": []},
+        "space": space.to_json(),
+        "class_names": [str(i) for i in range(10)],
+        "target": {"name": "cpu", "device": "A <fast> & quiet CPU", "num_threads": 1, "fingerprint": "feed"},
+        "constraints": {"latency_s": 1e-3},
+        "predicted": {"latency_s": 9e-4, "top1": 0.961},
+        "measured": {
+            "latency_s": 9.3e-4,
+            "spread_s": 1e-6,
+            "top1_holdout": 0.96,
+            "top1_test": 0.97,
+            "num_test_images": 360,
+            "pytorch_eager_latency_s": 2.79e-3,
+        },
+        "num_macs": 5_000_000,
+        "num_params": 250_000,
+        "seeds": {"search": 7},
+        "versions": {"chanas": "0.1.0"},
+        "hashes": {"lut": "beef"},
+        "blocks": [{"key": b.key, "latency_s": 5e-5} for b in blocks],
+    }
+
+
+def _records(path: Path) -> None:
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE records (workload TEXT, point TEXT, seconds REAL, error TEXT, created REAL)")
+    for workload in range(7):
+        for trial in range(5 + workload):
+            seconds = None if trial == 2 else 1e-5 * (1 + math.exp(-trial))
+            row = (f"conv1x1 <{workload}>", f"[{trial}]", seconds, "slow" if seconds is None else None, float(trial))
+            database.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", row)
+    database.commit()
+    database.close()
+
+
+def _metrics(path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    for step in range(0, 100, 10):
+        losses = {"loss": 2.0 - step / 100, "train_loss": 1.9 - step / 100, "gap_loss": None, "distillation": 0.1}
+        rows.append({"kind": "training", "step": step, "phase": "kernel", "lr": 0.1, "images_per_s": 900.0, **losses})
+        if step % 30 == 0:
+            rows.append(
+                {"kind": "evaluation", "step": step, "phase": "kernel", "top1_largest": 0.9, "top1_smallest": 0.8}
+            )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def key() -> str:
+    return KEY
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., RunDirectory]:
+    """A run directory with the given stages, all by default."""
+
+    def make(*stages: str) -> RunDirectory:
+        run = RunDirectory(tmp_path / "a <run> & more")
+        run.root.mkdir()
+        wanted = stages or ("supernet", "records", "luts", "search", "bundle")
+        if "supernet" in wanted:
+            write_json(run.supernet / "checkpoint.json", {"step": 100, "phase": "kernel", "space_digest": "0123"})
+            _metrics(run.supernet / "metrics.jsonl")
+        if "records" in wanted:
+            _records(run.records)
+        if "luts" in wanted:
+            header = {
+                "target": {"device": "A <fast> & quiet CPU"},
+                "created": "2025-01-01T00:00:00Z",
+                "compiler": "0.27",
+            }
+            write_json(run.lut("cpu"), {"schema": 1, "header": header, "rows": {"a": {}, "b": {}}})
+        if "search" in wanted:
+            write_json(run.search / "result.json", _result())
+        if "bundle" in wanted:
+            write_json(run.bundle / "codesign.json", _bundle())
+        return run
+
+    return make

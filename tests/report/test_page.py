@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chanas.errors import ChanasError
+from chanas.report.page import build_report
+from chanas.run import RunDirectory
+
+FIGURES = [
+    *("pareto", "lut", "cdf", "evolution", "predictor"),
+    *("architecture", "blocks"),
+    "tuning",
+    *("losses", "accuracy"),
+]
+VOID = {"meta", "link", "br"}
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and collects figures, ids, text and what would be fetched."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.figures: list[str] = []
+        self.ids: list[str] = []
+        self.labels: list[str] = []
+        self.fetched: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in found:
+            self.ids.append(str(found["id"]))
+        if tag == "figure":
+            self.figures.append(str(found["id"]).removeprefix("figure-"))
+        if tag == "svg":
+            self.labels += str(found["aria-labelledby"]).split()
+        self.fetched += [str(v) for k, v in attrs if k in {"src", "href"} and v != "data:,"]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def read(run: RunDirectory) -> Page:
+    return Page(build_report(run).read_text(encoding="utf-8"))
+
+
+def test_a_whole_run_has_every_figure(make_run: Callable[..., RunDirectory], key: str) -> None:
+    run = make_run()
+    page = read(run)
+    assert sorted(page.figures) == sorted(FIGURES)
+    assert len(page.ids) == len(set(page.ids))
+    assert set(page.labels) <= set(page.ids)
+    assert "is not there yet" not in page.text
+    for told in (key, "930 us", "93 % of the budget of 1 ms", "97.0 %", "3.0 ×", "as fast as PyTorch eager (2.79 ms)"):
+        assert told in page.text
+    assert page.text.index("930 us") < page.text.index("Why this one")
+
+
+def test_the_page_needs_nothing_from_outside(make_run: Callable[..., RunDirectory]) -> None:
+    run = make_run()
+    text = build_report(run).read_text(encoding="utf-8")
+    assert Page(text).fetched == []
+    assert "<script" not in text
+    assert "@import" not in text
+    assert not re.search(r"url\(", text)
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_text_from_files_is_escaped(make_run: Callable[..., RunDirectory]) -> None:
+    run = make_run()
+    text = build_report(run).read_text(encoding="utf-8")
+    page = Page(text)
+    for raw in ("<fast>", "<crashed>", "<run>", "conv1x1 <"):
+        assert raw not in text
+        assert raw in page.text
+
+
+STAGES = {
+    "supernet": ("chanas train-supernet", {"losses", "accuracy"}),
+    "records": ("chanas prescheduler", {"tuning"}),
+    "luts": ("chanas prescheduler", set()),
+    "search": ("chanas search --latency …", {"pareto", "lut", "cdf", "evolution", "predictor"}),
+    "bundle": ("chanas search --latency …", {"architecture", "blocks"}),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_missing_stage_is_one_line_with_its_command(stage: str, make_run: Callable[..., RunDirectory]) -> None:
+    command, lost = STAGES[stage]
+    page = read(make_run(*(s for s in STAGES if s != stage)))
+    assert set(page.figures) == set(FIGURES) - lost
+    assert page.text.count("is not there yet") == 1
+    assert f"is not there yet: run {command}" in page.text
+
+
+def test_an_empty_run_still_makes_a_page(make_run: Callable[..., RunDirectory]) -> None:
+    page = read(make_run("none"))
+    assert page.figures == []
+    assert "no network yet" in page.text
+
+
+def test_damaged_files_are_told_and_left_out(make_run: Callable[..., RunDirectory]) -> None:
+    run = make_run()
+    (run.search / "result.json").write_text('{"pareto": 3')
+    page = read(run)
+    assert "pareto" not in page.figures
+    assert "cut short or damaged" in page.text
+
+
+JUNK: list[Any] = [None, 3, "text", [], [1, "x"], {}, {"key": None}]
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=repr)
+@pytest.mark.parametrize("name", ["search/result.json", "bundle/codesign.json"])
+def test_fields_of_another_kind_do_no_harm(name: str, junk: Any, make_run: Callable[..., RunDirectory]) -> None:
+    run = make_run()
+    path = run.root / name
+    whole = json.loads(path.read_text())
+    for field in whole:
+        path.write_text(json.dumps({**whole, field: junk}))
+        read(run)
+
+
+def test_a_run_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ChanasError, match="does not exist; run `chanas train-supernet` first"):
+        build_report(RunDirectory(tmp_path / "nothing"))
+
+
+def test_the_report_imports_no_stage_and_nothing_heavy() -> None:
+    program = (
+        "import sys; import chanas.report.page; "
+        "heavy = {'torch', 'tvm', 'sklearn', 'matplotlib', 'chanas.search', 'chanas.supernet', 'chanas.prescheduler'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.browser
+def test_it_opens_in_a_browser(tmp_path: Path, make_run: Callable[..., RunDirectory]) -> None:
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
+    browser = next((path for name in names if (path := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    page, picture = build_report(make_run()), tmp_path / "page.png"
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path}/u",
+    ]
+    address = page.resolve().as_uri()
+    shown = subprocess.run(
+        [browser, *options, "--dump-dom", address], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "CONSOLE" not in shown.stderr
+    assert sorted(Page(shown.stdout).figures) == sorted(FIGURES)
+    picture_options = [*options, "--window-size=1100,4000", f"--screenshot={picture}"]
+    subprocess.run([browser, *picture_options, address], capture_output=True, timeout=120, check=True)
+    assert picture.stat().st_size > 20_000

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chanas.report.reading import at, dicts, read_run, real, reals
+from chanas.run import RunDirectory
+
+
+def test_all_stages_are_read(make_run: Callable[..., RunDirectory], key: str) -> None:
+    run = read_run(make_run())
+    assert at(run.bundle, "architecture", "key") == at(run.result, "winner") == key
+    assert [t["name"] for t in run.tables] == ["cpu"]
+    assert run.tables[0]["num_rows"] == 2
+    assert len(run.training) == 14
+    assert run.notes == []
+    assert run.tuning is not None
+    assert (run.tuning.num_workloads, run.tuning.num_trials, run.tuning.num_failed) == (7, 56, 7)
+    assert [c.workload for c in run.tuning.curves] == [f"conv1x1 <{i}>" for i in (6, 5, 4, 3, 2)]
+    for curve in run.tuning.curves:
+        best = [s for _, s in curve.best_s]
+        assert best == sorted(best, reverse=True)
+
+
+def test_an_empty_run_has_nothing_and_no_notes(make_run: Callable[..., RunDirectory]) -> None:
+    run = read_run(make_run("none"))
+    assert [run.bundle, run.result, run.tuning, run.checkpoint] == [None] * 4
+    assert run.tables == run.training == ()
+    assert run.notes == []
+
+
+def test_what_is_damaged_becomes_a_note(make_run: Callable[..., RunDirectory]) -> None:
+    directory = make_run()
+    (directory.bundle / "codesign.json").write_text("{")
+    (directory.search / "result.json").write_text("[1]")
+    directory.records.write_text("no database, but long enough to look at: " + 200 * "x")
+    metrics = directory.supernet / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + "{torn\n{torn")
+    run = read_run(directory)
+    assert [run.bundle, run.result, run.tuning] == [None] * 3
+    assert len(run.training) == 14
+    assert len(run.notes) == 4
+
+
+def test_a_torn_last_line_is_no_news(make_run: Callable[..., RunDirectory]) -> None:
+    directory = make_run("supernet")
+    metrics = directory.supernet / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + '{"step": 1')
+    run = read_run(directory)
+    assert (len(run.training), run.notes) == (14, [])
+
+
+def test_values_at_paths() -> None:
+    data = {"a": {"b": 1, "c": True, "d": [1, 2.5], "e": [{"x": 1}, 3]}, "n": float("inf")}
+    assert real(data, "a", "b") == 1.0
+    assert real(data, "a", "c") is real(data, "n") is real(data, "z") is real(None, "a") is None
+    assert reals(data, "a", "d") == [1.0, 2.5]
+    assert reals(data, "a", "e") == []
+    assert dicts(data, "a", "e") == [{"x": 1}]
+    assert at(data, "a", "b", "c") is None
