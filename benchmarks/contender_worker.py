@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib.abc
 import json
 import os
 import sys
@@ -23,14 +22,6 @@ from typing import Any
 import numpy as np
 
 Calls = list[Callable[[], Any]]
-
-
-class _HideTorch(importlib.abc.MetaPathFinder):
-    """TVM imports torch where it is installed; a process that only runs a compiled module needs none."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if fullname.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(f"{fullname} is hidden from this contender", name=fullname)
 
 
 def _image(bundle: str) -> Any:
@@ -55,7 +46,6 @@ def _torch(stack: contextlib.ExitStack) -> Any:
 
 def chanas_network(stack: contextlib.ExitStack, bundle: str) -> Calls:
     """The bundle's compiled module through the bundle's own interface."""
-    sys.meta_path.insert(0, _HideTorch())
     from chanas.codesign import CoDesign
 
     return [functools.partial(CoDesign.load(bundle).predict, _image(bundle)[None])]
@@ -117,7 +107,9 @@ def openvino_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Cal
 
 def chanas_operators(stack: contextlib.ExitStack, operators: Sequence[dict[str, str]]) -> Calls:
     """Compiled operators, each a `library` and the reference `case` with its arguments."""
-    sys.meta_path.insert(0, _HideTorch())
+    from chanas.lean_tvm import hide_torch
+
+    hide_torch()
     import tvm
 
     calls: Calls = []

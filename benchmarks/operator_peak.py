@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 SPACE, NUM_CLASSES, SUB_SPACE = "mbv3", 1000, SubSpace(224, 1.0)
 MIN_FLOPS = 2_000_000
 WARM_POINTWISE, COLD_POINTWISE, DEPTHWISE = "1x1, warm weights", "1x1, cold weights", "depthwise, cold weights"
-QUICK_SHARE = 18  # one workload in this many
+QUICK_SHARE = 20  # one workload in this many
 PEAK_S = 0.4
 # On a quiet core the peak program's samples lie within a few percent of each other.
 QUIET_SHARE = 0.9

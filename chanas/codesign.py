@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import shutil
 import statistics
@@ -26,6 +27,7 @@ from safetensors.numpy import load_file, save_file
 from chanas.arch import Architecture, BlockConfig, SearchSpace
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.folding import Array, pack_block, split_tensors, unpack_channels
+from chanas.lean_tvm import torch_hidden
 from chanas.preprocess import Preprocess, open_rgb
 from chanas.run import file_digest, read_json, replacing_folder, write_json
 from chanas.target import HardwareTarget, load_target
@@ -121,8 +123,9 @@ class CoDesign:
             )
         os.environ.setdefault("TVM_NUM_THREADS", str(self.target.num_threads))
         os.environ.setdefault("TVM_BIND_THREADS", "0")
-        import tvm
-        from tvm import relax
+        with torch_hidden():
+            import tvm
+            from tvm import relax
 
         machine = relax.VirtualMachine(tvm.runtime.load_module(str(self.path / _MODULE)), tvm.cpu())
         function = machine["main"]
@@ -235,6 +238,7 @@ def benchmark(bundle: CoDesign, with_compile: bool = True, rounds: int = 40) -> 
     """The compiled module beside PyTorch eager and torch.compile: same weights, same image, same threads and cores."""
     import torch
 
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no GPU is not news
     resolution = bundle.architecture.resolution
     image = np.random.default_rng(0).standard_normal((3, resolution, resolution), dtype=np.float32)
     network, x = bundle.torch_module(), torch.from_numpy(image)[None]

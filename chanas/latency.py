@@ -4,6 +4,7 @@ each measured as a compiled, fused block at its best schedules."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,6 +173,9 @@ class LatencyLUT:
             if data["schema"] != SCHEMA:
                 raise LUTError(f"expected a latency table of schema {SCHEMA}, got {data['schema']} in {path}")
             rows = {key: LUTRow.from_json(row) for key, row in data["rows"].items()}
+            for key, row in rows.items():
+                if not 0.0 < row.median_s < math.inf:
+                    raise ValueError(f"the seconds of block {key} are {row.median_s}")
             calibration = data.get("calibration")
             return cls(
                 LUTHeader.from_json(data["header"]), rows, None if calibration is None else Calibration(**calibration)

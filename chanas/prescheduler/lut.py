@@ -145,6 +145,18 @@ def _schedules(
     return tuple(chosen)
 
 
+def _known(
+    store: RecordStore, block: BlockConfig, records: dict[Workload, list[TuningRecord]]
+) -> BlockRecord | None:
+    """The kept measurement at the best schedules, or at the next best ones where the better ones are known to fail."""
+    for rank in range(_FALLBACKS + 1):
+        schedules = _schedules(block, records, rank)
+        known = None if schedules is None else store.load_block(block.key, schedules)
+        if known is None or known.seconds is not None:
+            return known
+    return None
+
+
 def _fill(
     run: RunDirectory,
     space: SearchSpace,
@@ -179,11 +191,11 @@ def _fill(
         if schedules is None:
             lut.rows.pop(block.key, None)
             continue
-        known = store.load_block(block.key, schedules)
-        if known is not None and known.seconds is not None:
-            keep(block, known)
-        else:
+        known = _known(store, block, records)
+        if known is None:
             todo.append((block, schedules, 0))
+        else:
+            keep(block, known)
     num_new = len(todo)
     if existing is not None and not num_new:
         lut.calibration = existing.calibration

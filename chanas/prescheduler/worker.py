@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import importlib.abc
 import json
 import math
 import os
@@ -25,6 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from chanas.lean_tvm import hide_torch
+
 # A result is right when it is within this share of the largest expected magnitude (float32, sums of up to ~1000 terms
 # in another order than PyTorch's).
 RELATIVE_TOLERANCE = 1e-4
@@ -32,12 +33,6 @@ RELATIVE_TOLERANCE = 1e-4
 _MAX_WEIGHT_COPIES = 256
 _KEEP_CASES = 2
 _EXIT_CANNOT_LOAD = 3
-
-
-class _HideTorch(importlib.abc.MetaPathFinder):
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if fullname == "torch" or fullname.startswith("torch."):
-            raise ModuleNotFoundError(f"{fullname} is hidden in worker processes", name=fullname)
 
 
 def _die_with_parent() -> None:
@@ -286,7 +281,7 @@ def main() -> None:
     """Serve requests `{"call": name, "arguments": {...}}` until standard input closes."""
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.meta_path.insert(0, _HideTorch())
+    hide_torch()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     import tvm  # noqa: F401  (the start-up cost belongs to the worker's start, not to its first candidate)

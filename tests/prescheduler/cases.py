@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from tqdm import tqdm
 
 from chanas.arch import BlockConfig, SearchSpace, StageSpec
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
@@ -36,7 +37,7 @@ NANO = SearchSpace(
     resolutions=(8,),
     width_multipliers=(1.0, 2.0),
     kernel_sizes=(3,),
-    expand_ratios=(2, 3),
+    expand_ratios=(2,),
     depths=(1,),
     in_channels=3,
     stem_width=8,
@@ -228,3 +229,18 @@ def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0) -> 
     """A network with random weights and BN statistics, and PyTorch's logits on a random image."""
     parameters, image, logits = random_network(blocks, seed)
     return NetworkJob(tuple(blocks), parameters, image, logits, library)
+
+
+def interrupted_bar(num_updates: int) -> type[tqdm]:  # type: ignore[type-arg]
+    """A progress bar at whose `num_updates`-th step somebody presses Ctrl-C."""
+
+    class Interrupted(tqdm):  # type: ignore[type-arg]
+        steps = 0
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.steps += 1
+            if self.steps == num_updates:
+                raise KeyboardInterrupt
+            return super().update(n)
+
+    return Interrupted

@@ -22,7 +22,7 @@ from chanas.prescheduler.workload import Workload
 from .cases import HOST, Workbench
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKLOAD = Workload("pointwise", 4, 24, 40, epilogue="relu")
+WORKLOAD = Workload("pointwise", 4, 24, 40)
 POINT = schedule_space(WORKLOAD, HOST).points[0]
 
 

@@ -1,0 +1,154 @@
+"""chanas/target.py: a device is known by what it is, and a name that is not there says which ones are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from chanas import target as module
+from chanas.errors import TargetError
+from chanas.target import HardwareTarget, host_llvm_cpu, load_target, tvm_version
+
+ROOT = Path(__file__).resolve().parent.parent
+
+AVX512 = """processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: 25
+model\t\t: 97
+model name\t: Fast Processor
+stepping\t: 2
+flags\t\t: fpu sse4_2 avx avx2 fma avx512f avx512_bf16
+
+processor\t: 1
+model name\t: Fast Processor
+"""
+INFO = {
+    "avx512": AVX512,
+    "avx2": AVX512.replace(" avx512f avx512_bf16", ""),
+    "sse": AVX512.replace(" avx avx2 fma avx512f avx512_bf16", ""),
+    "arm": "processor\t: 0\nFeatures\t: fp asimd evtstrm\nCPU part\t: 0xd08\n",
+    "nothing": "",
+}
+
+
+@pytest.fixture
+def on_a_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Makes this machine look like another one."""
+
+    def pretend(cpuinfo: str) -> HardwareTarget:
+        fields = dict(
+            (part.strip() for part in line.split(":", 1)) for line in cpuinfo.split("\n\n")[0].splitlines() if ":" in line
+        )
+        monkeypatch.setattr(module, "_read_cpuinfo", lambda: fields)
+        module._host_cpu.cache_clear()
+        return load_target("cpu")
+
+    yield pretend
+    module._host_cpu.cache_clear()
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+def test_an_unknown_target_lists_the_known_ones() -> None:
+    with pytest.raises(TargetError, match="^unknown target 'tpu'; known: cpu, cuda$"):
+        load_target("tpu")
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"), [(None, "no NVIDIA GPU was found on this machine"), ("/usr/bin/nvidia-smi", "a GPU was found")]
+)
+def test_cuda_is_not_there_yet_and_says_what_to_use(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, reason: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name: found)
+    with pytest.raises(TargetError, match=f"^target 'cuda' is not there yet: {reason}, .*; use --target cpu$"):
+        load_target("cuda")
+
+
+@pytest.mark.parametrize("num_threads", [-1, 0, 4, 1000])
+def test_threads_are_at_most_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch, num_threads: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 2, 5})
+    message = f"^expected between 1 and 3 threads on this machine, got {num_threads}$"
+    with pytest.raises(TargetError, match=message):
+        load_target("cpu", num_threads)
+
+
+@pytest.mark.parametrize(("num_threads", "name"), [(1, "cpu"), (2, "cpu-2t"), (3, "cpu-3t")])
+def test_a_target_is_called_after_its_threads(monkeypatch: pytest.MonkeyPatch, num_threads: int, name: str) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 2, 5})
+    target = load_target("cpu", num_threads)
+    assert (target.name, target.num_threads) == (name, num_threads)
+
+
+# ---- detection ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("machine", "lanes", "registers"),
+    [("avx512", 16, 32), ("avx2", 8, 16), ("sse", 4, 16), ("arm", 4, 32), ("nothing", 4, 16)],
+)
+def test_vectors_are_those_of_the_instruction_set(on_a_machine, machine: str, lanes: int, registers: int) -> None:
+    target = on_a_machine(INFO[machine])
+    assert (target.vector_lanes, target.num_vector_registers) == (lanes, registers)
+
+
+@pytest.mark.parametrize(
+    ("machine", "device"), [("avx512", "Fast Processor"), ("arm", "0xd08"), ("nothing", "unknown processor")]
+)
+def test_a_device_has_the_name_that_it_gives_itself(on_a_machine, machine: str, device: str) -> None:
+    assert on_a_machine(INFO[machine]).device == device
+
+
+def test_caches_have_a_size() -> None:
+    target = load_target("cpu")
+    assert 4 << 10 <= target.l1_bytes < target.l2_bytes
+    assert target.l3_bytes > 0
+
+
+# ---- fingerprint ----------------------------------------------------------------------------------------------------
+def test_the_fingerprint_is_the_same_in_every_process() -> None:
+    program = "from chanas.target import load_target; print(load_target('cpu').fingerprint)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == load_target("cpu").fingerprint
+
+
+def test_the_fingerprint_does_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    assert load_target("cpu", 2).fingerprint == load_target("cpu", 1).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("Fast", "Faster"), ("stepping\t: 2", "stepping\t: 3"), ("avx512_bf16", "avx512_vnni"), ("model\t\t: 97", "model\t\t: 98")],
+)
+def test_another_processor_has_another_fingerprint(on_a_machine, before: str, after: str) -> None:
+    assert on_a_machine(AVX512).fingerprint != on_a_machine(AVX512.replace(before, after)).fingerprint
+
+
+def test_flags_that_change_nothing_are_not_in_the_fingerprint(on_a_machine) -> None:
+    assert on_a_machine(AVX512).fingerprint == on_a_machine(AVX512.replace("fpu", "fpu hypervisor")).fingerprint
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+def test_a_target_survives_json() -> None:
+    target = load_target("cpu")
+    assert HardwareTarget.from_json(json.loads(json.dumps(target.to_json()))) == target
+
+
+def test_the_compiler_version_is_read_without_the_compiler() -> None:
+    program = "import sys, chanas.target as t; print(t.tvm_version(), 'tvm' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [metadata.version("apache-tvm"), "False"]
+    assert done.stdout.split()[0] == tvm_version()
+
+
+def test_the_compiler_is_told_this_machines_processor() -> None:
+    target = load_target("cpu")
+    told = target.tvm_target()
+    assert told.kind.name == "llvm"
+    assert told.attrs["mcpu"] == host_llvm_cpu() != "generic"
+    assert told.attrs["num-cores"] == target.num_threads
