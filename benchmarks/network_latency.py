@@ -30,6 +30,7 @@ from common import Figure, finish
 from contenders import Contender, ContenderError, Timing, time_in_turns
 
 from chanas.arch import Architecture, SearchSpace
+from chanas.errors import ChanasError
 from chanas.target import HardwareTarget, load_target
 
 # Howard et al., 2019, table 1, each expand ratio as the nearest of 3, 4 and 6 (the paper's own are 4, 3 | 3, 3, 3 |
@@ -241,4 +242,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ChanasError as error:
+        raise SystemExit(f"network_latency: error: {error}") from error

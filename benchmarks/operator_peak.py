@@ -33,6 +33,7 @@ from common import Figure, finish, geometric_mean
 from contenders import Contender, Timing, time_in_turns, timing_core
 
 from chanas.arch import SearchSpace, SubSpace
+from chanas.errors import ChanasError
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.workload import Workload, block_workloads
 from chanas.target import load_target
@@ -270,4 +271,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ChanasError as error:
+        raise SystemExit(f"operator_peak: error: {error}") from error

@@ -49,6 +49,7 @@ def train_supernet(
     space: Annotated[str | None, typer.Option(help="Search space: a preset (mbv3, mbv3-32) or YAML.")] = None,
     dataset: Annotated[str | None, typer.Option(help="digits, imagefolder, or a torchvision set on disk.")] = None,
     root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
+    convert_rgb: Annotated[bool, typer.Option("--convert-rgb", help="Convert images that are not RGB.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed; the config's by default.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
@@ -62,6 +63,7 @@ def train_supernet(
         space=space,
         dataset=dataset,
         root=root,
+        convert_rgb=convert_rgb or None,
         seed=seed,
         resume=resume,
         overwrite=overwrite,
@@ -187,7 +189,7 @@ def report(run: Run = DEFAULT_RUN) -> None:
 def demo(
     run: Run = Path("runs/demo"),
     latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
-    trials: Annotated[int, typer.Option(help="Schedule points tried per operator.")] = 8,
+    trials: Annotated[int, typer.Option(help="Schedule points tried per operator.")] = 6,
     seed: Seed = 0,
 ) -> None:
     """All three stages on handwritten digits and the local CPU, in minutes."""

@@ -65,6 +65,7 @@ class CoDesign:
         self.path, self.document = path, document
         self.space = SearchSpace.from_json(document["space"])
         self.architecture = Architecture.from_json(document["architecture"])
+        self.space.check(self.architecture)
         self.target = HardwareTarget.from_json(document["target"])
         self.class_names: tuple[str, ...] = tuple(document["class_names"])
         self.preprocess = Preprocess.from_json(document["preprocess"])
@@ -130,12 +131,16 @@ class CoDesign:
         machine = relax.VirtualMachine(tvm.runtime.load_module(str(self.path / _MODULE)), tvm.cpu())
         function = machine["main"]
         parameters = [tvm.runtime.tensor(p) for p in self._parameters]
-        num_classes = len(self.class_names)
+        num_classes, resolution = len(self.class_names), self.architecture.resolution
+        # One input buffer for all calls: the module reads it in place, so an inference costs one small copy.
+        buffer = tvm.runtime.tensor(np.zeros((self.space.in_channels, resolution**2), dtype=np.float32))
+        view = np.from_dlpack(buffer).reshape(self.space.in_channels, resolution, resolution)
 
         def run(image: Array) -> Array:
-            flat = np.ascontiguousarray(image.reshape(image.shape[0], -1))
-            logits = function(tvm.runtime.tensor(flat), *parameters).numpy()
-            return unpack_channels(logits, num_classes)[:, 0]
+            np.copyto(view, image)
+            return unpack_channels(np.asarray(np.from_dlpack(function(buffer, *parameters)), np.float32), num_classes)[
+                :, 0
+            ]
 
         return run
 
@@ -166,9 +171,7 @@ class CoDesign:
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
         shares /= shares.sum(axis=1, keepdims=True)
         winners = shares.argmax(axis=1)
-        return [
-            Prediction(int(i), self.class_names[i], float(row[i])) for i, row in zip(winners, shares, strict=True)
-        ]
+        return [Prediction(int(i), self.class_names[i], float(row[i])) for i, row in zip(winners, shares, strict=True)]
 
     def torch_module(self) -> Any:
         """The same network in PyTorch, in evaluation mode (imports torch)."""

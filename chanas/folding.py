@@ -46,7 +46,7 @@ def pack_convolution(weight: Array, bias: Array, lanes: int) -> list[Array]:
 
 def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
     """Weight and bias of the convolution that equals convolution followed by batch normalisation."""
-    scale = (gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + BN_EPSILON))
+    scale = gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + BN_EPSILON)
     folded = weight.astype(np.float64) * scale.reshape(-1, *([1] * (weight.ndim - 1)))
     return folded.astype(np.float32), (beta - mean * scale).astype(np.float32)
 

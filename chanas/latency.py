@@ -156,9 +156,7 @@ class LatencyLUT:
     def save(self, path: Path) -> None:
         rows = {key: row.to_json() for key, row in self.rows.items()}
         calibration = None if self.calibration is None else dataclasses.asdict(self.calibration)
-        write_json(
-            path, {"schema": SCHEMA, "header": self.header.to_json(), "calibration": calibration, "rows": rows}
-        )
+        write_json(path, {"schema": SCHEMA, "header": self.header.to_json(), "calibration": calibration, "rows": rows})
 
     @classmethod
     def load(cls, path: Path) -> LatencyLUT:

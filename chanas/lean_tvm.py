@@ -1,5 +1,5 @@
-"""Importing TVM without PyTorch: its runtime imports torch where it finds it, which costs seconds and 600 MB that neither
-a worker process nor a user who classifies images has any use for."""
+"""Importing TVM without PyTorch: its runtime imports torch where it finds it, which costs seconds and 600 MB that
+neither a worker process nor a user who classifies images has any use for."""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ def train_supernet(
     space: str | Path | None = None,
     dataset: str | None = None,
     root: Path | None = None,
+    convert_rgb: bool | None = None,
     seed: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -63,12 +64,9 @@ def train_supernet(
         settings = TrainConfig.load(config or DEFAULT_TRAINING)
         loaded = SearchSpace.load(space or settings.space)
     changes: dict[str, Any] = {} if seed is None else {"seed": seed}
-    data = {k: v for k, v in (("dataset", dataset), ("root", root)) if v is not None}
-    if data:
-        changes["data"] = settings.data.model_copy(update=data)
-    return train(
-        run, loaded, settings.model_copy(update=changes), resume=resume, overwrite=overwrite, progress=progress
-    )
+    images = {"dataset": dataset, "root": None if root is None else str(root), "convert_rgb": convert_rgb}
+    changed = settings.changed(data={k: v for k, v in images.items() if v is not None}, **changes)
+    return train(run, loaded, changed, resume=resume, overwrite=overwrite, progress=progress)
 
 
 def stored_task(run: RunDirectory) -> tuple[SearchSpace, int] | None:
@@ -359,7 +357,7 @@ class DemoResult:
 
 
 def demo(
-    run: RunDirectory, *, latency_s: float | None = None, num_trials: int = 8, seed: int = 0, progress: bool = True
+    run: RunDirectory, *, latency_s: float | None = None, num_trials: int = 6, seed: int = 0, progress: bool = True
 ) -> DemoResult:
     """All three stages on the embedded default, through the functions above; stages that are done are not done again.
 

@@ -12,6 +12,7 @@ from torch import nn
 from chanas.arch import BlockConfig
 from chanas.errors import CheckpointError
 from chanas.folding import (
+    Array,
     fold_batch_norm,
     num_blocks,
     pack_block,
@@ -26,7 +27,7 @@ lanes_of_a_vector = st.sampled_from([1, 4, 8, 16])
 shapes = st.lists(st.integers(1, 5), max_size=3).map(tuple)
 
 
-def numbered(*shape: int) -> np.ndarray:  # type: ignore[type-arg]
+def numbered(*shape: int) -> Array:
     """1, 2, 3, …, so that every element can be told apart and none is zero."""
     return np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
 
@@ -65,7 +66,9 @@ def test_blocks_round_up(channels: int, expected: int) -> None:
     [((24, 8, 1, 1), (2, 8, 16)), ((24, 1, 5, 5), (2, 25, 16)), ((24, 3, 3, 3), (2, 27, 16)), ((10, 32), (1, 32, 16))],
     ids=["pointwise", "depthwise", "convolution", "dense"],
 )
-def test_weights_are_packed_in_the_order_of_the_reduction(shape: tuple[int, ...], packed_shape: tuple[int, ...]) -> None:
+def test_weights_are_packed_in_the_order_of_the_reduction(
+    shape: tuple[int, ...], packed_shape: tuple[int, ...]
+) -> None:
     weight = numbered(*shape)
     packed, bias = pack_convolution(weight, numbered(shape[0]), lanes=16)
     assert packed.shape == packed_shape
@@ -119,7 +122,7 @@ CLASSIFIER = BlockConfig("classifier", 1, 24, 16, 5, activation="hswish")
 NETWORK = (STEM, PLAIN, EVERYTHING, HEAD, CLASSIFIER)
 
 
-def tensors_of(module: nn.Module) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def tensors_of(module: nn.Module) -> dict[str, Array]:
     return {name: value.numpy() for name, value in module.state_dict().items()}
 
 

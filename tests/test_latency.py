@@ -104,47 +104,43 @@ def test_another_schema_is_refused(table: LatencyLUT, tmp_path: Path) -> None:
     path = tmp_path / "cpu.json"
     table.save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": SCHEMA + 1}))
-    with pytest.raises(LUTError, match=rf"expected a latency table of schema {SCHEMA}, got {SCHEMA + 1} in .*cpu\.json"):
-        LatencyLUT.load(path)
-
-
-def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
-    return change
-
-
-@pytest.mark.parametrize(
-    "damage",
-    {
-        "a list": lambda data: [data],
-        "a number": lambda data: 7,
-        "no rows": lambda data: {k: v for k, v in data.items() if k != "rows"},
-        "rows in a list": lambda data: {**data, "rows": list(data["rows"].values())},
-        "a row that is a number": lambda data: {**data, "rows": {"b": 1.0}},
-        "a row without seconds": lambda data: {**data, "rows": {"b": {"schedules": []}}},
-        "a row with a field too many": lambda data: {**data, "rows": {"b": {**row_of(data), "mean_s": 1.0}}},
-        "seconds in words": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": "fast"}}},
-        "no seconds at all": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": None}}},
-        "seconds below zero": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": -1e-6}}},
-        "seconds that are no number": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": math.nan}}},
-        "no target": lambda data: {**data, "header": {k: v for k, v in data["header"].items() if k != "target"}},
-        "a header in words": lambda data: {**data, "header": "cpu"},
-        "half a calibration": lambda data: {**data, "calibration": {"scale": 1.0}},
-    }.items(),
-    ids=lambda item: item[0],
-)
-def test_json_that_is_no_table_is_an_error(
-    table: LatencyLUT, tmp_path: Path, damage: tuple[str, Callable[[dict[str, Any]], Any]]
-) -> None:
-    path = tmp_path / "cpu.json"
-    table.save(path)
-    path.write_text(json.dumps(damage[1](json.loads(path.read_text()))))
-    with pytest.raises(LUTError, match=r"cpu\.json is not a latency table \(.*\); make it again"):
+    with pytest.raises(
+        LUTError, match=rf"expected a latency table of schema {SCHEMA}, got {SCHEMA + 1} in .*cpu\.json"
+    ):
         LatencyLUT.load(path)
 
 
 def row_of(data: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = next(iter(data["rows"].values()))
     return row
+
+
+Damage = Callable[[dict[str, Any]], Any]
+DAMAGES: dict[str, Damage] = {
+    "a list": lambda data: [data],
+    "a number": lambda data: 7,
+    "no rows": lambda data: {k: v for k, v in data.items() if k != "rows"},
+    "rows in a list": lambda data: {**data, "rows": list(data["rows"].values())},
+    "a row that is a number": lambda data: {**data, "rows": {"b": 1.0}},
+    "a row without seconds": lambda data: {**data, "rows": {"b": {"schedules": []}}},
+    "a row with a field too many": lambda data: {**data, "rows": {"b": {**row_of(data), "mean_s": 1.0}}},
+    "seconds in words": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": "fast"}}},
+    "no seconds at all": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": None}}},
+    "seconds below zero": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": -1e-6}}},
+    "seconds that are no number": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": math.nan}}},
+    "no target": lambda data: {**data, "header": {k: v for k, v in data["header"].items() if k != "target"}},
+    "a header in words": lambda data: {**data, "header": "cpu"},
+    "half a calibration": lambda data: {**data, "calibration": {"scale": 1.0}},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_json_that_is_no_table_is_an_error(table: LatencyLUT, tmp_path: Path, damage: Damage) -> None:
+    path = tmp_path / "cpu.json"
+    table.save(path)
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(LUTError, match=r"cpu\.json is not a latency table \(.*\); make it again"):
+        LatencyLUT.load(path)
 
 
 # ---- sums -----------------------------------------------------------------------------------------------------------
@@ -188,7 +184,7 @@ def test_holes_are_counted_and_the_first_is_named(tiny_space: SearchSpace, table
     for block in (blocks[5], blocks[2]):
         del table.rows[block.key]
     assert table.missing(blocks) == [blocks[2], blocks[5]]
-    message = rf"lacks 2 blocks of space 'tiny' with {CLASSES} classes \(the first: {blocks[2].key}\); run `chanas prescheduler`"
+    message = rf"lacks 2 blocks of space 'tiny' with {CLASSES} classes \(the first: {blocks[2].key}\); run `chanas"
     with pytest.raises(LUTError, match=message):
         table.latency_s(tiny_space, CLASSES, sample(tiny_space, 1, np.random.default_rng(0)))
     with pytest.raises(LUTError, match=f"of target 'cpu' has no row for block {blocks[5].key}"):
@@ -221,7 +217,10 @@ def test_another_space_is_refused(tiny_space: SearchSpace, table: LatencyLUT, ch
     ("change", "message"),
     [
         ({"name": "cpu-2t"}, "another target: expected cpu-2t, got cpu"),
-        ({"fingerprint": "0123456789ab", "device": "6502"}, r"another device fingerprint: expected 0123456789ab \(6502\), got"),
+        (
+            {"fingerprint": "0123456789ab", "device": "6502"},
+            r"another device fingerprint: expected 0123456789ab \(6502\), got",
+        ),
     ],
 )
 def test_another_target_is_refused(

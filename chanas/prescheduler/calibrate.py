@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import nnls
-from scipy.stats import kendalltau
 
 from chanas import genome
 from chanas.arch import Architecture, SearchSpace, SubSpace
@@ -62,9 +60,7 @@ def measure_networks(
     return np.array([np.nan if o.seconds is None else o.seconds for o in outcomes])
 
 
-def terms(
-    lut: LatencyLUT, space: SearchSpace, num_classes: int, architectures: Sequence[Architecture]
-) -> FloatArray:
+def terms(lut: LatencyLUT, space: SearchSpace, num_classes: int, architectures: Sequence[Architecture]) -> FloatArray:
     """float64[N, 3]: one, the uncorrected sum of the table in seconds, the number of blocks."""
     blocks = [a.blocks(space, num_classes) for a in architectures]
     return np.array([[1.0, sum(lut.rows[b.key].median_s for b in group), len(group)] for group in blocks])
@@ -72,6 +68,8 @@ def terms(
 
 def fit(design: FloatArray, measured_s: FloatArray) -> FloatArray:
     """float64[3] non-negative start, scale and boundary, least squares of the *relative* error."""
+    from scipy.optimize import nnls
+
     weighted = design / measured_s[:, None]
     size = np.abs(weighted).max(axis=0)
     solution, _ = nnls(weighted / size, np.ones(len(measured_s)))
@@ -101,6 +99,8 @@ def calibrate(
     Raises:
         MeasureError: fewer than six networks could be measured.
     """
+    from scipy.stats import kendalltau
+
     architectures = draw_architectures(space, num_networks, seed, sub_spaces)
     measured_s = measure_networks(lut, space, target, num_classes, architectures, progress)
     works = np.isfinite(measured_s)
@@ -121,6 +121,6 @@ def calibrate(
         num_networks=len(measured_s),
         mape=float(np.abs(error).mean()),
         worst=float(np.abs(error).max()),
-        kendall_tau=float(tau),
+        kendall_tau=float(np.nan_to_num(tau)),  # not a number when all predictions are alike
         uncorrected_mape=float(np.abs(raw_error).mean()),
     )

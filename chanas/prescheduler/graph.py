@@ -63,9 +63,7 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     return sch.mod["main"]
 
 
-def network_module(
-    blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget
-) -> Any:
+def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget) -> Any:
     """A Relax module `main(image, *packed parameters of all blocks) -> logits`.
 
     image float32[in_channels, pixels]; logits float32[ceil(classes / l), 1, l] (only the first `classes` count).

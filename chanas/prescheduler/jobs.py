@@ -96,9 +96,7 @@ class TuningJobs:
             self._models[workload.op] = cost_model(self.model, self.target, self.seed)
         kept = self.store.load(workload.key)
         seed = (self.seed << 32) + case_seed(workload.key)
-        return OperatorTuner(
-            schedule_space(workload, self.target), self._models[workload.op], self.config, kept, seed
-        )
+        return OperatorTuner(schedule_space(workload, self.target), self._models[workload.op], self.config, kept, seed)
 
     @staticmethod
     def _in_order(tuners: dict[Workload, OperatorTuner]) -> list[Workload]:

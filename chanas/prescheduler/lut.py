@@ -109,7 +109,13 @@ def preschedule(
         )
     if num_calibration and (lut.calibration is None or num_new):
         lut.calibration = calibrate(
-            lut, space, target, num_classes, num_networks=num_calibration, sub_spaces=sub_spaces, seed=seed,
+            lut,
+            space,
+            target,
+            num_classes,
+            num_networks=num_calibration,
+            sub_spaces=sub_spaces,
+            seed=seed,
             progress=progress,
         )
         lut.save(run.lut(target.name))
@@ -133,9 +139,7 @@ def _existing(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> 
     return lut
 
 
-def _schedules(
-    block: BlockConfig, records: dict[Workload, list[TuningRecord]], rank: int
-) -> Schedules | None:
+def _schedules(block: BlockConfig, records: dict[Workload, list[TuningRecord]], rank: int) -> Schedules | None:
     """The rank-th best point of every operator (the last one where there are fewer), or None when one has none."""
     chosen = []
     for workload in block_workloads(block):
@@ -145,9 +149,7 @@ def _schedules(
     return tuple(chosen)
 
 
-def _known(
-    store: RecordStore, block: BlockConfig, records: dict[Workload, list[TuningRecord]]
-) -> BlockRecord | None:
+def _known(store: RecordStore, block: BlockConfig, records: dict[Workload, list[TuningRecord]]) -> BlockRecord | None:
     """The kept measurement at the best schedules, or at the next best ones where the better ones are known to fail."""
     for rank in range(_FALLBACKS + 1):
         schedules = _schedules(block, records, rank)

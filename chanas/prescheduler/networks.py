@@ -81,9 +81,7 @@ def compile_networks(
     return [outcomes[i] for i in range(len(jobs))]
 
 
-def _candidate(
-    index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTarget, scratch: Path
-) -> Candidate[int]:
+def _candidate(index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTarget, scratch: Path) -> Candidate[int]:
     case = scratch / f"{index}.npz"
     network_case(job, target.vector_lanes).save(case)
     return Candidate(

@@ -144,9 +144,7 @@ def _depthwise(
     return _window_output(workload, lanes, prefix, acc, bias)
 
 
-def _conv(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
+def _conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     weights, bias = parameters
     size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
     out, channels = workload.output_size, workload.in_channels
@@ -174,9 +172,7 @@ def _conv(
     return _window_output(workload, lanes, prefix, acc, bias)
 
 
-def _pool(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
+def _pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     pixels, shape = workload.input_size**2, output_shape(workload, lanes)
     m = te.reduce_axis((0, pixels), name="m")
     acc = te.compute(shape, lambda b, o, v: te.sum(pixel(x, b, o + m, v), axis=m), name=f"{prefix}acc")

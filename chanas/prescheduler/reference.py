@@ -116,9 +116,7 @@ def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]]) -> int:
     return int(np.mean(totals))
 
 
-def random_network(
-    blocks: Sequence[BlockConfig], seed: int
-) -> tuple[tuple[dict[str, Array], ...], Array, Array]:
+def random_network(blocks: Sequence[BlockConfig], seed: int) -> tuple[tuple[dict[str, Array], ...], Array, Array]:
     """A network with random weights: parameters of each block by name, an image float32[3, R, R], PyTorch's logits."""
     import torch
 

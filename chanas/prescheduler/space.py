@@ -90,9 +90,7 @@ class ScheduleSpace:
         for coordinate in self.coordinates:
             group = tuple(point[start : start + coordinate.width])
             if group not in coordinate.options:
-                raise ScheduleError(
-                    f"{coordinate.name}={list(group)} is not an option of workload {self.workload.key}"
-                )
+                raise ScheduleError(f"{coordinate.name}={list(group)} is not an option of workload {self.workload.key}")
             named[coordinate.name] = group
             start += coordinate.width
         if not self.legal(named):
@@ -162,8 +160,10 @@ def _pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     return ScheduleSpace(
         workload,
         coordinates,
-        lambda p: p["split_m"][1] * p["split_n"][1] <= limit
-        and not (p["order"][0] and (p["split_m"][0] == 1 or p["split_n"][0] == 1)),
+        lambda p: (
+            p["split_m"][1] * p["split_n"][1] <= limit
+            and not (p["order"][0] and (p["split_m"][0] == 1 or p["split_n"][0] == 1))
+        ),
     )
 
 
@@ -189,9 +189,7 @@ def _conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.choice("unroll", 0, 1),
         Coordinate.choice("pad_at", 0, 1),
     )
-    return ScheduleSpace(
-        workload, coordinates, lambda p: p["split_h"][1] * p["split_w"][1] * p["split_n"][1] <= limit
-    )
+    return ScheduleSpace(workload, coordinates, lambda p: p["split_h"][1] * p["split_w"][1] * p["split_n"][1] <= limit)
 
 
 def _pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace:

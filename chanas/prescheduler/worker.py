@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import itertools
 import json
 import math
 import os
@@ -31,7 +32,9 @@ from chanas.lean_tvm import hide_torch
 RELATIVE_TOLERANCE = 1e-4
 # Copies of small weights beyond this change nothing: what they don't fill stays warm in a network too.
 _MAX_WEIGHT_COPIES = 256
-_KEEP_CASES = 2
+# As many operators are tuned side by side (`jobs`), and one more.
+_KEEP_CASES = 4
+_CALLS_FOR_ESTIMATE = 3
 _EXIT_CANNOT_LOAD = 3
 
 
@@ -131,8 +134,8 @@ def _case(path: str, cold_bytes: int) -> _Case:
 
 
 def _time(
-    run_once: Callable[[], None],
-    calls_per_run: int,
+    calls: Sequence[tuple[Callable[..., Any], Sequence[Any]]],
+    num_warm_up: int,
     repeats: int,
     min_repeat_s: float,
     max_spread: float,
@@ -140,25 +143,27 @@ def _time(
 ) -> dict[str, Any]:
     """Seconds per call: the median of at least `repeats` repeats of at least `min_repeat_s` each.
 
-    Up to four times as many repeats are made until the interquartile range is under `max_spread` of the median. A
-    candidate slower than `hopeless_s` at first is not measured further.
+    The calls (function and arguments) take turns, over the end of a repeat too. Up to four times as many repeats are
+    made until the interquartile range is under `max_spread` of the median. A candidate slower than `hopeless_s` at
+    first is not measured further.
     """
+    turns = itertools.cycle(calls)
+
+    def seconds_per_call(num_calls: int) -> float:
+        start = time.perf_counter()
+        for function, arguments in itertools.islice(turns, num_calls):
+            function(*arguments)
+        return (time.perf_counter() - start) / num_calls
+
     with device_lock():
         gc.disable()
         try:
-            run_once()
-            start = time.perf_counter()
-            run_once()
-            estimate = max(time.perf_counter() - start, 1e-7)
-            runs = max(1, math.ceil(min_repeat_s / estimate))
-            samples: list[float] = []
-            if hopeless_s is not None and estimate / calls_per_run > hopeless_s:
-                samples.append(estimate / calls_per_run)
+            seconds_per_call(num_warm_up)
+            estimate = max(seconds_per_call(_CALLS_FOR_ESTIMATE), 1e-8)
+            num_calls = max(1, math.ceil(min_repeat_s / estimate))
+            samples = [estimate] if hopeless_s is not None and estimate > hopeless_s else []
             while not samples or hopeless_s is None or samples[0] <= hopeless_s:
-                start = time.perf_counter()
-                for _ in range(runs):
-                    run_once()
-                samples.append((time.perf_counter() - start) / (runs * calls_per_run))
+                samples.append(seconds_per_call(num_calls))
                 median = statistics.median(samples)
                 if len(samples) >= repeats and (
                     _interquartile_range(samples) <= max_spread * median or len(samples) >= 4 * repeats
@@ -226,11 +231,7 @@ def measure(
     num_calls = max(len(sets), len(functions))
     calls = [(functions[i % len(functions)], sets[i % len(sets)]) for i in range(num_calls)]
 
-    def run_once() -> None:
-        for function, arguments in calls:
-            function(*arguments)
-
-    timed = _time(run_once, len(calls), repeats, min_repeat_s, max_spread, hopeless_s)
+    timed = _time(calls, max(len(functions), 2), repeats, min_repeat_s, max_spread, hopeless_s)
     return {**timed, "max_error": error}
 
 
@@ -248,7 +249,7 @@ def measure_network(
     error = reference.check(function(*arguments))
     if error > RELATIVE_TOLERANCE:
         return {"wrong": error}
-    timed = _time(lambda: function(*arguments), 1, repeats, min_repeat_s, max_spread, None)
+    timed = _time([(function, arguments)], 3, repeats, min_repeat_s, max_spread, None)
     return {**timed, "max_error": error}
 
 

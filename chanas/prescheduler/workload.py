@@ -85,9 +85,7 @@ def block_workloads(block: BlockConfig) -> tuple[Workload, ...]:
     """
     size, out_size, act = block.input_size, block.output_size, block.activation
     if block.kind == "stem":
-        return (
-            Workload("conv", size, block.in_channels, block.out_channels, block.kernel_size, block.stride, act),
-        )
+        return (Workload("conv", size, block.in_channels, block.out_channels, block.kernel_size, block.stride, act),)
     if block.kind == "head":
         return (
             Workload("pointwise", size, block.in_channels, block.out_channels, epilogue=act),

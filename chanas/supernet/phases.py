@@ -115,6 +115,8 @@ class TrainConfig(BaseModel):
     evaluate_every: int = Field(default=500, ge=1)
     log_every: int = Field(default=10, ge=1)
     device: Literal["cpu", "cuda"] = "cpu"
+    num_threads: int | None = Field(default=None, ge=1)
+    """Threads of PyTorch; by default one or all, whichever is faster when training starts (resuming keeps it)."""
 
     @property
     def loader(self) -> LoaderConfig:

@@ -29,6 +29,7 @@ from chanas.supernet.phases import Schedule, StepPlan, TrainConfig
 from chanas.supernet.resume import check_resumable, refuse_existing
 from chanas.supernet.splits import save_splits
 from chanas.supernet.step import NonFiniteError, Terms, accumulate_gradients, apply_gradients, make_optimizer
+from chanas.supernet.threads import fastest_num_threads
 
 MAX_ROLLBACKS = 3
 ROLLBACK_LR_FACTOR = 0.5
@@ -112,6 +113,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.network, config.optimizer)
         self.teacher: StaticNetwork | None = None
         self.step, self.lr_scale, self.num_rollbacks = 0, 1.0, 0
+        self.num_threads = config.num_threads or fastest_num_threads(self._rehearse, torch.get_num_threads())
         if resume:
             self._restore()
             cut_metrics(run, self.step)
@@ -120,6 +122,13 @@ class Trainer:
                 path.unlink(missing_ok=True)
             save_splits(ckpt.splits_path(run), self.data.splits)
             self._save(done=False)
+
+    def _rehearse(self) -> None:
+        """A forward and a backward pass that leave nothing behind."""
+        resolution = self.space.resolutions[-1]
+        subnet = self.network.extract(self.space.largest).to(self.device).train()
+        shape = (self.config.batch_size, self.space.in_channels, resolution, resolution)
+        subnet(torch.zeros(shape, device=self.device)).sum().backward()
 
     # ---- the loop -------------------------------------------------------------------------------------------------
     def train(self, progress: bool) -> TrainSummary:
@@ -253,6 +262,7 @@ class Trainer:
             "preprocess": self.data.preprocess(self.space.resolutions[-1]).to_json(),
             "splits_digest": self.data.splits.digest,
             "seed": self.config.seed,
+            "num_threads": self.num_threads,
             "step": self.step,
             "num_steps": self.schedule.num_steps,
             "done": done,
@@ -281,4 +291,7 @@ class Trainer:
             self.teacher = self.network.extract(self.schedule.spaces[0].largest).requires_grad_(False).eval()
             self.teacher.load_state_dict(teacher)
         self.step = int(saved.header["step"])
+        if "num_threads" in saved.header:  # sums in the same order, and so the same bits
+            self.num_threads = int(saved.header["num_threads"])
+            torch.set_num_threads(self.num_threads)
         self.lr_scale, self.num_rollbacks = float(saved.header["lr_scale"]), int(saved.header["num_rollbacks"])

@@ -22,12 +22,12 @@ from chanas.prescheduler.networks import NetworkJob
 from chanas.prescheduler.pool import Answer, WorkerPool
 from chanas.prescheduler.reference import ReferenceCase, block_case, operator_case, random_network
 from chanas.prescheduler.space import Point, ScheduleSpace, schedule_space
-from chanas.prescheduler.workload import Operator, Workload, block_workloads
+from chanas.prescheduler.workload import Epilogue, Operator, Workload, block_workloads
 from chanas.target import HardwareTarget, load_target, tvm_version
 
 HOST = load_target("cpu")
 OPERATORS: tuple[Operator, ...] = ("conv", "pointwise", "depthwise", "pool")
-EPILOGUES = ("none", "relu", "hswish", "hsigmoid")
+EPILOGUES: tuple[Epilogue, ...] = ("none", "relu", "hswish", "hsigmoid")
 # Powers of two, odd sizes and primes: what a split has to divide.
 SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13)
 
@@ -66,20 +66,20 @@ DEVICES = {f"{lanes}-lanes-{threads}-threads": device(lanes, threads) for lanes 
 # ---- random operators and points ------------------------------------------------------------------------------------
 def random_workload(op: Operator, rng: np.random.Generator, max_channels: int = 200) -> Workload:
     """An operator of small odd and even sizes, with channels that seldom fill their vectors."""
-    size, epilogue = int(rng.choice(SIZES)), str(rng.choice(EPILOGUES))
+    size, epilogue = int(rng.choice(SIZES)), EPILOGUES[rng.integers(len(EPILOGUES))]
     channels = 8 * int(rng.integers(1, max_channels // 8 + 1))
     out_channels = 8 * int(rng.integers(1, max_channels // 8 + 1))
     kernel_size, stride = int(rng.choice([3, 5, 7])), int(rng.choice([1, 2]))
     if op == "pool":
         return Workload(op, size, channels, channels)
     if op == "depthwise":
-        return Workload(op, size, channels, channels, kernel_size, stride, epilogue)  # type: ignore[arg-type]
+        return Workload(op, size, channels, channels, kernel_size, stride, epilogue)
     if op == "conv":
-        return Workload(op, size, int(rng.choice([1, 3])), out_channels, kernel_size, stride, epilogue)  # type: ignore[arg-type]
+        return Workload(op, size, int(rng.choice([1, 3])), out_channels, kernel_size, stride, epilogue)
     if rng.random() < 0.2:
         out_channels = int(rng.integers(2, 40))  # a number of classes
     scaled, residual = bool(rng.integers(2)), bool(rng.integers(2))
-    return Workload(op, size, channels, out_channels, 1, 1, epilogue, scaled, residual)  # type: ignore[arg-type]
+    return Workload(op, size, channels, out_channels, 1, 1, epilogue, scaled, residual)
 
 
 generators = st.integers(0, 2**32 - 1).map(np.random.default_rng)
@@ -231,10 +231,10 @@ def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0) -> 
     return NetworkJob(tuple(blocks), parameters, image, logits, library)
 
 
-def interrupted_bar(num_updates: int) -> type[tqdm]:  # type: ignore[type-arg]
+def interrupted_bar(num_updates: int) -> type[tqdm[Any]]:
     """A progress bar at whose `num_updates`-th step somebody presses Ctrl-C."""
 
-    class Interrupted(tqdm):  # type: ignore[type-arg]
+    class Interrupted(tqdm):
         steps = 0
 
         def update(self, n: float | None = 1) -> bool | None:

@@ -54,23 +54,29 @@ def test_outcomes_are_the_same_whether_builds_overlap_with_timing_or_not(
         workbench.candidate(WORKLOAD, (0, 0)),
         workbench.candidate(WORKLOAD, POINTS[1], case=wrong),
         workbench.candidate(WORKLOAD, POINTS[2]),
-        workbench.candidate(WORKLOAD, POINTS[3]),
+        *(workbench.candidate(WORKLOAD, point) for point in POINTS[3:6]),
     ]
-    watched = WatchedPool(pool, overlap)
-    line: CandidatePipeline[int] = CandidatePipeline(watched)  # type: ignore[arg-type]
-    for candidate in candidates:
+    watched: Any = WatchedPool(pool, overlap)
+    line: CandidatePipeline[int] = CandidatePipeline(watched)
+    for candidate in candidates[:4]:
         line.submit(candidate)
-    outcomes = {}
-    while line.num_in_flight:
-        outcomes.update({c.token: o for c, o in line.finished()})
-    right, unbuilt, false, also_right, last = (outcomes[c.token] for c in candidates)
-    for outcome in (right, also_right, last):
+    outcomes, waiting = {}, candidates[4:]
+    while waiting or line.num_in_flight:
+        for candidate, outcome in line.finished():
+            outcomes[candidate.token] = outcome
+            if waiting:  # comes while others are being timed
+                line.submit(waiting.pop())
+    right, unbuilt, false, *also_right = (outcomes[c.token] for c in candidates)
+    for outcome in (right, *also_right):
         assert outcome.error is None
         assert outcome.seconds is not None
         assert outcome.max_error is not None
         assert outcome.build_s > 0.0
         assert outcome.measure_s > 0.0
-    for outcome, expected in ((unbuilt, "ScheduleError: expected a point of "), (false, "wrong result: relative error ")):
+    for outcome, expected in (
+        (unbuilt, "ScheduleError: expected a point of "),
+        (false, "wrong result: relative error "),
+    ):
         assert outcome.error is not None
         assert outcome.error.startswith(expected)
         assert outcome.seconds is None
@@ -96,7 +102,8 @@ def test_a_build_that_takes_too_long_leaves_nothing(tmp_path: Path) -> None:
             answer.set_result(Answer(None, f"timeout: {name} took more than {timeout_s:g} s", timeout_s))
             return answer
 
-    line: CandidatePipeline[int] = CandidatePipeline(HangingPool())  # type: ignore[arg-type]
+    pool: Any = HangingPool()
+    line: CandidatePipeline[int] = CandidatePipeline(pool)
     library = tmp_path / "a.so"
     line.submit(Candidate(0, "build_operator", {"library": str(library)}, library, "measure", {}, keep_library=True))
     ((_, outcome),) = line.finished()
@@ -110,8 +117,8 @@ def test_whatever_the_order_of_events_every_candidate_comes_out_once(
     tmp_path_factory: pytest.TempPathFactory, batches: list[int], overlap: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    pool = SyntheticPool(lambda _: "crash" if rng.random() < 0.3 else 1e-6, overlap)
-    line: CandidatePipeline[int] = CandidatePipeline(pool)  # type: ignore[arg-type]
+    pool: Any = SyntheticPool(lambda _: "crash" if rng.random() < 0.3 else 1e-6, overlap)
+    line: CandidatePipeline[int] = CandidatePipeline(pool)
     folder = tmp_path_factory.mktemp("line")
     submitted, finished = 0, []
     for size in batches:

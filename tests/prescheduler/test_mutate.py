@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chanas.prescheduler.cost_model.base import FloatArray
 from chanas.prescheduler.mutate import breed, cross_points, mutate_point, start_probabilities
 from chanas.prescheduler.space import Point, ScheduleSpace, schedule_space
-from chanas.prescheduler.workload import Workload
+from chanas.prescheduler.workload import Operator, Workload
 from chanas.target import HardwareTarget
 
 from .cases import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
@@ -20,14 +21,14 @@ devices = st.sampled_from(list(DEVICES.values()))
 times = st.lists(st.floats(1e-7, 1e-1), min_size=1, max_size=30).map(np.array)
 
 
-def parents(space: ScheduleSpace, num: int, rng: np.random.Generator) -> tuple[list[Point], np.ndarray]:  # type: ignore[type-arg]
+def parents(space: ScheduleSpace, num: int, rng: np.random.Generator) -> tuple[list[Point], FloatArray]:
     points = space.sample(num, rng)
     return points, 1e-6 * (1.0 + rng.random(len(points)))
 
 
 # ---- where to start -------------------------------------------------------------------------------------------------
 @given(times, st.floats(0.0, 50.0))
-def test_start_probabilities_are_the_papers(seconds: np.ndarray, gamma: float) -> None:  # type: ignore[type-arg]
+def test_start_probabilities_are_the_papers(seconds: FloatArray, gamma: float) -> None:
     performance = [1.0 / s for s in seconds]
     weights = [np.exp(-gamma * (max(performance) - e) / max(performance)) for e in performance]
     got = start_probabilities(seconds, gamma)
@@ -41,7 +42,7 @@ def test_start_probabilities_by_hand() -> None:
 
 
 @given(times)
-def test_faster_points_are_likelier_starts(seconds: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_faster_points_are_likelier_starts(seconds: FloatArray) -> None:
     got = start_probabilities(seconds, gamma=8.0)
     assert np.all(np.diff(got[np.argsort(seconds)]) <= 1e-12)
 
@@ -52,8 +53,8 @@ def test_without_gamma_all_starts_are_alike() -> None:
 
 # ---- mutation and crossover -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("op", OPERATORS)
-def test_two_thousand_mutations_in_a_row_stay_in_the_space(op: str, rng: np.random.Generator) -> None:
-    workload = random_workload(op, rng, max_channels=100)  # type: ignore[arg-type]
+def test_two_thousand_mutations_in_a_row_stay_in_the_space(op: Operator, rng: np.random.Generator) -> None:
+    workload = random_workload(op, rng, max_channels=100)
     space = schedule_space(workload, device(num_threads=2))
     point, seen = space.points[0], set()
     for _ in range(2000):

@@ -31,7 +31,9 @@ def job(space: SearchSpace, architecture: Architecture, folder: Path, seed: int 
 def test_networks_are_right_and_a_wrong_one_is_an_outcome(
     tiny_space: SearchSpace, tiny_lut: LatencyLUT, shared_pool: WorkerPool, tmp_path: Path
 ) -> None:
-    small, large = (job(tiny_space, a, tmp_path) for a in (tiny_space.smallest, tiny_space.largest))
+    deep = replace(tiny_space, depths=(1, 2, 3))  # the second and the third block of a stage are one function
+    small, large = (job(deep, a, tmp_path) for a in (deep.smallest, deep.largest))
+    assert len(set(large.blocks)) < len(large.blocks)
     wrong = job(tiny_space, tiny_space.smallest, tmp_path, seed=1)
     wrong.logits[3] += 1.0
     right, failed, also_right = compile_networks(tiny_lut, HOST, [small, wrong, large], progress=False)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from chanas.prescheduler.pool import WorkerPool
-from chanas.prescheduler.space import schedule_space
-from chanas.prescheduler.workload import Workload
+from chanas.prescheduler.space import Point, schedule_space
+from chanas.prescheduler.workload import Epilogue, Operator, Workload
+from chanas.target import HardwareTarget
 
 from .cases import EPILOGUES, HOST, OPERATORS, Workbench, covering_points, device, random_workload
 
@@ -51,7 +52,9 @@ def two_threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]
         yield Workbench(pool, tmp_path_factory.mktemp("two-threads"))
 
 
-def errors(workbench: Workbench, workload: Workload, points: list[tuple[int, ...]], target=HOST) -> dict[str, str]:
+def errors(
+    workbench: Workbench, workload: Workload, points: list[Point], target: HardwareTarget = HOST
+) -> dict[str, str]:
     """What is wrong with each point that is not right."""
     outcomes = workbench.run(workbench.candidate(workload, point, target) for point in points)
     return {f"{workload.key} {p}": o.error for p, o in zip(points, outcomes, strict=True) if o.error}
@@ -64,14 +67,14 @@ def test_an_operator_of_odd_shape_is_right(workbench: Workbench, workload: Workl
 
 @every_operator
 @pytest.mark.parametrize("lanes", [16, 8, 4])
-def test_every_choice_of_a_schedule_is_right(workbench: Workbench, op: str, lanes: int) -> None:
+def test_every_choice_of_a_schedule_is_right(workbench: Workbench, op: Operator, lanes: int) -> None:
     target = device(lanes)
     points = covering_points(schedule_space(PLAIN[op], target), np.random.default_rng(lanes))
     assert errors(workbench, PLAIN[op], points[: 12 if lanes == 16 else 4], target) == {}
 
 
 @every_operator
-def test_every_choice_of_a_schedule_is_right_on_two_threads(two_threads: Workbench, op: str) -> None:
+def test_every_choice_of_a_schedule_is_right_on_two_threads(two_threads: Workbench, op: Operator) -> None:
     target = device(num_threads=2)
     points = covering_points(schedule_space(PLAIN[op], target), np.random.default_rng(2))
     assert errors(two_threads, PLAIN[op], points[:8], target) == {}
@@ -79,23 +82,25 @@ def test_every_choice_of_a_schedule_is_right_on_two_threads(two_threads: Workben
 
 @every_operator
 @pytest.mark.parametrize("seed", range(5))
-def test_random_operators_are_right_at_random_points(workbench: Workbench, op: str, seed: int) -> None:
-    rng = np.random.default_rng([seed, OPERATORS.index(op)])  # type: ignore[arg-type]
-    workload, target = random_workload(op, rng), device(lanes=(16, 8, 4)[seed % 3])  # type: ignore[arg-type]
+def test_random_operators_are_right_at_random_points(workbench: Workbench, op: Operator, seed: int) -> None:
+    rng = np.random.default_rng([seed, OPERATORS.index(op)])
+    workload, target = random_workload(op, rng), device(lanes=(16, 8, 4)[seed % 3])
     assert errors(workbench, workload, schedule_space(workload, target).sample(1, rng), target) == {}
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("op", ["conv", "pointwise", "depthwise"])
-def test_every_epilogue_is_right(workbench: Workbench, op: str, epilogue: str, rng: np.random.Generator) -> None:
+def test_every_epilogue_is_right(
+    workbench: Workbench, op: Operator, epilogue: Epilogue, rng: np.random.Generator
+) -> None:
     channels = 24 if op != "conv" else 3
-    workload = Workload(op, 5, channels, 24, 1 if op == "pointwise" else 3, epilogue=epilogue)  # type: ignore[arg-type]
+    workload = Workload(op, 5, channels, 24, 1 if op == "pointwise" else 3, epilogue=epilogue)
     assert errors(workbench, workload, schedule_space(workload, HOST).sample(1, rng)) == {}
 
 
 @every_operator
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_loops_are_parallel_only_for_several_threads(workbench: Workbench, op: str, num_threads: int) -> None:
+def test_loops_are_parallel_only_for_several_threads(workbench: Workbench, op: Operator, num_threads: int) -> None:
     target = device(num_threads=num_threads)
     candidate = workbench.candidate(PLAIN[op], schedule_space(PLAIN[op], target).points[0], target)
     built = workbench.pool.build(candidate.build, candidate.build_arguments, 60.0).result()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from chanas.errors import CheckpointError
 from chanas.prescheduler import records as module
 from chanas.prescheduler.records import SCHEMA, BlockRecord, RecordStore, TuningRecord
+from chanas.target import HardwareTarget
 
 from .cases import HOST, device
 
@@ -38,7 +39,7 @@ def open_store(tmp_path: Path) -> Iterator[Opener]:
     """Opens `records.sqlite`, again whenever it is called."""
     stores = []
 
-    def open_(target=HOST, path: Path = tmp_path / "records.sqlite") -> RecordStore:
+    def open_(target: HardwareTarget = HOST, path: Path = tmp_path / "records.sqlite") -> RecordStore:
         stores.append(RecordStore(path, target))
         return stores[-1]
 
@@ -100,7 +101,7 @@ def test_a_batch_is_stored_whole_or_not_at_all(open_store: Opener) -> None:
     [device(num_threads=2), dataclasses.replace(HOST, fingerprint="0123456789ab")],
     ids=["two threads", "another machine"],
 )
-def test_devices_do_not_share_records(open_store: Opener, other) -> None:
+def test_devices_do_not_share_records(open_store: Opener, other: HardwareTarget) -> None:
     mine, theirs = open_store(), open_store(other)
     mine.add("w", [TuningRecord((1,), 1e-6)])
     mine.add_block("b", BlockRecord((("w", (1,)),), 1e-6))
@@ -135,7 +136,9 @@ def test_a_failed_block_is_replaced_when_it_works_later(open_store: Opener) -> N
     assert failed is not None
     assert failed.error == "timeout: build_block took more than 60 s"
     store.add_block("b", BlockRecord(SCHEDULES, 1e-5))
-    assert store.load_block("b", SCHEDULES).seconds == 1e-5  # type: ignore[union-attr]
+    working = store.load_block("b", SCHEDULES)
+    assert working is not None
+    assert working.seconds == 1e-5
 
 
 # ---- what is not a store --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from chanas.arch import BlockConfig
 from chanas.folding import num_blocks, unpack_channels
 from chanas.network import block_module, randomise_statistics
 from chanas.prescheduler.reference import (
-    Array,
     ReferenceCase,
     block_case,
     case_seed,
@@ -28,10 +28,10 @@ from .cases import NANO, NUM_CLASSES, workloads
 BLOCKS = NANO.all_blocks(NUM_CLASSES)
 
 
-def by_formula(workload: Workload, case: ReferenceCase, lanes: int) -> Array:
+def by_formula(workload: Workload, case: ReferenceCase, lanes: int) -> Any:
     """float64[C, H, W]: the operator computed in numpy from its packed arguments."""
     size, out, k, stride = workload.input_size, workload.output_size, workload.kernel_size, workload.stride
-    rest = [a.astype(np.float64) for a in case.arguments]
+    rest: list[Any] = [a.astype(np.float64) for a in case.arguments]
     x = rest.pop(0)
     if workload.op != "conv":
         x = unpack_channels(x, workload.in_channels)

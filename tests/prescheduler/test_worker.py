@@ -104,7 +104,9 @@ def test_a_hopeless_candidate_is_timed_once(workbench: Workbench, library: Path,
     assert result["seconds"] > 1e-12
 
 
-@pytest.mark.parametrize("arguments", [{"cold_bytes": 100_000}, {"code_copies": 5}, {"cold_bytes": 50_000, "code_copies": 3}])
+@pytest.mark.parametrize(
+    "arguments", [{"cold_bytes": 100_000}, {"code_copies": 5}, {"cold_bytes": 50_000, "code_copies": 3}]
+)
 def test_copies_of_weights_and_code_are_removed_and_change_no_result(
     workbench: Workbench, library: Path, case: ReferenceCase, arguments: dict[str, int]
 ) -> None:
@@ -123,7 +125,9 @@ def test_the_spread_is_the_interquartile_range(samples: list[float], expected: f
 
 # ---- the process ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["build", "measure"])
-def test_workers_do_without_torch(pool: WorkerPool, workbench: Workbench, library: Path, case, kind: str) -> None:
+def test_workers_do_without_torch(
+    pool: WorkerPool, workbench: Workbench, library: Path, case: ReferenceCase, kind: str
+) -> None:
     assert "seconds" in measure(workbench, library, case).result
     pid = getattr(pool, kind)("ping", {}, 60.0).result().result["pid"]
     mapped = Path(f"/proc/{pid}/maps").read_text()

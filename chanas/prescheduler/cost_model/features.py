@@ -27,8 +27,10 @@ def _point_features(space: ScheduleSpace, named: Named, target: HardwareTarget) 
     workload, lanes = space.workload, target.vector_lanes
     pixels, kernel = workload.output_size**2, workload.kernel_size
     depth = 1 if workload.op in ("depthwise", "pool") else workload.in_channels
-    rows = named.get("split_m", (1, 1))[-1] if workload.op == "pointwise" else (
-        named.get("split_h", (1, 1))[-1] * named.get("split_w", (1, 1))[-1]
+    rows = (
+        named.get("split_m", (1, 1))[-1]
+        if workload.op == "pointwise"
+        else (named.get("split_h", (1, 1))[-1] * named.get("split_w", (1, 1))[-1])
     )
     columns = named.get("split_n", named.get("split_c", (1, 1)))[-1]
     accumulators = rows * columns

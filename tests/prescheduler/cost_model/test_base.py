@@ -28,9 +28,7 @@ def sample(space: ScheduleSpace, num: int, seed: int = 0) -> list[Point]:
 
 def measured(space: ScheduleSpace, num: int, seed: int = 0) -> list[TuningRecord]:
     """Records that follow no rule, so that there is nothing to be learnt by chance."""
-    return [
-        TuningRecord(p, float(synthetic_seconds({"point": json.dumps(p)})), 1e-9) for p in sample(space, num, seed)
-    ]
+    return [TuningRecord(p, float(synthetic_seconds({"point": json.dumps(p)})), 1e-9) for p in sample(space, num, seed)]
 
 
 def failed(space: ScheduleSpace, num: int, seed: int = 1) -> list[TuningRecord]:

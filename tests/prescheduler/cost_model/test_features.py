@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chanas.prescheduler.cost_model.features import features
 from chanas.prescheduler.space import schedule_space
-from chanas.prescheduler.workload import Workload
+from chanas.prescheduler.workload import Operator, Workload
 from chanas.target import HardwareTarget
 
 from ..cases import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
@@ -31,7 +31,7 @@ def test_features_are_finite_and_as_many_for_every_workload(
 
 
 @pytest.mark.parametrize("op", OPERATORS)
-def test_features_tell_the_points_of_a_space_apart(op: str, rng: np.random.Generator) -> None:
-    space = schedule_space(random_workload(op, rng), device(num_threads=2))  # type: ignore[arg-type]
+def test_features_tell_the_points_of_a_space_apart(op: Operator, rng: np.random.Generator) -> None:
+    space = schedule_space(random_workload(op, rng), device(num_threads=2))
     points = space.sample(200, rng)
     assert len(np.unique(features(space, points, device(num_threads=2)), axis=0)) == len(points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ SIMILAR = schedule_space(Workload("pointwise", 12, 64, 128, epilogue="hswish"), 
 
 def measured(space: ScheduleSpace, num: int, seed: int, noise: float) -> list[TuningRecord]:
     rng = np.random.default_rng(seed)
-    return [TuningRecord(p, landscape_seconds(space, p) * math.exp(noise * rng.normal())) for p in space.sample(num, rng)]
+    return [
+        TuningRecord(p, landscape_seconds(space, p) * math.exp(noise * rng.normal())) for p in space.sample(num, rng)
+    ]
 
 
 def tau(model_name: str, told: list[tuple[ScheduleSpace, int]], asked: ScheduleSpace, noise: float = 0.03) -> float:
@@ -45,6 +48,17 @@ def test_more_records_teach_more() -> None:
 
 def test_what_was_learnt_carries_over_to_another_workload() -> None:
     assert tau("gp", [(SPACE, 60)], SIMILAR) > 0.6
+
+
+def test_only_the_order_within_a_workload_is_learnt() -> None:
+    """Another operator of the same shape that is fifty times slower says the same about what is fast."""
+    slow = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="hswish"), HOST)
+    model = cost_model("gp", HOST, seed=0)
+    model.observe(SPACE, measured(SPACE, 30, seed=1, noise=0.03))
+    model.observe(slow, [replace(r, seconds=50 * (r.seconds or 0.0)) for r in measured(slow, 30, seed=2, noise=0.03)])
+    points = SPACE.sample(150, np.random.default_rng(3))
+    mean, _ = model.predict(SPACE, points)
+    assert kendalltau(mean, [landscape_seconds(SPACE, p) for p in points]).statistic > 0.7
 
 
 def test_records_of_another_workload_help_where_there_are_few() -> None:
