@@ -193,7 +193,7 @@ def main() -> None:
     print("\n" + ", ".join(f"{name} {f.value:.3g}" for name, f in figures.items() if f.value is not None))
     extra: dict[str, Any] = {
         "seed": options.seed,
-        "table": str(options.run) if options.run is not None else f"made here, {num_trials} trials per operator",
+        "table": options.run.name if options.run is not None else f"made here, {num_trials} trials per operator",
         "table_created": lut.header.created,
         "space": space.name,
         "threads": target.num_threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -200,7 +201,8 @@ def demo(
     _print_bundle(result.bundle)
     typer.echo(f"report              {result.report}")
     images = " ".join(str(p) for p in result.images)
-    typer.echo(f"\nClassify images with the compiled network:\n  chanas predict {result.bundle.path} {images}")
+    program = "chanas" if shutil.which("chanas") else sys.argv[0]
+    typer.echo(f"\nClassify images with the compiled network:\n  {program} predict {result.bundle.path} {images}")
 
 
 def _print_bundle(bundle: CoDesign) -> None:
