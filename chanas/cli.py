@@ -17,6 +17,8 @@ from chanas.units import format_count, format_latency, parse_latency_s
 if TYPE_CHECKING:
     from chanas.codesign import CoDesign
 
+_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
 app = typer.Typer(
     name="chanas",
     help="Searches for the network architecture and the compiled program of an image task together, on your device, "
@@ -228,12 +230,15 @@ def main() -> None:
     """Run the command line: an expected error is one line and exit code 1, Ctrl-C is 130."""
     debug = "--debug" in sys.argv
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0  # typer turns Ctrl-C into this code
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         typer.echo("\nchanas: interrupted; what was measured or saved is kept, the same command goes on", err=True)
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
     except ChanasError as error:
         if debug:
             raise
