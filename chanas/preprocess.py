@@ -16,7 +16,7 @@ from chanas.errors import ConfigError, DataError
 
 MAX_ASPECT = 1000  # longer against shorter side; beyond it a 224-pixel short side would take over 100 MB
 # What Pillow's decoders raise at damaged files; the decompression bomb is a plain Exception of its own.
-_DECODING_ERRORS = (
+DECODING_ERRORS = (
     UnidentifiedImageError,
     Image.DecompressionBombError,
     OSError,
@@ -108,7 +108,7 @@ def open_rgb(path: Path, convert: bool = False) -> Image.Image:
             image = file.copy()
     except FileNotFoundError:
         raise DataError(f"image {path} does not exist") from None
-    except _DECODING_ERRORS as error:
+    except DECODING_ERRORS as error:
         raise DataError(f"{path} is not an image that can be read ({error}); replace or remove it") from error
     if image.mode == "RGB":
         return image

@@ -26,7 +26,8 @@ class RunDirectory:
 
     @property
     def supernet(self) -> Path:
-        """Folder of the supernet: `checkpoint.safetensors`, `checkpoint.json`, `splits.json`, `metrics.jsonl`."""
+        """Folder of the supernet: `checkpoint.safetensors`, `checkpoint.json`, `checkpoints/`, `splits.json`,
+        `metrics.jsonl`."""
         return self.root / "supernet"
 
     @property
@@ -39,6 +40,10 @@ class RunDirectory:
 
     def lut(self, target_name: str) -> Path:
         return self.luts / f"{target_name}.json"
+
+    def finetuned(self, key: str, from_scratch: bool) -> RunDirectory:
+        """Where one architecture that is trained on its own has its checkpoint, splits and metrics."""
+        return RunDirectory(self.root / "finetuned" / key / ("from-scratch" if from_scratch else "inherited"))
 
     @property
     def search(self) -> Path:

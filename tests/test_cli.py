@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from chanas import pipeline
+from chanas.arch import SearchSpace
+from chanas.cli import app
+from chanas.run import DEFAULT_RUN, RunDirectory
+from chanas.supernet.judge import Judged, Spread
 
 
 def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -29,6 +39,7 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("prescheduler", "--space", "moon"), "unknown search space 'moon'"),
         (("predict", "bundle", "image.png"), "bundle bundle does not exist"),
         (("report", "--run", "nowhere"), "run directory nowhere does not exist"),
+        (("eval", "nowhere", "--architecture", "largest"), "run `chanas train-supernet` first"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing_behind(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
@@ -43,6 +54,46 @@ def test_an_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
     done = _chanas("search", "--latncy", "2ms", cwd=tmp_path)
     assert done.returncode == 2
     assert "--latncy" in done.stderr
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch, tiny_space: SearchSpace) -> dict[str, Any]:
+    """What `pipeline.evaluate` was asked by `chanas eval`; it answers with one architecture and one drawn one."""
+    asked: dict[str, Any] = {}
+
+    def evaluate(run: RunDirectory, architectures: Sequence[str], **options: Any) -> Iterator[Judged | Spread]:
+        asked.update(run=run, architectures=tuple(architectures), **options)
+        counts = {"step": 600, "num_macs": 1_230_000, "num_params": 45_600, "split": "holdout"}
+        first = Judged(tiny_space.largest, "largest", **counts, num_images=263, num_correct=81)
+        second = Judged(tiny_space.smallest, "random:1", **counts, num_images=263, num_correct=0)
+        yield from (first, second, Spread.of([second]))
+
+    monkeypatch.setattr(pipeline, "evaluate", evaluate)
+    return asked
+
+
+def test_eval_prints_a_row_for_each_architecture(evaluated: dict[str, Any], tiny_space: SearchSpace) -> None:
+    done = CliRunner().invoke(app, ["eval", "here", "--architecture", "largest", "--architecture", "random:1"])
+    assert done.output.splitlines() == [
+        "263 images of holdout, supernet after 600 steps",
+        "accuracy      95 % interval    MACs params  architecture",
+        f"  30.80%   25.53% –  36.62%   1.23M  45.6k  {tiny_space.largest.key} (largest)",
+        f"   0.00%    0.00% –   1.44%   1.23M  45.6k  {tiny_space.smallest.key}",
+        "   0.00%  mean of random:1, sd -, min 0.00%, max 0.00%",
+    ]
+    assert evaluated["run"] == RunDirectory(Path("here"))
+    assert evaluated["architectures"] == ("largest", "random:1")
+    assert (evaluated["split"], evaluated["seed"], evaluated["device"]) == ("holdout", 0, "cpu")
+
+
+def test_eval_prints_lines_of_json(evaluated: dict[str, Any], tiny_space: SearchSpace) -> None:
+    done = CliRunner().invoke(app, ["eval", "--json", "--split", "test"])
+    first, _, spread = (json.loads(line) for line in done.output.splitlines())
+    assert (first["architecture"], first["num_correct"]) == (tiny_space.largest.key, 81)
+    assert spread["request"] == "random:1"
+    assert evaluated["run"] == RunDirectory(DEFAULT_RUN)
+    assert evaluated["architectures"] == ("largest", "smallest")
+    assert (evaluated["split"], evaluated["progress"]) == ("test", False)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX here")

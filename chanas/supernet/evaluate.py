@@ -17,6 +17,7 @@ from chanas.run import RunDirectory, file_digest
 from chanas.supernet.calibrate import num_correct, recalibrate
 from chanas.supernet.checkpoint import checkpoint_path, read_checkpoint, splits_path
 from chanas.supernet.data import ImageData, load_data
+from chanas.supernet.distributed import World
 from chanas.supernet.network import Supernet
 from chanas.supernet.phases import TrainConfig
 from chanas.supernet.sources import IntArray
@@ -32,13 +33,24 @@ class EvaluationImages:
         self.data, self.device = data, device
         self._cache: dict[tuple[str, int, int | None], list[tuple[Tensor, Tensor]]] = {}
 
-    def batches(self, split: str, resolution: int, max_images: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """float[n, 3, R, R] in channels-last layout with labels int64[n], n <= MAX_BATCH, sizes as equal as can be."""
+    def batches(
+        self, split: str, resolution: int, max_images: int | None = None, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """float[n, 3, R, R] in channels-last layout with labels int64[n], n <= MAX_BATCH, sizes as equal as can be.
+
+        Args:
+            split: where the images are from.
+            resolution: R.
+            max_images: only the first ones of the split.
+            shard: (i, k): of these, every k-th from the i-th on; always the same one for a split.
+        """
         key = (split, resolution, max_images)
         if key in self._cache:
             yield from self._cache[key]
             return
-        indices = self.data.indices(split, max_images)
+        indices = self.data.indices(split, max_images)[shard[0] :: shard[1]]
+        if not len(indices):
+            return
         keep = len(indices) * 12 * resolution**2 <= MAX_CACHE_BYTES
         kept: list[tuple[Tensor, Tensor]] = []
         for part in np.array_split(indices, -(-len(indices) // MAX_BATCH)):
@@ -49,7 +61,15 @@ class EvaluationImages:
                 kept.append(kept_batch)
             yield kept_batch
         if keep:
-            self._cache[key] = kept
+            self._keep(key, kept)
+
+    def _keep(self, key: tuple[str, int, int | None], batches: list[tuple[Tensor, Tensor]]) -> None:
+        """The batches, at the cost of those that were kept first when the memory for all is used up."""
+        self._cache[key] = batches
+        sizes = {k: sum(x.nbytes for x, _ in kept) for k, kept in self._cache.items()}
+        while sum(sizes.values()) > MAX_CACHE_BYTES and len(sizes) > 1:
+            oldest = next(iter(sizes))
+            del sizes[oldest], self._cache[oldest]
 
 
 def calibrated_subnet(
@@ -62,13 +82,19 @@ def calibrated_subnet(
 
 
 def top1(
-    network: StaticNetwork, resolution: int, images: EvaluationImages, split: str, max_images: int | None
+    network: StaticNetwork,
+    resolution: int,
+    images: EvaluationImages,
+    split: str,
+    max_images: int | None,
+    world: World = World(),  # noqa: B008 (frozen)
 ) -> float:
-    """Share in [0, 1] of images of `split` whose class gets the largest logit."""
+    """Share in [0, 1] of images of `split` whose class gets the largest logit; each rank takes its part of them."""
     correct = total = 0
-    for x_nchw, labels in images.batches(split, resolution, max_images):
+    for x_nchw, labels in images.batches(split, resolution, max_images, (world.rank, world.size)):
         correct += num_correct(network, x_nchw, labels)
         total += len(labels)
+    correct, total = world.sum(correct, total, device=images.device)
     return correct / total
 
 
@@ -78,7 +104,9 @@ class SupernetEvaluator:
     def __init__(
         self, supernet: Supernet, data: ImageData, config: TrainConfig, digest: str, finished: bool, step: int
     ) -> None:
-        self._supernet, self._config = supernet, config
+        self._supernet = supernet
+        self.config = config
+        """What it was trained with."""
         self._images = EvaluationImages(data, next(supernet.parameters()).device)
         self.data = data
         self.digest = digest
@@ -106,8 +134,10 @@ class SupernetEvaluator:
                 f"{splits_path(run)} is not the one of the checkpoint beside it; restore it, "
                 "or train again with --overwrite"
             )
-        supernet = Supernet(space, header["num_classes"])
-        load_weights(supernet, checkpoint.part("supernet"))
+        key = header.get("architecture")
+        only = None if key is None else Architecture.from_key(key)
+        supernet = Supernet(space, header["num_classes"], only)
+        load_weights(supernet, checkpoint.part("ema") or checkpoint.part("supernet"))
         supernet.eval().requires_grad_(False).to(device)
         digest = file_digest(checkpoint_path(run))
         return cls(supernet, data, config, digest, bool(header["done"]), int(header["step"]))
@@ -134,7 +164,7 @@ class SupernetEvaluator:
         Raises:
             ArchitectureError: it is not in the space.
         """
-        return calibrated_subnet(self._supernet, architecture, self._images, self._config.recalibration_images)
+        return calibrated_subnet(self._supernet, architecture, self._images, self.config.recalibration_images)
 
     def top1(self, architecture: Architecture, split: str = "holdout", max_images: int | None = None) -> float:
         """Accuracy in [0, 1] of the extracted sub-network on a split, or on its first `max_images` images.

@@ -10,12 +10,15 @@ from types import FrameType, TracebackType
 class DeferredSignals:
     """Inside `with`, the first SIGINT or SIGTERM is only noted in `received`; a second one acts at once.
 
+    With `once`, later ones do nothing: a launcher passes on what its processes got already.
+
     Signals can only be handled in the main thread; elsewhere this does nothing.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def __init__(self, once: bool = False) -> None:
+        self._once = once
         self.received: signal.Signals | None = None
         self._old: dict[signal.Signals, object] = {}
 
@@ -31,15 +34,21 @@ class DeferredSignals:
         self._restore()
 
     def raise_received(self) -> None:
-        """What the noted signal stands for: KeyboardInterrupt for SIGINT, a clean exit for SIGTERM (preemption)."""
-        if self.received is signal.SIGINT:
+        """What the noted signal stands for, if there is one."""
+        if self.received is not None:
+            self.raise_signal(self.received)
+
+    @staticmethod
+    def raise_signal(received: signal.Signals) -> None:
+        """KeyboardInterrupt for SIGINT, a clean exit for SIGTERM (preemption)."""
+        if received is signal.SIGINT:
             raise KeyboardInterrupt
-        if self.received is signal.SIGTERM:
-            raise SystemExit(0)
+        raise SystemExit(0)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = signal.Signals(number)
-        self._restore()
+        self.received = self.received or signal.Signals(number)
+        if not self._once:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._old.items():

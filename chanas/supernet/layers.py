@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from chanas.errors import ConfigError
 from chanas.network import BN_EPSILON
+from chanas.supernet.distributed import World, sync_batch_norm
 
 BN_MOMENTUM = 0.1
 
@@ -69,6 +70,11 @@ class ElasticDepthwiseConv2d(nn.Module):
             weight = F.linear(centre, self.transforms[f"{large}to{small}"]).view(channels, 1, small, small)
         return weight
 
+    def active_transforms(self, kernel_size: int) -> list[nn.Parameter]:
+        """The matrices that lead to a kernel size."""
+        pairs = itertools.pairwise(self.kernel_sizes)
+        return [self.transforms[f"{large}to{small}"] for small, large in pairs if large > kernel_size]
+
     def forward(self, x_nchw: Tensor, kernel_size: int) -> Tensor:
         channels = x_nchw.shape[1]
         weight = self.active_weight(channels, kernel_size)
@@ -91,19 +97,15 @@ class ElasticBatchNorm2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
+        self.world = World()
+        """The ranks whose images are normalised together in training."""
 
     def forward(self, x_nchw: Tensor) -> Tensor:
         c = x_nchw.shape[1]
-        return F.batch_norm(
-            x_nchw,
-            self.running_mean[:c],
-            self.running_var[:c],
-            self.weight[:c],
-            self.bias[:c],
-            self.training,
-            BN_MOMENTUM,
-            BN_EPSILON,
-        )
+        mean, var, weight, bias = self.running_mean[:c], self.running_var[:c], self.weight[:c], self.bias[:c]
+        if self.training and self.world.size > 1:
+            return sync_batch_norm(x_nchw, mean, var, weight, bias, BN_MOMENTUM, BN_EPSILON, self.world)
+        return F.batch_norm(x_nchw, mean, var, weight, bias, self.training, BN_MOMENTUM, BN_EPSILON)
 
     def copy_into(self, bn: nn.BatchNorm2d) -> None:
         """Scale, shift and running statistics of the leading channels into a static layer."""

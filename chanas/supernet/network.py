@@ -6,13 +6,18 @@ Shapes: float[N, 3, R, R] images in, float[N, num_classes] logits out. The modul
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from chanas.arch import Activation, Architecture, BlockConfig, SearchSpace
+from chanas.errors import ArchitectureError
 from chanas.network import Classifier, ConvBN, Head, MBConv, StaticNetwork, Stem, activation_module
+from chanas.supernet.distributed import World
 from chanas.supernet.layers import (
     ElasticBatchNorm2d,
     ElasticConv2d,
@@ -182,41 +187,86 @@ class Supernet(nn.Module):
     """All architectures of `space` in one set of weights; the largest one is active at first.
 
     A sub-network's channels are the leading ones, its blocks the first of each stage (Cai et al., ICLR 2020).
+    With `only`, the network is that one architecture and no larger: what is left to train when one was chosen.
     """
 
-    def __init__(self, space: SearchSpace, num_classes: int) -> None:
+    def __init__(self, space: SearchSpace, num_classes: int, only: Architecture | None = None) -> None:
         super().__init__()
-        self.space, self.num_classes = space, num_classes
-        blocks = space.largest.blocks(space, num_classes)
-        body, depth = blocks[2:-2], space.max_depth
+        self.space, self.num_classes, self.only = space, num_classes, only
+        largest = only or space.largest
+        blocks = largest.blocks(space, num_classes)
+        body = iter(blocks[2:-2])
         self.stem = ElasticStem(blocks[0])
         self.first = ElasticMBConv(blocks[1], (blocks[1].kernel_size,))
         self.stages = nn.ModuleList(
-            nn.ModuleList(ElasticMBConv(b, space.kernel_sizes) for b in body[start : start + depth])
-            for start in range(0, len(body), depth)
+            nn.ModuleList(
+                ElasticMBConv(b, space.kernel_sizes if only is None else (b.kernel_size,))
+                for b in itertools.islice(body, depth)
+            )
+            for depth in largest.depths
         )
         self.head = ElasticHead(blocks[-2])
         self.classifier = ElasticClassifier(blocks[-1])
-        self.set_active_subnet(space.largest)
+        self.activation_checkpointing = False
+        """Keep only what goes in and out of a block for the backward pass, and compute the rest again then."""
+        self._compiled: Callable[[Tensor], Tensor] | None = None
+        self.set_active_subnet(largest)
 
-    def set_active_subnet(self, architecture: Architecture) -> None:
+    def set_active_subnet(self, architecture: Architecture, recurs: bool = False) -> None:
         """Make `architecture` what `forward` runs.
 
+        Args:
+            architecture: of this space.
+            recurs: it comes back at many steps, so that `compile_recurring` may compile it.
+
         Raises:
-            ArchitectureError: it is not in the space.
+            ArchitectureError: it is not in the space, or this is another `only` one.
         """
+        self._check(architecture)
         self._blocks = architecture.blocks(self.space, self.num_classes)
-        self._architecture = architecture
+        self._architecture, self._recurs = architecture, recurs
 
     def get_active_subnet(self) -> Architecture:
         """The architecture that `forward` runs."""
         return self._architecture
 
+    def compile_recurring(self) -> None:
+        """Run sub-networks that recur through torch.compile, one program for each and each resolution.
+
+        Random ones come once, and a program takes longer to compile than thousands of steps take to run.
+        """
+        self._compiled = torch.compile(self._run, dynamic=False)
+
     def forward(self, x_nchw: Tensor) -> Tensor:
-        out = x_nchw
+        return (self._compiled if self._compiled is not None and self._recurs else self._run)(x_nchw)
+
+    def _run(self, x_nchw: Tensor) -> Tensor:
+        out, saves = x_nchw, self.activation_checkpointing and torch.is_grad_enabled()
         for module, block in zip(self._path(self._architecture), self._blocks, strict=True):
-            out = module(out, block)
+            out = checkpoint(module, out, block, use_reentrant=False) if saves else module(out, block)
         return out
+
+    def active_parameters(self) -> list[nn.Parameter]:
+        """The parameters of which the active sub-network uses at least a part."""
+        found: list[nn.Parameter] = []
+        for module, block in zip(self._path(self._architecture), self._blocks, strict=True):
+            if not isinstance(module, ElasticMBConv):
+                found += cast(nn.Module, module).parameters()
+                continue
+            conv = module.depthwise.conv
+            skipped = {id(p) for p in conv.transforms.values()} - {
+                id(p) for p in conv.active_transforms(block.kernel_size)
+            }
+            if module.expand is not None and not block.has_expand:
+                skipped |= {id(p) for p in module.expand.parameters()}
+            found += (p for p in module.parameters() if id(p) not in skipped)
+        return found
+
+    def synchronise(self, world: World) -> None:
+        """Take BN statistics over the images of all ranks from now on."""
+        for module in self.modules():
+            if isinstance(module, ElasticBatchNorm2d):
+                module.world = world
 
     def extract(self, architecture: Architecture) -> StaticNetwork:
         """A static copy of one sub-network with the weights it has here, in the mode (train or eval) of the supernet.
@@ -224,13 +274,22 @@ class Supernet(nn.Module):
         Its BN statistics are the supernet's shared ones; recalibrate them before the network is judged.
 
         Raises:
-            ArchitectureError: it is not in the space.
+            ArchitectureError: it is not in the space, or this is another `only` one.
         """
+        self._check(architecture)
         static = StaticNetwork(architecture.blocks(self.space, self.num_classes))
         with torch.no_grad():
             for module, target in zip(self._path(architecture), static.blocks, strict=True):
                 module.copy_into(target)
         return static.to(self.stem.conv.conv.weight.device).train(self.training)
+
+    @torch.no_grad()
+    def inherit(self, static: StaticNetwork) -> None:
+        """Take over the weights and BN statistics of a static network of the same `only` architecture."""
+        assert self.only is not None
+        for module, source in zip(self._path(self.only), static.blocks, strict=True):
+            state = {k: v for k, v in source.state_dict().items() if not k.endswith("num_batches_tracked")}
+            cast(nn.Module, module).load_state_dict(state)  # the elastic modules mirror the static ones name by name
 
     def sort_channels(self) -> None:
         """Order every block's mid channels by importance, so that a smaller expand ratio keeps the best of them.
@@ -240,6 +299,10 @@ class Supernet(nn.Module):
         for stage in self.stages:
             for block in cast(nn.ModuleList, stage):
                 cast(ElasticMBConv, block).sort_channels()
+
+    def _check(self, architecture: Architecture) -> None:
+        if self.only is not None and architecture != self.only:
+            raise ArchitectureError(f"this network is {self.only.key} alone, not {architecture.key}")
 
     def _path(self, architecture: Architecture) -> list[_ElasticBlock]:
         """The modules that `architecture` uses, in order of execution."""

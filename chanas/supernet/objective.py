@@ -10,8 +10,10 @@ labels on the train images (Hinton et al., 2015, at temperature 1; once-for-all,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
@@ -51,15 +53,21 @@ class LossTerms:
     gap: Tensor | None
     distillation: Tensor | None
 
-    def to_floats(self) -> dict[str, float | None]:
-        """For the log. `generalization_gap` is signed: L_val − L_train."""
-        train, gap = self.train.item(), None if self.gap is None else self.gap.item()
+    def stacked(self) -> Tensor:
+        """float32[4]: total, train, gap, distillation, with 0 for what was not computed; detached."""
+        zero = self.train.new_zeros(())
+        parts = (self.total, self.train, self.gap, self.distillation)
+        return torch.stack([zero if part is None else part.detach() for part in parts]).float()
+
+    def to_floats(self, stacked: Sequence[float]) -> dict[str, float | None]:
+        """For the log, from the numbers of `stacked`. `generalization_gap` is signed: L_val − L_train."""
+        total, train, gap, distillation = stacked
         return {
-            "loss": self.total.item(),
+            "loss": total,
             "train_loss": train,
-            "gap_loss": gap,
-            "generalization_gap": None if gap is None else gap - train,
-            "distillation": None if self.distillation is None else self.distillation.item(),
+            "gap_loss": None if self.gap is None else gap,
+            "generalization_gap": None if self.gap is None else gap - train,
+            "distillation": None if self.distillation is None else distillation,
         }
 
 
@@ -75,20 +83,26 @@ def objective(
     gap_labels: Tensor | None,
     teacher_logits: Tensor | None,
     config: ObjectiveConfig,
+    mean: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> LossTerms:
     """The terms above for one sub-network.
+
+    Where several processes share a batch, each computes its own part's losses, but which way |L_val − L_train| points
+    is decided by the whole batch: then the mean of the processes' gradients is the gradient of the whole batch's loss.
 
     Args:
         train_logits: float[N, classes]; train_labels: int64[N].
         gap_logits: float[M, classes] of the same sub-network, or None to leave the gap term out; gap_labels: int64[M].
         teacher_logits: float[N, classes] of the largest network on the train images, or None for no distillation.
         config: the weights.
+        mean: the mean of a tensor over all processes.
     """
     train = F.cross_entropy(train_logits, train_labels, label_smoothing=config.label_smoothing)
     total, gap, distillation = train, None, None
     if gap_logits is not None and gap_labels is not None and config.gap_weight > 0:
         gap = F.cross_entropy(gap_logits, gap_labels, label_smoothing=config.label_smoothing)
-        total = total + config.gap_weight * (gap - train).abs()
+        difference = gap - train
+        total = total + config.gap_weight * mean(difference.detach()).sign() * difference
     if teacher_logits is not None and config.distillation_weight > 0:
         distillation = soft_cross_entropy(train_logits, teacher_logits)
         total = total + config.distillation_weight * distillation

@@ -32,7 +32,8 @@ _RESOLUTION_STREAM, _SUBNET_STREAM = 21, 22  # keep the random streams of one se
 
 IntChoices = Literal["all"] | tuple[int, ...] | None
 FloatChoices = Literal["all"] | tuple[float, ...] | None
-SizeClass = Literal["largest", "smallest", "random"]
+SizeClass = Literal["largest", "smallest", "random", "only"]
+Precision = Literal["f32", "bf16", "f16"]
 
 
 class PhaseConfig(BaseModel):
@@ -105,18 +106,55 @@ class TrainConfig(BaseModel):
     strategy: Literal["progressive", "sandwich"] = "sandwich"
     phases: tuple[PhaseConfig, ...] = Field(min_length=1)
     batch_size: int = Field(default=64, ge=2)
-    gap_batch_size: int = Field(default=32, ge=2)
+    """Train images of a step, over all processes together."""
+    gap_batch_size: int = Field(default=32, ge=1)
+    """Gap images of a step, likewise."""
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     seed: int = Field(default=0, ge=0)
     recalibration_images: int = Field(default=2000, ge=2)
     """Training images for the BN statistics of an evaluated sub-network (once-for-all: 2,000)."""
     checkpoint_every: int = Field(default=500, ge=1)
+    """Steps between checkpoints."""
+    checkpoint_minutes: float | None = Field(default=None, gt=0)
+    """Minutes after which there is a checkpoint anyway."""
+    keep_checkpoints: int = Field(default=3, ge=1)
+    """The last ones that are kept beside the newest."""
     evaluate_every: int = Field(default=500, ge=1)
     log_every: int = Field(default=10, ge=1)
     device: Literal["cpu", "cuda"] = "cpu"
+    precision: Precision = "f32"
+    """Of forward and backward passes (mixed precision: weights and sums stay f32); f16 scales the loss."""
+    channels_last: bool = True
+    num_micro_batches: int = Field(default=1, ge=1)
+    """Parts that a process's images are computed in, one after another, to need less memory (gradient accumulation)."""
+    activation_checkpointing: bool = False
+    """Keep activations at block ends alone and compute the others twice: less memory, more time."""
+    compile: bool = False
+    """Run what recurs at every step (the largest, the smallest, the teacher) through torch.compile."""
+    sync_batch_norm: bool = True
+    """BN statistics over the images of all processes."""
+    ema_decay: float | None = Field(default=None, gt=0, lt=1)
+    """Evaluate and hand on an exponential moving average of the weights."""
     num_threads: int | None = Field(default=None, ge=1)
     """Threads of PyTorch; by default one or all, whichever is faster when training starts (resuming keeps it)."""
+
+    def check_batch(self, world_size: int) -> None:
+        """Whether a step's images can be shared by the processes and their micro-batches.
+
+        Raises:
+            ConfigError: they can't, or a part would be too small for BN.
+        """
+        parts = world_size * self.num_micro_batches
+        where = f"{world_size} process(es) x {self.num_micro_batches} micro-batch(es)"
+        loader = self.loader
+        for name, size in (("batch_size", self.batch_size), ("gap_batch_size", loader.gap_batch_size)):
+            if size % parts:
+                raise ConfigError(f"{name} {size} cannot be shared equally by {where}; make it a multiple of {parts}")
+        if self.batch_size // parts < 2:
+            raise ConfigError(
+                f"batch_size {self.batch_size} leaves 1 image to each of {where}, and BN needs at least 2; enlarge it"
+            )
 
     @property
     def loader(self) -> LoaderConfig:
@@ -182,9 +220,15 @@ class StepPlan:
 class Schedule:
     """The plan of every step, each a pure function of (config, seed, step)."""
 
-    def __init__(self, config: TrainConfig, space: SearchSpace, num_train: int) -> None:
-        """Raises ConfigError when a phase names a choice that `space` lacks; `num_train` counts images of an epoch."""
-        self.config = config
+    def __init__(
+        self, config: TrainConfig, space: SearchSpace, num_train: int, only: Architecture | None = None
+    ) -> None:
+        """`num_train` counts the images of an epoch; with `only`, every step trains that architecture alone.
+
+        Raises:
+            ConfigError: a phase names a choice that `space` lacks, or is all warmup.
+        """
+        self.config, self._only = config, only
         self.spaces = [phase.restrict(space) for phase in config.phases]
         self._steps_per_epoch = num_train / config.batch_size
         lengths = [phase.steps or self._to_steps(phase.epochs or 0) for phase in config.phases]
@@ -202,7 +246,8 @@ class Schedule:
         phase = next(i for i, end in enumerate(self.starts[1:]) if step < end)
         begin = self.starts[phase]
         ratios = [space.expand_ratios for space in self.spaces[: phase + 1]]
-        resolution = int(self._rng(_RESOLUTION_STREAM, step).choice(self.spaces[phase].resolutions))
+        choices = self.spaces[phase].resolutions if self._only is None else (self._only.resolution,)
+        resolution = int(self._rng(_RESOLUTION_STREAM, step).choice(choices))
         return StepPlan(
             step=step,
             phase=phase,
@@ -219,6 +264,8 @@ class Schedule:
         return (self.plan(step) for step in range(start, self.num_steps))
 
     def _subnets(self, phase: int, step: int, resolution: int) -> tuple[tuple[SizeClass, Architecture], ...]:
+        if self._only is not None:
+            return (("only", self._only),)
         space = _at_resolution(self.spaces[phase], resolution)
         if space.largest == space.smallest:
             return (("largest", space.largest),)

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from chanas.arch import SearchSpace
+from pathlib import Path
+from typing import Any
+
+from chanas.arch import Architecture, SearchSpace
 from chanas.errors import CheckpointError
 from chanas.run import RunDirectory
-from chanas.supernet.checkpoint import checkpoint_path, read_header
+from chanas.supernet.checkpoint import Checkpoint, checkpoint_path, newest_whole, read_header
 from chanas.supernet.phases import TrainConfig
 
-# config keys that may change when a run is resumed: they don't change what is computed
-_FREE_KEYS = frozenset({"checkpoint_every", "evaluate_every", "log_every"})
+# config keys that may change when a run is resumed: how it is computed and recorded, not what is computed (but for
+# rounding, and the number of images that BN sees at once)
+_FREE_KEYS = frozenset(
+    {
+        "checkpoint_every",
+        "checkpoint_minutes",
+        "keep_checkpoints",
+        "evaluate_every",
+        "log_every",
+        "num_micro_batches",
+        "activation_checkpointing",
+        "channels_last",
+        "compile",
+        "device",
+    }
+)
+
+
+def resumable(run: RunDirectory) -> tuple[Checkpoint, Path]:
+    """The newest whole checkpoint in `run`, and which file it is.
+
+    Raises:
+        CheckpointError: there is none, or all are damaged.
+    """
+    if not checkpoint_path(run).exists():
+        raise CheckpointError(f"nothing to resume: {checkpoint_path(run)} does not exist; start without --resume")
+    return newest_whole(run)
 
 
 def stored_setup(run: RunDirectory) -> tuple[SearchSpace, TrainConfig]:
@@ -18,9 +46,7 @@ def stored_setup(run: RunDirectory) -> tuple[SearchSpace, TrainConfig]:
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    header = read_header(run)
-    if header is None:
-        raise CheckpointError(f"nothing to resume: {checkpoint_path(run)} does not exist; start without --resume")
+    header = resumable(run)[0].header
     return SearchSpace.from_json(header["space"]), TrainConfig.from_json(header["config"], "checkpoint config")
 
 
@@ -40,21 +66,29 @@ def refuse_existing(run: RunDirectory) -> None:
     )
 
 
-def check_resumable(run: RunDirectory, space: SearchSpace, config: TrainConfig) -> None:
-    """Whether the checkpoint in `run` is one of this space and config.
+def check_resumable(
+    header: dict[str, Any], path: Path, space: SearchSpace, config: TrainConfig, only: Architecture | None
+) -> None:
+    """Whether the checkpoint at `path` is one of this space, config and architecture.
 
     Raises:
-        CheckpointError: it isn't, or there is none, or it is damaged.
+        CheckpointError: it isn't.
     """
-    stored_space, stored_config = stored_setup(run)
+    stored_space = SearchSpace.from_json(header["space"])
     if stored_space.digest != space.digest:
         raise CheckpointError(
-            f"checkpoint {checkpoint_path(run)} is of space '{stored_space.name}' ({stored_space.digest}), not of "
+            f"checkpoint {path} is of space '{stored_space.name}' ({stored_space.digest}), not of "
             f"'{space.name}' ({space.digest}); resume with the space it was made with, or train anew with --overwrite"
         )
-    stored, given = stored_config.to_json(), config.to_json()
+    key = None if only is None else only.key
+    if header.get("architecture") != key:
+        raise CheckpointError(
+            f"checkpoint {path} is of {header.get('architecture') or 'a whole supernet'}, not of "
+            f"{key or 'a whole supernet'}; train anew with --overwrite"
+        )
+    stored, given = TrainConfig.from_json(header["config"], "checkpoint config").to_json(), config.to_json()
     if changed := [key for key in sorted(set(given) - _FREE_KEYS) if stored[key] != given[key]]:
         raise CheckpointError(
-            f"checkpoint {checkpoint_path(run)} was made with another {', '.join(changed)}; "
+            f"checkpoint {path} was made with another {', '.join(changed)}; "
             "resume with the config it was made with, or train anew with --overwrite"
         )

@@ -6,27 +6,24 @@
 from __future__ import annotations
 
 import functools
-import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from chanas.errors import DataError, unknown_name
-from chanas.preprocess import open_rgb
+from chanas.preprocess import DECODING_ERRORS
 from chanas.supernet.data_config import DataConfig
+from chanas.supernet.image_folder import content_digest, image_folder, name_and_size_lines
 
 IntArray = npt.NDArray[np.int64]
 
 DIGITS_SIZE = 32
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
-NUM_FULLY_CHECKED = (
-    5_000  # image folders up to this size are decoded once before training starts; larger ones on the way
-)
 
 
 @dataclass(frozen=True)
@@ -92,27 +89,7 @@ class ArraySource:
         return Image.fromarray(self.pixels[index])
 
     def digest(self) -> str:
-        return _digest(self.labels.tobytes(), self.pixels.tobytes())
-
-
-@dataclass(frozen=True)
-class FileSource:
-    """Images in files, decoded when they are asked for."""
-
-    name: str
-    class_names: tuple[str, ...]
-    labels: IntArray
-    paths: tuple[Path, ...]
-    root: Path
-    convert_rgb: bool
-    is_test: npt.NDArray[np.bool_] | None = None
-
-    def image(self, index: int) -> Image.Image:
-        return open_rgb(self.paths[index], self.convert_rgb)
-
-    def digest(self) -> str:
-        lines = (f"{p.relative_to(self.root)} {p.stat().st_size}\n" for p in self.paths)
-        return _digest(*(line.encode() for line in lines))
+        return content_digest((self.labels.tobytes(), self.pixels.tobytes()))
 
 
 @dataclass(frozen=True)
@@ -131,15 +108,33 @@ class TorchvisionSource:
         object.__setattr__(self, "_starts", np.cumsum([0, *(len(part) for part in self.parts)]))
 
     def image(self, index: int) -> Image.Image:
-        part = int(np.searchsorted(self._starts, index, side="right")) - 1
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        part, place = self.parts[number], index - int(self._starts[number])
+        files = _files(part)
+        what = f"image {index if files is None else _path(files[place])} of {self.name}"
         try:
-            image = self.parts[part][index - int(self._starts[part])][0]
-        except OSError as error:
-            raise DataError(f"image {index} of {self.name} cannot be read ({error}); fetch the set again") from error
-        return _rgb(image, f"image {index} of {self.name}", self.convert_rgb)
+            image = part[place][0]
+        except DECODING_ERRORS as error:
+            raise DataError(f"{what} cannot be read ({error}); fetch the set again") from error
+        return _rgb(image, what, self.convert_rgb)
 
     def digest(self) -> str:
-        return _digest(self.name.encode(), self.labels.tobytes())
+        """Of the labels, and of the names and sizes of the files where the set tells them (DataError: one is gone)."""
+        return content_digest((self.name.encode(), self.labels.tobytes(), *map(self._part_digest, self.parts)))
+
+    def _part_digest(self, part: Any) -> bytes:
+        files = _files(part)
+        if files is None:
+            return f"{len(part)}\n".encode()
+        paths = [_path(entry) for entry in files]
+        try:
+            sizes = [os.stat(path).st_size for path in paths]
+        except OSError as error:
+            raise DataError(
+                f"image {error.filename} of {self.name} cannot be read ({error.strerror}); fetch the set again"
+            ) from error
+        names = (os.path.relpath(path, part.root) for path in paths)
+        return content_digest(name_and_size_lines(names, sizes)).encode()
 
 
 def load_source(config: DataConfig) -> ImageSource:
@@ -151,12 +146,37 @@ def load_source(config: DataConfig) -> ImageSource:
     if config.dataset not in SOURCES:
         raise DataError(unknown_name("data set", config.dataset, SOURCES))
     source = SOURCES[config.dataset](config)
-    if len(source.class_names) < 2:
-        raise DataError(
-            f"data set {source.name} has {len(source.class_names)} class ({', '.join(source.class_names)}); "
-            "classification needs at least 2"
-        )
+    check_classes(source)
     return source
+
+
+def check_classes(source: ImageSource) -> None:
+    """Whether there is something to classify, and an official test part that covers it.
+
+    Raises:
+        DataError: there are fewer than two classes, fewer images than classes, or a class whose images are all in one
+            of the two official parts.
+    """
+    names, num_images = source.class_names, len(source.labels)
+    if len(names) < 2:
+        raise DataError(
+            f"data set {source.name} has {len(names)} class ({', '.join(names)}); classification needs at least 2"
+        )
+    if num_images < len(names):
+        raise DataError(
+            f"data set {source.name} has {num_images} images for {len(names)} classes; every class needs several"
+        )
+    if source.is_test is None:
+        return
+    in_test = np.bincount(source.labels[source.is_test], minlength=len(names)) > 0
+    in_train = np.bincount(source.labels[~source.is_test], minlength=len(names)) > 0
+    if (lonely := np.flatnonzero(in_test != in_train)).size:
+        label = int(lonely[0])
+        there, lacking = ("training", "official test") if in_train[label] else ("official test", "training")
+        raise DataError(
+            f"class '{names[label]}' of data set {source.name} has images in its {there} part, but none in its "
+            f"{lacking} part; complete the set, or take the class out of both"
+        )
 
 
 def _digits(config: DataConfig) -> ImageSource:
@@ -178,45 +198,6 @@ def _digit_pixels() -> tuple[npt.NDArray[np.uint8], IntArray]:
     return pixels, labels
 
 
-def _image_folder(config: DataConfig) -> ImageSource:
-    """`root/class/image`, or the same under `root/train` with an official test split in `root/test` or `root/val`."""
-    root = config.root
-    if root is None:
-        raise DataError("data set imagefolder needs `root`: a folder with one folder of images per class")
-    if not root.is_dir():
-        raise DataError(f"image folder {root} does not exist")
-    train, test = root, next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
-    if test is not None and _folders(root / "train") and _folders(test):
-        train = root / "train"
-    else:
-        test = None
-    class_names = tuple(folder.name for folder in _folders(train))
-    if not class_names:
-        raise DataError(f"image folder {root} holds no class folders; expected {root}/CLASS/IMAGE")
-    paths, labels, flags = [], [], []
-    for part in (train,) if test is None else (train, test):
-        if extra := {folder.name for folder in _folders(part)} - set(class_names):
-            raise DataError(f"{part} has class folder '{min(extra)}' that {train} lacks")
-        for label, class_name in enumerate(class_names):
-            found = sorted(p for p in (part / class_name).rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-            if not found and part is train:
-                raise DataError(
-                    f"class folder {part / class_name} holds no images; "
-                    f"known endings: {', '.join(sorted(IMAGE_SUFFIXES))}"
-                )
-            paths += found
-            labels += [label] * len(found)
-            flags += [part is test] * len(found)
-    is_test = None if test is None else np.array(flags)
-    source = FileSource(
-        f"imagefolder {root}", class_names, np.array(labels), tuple(paths), root, config.convert_rgb, is_test
-    )
-    if len(paths) <= NUM_FULLY_CHECKED:
-        for index in range(len(paths)):
-            source.image(index)
-    return source
-
-
 def _torchvision(config: DataConfig) -> ImageSource:
     """A torchvision classification set that lies under `root`."""
     import torchvision.datasets
@@ -234,7 +215,7 @@ def _torchvision(config: DataConfig) -> ImageSource:
         ) from error
     labels = [_labels(part) for part in parts]
     joined = np.concatenate(labels)
-    class_names = tuple(str(n) for n in getattr(parts[0], "classes", range(int(joined.max()) + 1)))
+    class_names = tuple(str(n) for n in getattr(parts[0], "classes", range(int(joined.max(initial=-1)) + 1)))
     flags = [part is known.test for part in arguments]
     is_test = None if known.test is None else np.repeat(flags, [len(part) for part in labels])
     source = TorchvisionSource(config.dataset, class_names, joined, parts, config.convert_rgb, is_test)
@@ -246,13 +227,21 @@ def _torchvision(config: DataConfig) -> ImageSource:
 
 SOURCES: dict[str, Callable[[DataConfig], ImageSource]] = {
     "digits": _digits,
-    "imagefolder": _image_folder,
+    "imagefolder": image_folder,
     **dict.fromkeys(TORCHVISION_SETS, _torchvision),
 }
 
 
-def _folders(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")) if path.is_dir() else []
+def _files(part: Any) -> Sequence[Any] | None:
+    """The files of a torchvision set, in its order, where it lists them: paths, or tuples of a path and a label."""
+    for name in ("_image_files", "_images", "_samples", "samples"):
+        if (found := getattr(part, name, None)) is not None:
+            return cast(Sequence[Any], found)
+    return None
+
+
+def _path(entry: Any) -> str:
+    return str(entry[0] if isinstance(entry, tuple) else entry)
 
 
 def _labels(part: Any) -> IntArray:
@@ -273,10 +262,3 @@ def _rgb(image: Image.Image, what: str, convert: bool) -> Image.Image:
             f"expected an RGB image of 3 channels, got mode {image.mode} in {what}; set convert_rgb to convert it"
         )
     return image.convert("RGB")
-
-
-def _digest(*chunks: bytes) -> str:
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()[:16]

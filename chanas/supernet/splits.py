@@ -6,6 +6,7 @@ touched once, for the report.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from chanas.errors import CheckpointError, DataError
 from chanas.run import read_json, write_json
@@ -34,7 +36,7 @@ class Splits:
     seed: int
     indices: Mapping[str, IntArray]
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """Hash of the content: which images are in which split."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
@@ -66,8 +68,8 @@ def make_splits(source: ImageSource, fractions: SplitFractions, seed: int) -> Sp
         shares["test"] = fractions.test
     else:
         parts["test"].append(np.flatnonzero(is_test))
-    for label, class_name in enumerate(source.class_names):
-        members = rng.permutation(np.flatnonzero((source.labels == label) & ~is_test))
+    for class_name, images in zip(source.class_names, _by_class(source, is_test), strict=True):
+        members = rng.permutation(images)
         if len(members) < len(shares) + 1:
             raise DataError(
                 f"class '{class_name}' of {source.name} has {len(members)} images; "
@@ -83,6 +85,14 @@ def make_splits(source: ImageSource, fractions: SplitFractions, seed: int) -> Sp
         parts["train"].append(members[start:])
     indices = {name: rng.permutation(np.concatenate(parts[name])) for name in SPLITS}
     return Splits(source.name, source.digest(), len(source.labels), seed, indices)
+
+
+def _by_class(source: ImageSource, is_test: npt.NDArray[np.bool_]) -> list[IntArray]:
+    """Indices of each class's images outside the official test part, in ascending order; one sort for all classes."""
+    images = np.flatnonzero(~is_test)
+    images = images[np.argsort(source.labels[images], kind="stable")]
+    ends = np.searchsorted(source.labels[images], np.arange(1, len(source.class_names)))
+    return np.split(images, ends)
 
 
 def save_splits(path: Path, splits: Splits) -> None:
@@ -103,8 +113,9 @@ def load_splits(path: Path, source: ImageSource) -> Splits:
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"splits file {path} is damaged ({error!r}); train again with --overwrite") from error
     if splits.source_digest != source.digest():
+        then, now = splits.num_images, len(source.labels)
+        how = f"{then} images then, {now} now" if then != now else f"{now} images as before, but not the same ones"
         raise DataError(
-            f"data set {source.name} changed since it was split ({splits.num_images} images then, "
-            f"{len(source.labels)} now); restore it, or train again with --overwrite"
+            f"data set {source.name} changed since it was split ({how}); restore it, or train again with --overwrite"
         )
     return splits

@@ -14,7 +14,8 @@ from chanas.errors import ArchitectureError, CheckpointError, DataError, StageOr
 from chanas.run import RunDirectory, file_digest
 from chanas.supernet import evaluate, train
 from chanas.supernet.checkpoint import checkpoint_path, splits_path
-from chanas.supernet.evaluate import SupernetEvaluator
+from chanas.supernet.data import load_data
+from chanas.supernet.evaluate import EvaluationImages, SupernetEvaluator
 from chanas.supernet.phases import TrainConfig
 from chanas.supernet.train import train_supernet
 
@@ -157,3 +158,23 @@ def test_changed_splits_are_refused(copy: RunDirectory) -> None:
 def test_no_checkpoint_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(StageOrderError, match="run `chanas train-supernet` first"):
         SupernetEvaluator.load(RunDirectory(tmp_path))
+
+
+def test_images_kept_in_memory_stay_under_one_limit_for_all(
+    tiny_space: SearchSpace, make_config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = EvaluationImages(load_data(make_config().data, 0), torch.device("cpu"))
+    monkeypatch.setattr(evaluate, "MAX_CACHE_BYTES", 10 * 12 * 16**2)
+    for resolution in (12, 14, 16):
+        first = list(images.batches("holdout", resolution, 8))
+        assert all(
+            torch.equal(a, b) for (a, _), (b, _) in zip(first, images.batches("holdout", resolution, 8), strict=True)
+        )
+    assert [key[1] for key in images._cache] == [16]
+
+
+def test_shards_of_a_split_are_the_split(make_config: Callable[..., TrainConfig]) -> None:
+    data = load_data(make_config().data, 0)
+    parts = [EvaluationImages(data, torch.device("cpu")).batches("holdout", 8, None, (i, 3)) for i in range(3)]
+    labels = sorted(int(n) for part in parts for _, batch in part for n in batch)
+    assert labels == sorted(data.source.labels[data.indices("holdout")].tolist())

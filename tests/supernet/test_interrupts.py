@@ -26,6 +26,15 @@ def test_a_second_ctrl_c_acts_at_once() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def test_where_a_launcher_repeats_signals_a_second_one_does_nothing() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with DeferredSignals(once=True) as signals:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.received is signal.SIGINT
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_the_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with DeferredSignals():

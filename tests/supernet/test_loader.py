@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
 
-from chanas.errors import DataError
+from chanas.errors import ChanasError, DataError
 from chanas.supernet.data import ImageData, load_data
 from chanas.supernet.data_config import AugmentConfig, DataConfig
-from chanas.supernet.loader import Batch, LoaderConfig, augment, in_order, step_indices, training_batches
+from chanas.supernet.loader import (
+    Batch,
+    LoaderConfig,
+    in_order,
+    random_affine,
+    shard_rows,
+    step_indices,
+    training_batches,
+    warp,
+)
+from chanas.supernet.sources import ImageSource
 
 CONFIG = LoaderConfig(batch_size=6, gap_batch_size=2, seed=3)
 
@@ -24,6 +40,11 @@ def digits() -> ImageData:
 @pytest.fixture
 def folder(image_folder: Path) -> ImageData:
     return load_data(DataConfig(dataset="imagefolder", root=image_folder, augment=AugmentConfig(flip=True)), seed=0)
+
+
+def augment(images: torch.Tensor, resolution: int, config: AugmentConfig, seed: int = 0) -> torch.Tensor:
+    affine = random_affine(len(images), config, torch.Generator().manual_seed(seed))
+    return warp(images, affine, resolution, config.padding)
 
 
 def assert_same(one: Batch, other: Batch) -> None:
@@ -74,6 +95,63 @@ def test_the_resolution_changes_from_step_to_step(name: str, request: pytest.Fix
     assert [tuple(b.images_nchw.shape) for b in batches] == [(8, 3, r, r) for r in (16, 40, 32)]
 
 
+@given(
+    world=st.sampled_from([1, 2, 4]),
+    train_share=st.integers(1, 4),
+    gap_share=st.integers(0, 2),
+    step=st.integers(0, 500),
+    resolution=st.sampled_from([16, 32, 40]),
+)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("name", ["digits", "folder"])
+def test_the_shards_of_all_ranks_are_the_batch_of_one(
+    name: str,
+    request: pytest.FixtureRequest,
+    world: int,
+    train_share: int,
+    gap_share: int,
+    step: int,
+    resolution: int,
+) -> None:
+    data = request.getfixturevalue(name)
+    config = LoaderConfig(train_share * world, gap_share * world, seed=3)
+    steps = [(step, resolution)]
+    (whole,) = training_batches(data, config, steps)
+    shards = [b for rank in range(world) for b in training_batches(data, config, steps, shard=(rank, world))]
+    assert [len(shard.labels) for shard in shards] == [train_share + gap_share] * world
+    assert [shard.num_train for shard in shards] == [train_share] * world
+    for part in (slice(train_share), slice(train_share, None)):
+        images = torch.cat([shard.images_nchw[part] for shard in shards])
+        labels = torch.cat([shard.labels[part] for shard in shards])
+        of_whole = slice(whole.num_train) if part.start is None else slice(whole.num_train, None)
+        assert torch.equal(images, whole.images_nchw[of_whole])
+        assert torch.equal(labels, whole.labels[of_whole])
+
+
+def test_a_shard_takes_its_part_of_the_train_and_of_the_gap_images() -> None:
+    config = LoaderConfig(batch_size=8, gap_batch_size=4, seed=0)
+    assert [shard_rows(config, (rank, 4)).tolist() for rank in range(4)] == [
+        [0, 1, 8],
+        [2, 3, 9],
+        [4, 5, 10],
+        [6, 7, 11],
+    ]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", ["digits", "folder"])
+def test_batches_on_a_gpu_agree_with_those_of_the_cpu(name: str, request: pytest.FixtureRequest) -> None:
+    data, device = request.getfixturevalue(name), torch.device("cuda")
+    steps = [(0, 16), (1, 40)]
+    for one, other in zip(
+        training_batches(data, CONFIG, steps), training_batches(data, CONFIG, steps, device=device), strict=True
+    ):
+        assert other.images_nchw.device.type == other.labels.device.type == "cuda"
+        torch.testing.assert_close(other.images_nchw.cpu(), one.images_nchw, atol=1e-4, rtol=1e-4)
+        assert torch.equal(other.labels.cpu(), one.labels)
+
+
 def test_worker_processes_give_the_same_batches(folder: ImageData) -> None:
     config = folder.config.model_copy(update={"num_workers": 1})
     with_worker = ImageData(folder.source, folder.splits, config)
@@ -94,6 +172,22 @@ def test_an_image_that_breaks_during_training_is_named(folder: ImageData, image_
     assert "\n" not in str(caught.value)
 
 
+class _Deadly:
+    """A source whose images end the process that asks for them, as running out of memory would."""
+
+    def image(self, index: int) -> Image.Image:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_a_worker_process_that_is_killed_is_reported_in_one_line(folder: ImageData) -> None:
+    config = folder.config.model_copy(update={"num_workers": 1})
+    data = ImageData(cast(ImageSource, _Deadly()), folder.splits, config)
+    with pytest.raises(ChanasError, match=r"a process that decodes images ended .*fewer num_workers") as caught:
+        list(training_batches(data, CONFIG, [(0, 16)]))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["digits", "folder"])
 def test_batches_leave_the_global_random_state_alone(name: str, request: pytest.FixtureRequest) -> None:
     data = request.getfixturevalue(name)
@@ -104,12 +198,12 @@ def test_batches_leave_the_global_random_state_alone(name: str, request: pytest.
 
 def test_no_augmentation_leaves_images_as_they_are() -> None:
     images = torch.rand(3, 3, 12, 12)
-    torch.testing.assert_close(augment(images, 12, AugmentConfig(), torch.Generator()), images)
+    torch.testing.assert_close(augment(images, 12, AugmentConfig()), images)
 
 
 def test_a_flip_mirrors_about_half_of_the_images() -> None:
     images = torch.rand(60, 1, 8, 8)
-    out = augment(images, 8, AugmentConfig(flip=True), torch.Generator().manual_seed(0))
+    out = augment(images, 8, AugmentConfig(flip=True))
     mirrored = torch.isclose(out, images.flip(3), atol=1e-4).flatten(1).all(1)
     kept = torch.isclose(out, images, atol=1e-4).flatten(1).all(1)
     assert bool((mirrored | kept).all())
@@ -120,6 +214,6 @@ def test_augmentation_keeps_most_of_a_centred_shape() -> None:
     images = torch.zeros(40, 1, 32, 32)
     images[:, :, 12:20, 12:20] = 1.0
     config = AugmentConfig(rotation_deg=15, shift=0.1, scale=0.1)
-    out = augment(images, 32, config, torch.Generator().manual_seed(0))
+    out = augment(images, 32, config)
     assert bool(((out.sum((1, 2, 3)) / 64 - 1).abs() < 0.3).all())
     assert len({tuple(row) for row in out.flatten(1).tolist()}) == 40

@@ -127,3 +127,40 @@ def test_an_architecture_of_another_space_is_refused(tiny_space: SearchSpace) ->
     stranger = SearchSpace.load("mbv3-32").largest
     with pytest.raises(ArchitectureError, match="resolution 32"):
         Supernet(tiny_space, 4).set_active_subnet(stranger)
+
+
+@given(pair=spaces_and_architectures(), seed=seeds)
+@settings(max_examples=20)
+def test_active_parameters_are_those_that_get_a_gradient(pair: tuple[SearchSpace, Architecture], seed: int) -> None:
+    space, architecture = pair
+    torch.manual_seed(seed)
+    network = Supernet(space, 3)
+    network.set_active_subnet(architecture)
+    network(torch.randn(2, space.in_channels, architecture.resolution, architecture.resolution)).sum().backward()
+    active = {id(p) for p in network.active_parameters()}
+    for name, parameter in network.named_parameters():
+        assert (parameter.grad is not None) is (id(parameter) in active), name
+
+
+@given(pair=spaces_and_architectures(), seed=seeds)
+@settings(max_examples=20)
+def test_a_network_of_only_one_architecture_inherits_and_computes_the_same(
+    pair: tuple[SearchSpace, Architecture], seed: int
+) -> None:
+    space, architecture = pair
+    static = trained_like(space, 3, seed).extract(architecture)
+    network = Supernet(space, 3, only=architecture)
+    network.inherit(static)
+    network.eval()
+    x = torch.randn(2, space.in_channels, architecture.resolution, architecture.resolution)
+    with torch.no_grad():
+        assert_agree(network(x), static(x))
+        assert_agree(network.extract(architecture)(x), static(x))
+    assert sum(p.numel() for p in network.parameters()) == sum(p.numel() for p in static.parameters())
+
+
+def test_a_network_of_only_one_architecture_refuses_others(tiny_space: SearchSpace) -> None:
+    network = Supernet(tiny_space, 3, only=tiny_space.smallest)
+    for call in (network.set_active_subnet, network.extract):
+        with pytest.raises(ArchitectureError, match=r"this network is r12-.* alone, not r16-"):
+            call(tiny_space.largest)

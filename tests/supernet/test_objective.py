@@ -33,7 +33,7 @@ def test_the_total_is_the_weighted_sum_of_its_terms() -> None:
     train_loss, gap_loss = F.cross_entropy(train, LABELS), F.cross_entropy(gap, GAP_LABELS)
     soft = F.cross_entropy(train, logits(2, 4).softmax(1))
     torch.testing.assert_close(found.total, train_loss + 0.3 * (gap_loss - train_loss).abs() + 0.7 * soft)
-    assert found.to_floats() == pytest.approx(
+    assert found.to_floats(found.stacked().tolist()) == pytest.approx(
         {
             "loss": found.total.item(),
             "train_loss": train_loss.item(),
@@ -74,7 +74,7 @@ def test_the_teacher_gets_no_gradient() -> None:
 def test_without_a_teacher_there_is_no_distillation() -> None:
     found, _, _ = terms(ObjectiveConfig(distillation_weight=1.0))
     assert found.distillation is None
-    assert found.to_floats()["distillation"] is None
+    assert found.to_floats(found.stacked().tolist())["distillation"] is None
 
 
 def test_gap_images_cannot_be_trained_on_and_measured_with() -> None:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from chanas.errors import DataError
 from chanas.supernet.data_config import DataConfig
-from chanas.supernet.sources import ArraySource, load_source
-
-
-def folder_config(root: Path, convert_rgb: bool = False) -> DataConfig:
-    return DataConfig(dataset="imagefolder", root=root, convert_rgb=convert_rgb)
+from chanas.supernet.sources import ArraySource, TorchvisionSource, check_classes, load_source
 
 
 def test_digits_are_32_pixel_rgb_images_of_ten_classes() -> None:
@@ -29,34 +23,6 @@ def test_digits_are_32_pixel_rgb_images_of_ten_classes() -> None:
     assert source.pixels.max() == 255
 
 
-def test_an_image_folder_gives_its_classes_in_order(image_folder: Path) -> None:
-    source = load_source(folder_config(image_folder))
-    assert source.class_names == ("dark", "light")
-    assert source.labels.tolist() == [0] * 8 + [1] * 8
-    assert np.asarray(source.image(0)).mean() < np.asarray(source.image(15)).mean()
-    assert source.is_test is None
-
-
-def test_an_image_folder_with_train_and_val_keeps_val_as_test(image_folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "official"
-    shutil.copytree(image_folder, root / "train")
-    shutil.copytree(image_folder, root / "val")
-    source = load_source(folder_config(root))
-    assert source.class_names == ("dark", "light")
-    assert source.is_test is not None
-    assert source.is_test.tolist() == [False] * 16 + [True] * 16
-    (root / "val" / "grey").mkdir()
-    with pytest.raises(DataError, match=r"class folder 'grey' that .*train lacks"):
-        load_source(folder_config(root))
-
-
-def test_the_digest_of_a_folder_notices_a_new_image(image_folder: Path) -> None:
-    before = load_source(folder_config(image_folder)).digest()
-    assert load_source(folder_config(image_folder)).digest() == before
-    shutil.copy(image_folder / "dark" / "0.png", image_folder / "dark" / "9.png")
-    assert load_source(folder_config(image_folder)).digest() != before
-
-
 def test_an_unknown_data_set_lists_the_known_ones() -> None:
     with pytest.raises(DataError, match=r"unknown data set 'digit'; known: cifar10, .*digits, .*imagefolder"):
         load_source(DataConfig(dataset="digit"))
@@ -66,55 +32,6 @@ def test_a_torchvision_set_that_is_not_there_names_the_folder(tmp_path: Path) ->
     with pytest.raises(DataError, match=f"cifar10 does not lie in {tmp_path}.*downloads nothing") as caught:
         load_source(DataConfig(dataset="cifar10", root=tmp_path))
     assert "\n" not in str(caught.value)
-
-
-def test_an_image_folder_needs_a_root() -> None:
-    with pytest.raises(DataError, match="needs `root`"):
-        load_source(DataConfig(dataset="imagefolder"))
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="absent does not exist"):
-        load_source(folder_config(tmp_path / "absent"))
-
-
-def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no class folders"):
-        load_source(folder_config(tmp_path))
-
-
-def test_an_empty_class_is_named(image_folder: Path) -> None:
-    (image_folder / "empty").mkdir()
-    with pytest.raises(DataError, match=r"class folder .*empty holds no images"):
-        load_source(folder_config(image_folder))
-
-
-def test_one_class_is_not_enough(image_folder: Path) -> None:
-    shutil.rmtree(image_folder / "light")
-    with pytest.raises(DataError, match=r"has 1 class \(dark\).*at least 2"):
-        load_source(folder_config(image_folder))
-
-
-@pytest.mark.parametrize("content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n then nothing"])
-def test_a_corrupt_image_is_named(image_folder: Path, content: bytes) -> None:
-    (image_folder / "dark" / "3.png").write_bytes(content)
-    with pytest.raises(DataError, match=r"dark/3\.png is not an image that can be read"):
-        load_source(folder_config(image_folder))
-
-
-def test_a_truncated_image_is_named(image_folder: Path) -> None:
-    whole = (image_folder / "light" / "2.png").read_bytes()
-    (image_folder / "light" / "2.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"light/2\.png is not an image that can be read"):
-        load_source(folder_config(image_folder))
-
-
-def test_an_image_of_one_channel_is_refused_unless_it_may_be_converted(image_folder: Path) -> None:
-    Image.new("L", (20, 20)).save(image_folder / "dark" / "grey.png")
-    with pytest.raises(DataError, match=r"mode L \(1 channels\) in .*grey\.png"):
-        load_source(folder_config(image_folder))
-    source = load_source(folder_config(image_folder, convert_rgb=True))
-    assert source.image(8).mode == "RGB"
 
 
 @pytest.fixture
@@ -142,3 +59,91 @@ def test_a_torchvision_set_on_disk_keeps_its_official_test_split(cifar10: Path) 
     assert source.is_test is not None
     assert source.is_test.sum() == 10
     assert source.class_names[3] == "thing 3"
+
+
+def made_up(labels: list[int], num_classes: int, is_test: list[bool] | None = None) -> ArraySource:
+    pixels = np.zeros((len(labels), 2, 2, 3), np.uint8)
+    names = tuple(f"c{i}" for i in range(num_classes))
+    return ArraySource("made up", names, np.array(labels), pixels, None if is_test is None else np.array(is_test))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (made_up([0, 0], 1), r"made up has 1 class \(c0\); classification needs at least 2"),
+        (made_up([0, 1], 3), r"made up has 2 images for 3 classes; every class needs several"),
+        (
+            made_up([0, 1, 0], 2, [False, False, True]),
+            r"class 'c1' of data set made up has images in its training part, but none in its official test part",
+        ),
+        (
+            made_up([0, 0, 1], 2, [False, True, True]),
+            r"class 'c1' of data set made up has images in its official test part, but none in its training part",
+        ),
+    ],
+)
+def test_classes_that_cannot_be_learned_or_judged_are_refused(source: ArraySource, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        check_classes(source)
+    assert "\n" not in str(caught.value)
+
+
+# ---- torchvision's sets in files ----------------------------------------------------------------------------------
+@pytest.fixture
+def eurosat(tmp_path: Path, image_folder: Path) -> DataConfig:
+    """The two classes of images as EuroSAT would lie on disk."""
+    (tmp_path / "eurosat").mkdir()
+    image_folder.rename(tmp_path / "eurosat" / "2750")
+    return DataConfig(dataset="eurosat", root=tmp_path)
+
+
+def first_image(config: DataConfig) -> Path:
+    assert config.root is not None
+    return config.root / "eurosat" / "2750" / "dark" / "0.png"
+
+
+def test_a_set_in_files_is_read_image_by_image(eurosat: DataConfig) -> None:
+    source = load_source(eurosat)
+    assert isinstance(source, TorchvisionSource)
+    assert source.labels.tolist() == [0] * 8 + [1] * 8
+    assert source.image(9).size == (24, 21)
+
+
+@pytest.mark.parametrize("change", ["add", "remove", "replace"])
+def test_the_digest_of_a_set_in_files_notices_a_change(eurosat: DataConfig, change: str) -> None:
+    before, path = load_source(eurosat).digest(), first_image(eurosat)
+    assert load_source(eurosat).digest() == before
+    if change == "add":
+        path.with_name("new.png").write_bytes(path.read_bytes())
+    elif change == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes() + b"0")
+    assert load_source(eurosat).digest() != before
+
+
+def test_the_digest_of_a_set_in_files_stays_when_it_moves(eurosat: DataConfig) -> None:
+    before = load_source(eurosat).digest()
+    assert eurosat.root is not None
+    moved = eurosat.root / "elsewhere"
+    moved.mkdir()
+    (eurosat.root / "eurosat").rename(moved / "eurosat")
+    assert load_source(DataConfig(dataset="eurosat", root=moved)).digest() == before
+
+
+def test_a_damaged_image_of_a_set_in_files_is_named(eurosat: DataConfig) -> None:
+    source = load_source(eurosat)
+    first_image(eurosat).write_bytes(b"gone")
+    with pytest.raises(DataError, match=r"image .*dark/0\.png of eurosat cannot be read .*; fetch the set again"):
+        source.image(0)
+    first_image(eurosat).unlink()
+    with pytest.raises(DataError, match=r"image .*dark/0\.png of eurosat cannot be read .*; fetch the set again"):
+        source.digest()
+
+
+def test_a_set_that_lists_no_files_is_known_by_its_labels_and_length() -> None:
+    def of(labels: list[int], length: int) -> str:
+        return TorchvisionSource("listless", ("a", "b"), np.array(labels), [range(length)], False).digest()
+
+    assert of([0, 1], 2) == of([0, 1], 2)
+    assert len({of([0, 1], 2), of([1, 0], 2), of([0, 1], 3)}) == 3

@@ -95,6 +95,14 @@ def test_a_changed_data_set_is_noticed(tmp_path: Path) -> None:
         load_splits(tmp_path / "splits.json", source_of([20, 21]))
 
 
+def test_an_image_that_was_replaced_is_noticed(tmp_path: Path) -> None:
+    source = source_of([20, 20])
+    save_splits(tmp_path / "splits.json", make_splits(source, SplitFractions(), 0))
+    source.pixels[7, 0, 0, 0] ^= 1
+    with pytest.raises(DataError, match=r"changed since it was split \(40 images as before, but not the same ones\)"):
+        load_splits(tmp_path / "splits.json", source)
+
+
 @pytest.mark.parametrize("content", ["{", "{}", '{"indices": 3}'])
 def test_damaged_splits_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "splits.json").write_text(content)

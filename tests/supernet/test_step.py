@@ -9,11 +9,13 @@ import torch
 from torch.nn import functional as F
 
 from chanas.arch import SearchSpace
+from chanas.supernet.distributed import World
 from chanas.supernet.loader import Batch
 from chanas.supernet.network import Supernet
 from chanas.supernet.objective import ObjectiveConfig
 from chanas.supernet.phases import OptimizerConfig, StepPlan
 from chanas.supernet.step import (
+    Execution,
     NonFiniteError,
     accumulate_gradients,
     apply_gradients,
@@ -159,3 +161,85 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(tiny_space: Sear
 def test_terms_are_averaged_where_they_are_there() -> None:
     assert mean_terms([{"a": 1.0, "b": None}, {"a": 3.0, "b": 5.0}]) == {"a": 2.0, "b": 5.0}
     assert mean_terms([{"a": None}]) == {"a": None}
+
+
+def test_micro_batches_of_like_images_add_up_to_the_whole_batch(tiny_space: SearchSpace) -> None:
+    """The same images twice: each half has the BN statistics of the whole."""
+    half = batch_of(4, 2)
+    images = torch.cat([half.images_nchw[:4]] * 2 + [half.images_nchw[4:]] * 2)
+    labels = torch.cat([half.labels[:4]] * 2 + [half.labels[4:]] * 2)
+    batch, found = Batch(images, labels, 8), []
+    for count in (1, 2):
+        network = network_of(tiny_space)
+        execution = Execution(num_micro_batches=count)
+        rows = accumulate_gradients(
+            network, batch, plan_of(tiny_space), None, True, ObjectiveConfig(gap_weight=0.45), execution
+        )
+        found.append((rows, gradients(network)))
+    assert found[0][0]["all"] == pytest.approx(found[1][0]["all"], rel=1e-5)
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(found[1][1][name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_activation_checkpointing_changes_no_gradient(tiny_space: SearchSpace) -> None:
+    found = []
+    for saves in (False, True):
+        network = network_of(tiny_space)
+        network.activation_checkpointing = saves
+        accumulate_gradients(network, batch_of(8, 0), plan_of(tiny_space), None, True, ObjectiveConfig(gap_weight=0.0))
+        found.append(gradients(network))
+    assert set(found[0]) == set(found[1])
+    for name, gradient in found[0].items():
+        assert torch.equal(found[1][name], gradient), name
+
+
+def test_reduced_precision_stays_near_full_precision(tiny_space: SearchSpace) -> None:
+    losses = []
+    for precision in ("f32", "bf16"):
+        network = network_of(tiny_space)
+        execution = Execution.of(network, World(), precision, 1, True)  # type: ignore[arg-type]
+        rows = accumulate_gradients(
+            network, batch_of(8, 4), plan_of(tiny_space), None, True, ObjectiveConfig(), execution
+        )
+        assert all(g.dtype == torch.float32 for g in gradients(network).values())
+        losses.append(rows["all"]["loss"])
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_a_scaled_loss_makes_the_same_update(tiny_space: SearchSpace) -> None:
+    """f16 gradients are scaled up while they are small numbers, and down again before the update."""
+    found = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
+        network = network_of(tiny_space)
+        optimizer = make_optimizer(network, OptimizerConfig())
+        accumulate_gradients(network, batch_of(8, 0), plan_of(tiny_space), None, False, PLAIN, Execution(scaler=scaler))
+        assert apply_gradients(network, optimizer, 0.1, 5.0, scaler)
+        found.append(network.state_dict())
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, msg=name)
+
+
+def test_an_overflow_under_a_scaler_skips_the_update_and_scales_less(tiny_space: SearchSpace) -> None:
+    network, scaler = network_of(tiny_space), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = make_optimizer(network, OptimizerConfig())
+    accumulate_gradients(network, batch_of(8, 0), plan_of(tiny_space), None, False, PLAIN, Execution(scaler=scaler))
+    network.stem.conv.conv.weight.grad = torch.full_like(network.stem.conv.conv.weight, float("inf"))
+    before = {name: tensor.clone() for name, tensor in network.named_parameters()}
+    assert not apply_gradients(network, optimizer, 0.1, None, scaler)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.named_parameters())
+    assert scaler.get_scale() == 512.0
+
+
+@pytest.mark.slow
+def test_what_recurs_is_compiled_and_computes_the_same(tiny_space: SearchSpace) -> None:
+    found = []
+    for compiles in (False, True):
+        network = network_of(tiny_space)
+        if compiles:
+            network.compile_recurring()
+        rows = accumulate_gradients(network, batch_of(8, 4), plan_of(tiny_space), None, True, ObjectiveConfig())
+        found.append((rows["all"], gradients(network)))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(found[1][1][name], gradient, rtol=1e-3, atol=1e-4, msg=name)

@@ -17,8 +17,15 @@ from chanas.arch import SearchSpace
 from chanas.errors import ChanasError, CheckpointError, ConfigError, DataError
 from chanas.run import RunDirectory
 from chanas.supernet import train
-from chanas.supernet.checkpoint import read_checkpoint, read_header, splits_path
+from chanas.supernet.checkpoint import (
+    checkpoint_path,
+    kept_checkpoints,
+    read_checkpoint,
+    read_header,
+    splits_path,
+)
 from chanas.supernet.data import load_data
+from chanas.supernet.evaluate import SupernetEvaluator
 from chanas.supernet.metrics import read_metrics
 from chanas.supernet.phases import TrainConfig
 from chanas.supernet.splits import save_splits
@@ -264,7 +271,7 @@ def test_a_run_that_keeps_diverging_gives_up_and_keeps_the_last_good_checkpoint(
         return original(network, batch, plan, *rest)
 
     monkeypatch.setattr(train, "accumulate_gradients", diverging)
-    with pytest.raises(ChanasError, match="stays non-finite after 3 rollbacks"):
+    with pytest.raises(ChanasError, match="still fails after 3 rollbacks"):
         go(run, tiny_space, make_config())
     assert read_checkpoint(run).header["step"] == 4
 
@@ -309,3 +316,122 @@ def test_an_image_folder_trains(
     header = read_header(run)
     assert header is not None
     assert header["class_names"] == ["dark", "light"]
+
+
+@pytest.mark.parametrize("changes", [{"ema_decay": 0.5}, {"precision": "bf16"}, {"precision": "f16"}])
+def test_a_killed_run_with_more_state_resumes_to_the_same_bits(
+    tmp_path: Any, tiny_space: SearchSpace, make_config: MakeConfig, changes: dict[str, Any]
+) -> None:
+    whole, run, config = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "run"), make_config(**changes)
+    go(whole, tiny_space, config)
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, 5, kill)
+        with pytest.raises(Killed):
+            go(run, tiny_space, config)
+    assert go(run, tiny_space, config, resume=True).resumed_from == 4
+    assert_same_result(run, whole)
+
+
+def test_the_moving_average_is_what_is_judged_and_loaded(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    summary = go(run, tiny_space, make_config(ema_decay=0.5))
+    saved = read_checkpoint(run)
+    name = "stem.conv.conv.weight"
+    assert not torch.equal(saved.part("ema")[name], saved.part("supernet")[name])
+    evaluator = SupernetEvaluator.load(run)
+    static = evaluator.extract(tiny_space.largest)
+    assert torch.equal(static.blocks[0].conv.conv.weight, saved.part("ema")[name])
+    assert evaluator.top1(tiny_space.largest) == summary.top1_largest
+
+
+def collapse_at(monkeypatch: pytest.MonkeyPatch, accuracies: dict[int, float]) -> None:
+    """Let the accuracy of all sub-networks be 0.9, but for one judged when `accuracies` says otherwise."""
+    asked: list[int] = []
+
+    def top1(*rest: Any) -> float:
+        asked.append(1)
+        return accuracies.get(len(asked), 0.9)
+
+    monkeypatch.setattr(train, "top1", top1)
+
+
+def test_a_collapse_rolls_back_to_the_last_state_that_passed(
+    run: RunDirectory,
+    tiny_space: SearchSpace,
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Evaluations at 2 and 4 judge the largest and the smallest; the fourth is the smallest at 4."""
+    collapse_at(monkeypatch, {4: 0.1})
+    summary = go(run, tiny_space, make_config(evaluate_every=2, checkpoint_every=1))
+    assert summary.num_rollbacks == 1
+    said = capsys.readouterr().err
+    assert "collapsed from 90.0% to 10.0% (guessing: 1" in said
+    assert "at step 4: back to step 2 with 0.5 of the learning rate (rollback 1)" in said
+    rows = read_metrics(run)
+    assert [row["step"] for row in rows if row["kind"] == "training"] == [1, 2, 3, 4, 5, 6]
+    assert [row["lr"] for row in rows if row["kind"] == "training"][2] < 0.5 * 0.05
+    assert [row["step"] for row in rows if row["kind"] == "evaluation"] == [2, 4, 6]
+
+
+def test_a_network_that_never_learned_is_no_collapse(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collapse_at(monkeypatch, dict.fromkeys(range(1, 100), 0.1))
+    assert go(run, tiny_space, make_config(evaluate_every=2)).num_rollbacks == 0
+
+
+def test_a_run_that_keeps_collapsing_gives_up(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collapse_at(monkeypatch, dict.fromkeys(range(3, 100), 0.1))
+    with pytest.raises(ChanasError, match="still fails after 3 rollbacks \\(accuracy of the smallest sub-network"):
+        go(run, tiny_space, make_config(evaluate_every=2))
+    assert read_checkpoint(run).header["step"] == 2
+
+
+def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(
+    run: RunDirectory,
+    whole: RunDirectory,
+    tiny_space: SearchSpace,
+    make_config: MakeConfig,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, 5, kill)
+        with pytest.raises(Killed):
+            go(run, tiny_space, make_config())
+    newest = checkpoint_path(run)
+    content = newest.read_bytes()
+    newest.unlink()  # the kept ones share its blocks
+    kept_checkpoints(run)[0].unlink()
+    newest.write_bytes(content[: len(content) // 2])
+    assert go(run, tiny_space, make_config(), resume=True).resumed_from == 0
+    assert "is damaged; going on from" in capsys.readouterr().err
+    assert_same_result(run, whole)
+
+
+def test_a_checkpoint_is_written_when_the_clock_says_so(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_step(monkeypatch, 2, kill)
+    with pytest.raises(Killed):
+        go(run, tiny_space, make_config(checkpoint_every=1000, checkpoint_minutes=1e-9))
+    assert read_checkpoint(run).header["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_micro_batches": 3}, "batch_size 8 cannot be shared equally by 1 process.* multiple of 3"),
+        ({"num_micro_batches": 8, "gap_batch_size": 8}, "leaves 1 image to each .* BN needs at least 2"),
+    ],
+)
+def test_a_batch_that_cannot_be_shared_is_refused(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        go(run, tiny_space, make_config(**changes))
+    assert not run.root.exists()

@@ -1,0 +1,171 @@
+"""Named architectures are judged one after the other, each with how far its accuracy can be trusted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chanas import pipeline
+from chanas.arch import SearchSpace
+from chanas.errors import ArchitectureError, ConfigError, DataError, StageOrderError
+from chanas.run import RunDirectory
+from chanas.supernet.evaluate import SupernetEvaluator
+from chanas.supernet.judge import Judged, Spread, judge, parse_request, wilson_interval
+from chanas.supernet.phases import TrainConfig
+from chanas.supernet.train import train_supernet
+
+
+@pytest.fixture(scope="module")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, tiny_space: SearchSpace, make_config: Callable[..., TrainConfig]
+) -> RunDirectory:
+    run = RunDirectory(tmp_path_factory.mktemp("judged"))
+    train_supernet(run, tiny_space, make_config(), progress=False)
+    return run
+
+
+# ---- what is asked for ----------------------------------------------------------------------------------------------
+def test_names_and_keys_are_one_architecture(tiny_space: SearchSpace) -> None:
+    for text, expected in (
+        ("largest", tiny_space.largest),
+        ("smallest", tiny_space.smallest),
+        (tiny_space.largest.key, tiny_space.largest),
+    ):
+        request = parse_request(text, tiny_space)
+        assert (request.text, request.architectures, request.is_random) == (text, (expected,), False)
+
+
+@given(num=st.integers(1, 60), seed=st.integers(0, 9))
+def test_random_ones_are_distinct_and_of_the_space(tiny_space: SearchSpace, num: int, seed: int) -> None:
+    drawn = parse_request(f"random:{num}", tiny_space, seed).architectures
+    assert len(set(drawn)) == num
+    assert all(tiny_space.contains(a) for a in drawn)
+    assert parse_request("random:60", tiny_space, seed).architectures[:num] == drawn
+
+
+def test_all_of_a_small_space_can_be_drawn(tiny_space: SearchSpace) -> None:
+    drawn = parse_request(f"random:{tiny_space.num_architectures}", tiny_space).architectures
+    assert len(set(drawn)) == tiny_space.num_architectures
+
+
+def test_another_seed_draws_others(tiny_space: SearchSpace) -> None:
+    first, second = (parse_request("random:5", tiny_space, seed).architectures for seed in (0, 1))
+    assert first != second
+
+
+@pytest.mark.parametrize("text", ["biggest", "", "r12", "Largest", "rändom:3"])
+def test_a_name_that_is_none_says_what_there_is(tiny_space: SearchSpace, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"expected largest, smallest, random:20 or .* key such as r12-.*'{text}'"):
+        parse_request(text, tiny_space)
+
+
+@pytest.mark.parametrize(
+    "text", ["random", "random:", "random:0", "random:-1", "random:x", "random:1601", "random:9e9"]
+)
+def test_numbers_that_cannot_be_drawn_are_refused(tiny_space: SearchSpace, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"expected random:N with N from 1 to 1600 in space 'tiny', got '{text}'"):
+        parse_request(text, tiny_space)
+
+
+def test_a_key_of_another_space_says_what_does_not_fit(tiny_space: SearchSpace) -> None:
+    with pytest.raises(ArchitectureError, match="is not in space 'tiny': resolution 32"):
+        parse_request(SearchSpace.load("mbv3-32").largest.key, tiny_space)
+
+
+# ---- results --------------------------------------------------------------------------------------------------------
+def test_results_are_those_of_the_evaluator(trained: RunDirectory) -> None:
+    supernet = SupernetEvaluator.load(trained)
+    named = ("largest", supernet.space.smallest.key)
+    large, small = judge(supernet, [parse_request(text, supernet.space) for text in named], progress=False)
+    assert isinstance(large, Judged)
+    assert isinstance(small, Judged)
+    assert (large.request, small.request) == named
+    assert large.num_images == len(supernet.data.indices("holdout"))
+    assert large.top1 == pytest.approx(supernet.top1(supernet.space.largest))
+    assert small.architecture == supernet.space.smallest
+    assert small.num_macs == supernet.space.smallest.num_macs(supernet.space, 10)
+    assert small.num_params == supernet.space.smallest.num_params(supernet.space, 10)
+    assert large.interval[0] <= large.top1 <= large.interval[1]
+    assert large.step == 6
+
+
+def test_random_ones_are_followed_by_their_spread(trained: RunDirectory) -> None:
+    *judged, spread, last = pipeline.evaluate(trained, ["random:3", "smallest"], seed=4, progress=False)
+    top1 = [one.top1 for one in judged if isinstance(one, Judged)]
+    assert len(top1) == 3
+    assert isinstance(spread, Spread)
+    assert (spread.request, spread.split, spread.num_architectures) == ("random:3", "holdout", 3)
+    assert spread.mean == pytest.approx(np.mean(top1))
+    assert spread.deviation == pytest.approx(np.std(top1, ddof=1))
+    assert (spread.lowest, spread.highest) == (min(top1), max(top1))
+    assert isinstance(last, Judged)
+
+
+def test_a_single_random_one_has_no_deviation(trained: RunDirectory) -> None:
+    _, spread = pipeline.evaluate(trained, ["random:1"], progress=False)
+    assert isinstance(spread, Spread)
+    assert spread.deviation is None
+
+
+def test_each_result_is_there_before_the_next_is_computed(
+    trained: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = pipeline.evaluate(trained, ["smallest", "largest"], progress=False)
+    next(results)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the second one is evaluated already")
+
+    monkeypatch.setattr(SupernetEvaluator, "top1", fail)
+    with pytest.raises(AssertionError, match="second one"):
+        next(results)
+
+
+def test_any_split_can_be_asked_for(trained: RunDirectory) -> None:
+    sizes = {}
+    for split in ("train", "gap", "holdout", "test"):
+        (judged,) = pipeline.evaluate(trained, ["smallest"], split=split, progress=False)
+        assert isinstance(judged, Judged)
+        assert judged.split == split
+        sizes[split] = judged.num_images
+    assert sum(sizes.values()) == 1797
+    with pytest.raises(DataError, match="unknown split 'val'; known: gap, holdout, test, train"):
+        list(pipeline.evaluate(trained, split="val"))
+
+
+def test_results_are_json(trained: RunDirectory) -> None:
+    judged, spread = pipeline.evaluate(trained, ["random:1"], progress=False)
+    found = json.loads(json.dumps([judged.to_json(), spread.to_json()], allow_nan=False))
+    assert found[0]["top1"] == found[0]["num_correct"] / found[0]["num_images"]
+    assert found[0]["interval_95"][0] <= found[0]["top1"] <= found[0]["interval_95"][1]
+    assert found[1]["top1_mean"] == found[0]["top1"]
+
+
+def test_wrong_devices_and_missing_supernets_are_refused(trained: RunDirectory, run: RunDirectory) -> None:
+    with pytest.raises(ConfigError, match="unknown device 'tpu'; known: cpu, cuda"):
+        pipeline.evaluate(trained, device="tpu")
+    with pytest.raises(StageOrderError, match="run `chanas train-supernet` first"):
+        pipeline.evaluate(run)
+
+
+# ---- intervals ------------------------------------------------------------------------------------------------------
+def test_intervals_are_those_of_the_literature() -> None:
+    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)  # Newcombe, 1998, table I
+    assert wilson_interval(15, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
+    assert wilson_interval(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert wilson_interval(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
+
+
+@given(num_images=st.integers(1, 100_000), share=st.floats(0, 1))
+def test_an_interval_holds_the_share_and_is_narrower_with_more_images(num_images: int, share: float) -> None:
+    num_correct = round(share * num_images)
+    low, high = wilson_interval(num_correct, num_images)
+    assert 0.0 <= low <= num_correct / num_images + 1e-12
+    assert num_correct / num_images - 1e-12 <= high <= 1.0
+    more = wilson_interval(4 * num_correct, 4 * num_images)
+    assert more[1] - more[0] < high - low
