@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -28,6 +29,9 @@ class ObjectiveConfig(BaseModel):
 
     gap_weight: float = Field(default=GAP_WEIGHT, ge=0.0)
     """λ; at 0 the gap images are not used at all, and training is plain training."""
+    gap_form: Literal["absolute", "hinge"] = "absolute"
+    """`absolute` is Eq. 3. `hinge` is λ · max(0, L_val − L_train): where a step's gap images happen to have the smaller
+    loss, Eq. 3 makes that loss larger, and the hinge leaves it alone."""
     distillation_weight: float = Field(default=1.0, ge=0.0)
     """κ; applies to sub-networks that have a teacher."""
     label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
@@ -102,7 +106,10 @@ def objective(
     if gap_logits is not None and gap_labels is not None and config.gap_weight > 0:
         gap = F.cross_entropy(gap_logits, gap_labels, label_smoothing=config.label_smoothing)
         difference = gap - train
-        total = total + config.gap_weight * mean(difference.detach()).sign() * difference
+        direction = mean(difference.detach()).sign()
+        if config.gap_form == "hinge":
+            direction = direction.clamp(min=0.0)
+        total = total + config.gap_weight * direction * difference
     if teacher_logits is not None and config.distillation_weight > 0:
         distillation = soft_cross_entropy(train_logits, teacher_logits)
         total = total + config.distillation_weight * distillation

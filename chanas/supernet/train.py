@@ -147,9 +147,9 @@ class Trainer:
         space: SearchSpace,
         config: TrainConfig,
         resume: bool,
-        world: World,
-        tensorboard: bool,
-        single: SingleNetwork | None,
+        world: World = World(),  # noqa: B008 (frozen)
+        tensorboard: bool = False,
+        single: SingleNetwork | None = None,
     ) -> None:
         self.run, self.space, self.config, self.world = run, space, config, world
         self.only = only = None if single is None else single.architecture

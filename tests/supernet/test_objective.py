@@ -56,6 +56,31 @@ def test_gradients_flow_through_both_losses() -> None:
     torch.testing.assert_close(gap.grad, own_gap.grad * 0.45 * sign)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_hinge_leaves_gap_images_alone_where_they_are_the_easier_ones(swapped: bool) -> None:
+    config = ObjectiveConfig(gap_form="hinge", label_smoothing=0.0)
+    train, gap = logits(0, 4), logits(1, 2)
+    if swapped:
+        train, gap = torch.cat([gap, gap]).detach().requires_grad_(), train[:2].detach().requires_grad_()
+    labels = (GAP_LABELS.repeat(2), LABELS[:2]) if swapped else (LABELS, GAP_LABELS)
+    found = objective(train, labels[0], gap, labels[1], None, config)
+    found.total.backward()
+    assert found.gap is not None
+    larger = bool(found.gap > found.train)
+    assert bool(gap.grad.abs().sum() > 0) is larger
+    torch.testing.assert_close(found.total, found.train + 0.45 * (found.gap - found.train).clamp(min=0))
+
+
+def test_the_whole_batch_decides_which_way_the_gap_points() -> None:
+    """A process whose own part says otherwise follows the mean."""
+    config = ObjectiveConfig(label_smoothing=0.0)
+    own, _, _ = terms(config)
+    assert own.gap is not None
+    train, gap = logits(0, 4), logits(1, 2)
+    turned = objective(train, LABELS, gap, GAP_LABELS, None, config, mean=torch.neg)
+    torch.testing.assert_close(turned.total - own.train, -(own.total - own.train))
+
+
 def test_lambda_zero_is_the_train_loss_itself() -> None:
     found, train, gap = terms(ObjectiveConfig(gap_weight=0.0, label_smoothing=0.1))
     assert torch.equal(found.total, F.cross_entropy(train, LABELS, label_smoothing=0.1))

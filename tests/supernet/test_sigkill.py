@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bits(
     tmp_path: Path, tiny_space: SearchSpace, make_config: Callable[..., TrainConfig]
 ) -> None:
     config = make_config(num_threads=1, checkpoint_every=2, evaluate_every=7).to_json()
-    config["phases"][0]["steps"] = 60
+    config["phases"][0]["steps"] = 120
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(tiny_space.to_json()))
     command = [sys.executable, "-m", "chanas", "train-supernet", "--config", "config.yaml", "--space", "space.yaml"]
@@ -34,21 +35,30 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bits(
     def start(name: str) -> subprocess.Popen[bytes]:
         begun = (tmp_path / name / "supernet" / "checkpoint.safetensors").exists()
         arguments = [*command, "--run", name, *(["--resume"] if begun else [])]
-        return subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        with open(tmp_path / "stderr", "wb") as file:
+            return subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=file)
+
+    def wait_for_training(process: subprocess.Popen[bytes], name: str) -> None:
+        """Until the process wrote a line of metrics, or ended."""
+        path = tmp_path / name / "supernet" / "metrics.jsonl"
+        size = path.stat().st_size if path.exists() else 0
+        while process.poll() is None and (not path.exists() or path.stat().st_size <= size):
+            time.sleep(0.01)
 
     assert start("whole").wait() == 0
     rng, kills = random.Random(0), 0
-    for _ in range(100):
+    for attempt in range(40):
         process = start("killed")
+        if attempt % 4:
+            wait_for_training(process, "killed")
         try:
-            code = process.wait(timeout=rng.uniform(2.0, 9.0))
+            code = process.wait(timeout=rng.uniform(0.0, 1.0))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
             kills += 1
             continue
-        assert process.stderr is not None
-        assert code == 0, process.stderr.read().decode()
+        assert code == 0, (tmp_path / "stderr").read_text()
         break
     assert kills >= 2
     whole, killed = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "killed")
