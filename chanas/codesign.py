@@ -32,7 +32,7 @@ from chanas.preprocess import Preprocess, open_rgb
 from chanas.run import file_digest, read_json, replacing_folder, write_json
 from chanas.target import HardwareTarget, load_target
 
-SCHEMA = 1
+SCHEMA = 2
 _DOCUMENT, _WEIGHTS, _MODULE = "codesign.json", "weights.safetensors", "module.so"
 
 
@@ -112,7 +112,7 @@ class CoDesign:
     def _parameters(self) -> list[Array]:
         parts = split_tensors(self.tensors, len(self.blocks))
         lanes = self.target.vector_lanes
-        return [a for block, part in zip(self.blocks, parts, strict=True) for a in pack_block(block, part, lanes)]
+        return [pack_block(block, part, lanes) for block, part in zip(self.blocks, parts, strict=True)]
 
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:

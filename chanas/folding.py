@@ -51,10 +51,22 @@ def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, varia
     return folded.astype(np.float32), (beta - mean * scale).astype(np.float32)
 
 
-def pack_block(block: BlockConfig, tensors: Mapping[str, Array], lanes: int) -> list[Array]:
-    """The packed parameters of a block in its operators' order, from its PyTorch parameters by name.
+def pack_block(block: BlockConfig, tensors: Mapping[str, Array], lanes: int) -> Array:
+    """All parameters of a block as the one array float32[n] that its kernel takes, from PyTorch parameters by name.
+
+    Packed weights and biases follow one another in the order of the block's operators. One array, because a compiled
+    network checks each of its arguments at every call, for about 0.1 µs each.
 
     `tensors` has the names that `chanas.network` gives inside one block, such as `depthwise.conv.weight`.
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
+    return np.concatenate([part.ravel() for part in pack_operators(block, tensors, lanes)])
+
+
+def pack_operators(block: BlockConfig, tensors: Mapping[str, Array], lanes: int) -> list[Array]:
+    """The packed parameters of each operator of a block, in order.
 
     Raises:
         CheckpointError: a parameter is missing.

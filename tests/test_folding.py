@@ -18,6 +18,7 @@ from chanas.folding import (
     pack_block,
     pack_channels,
     pack_convolution,
+    pack_operators,
     split_tensors,
     unpack_channels,
 )
@@ -130,13 +131,15 @@ def tensors_of(module: nn.Module) -> dict[str, Array]:
     ("block", "num_operators"), [(STEM, 1), (PLAIN, 2), (EVERYTHING, 5), (HEAD, 1), (CLASSIFIER, 2)]
 )
 def test_a_block_has_weights_and_bias_of_each_of_its_operators(block: BlockConfig, num_operators: int) -> None:
-    packed = pack_block(block, tensors_of(block_module(block)), lanes=8)
+    tensors = tensors_of(block_module(block))
+    packed = pack_operators(block, tensors, lanes=8)
+    assert np.array_equal(pack_block(block, tensors, lanes=8), np.concatenate([part.ravel() for part in packed]))
     assert len(packed) == 2 * num_operators
     assert [p.ndim for p in packed] == [3, 2] * num_operators
 
 
 def test_the_feature_layer_gets_a_bias_of_zeros() -> None:
-    _, bias, *_ = pack_block(CLASSIFIER, tensors_of(block_module(CLASSIFIER)), lanes=8)
+    _, bias, *_ = pack_operators(CLASSIFIER, tensors_of(block_module(CLASSIFIER)), lanes=8)
     assert np.all(bias == 0.0)
 
 

@@ -7,9 +7,11 @@ compiled module serves any weights and they travel once (in safetensors).
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,29 @@ from chanas.prescheduler.workload import block_workloads
 from chanas.target import HardwareTarget
 
 
-def block_parameter_shapes(block: BlockConfig, lanes: int) -> list[tuple[int, ...]]:
-    """Shapes of a block's packed parameters in call order (as `folding.pack_block` gives them)."""
-    return [shape for workload in block_workloads(block) for shape in parameter_shapes(workload, lanes)]
+def num_block_parameters(block: BlockConfig, lanes: int) -> int:
+    """Numbers in a block's packed parameters (as `folding.pack_block` gives them)."""
+    shapes = [shape for workload in block_workloads(block) for shape in parameter_shapes(workload, lanes)]
+    return sum(math.prod(shape) for shape in shapes)
+
+
+@dataclass(frozen=True)
+class _View:
+    """A part of the one array of a block's parameters, indexed like a tensor of its own shape."""
+
+    packed: Any
+    offset: int
+    shape: tuple[int, ...]
+
+    def __getitem__(self, indices: Sequence[Any]) -> Any:
+        position = indices[0]
+        for index, extent in zip(indices[1:], self.shape[1:], strict=True):
+            position = position * extent + index
+        return self.packed[position + self.offset]
 
 
 def schedule_block(block: BlockConfig, points: Sequence[Point], target: HardwareTarget) -> Any:
-    """A `tirx.PrimFunc` of a whole block: arguments input, packed parameters, output.
+    """A `tirx.PrimFunc` of a whole block: arguments input, packed parameters (one array), output.
 
     Raises:
         ScheduleError: there is not one point per operator, or one is not in its operator's space.
@@ -40,13 +58,13 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     if len(points) != len(workloads):
         raise ScheduleError(f"expected {len(workloads)} points for block {block.key}, got {len(points)}")
     x = te.placeholder(input_shape(workloads[0], lanes), name="x")
-    arguments, current, gate, before_pool = [x], x, None, None
+    packed = te.placeholder((num_block_parameters(block, lanes),), name="parameters")
+    current, gate, before_pool, offset = x, None, None, 0
     for i, workload in enumerate(workloads):
-        parameters = [
-            te.placeholder(shape, name=f"{name}{i}")
-            for shape, name in zip(parameter_shapes(workload, lanes), ("weights", "bias"), strict=False)
-        ]
-        arguments += parameters
+        parameters = []
+        for shape in parameter_shapes(workload, lanes):
+            parameters.append(_View(packed, offset, shape))
+            offset += math.prod(shape)
         if workload.op == "pool" and block.kind == "mbconv":
             before_pool = current
         extras = []
@@ -56,7 +74,7 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
         if workload.residual:
             extras.append(x)
         current = compute(workload, lanes, f"op{i}_", current, parameters, extras)
-    sch = s_tir.Schedule(te.create_prim_func([*arguments, current]), error_render_level="none")
+    sch = s_tir.Schedule(te.create_prim_func([x, packed, current]), error_render_level="none")
     for i, (workload, point) in enumerate(zip(workloads, points, strict=True)):
         apply_point(sch, workload, point, target, f"op{i}_")
     flatten_output(sch, workloads[-1], f"op{len(workloads) - 1}_")
@@ -64,7 +82,7 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
 
 
 def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget) -> Any:
-    """A Relax module `main(image, *packed parameters of all blocks) -> logits`.
+    """A Relax module `main(image, *packed parameters, one array for each block) -> logits`.
 
     image float32[in_channels, pixels]; logits float32[ceil(classes / l), 1, l] (only the first `classes` count).
     Blocks of equal shape and schedule share one function.
@@ -75,18 +93,15 @@ def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Poin
     first = block_workloads(blocks[0])[0]
     image = relax.Var("image", relax.TensorType(input_shape(first, lanes), "float32"))
     parameters = [
-        [
-            relax.Var(f"block{b}_{p}", relax.TensorType(shape, "float32"))
-            for p, shape in enumerate(block_parameter_shapes(block, lanes))
-        ]
+        relax.Var(f"parameters{b}", relax.TensorType((num_block_parameters(block, lanes),), "float32"))
         for b, block in enumerate(blocks)
     ]
     builder = relax.BlockBuilder()
     functions: dict[tuple[BlockConfig, tuple[Point, ...]], Any] = {}
-    with builder.function("main", [image, *(p for group in parameters for p in group)]):
+    with builder.function("main", [image, *parameters]):
         with builder.dataflow():
             current = image
-            for block, block_points, group in zip(blocks, points, parameters, strict=True):
+            for block, block_points, packed in zip(blocks, points, parameters, strict=True):
                 identity = (block, tuple(tuple(p) for p in block_points))
                 if identity not in functions:
                     function = schedule_block(block, block_points, target).without_attr("global_symbol")
@@ -94,7 +109,7 @@ def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Poin
                     functions[identity] = builder.add_func(function, f"block{len(functions)}")
                 shape = output_shape(block_workloads(block)[-1], lanes)
                 current = builder.emit(
-                    relax.call_tir(functions[identity], [current, *group], relax.TensorType(shape, "float32"))
+                    relax.call_tir(functions[identity], [current, packed], relax.TensorType(shape, "float32"))
                 )
             out = builder.emit_output(current)
         builder.emit_func_output(out)

@@ -50,7 +50,7 @@ def block_points(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> list[list[Po
 
 def network_case(job: NetworkJob, lanes: int) -> ReferenceCase:
     """The reference case of a whole network (image and packed parameters in call order, packed logits)."""
-    packed = [p for b, tensors in zip(job.blocks, job.parameters, strict=True) for p in pack_block(b, tensors, lanes)]
+    packed = [pack_block(block, tensors, lanes) for block, tensors in zip(job.blocks, job.parameters, strict=True)]
     image = job.image.reshape(job.image.shape[0], -1)
     weights = tuple(range(1, 1 + len(packed)))
     return ReferenceCase((image, *packed), weights, pack_channels(job.logits[:, None], lanes))

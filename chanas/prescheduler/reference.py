@@ -104,10 +104,9 @@ def block_case(block: BlockConfig, lanes: int) -> ReferenceCase:
         out = module(x.flatten(1) if block.kind == "classifier" else x)[0]
         tensors = {name: value.numpy() for name, value in module.state_dict().items()}
     flat = x.numpy().reshape(block.in_channels, -1)
-    parameters = pack_block(block, tensors, lanes)
     expected = pack_channels(np.ascontiguousarray(out.numpy()).reshape(block.out_channels, -1), lanes)
     first: Array = flat if block.kind == "stem" else pack_channels(flat, lanes)
-    return ReferenceCase((first, *parameters), tuple(range(1, 1 + len(parameters))), expected)
+    return ReferenceCase((first, pack_block(block, tensors, lanes)), (1,), expected)
 
 
 def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]]) -> int:
