@@ -373,15 +373,17 @@ class Trainer:
         labels = self.data.source.labels[self.data.indices("holdout")]
         chance = float(np.bincount(labels).max()) / len(labels)
         deviation = math.sqrt(chance * (1 - chance) / len(labels))
-        learned = {name: best for name, best in self.state.progress.best_top1.items() if phase in (name, "end")}
-        best = max(learned.values(), default=0.0)
+        if phase == "end":
+            if self.only is None and self.schedule.spaces[-1].smallest != self.space.smallest:
+                return  # no phase trained it
+            phase = self.config.phases[-1].name
+        best = self.state.progress.best_top1.get(phase, 0.0)
         if accuracy <= chance + CHANCE_DEVIATIONS * deviation and best > chance + 2 * CHANCE_DEVIATIONS * deviation:
             raise CollapseError(
                 f"accuracy of the smallest sub-network collapsed from {best:.1%} to {accuracy:.1%} "
                 f"(guessing: {chance:.1%}) at step {self.state.progress.step}"
             )
-        if phase != "end":
-            self.state.progress.best_top1[phase] = max(accuracy, self.state.progress.best_top1.get(phase, 0.0))
+        self.state.progress.best_top1[phase] = max(accuracy, best)
 
     def _log(self, plan: StepPlan, losses: dict[str, Terms], images_per_s: float, bar: tqdm[Any]) -> None:
         mean, step = losses["all"], self.state.progress.step

@@ -383,6 +383,15 @@ def test_a_network_that_never_learned_is_no_collapse(
     assert go(run, tiny_space, make_config(evaluate_every=2)).num_rollbacks == 0
 
 
+def test_a_sub_network_that_no_phase_trained_cannot_collapse(
+    run: RunDirectory, tiny_space: SearchSpace, progressive: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five evaluations of two networks each; the last is of the smallest of the space, which these phases leave out."""
+    collapse_at(monkeypatch, {12: 0.1})
+    summary = go(run, tiny_space, progressive.changed(evaluate_every=1))
+    assert (summary.num_rollbacks, summary.top1_smallest) == (0, 0.1)
+
+
 def test_a_run_that_keeps_collapsing_gives_up(
     run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
