@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chanas import __version__
+from chanas import __version__, lut_commands
 from chanas.errors import ChanasError
 from chanas.run import DEFAULT_RUN, RunDirectory
 from chanas.units import format_count, format_latency, parse_latency_s
@@ -30,6 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(lut_commands.app, name="lut")
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name
 Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory: where the stages read and write.")]
@@ -211,7 +213,7 @@ def search(
         params=params,
         seed=seed,
     )
-    _print_bundle(bundle)
+    _print_bundle(bundle, run)
 
 
 @app.command()
@@ -265,7 +267,7 @@ def demo(
     from chanas import pipeline
 
     result = pipeline.demo(RunDirectory(run), latency_s=budget_s, num_trials=trials, seed=seed)
-    _print_bundle(result.bundle)
+    _print_bundle(result.bundle, run)
     typer.echo(f"report              {result.report}")
     images = " ".join(str(p) for p in result.images)
     program = "chanas" if shutil.which("chanas") else sys.argv[0]
@@ -291,7 +293,9 @@ def _print_result(result: Judged | Spread, as_json: bool, is_first: bool) -> Non
         typer.echo(f"{result.mean:8.2%}  mean of {result.request}, sd {deviation}, {ends}")
 
 
-def _print_bundle(bundle: CoDesign) -> None:
+def _print_bundle(bundle: CoDesign, run: Path) -> None:
+    from chanas import lut_pipeline
+
     document = bundle.document
     measured, predicted = document["measured"], document["predicted"]
     eager_s, latency_s = measured["pytorch_eager_latency_s"], measured["latency_s"]
@@ -300,6 +304,7 @@ def _print_bundle(bundle: CoDesign) -> None:
         ("", f"{format_count(document['num_macs'])} MACs, {format_count(document['num_params'])} parameters"),
         ("latency budget", format_latency(document["constraints"]["latency_s"])),
         ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
+        ("", lut_pipeline.table_error(RunDirectory(run), bundle.target.name)),
         ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])})"),
         ("PyTorch eager", f"{format_latency(eager_s)} on the same network ({eager_s / latency_s:.1f}x)"),
         ("accuracy on test", f"{measured['top1_test']:.2%} of {measured['num_test_images']} images, compiled module"),
@@ -331,5 +336,7 @@ def main() -> None:
     except Exception as error:
         if debug or not hasattr(error, "format_message"):
             raise
-        typer.echo(f"chanas: {error.format_message()} Try 'chanas --help'.", err=True)
+        message = error.format_message()  # the help itself, for a command that needs another one after it
+        is_help = message.startswith("Usage:")
+        typer.echo(message if is_help else f"chanas: {message} Try 'chanas --help'.", err=True)
         sys.exit(2)

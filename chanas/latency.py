@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chanas.arch import BlockConfig, SearchSpace
+from chanas.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.errors import LUTError
 from chanas.genome import BlockTable, FloatArray, Genomes
 from chanas.run import read_json, write_json
@@ -108,23 +108,30 @@ class LatencyLUT:
         """Those of `blocks` that the table has no row for."""
         return [b for b in blocks if b.key not in self.rows]
 
-    def table(self, space: SearchSpace, num_classes: int) -> BlockTable:
+    def covered(self, space: SearchSpace, num_classes: int) -> tuple[SubSpace, ...]:
+        """The sub-spaces that the table has every block of."""
+        return tuple(s for s in space.sub_spaces if not self.missing(space.all_blocks(num_classes, (s,))))
+
+    def table(self, space: SearchSpace, num_classes: int, *, with_holes: bool = False) -> BlockTable:
         """Seconds as dense arrays over a whole space, corrected by the calibration where there is one.
+
+        With holes allowed, an architecture that uses a missing block sums to NaN.
 
         Raises:
             LUTError: blocks of the space are missing; the message says how many and which command fills them.
         """
         self.check_space(space)
         holes = self.missing(space.all_blocks(num_classes))
-        if holes:
+        if holes and not with_holes:
             raise LUTError(
                 f"the LUT lacks {len(holes)} blocks of space '{space.name}' with {num_classes} classes "
                 f"(the first: {holes[0].key}); run `chanas prescheduler` to fill them"
             )
+        seconds = {b.key: math.nan for b in holes} | {key: row.median_s for key, row in self.rows.items()}
         fit = self.calibration
         if fit is None:
-            return BlockTable(space, num_classes, self.block_s)
-        return BlockTable(space, num_classes, lambda b: fit.scale * self.block_s(b) + fit.boundary_s, fit.start_s)
+            return BlockTable(space, num_classes, lambda b: seconds[b.key])
+        return BlockTable(space, num_classes, lambda b: fit.scale * seconds[b.key] + fit.boundary_s, fit.start_s)
 
     def latency_s(self, space: SearchSpace, num_classes: int, genomes: Genomes) -> FloatArray:
         """float64[N] seconds of each genome: equation 5, corrected by the calibration where there is one."""

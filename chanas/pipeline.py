@@ -25,6 +25,7 @@ from chanas.target import HardwareTarget, load_target, tvm_version
 if TYPE_CHECKING:
     from chanas.codesign import CoDesign
     from chanas.prescheduler.lut import PrescheduleSummary
+    from chanas.prescheduler.tune import TuneConfig
     from chanas.search.config import SearchConfig
     from chanas.search.cosearch import SearchOutcome
     from chanas.supernet.evaluate import SupernetEvaluator
@@ -185,16 +186,13 @@ def preschedule(
         MeasureError: blocks remain that could not be measured.
     """
     from chanas.prescheduler.lut import preschedule as fill
-    from chanas.prescheduler.tune import TuneConfig
 
     hardware = load_target(target, num_threads)
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
-    if num_trials is not None and num_trials < 1:
-        raise ConfigError(f"expected at least 1 trial per operator, got {num_trials}")
-    config = TuneConfig() if num_trials is None else TuneConfig(num_trials=num_trials)
-    chosen = _parse_sub_spaces(loaded, sub_spaces)
+    config = tune_config(num_trials)
+    chosen = parse_sub_spaces(loaded, sub_spaces)
     return fill(
         run,
         loaded,
@@ -209,12 +207,39 @@ def preschedule(
     )
 
 
-def _parse_sub_spaces(space: SearchSpace, keys: Sequence[str]) -> tuple[SubSpace, ...] | None:
+def tune_config(num_trials: int | None) -> TuneConfig:
+    """How operators are explored; the default without a number. Raises ConfigError: fewer than one trial."""
+    from chanas.prescheduler.tune import TuneConfig
+
+    if num_trials is not None and num_trials < 1:
+        raise ConfigError(f"expected at least 1 trial per operator, got {num_trials}")
+    return TuneConfig() if num_trials is None else TuneConfig(num_trials=num_trials)
+
+
+def parse_sub_spaces(space: SearchSpace, keys: Sequence[str]) -> tuple[SubSpace, ...] | None:
+    """Sub-spaces from keys such as r224-w1; None without any. Raises ConfigError: there is no such one."""
     known = {s.key: s for s in space.sub_spaces}
     for key in keys:
         if key not in known:
             raise ConfigError(unknown_name("sub-space", key, known))
     return tuple(known[key] for key in keys) or None
+
+
+def stored_table(run: RunDirectory, target: HardwareTarget) -> Path:
+    """Where the run's latency table of a target lies.
+
+    Raises:
+        StageOrderError: there is none; the message names those that are there and the command that makes it.
+    """
+    if not run.lut(target.name).is_file():
+        there = sorted(p.stem for p in run.luts.glob("*.json"))
+        found = f"; there are tables of: {', '.join(there)}" if there else ""
+        threads = f" --threads {target.num_threads}" if target.num_threads > 1 else ""
+        raise StageOrderError(
+            f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
+            f"`chanas prescheduler --target cpu{threads} --run {run.root}` first"
+        )
+    return run.lut(target.name)
 
 
 def load_stages(run: RunDirectory, target: HardwareTarget) -> tuple[SupernetEvaluator, LatencyLUT]:
@@ -226,15 +251,7 @@ def load_stages(run: RunDirectory, target: HardwareTarget) -> tuple[SupernetEval
     """
     if not (run.supernet / "checkpoint.safetensors").is_file():
         raise StageOrderError(f"there is no supernet in {run.root}; run `chanas train-supernet --run {run.root}` first")
-    if not run.lut(target.name).is_file():
-        there = sorted(p.stem for p in run.luts.glob("*.json"))
-        found = f"; there are tables of: {', '.join(there)}" if there else ""
-        threads = f" --threads {target.num_threads}" if target.num_threads > 1 else ""
-        raise StageOrderError(
-            f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
-            f"`chanas prescheduler --target cpu{threads} --run {run.root}` first"
-        )
-    lut = LatencyLUT.load(run.lut(target.name))
+    lut = LatencyLUT.load(stored_table(run, target))
     stored = stored_task(run)
     if stored is not None:
         lut.check(stored[0], target)

@@ -9,14 +9,17 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tables import random_table
 from typer.testing import CliRunner
 
 from chanas import pipeline
 from chanas.arch import SearchSpace
 from chanas.cli import app
+from chanas.latency import Calibration
 from chanas.run import DEFAULT_RUN, RunDirectory
 from chanas.supernet.judge import Judged, Spread
 
@@ -39,6 +42,16 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("prescheduler", "--space", "moon"), "unknown search space 'moon'"),
         (("predict", "bundle", "image.png"), "bundle bundle does not exist"),
         (("report", "--run", "nowhere"), "run directory nowhere does not exist"),
+        (
+            ("lut", "show", "--run", "nowhere"),
+            "there is no latency table of target 'cpu' in nowhere; run `chanas presch",
+        ),
+        (("lut", "show", "none.json"), "latency table none.json does not exist"),
+        (("lut", "check", "none.json"), "latency table none.json does not exist"),
+        (("lut", "check", "none.json", "--share", "7"), "expected a share of rows between 0 and 1"),
+        (("lut", "compare", "a.json", "b.json"), "latency table a.json does not exist"),
+        (("lut", "fill", "--run", "nowhere"), "there is no latency table of target 'cpu' in nowhere"),
+        (("lut", "calibrate", "--run", "nowhere", "--target", "moon"), "unknown target 'moon'; known: cpu, cuda"),
         (("eval", "nowhere", "--architecture", "largest"), "run `chanas train-supernet` first"),
     ],
 )
@@ -54,6 +67,15 @@ def test_an_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
     done = _chanas("search", "--latncy", "2ms", cwd=tmp_path)
     assert done.returncode == 2
     assert "--latncy" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("lut",)])
+def test_a_command_that_needs_another_one_prints_its_help_alone(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = _chanas(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: ")
+    assert "Commands:" in done.stderr
+    assert "Try" not in done.stderr
 
 
 @pytest.fixture
@@ -94,6 +116,37 @@ def test_eval_prints_lines_of_json(evaluated: dict[str, Any], tiny_space: Search
     assert evaluated["run"] == RunDirectory(DEFAULT_RUN)
     assert evaluated["architectures"] == ("largest", "smallest")
     assert (evaluated["split"], evaluated["progress"]) == ("test", False)
+
+
+@pytest.mark.parametrize(
+    "calibration", [Calibration(0.0, 1.0, 0.0, 12, 0.021, 0.05, 0.99, 0.156), None], ids=["calibrated", "plain"]
+)
+def test_search_says_how_far_the_table_is_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_space: SearchSpace, calibration: Calibration | None
+) -> None:
+    lut = random_table(tiny_space)
+    lut.calibration = calibration
+    lut.save(RunDirectory(tmp_path).lut("cpu"))
+    measured = {"latency_s": 1e-3, "spread_s": 1e-6, "pytorch_eager_latency_s": 2e-3, "top1_test": 0.9}
+    document = {
+        "num_macs": 1,
+        "num_params": 1,
+        "constraints": {"latency_s": 1e-3},
+        "predicted": {"latency_s": 1e-3, "top1": 0.9},
+        "measured": {**measured, "top1_holdout": 0.9, "num_test_images": 5},
+    }
+    bundle = SimpleNamespace(
+        document=document, architecture=tiny_space.largest, target=lut.header.target, path=tmp_path / "bundle"
+    )
+    monkeypatch.setattr(pipeline, "search", lambda run, **_: bundle)
+    done = CliRunner().invoke(app, ["search", "--latency", "1ms", "--run", str(tmp_path)])
+    assert done.exit_code == 0
+    _, _, following = done.output.partition("by the table\n")
+    line = following.splitlines()[0].strip()
+    if calibration is None:
+        assert line.startswith("not calibrated: the plain sum of blocks")
+    else:
+        assert line.startswith("error 2.1% on average, 5.0% at worst")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX here")

@@ -86,14 +86,16 @@ def test_a_stage_imports_no_other_stage(file: Path) -> None:
 def test_nothing_imports_the_command_line(file: Path) -> None:
     if is_one_of(file, ("cli.py", "__main__.py")):
         return
-    assert [i.name for i in imports(file) if f"{i.name}.".startswith("chanas.cli.")] == []
+    commands = ("chanas.cli.", "chanas.lut_commands.")
+    assert [i.name for i in imports(file) if f"{i.name}.".startswith(commands)] == []
 
 
 @each_module
 def test_only_the_command_line_imports_the_pipeline(file: Path) -> None:
-    if is_one_of(file, ("cli.py", "__main__.py", "__init__.py")):
+    if is_one_of(file, ("cli.py", "lut_commands.py", "lut_pipeline.py", "__main__.py", "__init__.py")):
         return
-    assert [i.name for i in imports(file) if f"{i.name}.".startswith("chanas.pipeline.")] == []
+    pipelines = ("chanas.pipeline.", "chanas.lut_pipeline.")
+    assert [i.name for i in imports(file) if f"{i.name}.".startswith(pipelines)] == []
 
 
 @each_module

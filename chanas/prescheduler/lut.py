@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from chanas.errors import ChanasError, MeasureError
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.prescheduler.calibrate import calibrate
 from chanas.prescheduler.jobs import TuningJobs
-from chanas.prescheduler.measure import Candidate, CandidatePipeline
+from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord
 from chanas.prescheduler.reference import block_case, mean_network_weight_bytes
@@ -34,6 +34,8 @@ _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
 _FALLBACKS = 2
 
 Schedules = tuple[tuple[str, Point], ...]
+# A block to time, its schedules, and how many better ones were tried before.
+BlockTask = tuple[BlockConfig, Schedules, int]
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def preschedule(
     config: TuneConfig,
     *,
     sub_spaces: tuple[SubSpace, ...] | None = None,
+    only: Sequence[BlockConfig] | None = None,
     model: str = "gp",
     seed: int = 0,
     num_calibration: int = 0,
@@ -78,13 +81,14 @@ def preschedule(
 ) -> PrescheduleSummary:
     """Tune all operators of the space (or of some sub-spaces) and write the LUT; every kept record is reused.
 
+    With `only`, these blocks alone are tuned and timed, and no other row changes.
     With `num_calibration` above zero the table is then calibrated against as many whole networks, unless nothing of it
     has changed since it last was.
 
     Raises:
         MeasureError: blocks remain for which no combination of schedules works; the LUT holds all others.
     """
-    blocks = space.all_blocks(num_classes, sub_spaces)
+    blocks = space.all_blocks(num_classes, sub_spaces) if only is None else tuple(only)
     workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
     store = RecordStore(run.records, target)
     before = store.count()
@@ -177,8 +181,7 @@ def _fill(
     existing = _existing(run, space, target)
     lut = LatencyLUT(header, {} if existing is None else existing.rows)
     trials = {w.key: len(store.load(w.key)) for w in records}
-    line: CandidatePipeline[tuple[BlockConfig, Schedules, int]] = CandidatePipeline(pool)
-    todo: list[tuple[BlockConfig, Schedules, int]] = []
+    todo: list[BlockTask] = []
 
     def keep(block: BlockConfig, record: BlockRecord) -> None:
         if record.seconds is None:
@@ -203,30 +206,41 @@ def _fill(
         lut.calibration = existing.calibration
     with tqdm(total=num_new, desc="timing blocks", unit="block", disable=not progress or not todo) as bar:
         try:
-            while todo or line.num_in_flight:
-                while todo and line.num_in_flight < 2 * pool.num_builders + 1:
-                    line.submit(_block_candidate(*todo.pop(0), target, scratch, around))
-                for candidate, outcome in line.finished():
-                    block, schedules, rank = candidate.token
-                    record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error)
-                    store.add_block(block.key, record)
-                    (scratch / f"{block.key}.npz").unlink(missing_ok=True)
-                    following = _schedules(block, records, rank + 1)
-                    if outcome.seconds is None and rank < _FALLBACKS and following not in (None, schedules):
-                        assert following is not None
-                        todo.append((block, following, rank + 1))
-                        continue
-                    keep(block, record)
-                    bar.update()
-                    bar.set_postfix_str(f"{block.key}: {(outcome.seconds or 0) * 1e6:.1f} us")
+            for (block, schedules, rank), outcome in time_blocks(todo, pool, target, scratch, around):
+                record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error)
+                store.add_block(block.key, record)
+                following = _schedules(block, records, rank + 1)
+                if outcome.seconds is None and rank < _FALLBACKS and following not in (None, schedules):
+                    assert following is not None
+                    todo.append((block, following, rank + 1))
+                    continue
+                keep(block, record)
+                bar.update()
+                bar.set_postfix_str(f"{block.key}: {(outcome.seconds or 0) * 1e6:.1f} us")
         finally:
             lut.save(run.lut(target.name))
     return lut, num_new
 
 
+def time_blocks(
+    todo: list[BlockTask], pool: WorkerPool, target: HardwareTarget, scratch: Path, around: Surroundings
+) -> Iterator[tuple[BlockTask, Outcome]]:
+    """Compile, check and time blocks one by one, as rows of a table are, each as soon as it is through.
+
+    `todo` is emptied; who iterates may append to it. A block may be in it once at a time.
+    """
+    line: CandidatePipeline[BlockTask] = CandidatePipeline(pool)
+    while todo or line.num_in_flight:
+        while todo and line.num_in_flight < 2 * pool.num_builders + 1:
+            line.submit(_block_candidate(*todo.pop(0), target, scratch, around))
+        for candidate, outcome in line.finished():
+            (scratch / f"{candidate.token[0].key}.npz").unlink(missing_ok=True)
+            yield candidate.token, outcome
+
+
 def _block_candidate(
     block: BlockConfig, schedules: Schedules, rank: int, target: HardwareTarget, scratch: Path, around: Surroundings
-) -> Candidate[tuple[BlockConfig, Schedules, int]]:
+) -> Candidate[BlockTask]:
     case = scratch / f"{block.key}.npz"
     block_case(block, target.vector_lanes).save(case)
     library = scratch / f"{block.key}-{rank}.so"

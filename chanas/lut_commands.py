@@ -1,0 +1,187 @@
+"""The commands of `chanas lut`: parse, call one function of `chanas.lut_pipeline`, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from chanas.run import DEFAULT_RUN, RunDirectory
+
+if TYPE_CHECKING:
+    from chanas.lut_pipeline import OpenTable
+
+app = typer.Typer(
+    help="Look at latency tables, check them, fill their holes, compare and calibrate them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+File = Annotated[Path | None, typer.Argument(help="A latency table; that of the run and target by default.")]
+Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory whose table is meant.")]
+Target = Annotated[str, typer.Option(help="Hardware target of the run's table: cpu (this machine).")]
+Threads = Annotated[int, typer.Option(help="Threads of the run's table.")]
+Space = Annotated[
+    str | None, typer.Option(help="The table's search space, where it is neither a preset nor the run's.")
+]
+Classes = Annotated[int | None, typer.Option(help="Classes; the supernet's or the table's by default.")]
+Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
+
+
+class _Result(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+    def lines(self) -> Iterator[str]: ...
+
+
+def _print(result: _Result, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result.to_json(), sort_keys=True, allow_nan=False))
+    else:
+        for line in result.lines():
+            typer.echo(line)
+
+
+def _open(
+    file: Path | None, run: Path, target: str, threads: int, space: str | None, num_classes: int | None
+) -> OpenTable:
+    from chanas import lut_pipeline
+
+    return lut_pipeline.open_table(
+        file, RunDirectory(run), target=target, num_threads=threads, space=space, num_classes=num_classes
+    )
+
+
+@app.command()
+def show(
+    file: File = None,
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    space: Space = None,
+    num_classes: Classes = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a table has: device, blocks, covered sub-spaces, latencies, calibration."""
+    from chanas import lut_pipeline
+
+    table = _open(file, run, target, threads, space, num_classes)
+    summary = lut_pipeline.show(table)
+    if not as_json:
+        typer.echo(f"table      {table.path}")
+    _print(summary, as_json)
+
+
+@app.command()
+def check(
+    file: File = None,
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    space: Space = None,
+    num_classes: Classes = None,
+    sample: Annotated[int, typer.Option(help="Rows that are measured again.")] = 20,
+    networks: Annotated[int, typer.Option(help="Whole networks measured, where the table is calibrated.")] = 3,
+    median_tolerance: Annotated[float, typer.Option(help="How far the median ratio may be from 1.")] = 0.1,
+    row_tolerance: Annotated[float, typer.Option(help="How far a row's ratio may be from 1.")] = 0.2,
+    share: Annotated[float, typer.Option(help="Share of the rows that must be within --row-tolerance.")] = 0.9,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure some rows again with their schedules: exit code 0 where the table still holds, 1 where it does not."""
+    from chanas import lut_pipeline
+    from chanas.prescheduler.lut_check import Tolerances
+
+    tolerances = Tolerances(median_tolerance, row_tolerance, share)
+    result = lut_pipeline.check(
+        _open(file, run, target, threads, space, num_classes),
+        num_rows=sample,
+        num_networks=networks,
+        tolerances=tolerances,
+        seed=seed,
+        progress=not as_json,
+    )
+    _print(result, as_json)
+    if not result.holds:
+        raise typer.Exit(1)
+
+
+@app.command()
+def fill(
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    space: Space = None,
+    num_classes: Classes = None,
+    trials: Annotated[int | None, typer.Option(help="Schedule points tried per operator, kept ones included.")] = None,
+    sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
+    cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
+    calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
+    seed: Seed = 0,
+) -> None:
+    """Tune and time the blocks that the run's table lacks, and nothing else."""
+    from chanas import lut_pipeline
+
+    summary = lut_pipeline.fill(
+        RunDirectory(run),
+        target=target,
+        num_threads=threads,
+        space=space,
+        num_classes=num_classes,
+        num_trials=trials,
+        sub_spaces=sub_space or (),
+        cost_model=cost_model,
+        num_calibration=calibrate,
+        seed=seed,
+    )
+    typer.echo(
+        f"holes      {summary.num_holes} of {summary.num_blocks} blocks{', filled now' if summary.num_holes else ''}\n"
+        f"trials     {summary.num_new_trials} new ({summary.num_failed_trials} failed)\n"
+        f"table      {summary.path}: {len(summary.lut.rows)} blocks"
+    )
+    if summary.lut.calibration is not None:
+        typer.echo(f"sum        {summary.lut.calibration.describe()}")
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="A latency table.")],
+    b: Annotated[Path, typer.Argument(help="Another one of the same search space.")],
+    space: Space = None,
+    num_classes: Classes = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Two tables side by side: what differs, ratios of latencies, ranking, the blocks that changed most."""
+    from chanas import lut_pipeline
+
+    result = lut_pipeline.compare(a, b, space=space, num_classes=num_classes, seed=seed)
+    if not as_json:
+        typer.echo(f"{'A':14s} {a}\n{'B':14s} {b}")
+    _print(result, as_json)
+
+
+@app.command()
+def calibrate(
+    file: File = None,
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    space: Space = None,
+    num_classes: Classes = None,
+    networks: Annotated[int, typer.Option(help="Whole networks that are compiled and measured.")] = 12,
+    seed: Seed = 0,
+) -> None:
+    """Calibrate a table against whole networks, and store that in it."""
+    from chanas import lut_pipeline
+
+    table = _open(file, run, target, threads, space, num_classes)
+    before = table.lut.calibration
+    calibration = lut_pipeline.calibrate(table, num_networks=networks, seed=seed)
+    if before is not None:
+        typer.echo(f"before     {before.describe()}")
+    typer.echo(f"sum        {calibration.describe()}\ntable      {table.path}")

@@ -1,0 +1,307 @@
+"""What can be done with latency tables once they are there: show, check, fill, compare, calibrate.
+
+As in `chanas/pipeline.py`, functions of the stages are called with what files hold; here a table says itself of which
+space, device and number of threads it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.arch import SearchSpace
+from chanas.errors import ConfigError, LUTError
+from chanas.latency import Calibration, LatencyLUT
+from chanas.lut_report import (
+    Comparison,
+    TableSummary,
+    describe_calibration,
+    numbers_of_classes,
+    summarise,
+)
+from chanas.lut_report import compare as compare_tables
+from chanas.pipeline import (
+    DEFAULT_CALIBRATION,
+    DEFAULT_NUM_CLASSES,
+    parse_sub_spaces,
+    stored_table,
+    stored_task,
+    tune_config,
+)
+from chanas.run import RunDirectory
+from chanas.target import HardwareTarget, load_target
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.lut_check import TableCheck, Tolerances
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table, where it lies, and what it is of; `space` is None where the search space is not at hand."""
+
+    path: Path
+    lut: LatencyLUT
+    space: SearchSpace | None
+    num_classes: int
+
+    def required_space(self) -> SearchSpace:
+        """Raises LUTError: the search space is not at hand."""
+        if self.space is None:
+            header = self.lut.header
+            raise LUTError(
+                f"{self.path} is of space '{header.space}' ({header.space_digest}), which is neither a preset nor the "
+                "supernet's; name its YAML file with --space"
+            )
+        return self.space
+
+
+def open_table(
+    file: Path | None = None,
+    run: RunDirectory | None = None,
+    *,
+    target: str = "cpu",
+    num_threads: int = 1,
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+) -> OpenTable:
+    """A table by its file, or a run's table of a target.
+
+    Its search space is the one that is named, that of the run's supernet, or a preset, wherever the digest is the
+    table's. The number of classes is the supernet's, or that of the classifiers that have rows.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+        ConfigError: the number of classes is not clear, or there is no such space.
+        LUTError: the file is no table, or one of another space than the named one.
+        StageOrderError: the run has no table of this target.
+    """
+    if file is None:
+        if run is None:
+            raise ConfigError("expected a file or a run directory with a latency table, got neither")
+        file = stored_table(run, load_target(target, num_threads))
+    elif file.absolute().parent.name == "luts":
+        run = RunDirectory(file.absolute().parent.parent)
+    else:
+        run = None
+    lut = LatencyLUT.load(file)
+    stored = None if run is None else stored_task(run)
+    if stored is not None and not _is_of(lut, stored[0]):
+        stored = None
+    found: SearchSpace | None
+    if space is not None:
+        found = SearchSpace.load(space)
+        lut.check_space(found)
+    else:
+        found = stored[0] if stored else _preset(lut)
+    classes = num_classes or (stored[1] if stored else _only_number_of_classes(file, lut))
+    return OpenTable(file, lut, found, classes)
+
+
+def _is_of(lut: LatencyLUT, space: SearchSpace) -> bool:
+    return (lut.header.space, lut.header.space_digest) == (space.name, space.digest)
+
+
+def _preset(lut: LatencyLUT) -> SearchSpace | None:
+    try:
+        space = SearchSpace.load(lut.header.space)
+    except ConfigError:
+        return None
+    return space if _is_of(lut, space) else None
+
+
+def _only_number_of_classes(file: Path, lut: LatencyLUT) -> int:
+    there = numbers_of_classes(lut)
+    if len(there) > 1:
+        raise ConfigError(
+            f"{file} has classifiers of {', '.join(map(str, there))} classes; choose one with --num-classes"
+        )
+    return there[0] if there else DEFAULT_NUM_CLASSES
+
+
+def check_device(lut: LatencyLUT) -> None:
+    """Raises LUTError when the table was measured on another device; the message says in what they differ."""
+    made_on, here = lut.header.target, load_target("cpu")
+    if made_on.fingerprint != here.fingerprint:
+        named = ("device", "vector_lanes", "num_vector_registers", "l1_bytes", "l2_bytes", "l3_bytes")
+        pairs = [(name, getattr(made_on, name), getattr(here, name)) for name in named]
+        differing = [f"{name} {theirs} there, {mine} here" for name, theirs, mine in pairs if theirs != mine]
+        raise LUTError(
+            f"the table is of another device: expected fingerprint {here.fingerprint}, got {made_on.fingerprint} "
+            f"({'; '.join(differing) or 'processor flags or stepping'}); run `chanas prescheduler` here to make one"
+        )
+
+
+def this_device(lut: LatencyLUT) -> HardwareTarget:
+    """This machine as a target with the table's number of threads.
+
+    Raises:
+        LUTError: the table was measured on another device.
+        TargetError: there are fewer cores than the table's threads.
+    """
+    check_device(lut)
+    return load_target("cpu", lut.header.target.num_threads)
+
+
+def show(table: OpenTable) -> TableSummary:
+    """What a table has, in numbers."""
+    return summarise(table.lut, table.space, table.num_classes)
+
+
+def compare(
+    a: Path, b: Path, *, space: str | Path | None = None, num_classes: int | None = None, seed: int = 0
+) -> Comparison:
+    """Two tables of one search space side by side; `seed` draws the architectures.
+
+    Raises:
+        ChanasError: as `open_table` says.
+        LUTError: they are of different spaces, or share no block.
+    """
+    mine = open_table(a, space=space, num_classes=num_classes)
+    theirs = LatencyLUT.load(b)
+    return compare_tables(mine.lut, theirs, mine.space, mine.num_classes, seed=seed)
+
+
+def check(
+    table: OpenTable,
+    *,
+    num_rows: int = 20,
+    num_networks: int = 3,
+    tolerances: Tolerances | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> TableCheck:
+    """Measure some rows and networks of a table again on this machine; nothing is stored.
+
+    Raises:
+        LUTError: the table is of another device or compiler, or has no rows of its space.
+    """
+    from chanas.prescheduler.lut_check import check_table
+
+    hardware = this_device(table.lut)
+    return check_table(
+        table.lut,
+        table.required_space(),
+        hardware,
+        table.num_classes,
+        num_rows=num_rows,
+        num_networks=num_networks,
+        tolerances=tolerances,
+        seed=seed,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True)
+class FillSummary:
+    """What was missing, of which everything is there now, and the table as it is stored."""
+
+    path: Path
+    num_holes: int
+    num_blocks: int
+    num_new_trials: int
+    num_failed_trials: int
+    lut: LatencyLUT
+
+
+def fill(
+    run: RunDirectory,
+    *,
+    target: str = "cpu",
+    num_threads: int = 1,
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+    num_trials: int | None = None,
+    sub_spaces: Sequence[str] = (),
+    cost_model: str = "gp",
+    num_calibration: int = DEFAULT_CALIBRATION,
+    seed: int = 0,
+    progress: bool = True,
+) -> FillSummary:
+    """Tune and time the blocks that the run's table lacks, and no others; then calibrate it again if it changed.
+
+    Networks for the calibration come from all sub-spaces that the table then covers.
+
+    Raises:
+        StageOrderError: the run has no table of this target.
+        LUTError: the table is of another device or compiler.
+        MeasureError: blocks remain that could not be measured; the table has the others.
+    """
+    from chanas.prescheduler.lut import preschedule
+
+    config = tune_config(num_trials)
+    table = open_table(None, run, target=target, num_threads=num_threads, space=space, num_classes=num_classes)
+    check_device(table.lut)
+    hardware, loaded = load_target(target, num_threads), table.required_space()
+    table.lut.check(loaded, hardware)
+    blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, sub_spaces))
+    holes = table.lut.missing(blocks)
+    lut, num_new, num_failed = table.lut, 0, 0
+    if holes:
+        filled = preschedule(
+            run,
+            loaded,
+            hardware,
+            table.num_classes,
+            config,
+            only=holes,
+            model=cost_model,
+            seed=seed,
+            progress=progress,
+        )
+        lut, num_new, num_failed = filled.lut, filled.num_new_trials, filled.num_failed_trials
+    if num_calibration and (holes or lut.calibration is None):
+        calibrate(
+            OpenTable(table.path, lut, loaded, table.num_classes),
+            num_networks=num_calibration,
+            seed=seed,
+            progress=progress,
+        )
+    return FillSummary(table.path, len(holes), len(blocks), num_new, num_failed, lut)
+
+
+def calibrate(
+    table: OpenTable, *, num_networks: int = DEFAULT_CALIBRATION, seed: int = 0, progress: bool = True
+) -> Calibration:
+    """Calibrate a table against whole networks of the sub-spaces that it covers, and store that in its file.
+
+    Raises:
+        ConfigError: too few networks are asked for.
+        LUTError: the table is of another device or compiler, or covers no sub-space.
+        MeasureError: too few networks could be measured; the table stays as it is.
+    """
+    from chanas.prescheduler.calibrate import MIN_NETWORKS
+    from chanas.prescheduler.calibrate import calibrate as fit
+
+    if num_networks < MIN_NETWORKS:
+        raise ConfigError(f"expected at least {MIN_NETWORKS} networks to calibrate with, got {num_networks}")
+    lut, hardware, space = table.lut, this_device(table.lut), table.required_space()
+    lut.check(space, hardware)
+    covered = lut.covered(space, table.num_classes)
+    if not covered:
+        raise LUTError(
+            f"{table.path} has no sub-space of '{space.name}' with {table.num_classes} classes without holes, so that "
+            "no whole network can be compiled; run `chanas lut fill` first"
+        )
+    lut.calibration = fit(
+        lut,
+        space,
+        hardware,
+        table.num_classes,
+        num_networks=num_networks,
+        sub_spaces=covered,
+        seed=seed,
+        progress=progress,
+    )
+    lut.save(table.path)
+    return lut.calibration
+
+
+def table_error(run: RunDirectory, target_name: str) -> str:
+    """One line about how far the sums of a run's table are from whole networks.
+
+    Raises:
+        ChanasError: the table is missing or damaged.
+    """
+    return describe_calibration(LatencyLUT.load(run.lut(target_name)).calibration)

@@ -1,0 +1,182 @@
+"""chanas/lut_pipeline.py: a table is found, and what it is of; what it does not hold for is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tables import CLASSES, random_table, save_space
+
+from chanas import lut_pipeline
+from chanas.arch import SearchSpace
+from chanas.errors import CheckpointError, ConfigError, LUTError, StageOrderError, TargetError
+from chanas.latency import Calibration, LatencyLUT
+from chanas.lut_pipeline import open_table, table_error, this_device
+from chanas.run import RunDirectory, write_json
+from chanas.target import load_target
+
+CALIBRATION = Calibration(1e-5, 1.25, 1e-6, 8, 0.012, 0.034, 0.98, 0.1)
+
+
+@pytest.fixture
+def run(tmp_path: Path, tiny_space: SearchSpace) -> RunDirectory:
+    """A run directory with a table of the tiny space, and no supernet."""
+    run = RunDirectory(tmp_path / "run")
+    random_table(tiny_space).save(run.lut("cpu"))
+    return run
+
+
+@pytest.fixture
+def yaml_file(tmp_path: Path, tiny_space: SearchSpace) -> Path:
+    return save_space(tiny_space, tmp_path / "tiny.yaml")
+
+
+def store_supernet(run: RunDirectory, space: SearchSpace, num_classes: int) -> None:
+    write_json(run.supernet / "checkpoint.json", {"space": space.to_json(), "num_classes": num_classes})
+
+
+def elsewhere(lut: LatencyLUT, **changes: Any) -> LatencyLUT:
+    """The table as another device would have made it."""
+    target = dataclasses.replace(lut.header.target, fingerprint="0123456789ab", **changes)
+    return LatencyLUT(dataclasses.replace(lut.header, target=target), lut.rows)
+
+
+# ---- which table, and what it is of ---------------------------------------------------------------------------------
+def test_a_run_and_its_file_are_the_same_table(run: RunDirectory, tiny_space: SearchSpace) -> None:
+    store_supernet(run, tiny_space, CLASSES)
+    by_run, by_file = open_table(run=run), open_table(run.lut("cpu"))
+    assert by_run == by_file
+    assert (by_run.path, by_run.space, by_run.num_classes) == (run.lut("cpu"), tiny_space, CLASSES)
+
+
+def test_a_preset_is_found_by_the_digest_of_the_table(tmp_path: Path) -> None:
+    space = SearchSpace.load("mbv3-32")
+    random_table(space, num_classes=7).save(tmp_path / "cpu.json")
+    table = open_table(tmp_path / "cpu.json")
+    assert (table.space, table.num_classes) == (space, 7)
+
+
+@pytest.mark.parametrize("name", ["tiny", "mbv3-32"])
+def test_a_space_that_is_nowhere_is_not_made_up(tmp_path: Path, tiny_space: SearchSpace, name: str) -> None:
+    """A preset of the same name and another content does not count."""
+    random_table(dataclasses.replace(tiny_space, name=name)).save(tmp_path / "cpu.json")
+    table = open_table(tmp_path / "cpu.json")
+    assert table.space is None
+    with pytest.raises(LUTError, match=rf"is of space '{name}' \(\w+\), which is neither a preset .*--space"):
+        table.required_space()
+
+
+def test_a_named_space_counts_where_it_is_the_tables(run: RunDirectory, yaml_file: Path, tiny_space: Any) -> None:
+    assert open_table(run=run, space=yaml_file).space == tiny_space
+    with pytest.raises(LUTError, match="expected a LUT of space 'mbv3'"):
+        open_table(run=run, space="mbv3")
+
+
+def test_a_supernet_of_another_space_is_not_asked(run: RunDirectory, tiny_space: SearchSpace) -> None:
+    store_supernet(run, dataclasses.replace(tiny_space, head_width=64), 99)
+    table = open_table(run=run)
+    assert (table.space, table.num_classes) == (None, CLASSES)
+
+
+def test_classes_are_named_where_the_table_has_several(run: RunDirectory, tiny_space: SearchSpace) -> None:
+    lut = random_table(tiny_space)
+    lut.rows |= random_table(tiny_space, num_classes=100).rows
+    lut.save(run.lut("cpu"))
+    with pytest.raises(ConfigError, match="has classifiers of 10, 100 classes; choose one with --num-classes"):
+        open_table(run=run)
+    assert open_table(run=run, num_classes=100).num_classes == 100
+    store_supernet(run, tiny_space, CLASSES)
+    assert open_table(run=run).num_classes == CLASSES
+
+
+def test_files_that_are_no_table(tmp_path: Path, run: RunDirectory) -> None:
+    with pytest.raises(CheckpointError, match=r"latency table .*none\.json does not exist"):
+        open_table(tmp_path / "none.json")
+    damaged = tmp_path / "damaged.json"
+    damaged.write_bytes(run.lut("cpu").read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"damaged\.json is cut short or damaged"):
+        open_table(damaged)
+    damaged.write_text(json.dumps({"schema": 1}))
+    with pytest.raises(LUTError, match=r"damaged\.json is not a latency table"):
+        open_table(damaged)
+
+
+def test_a_run_without_a_table_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(StageOrderError, match=r"there is no latency table of target 'cpu' in .*`chanas prescheduler"):
+        open_table(run=RunDirectory(tmp_path / "nothing"))
+    with pytest.raises(ConfigError, match="got neither"):
+        open_table()
+
+
+# ---- devices --------------------------------------------------------------------------------------------------------
+def test_a_table_of_this_device_is_taken(tiny_space: SearchSpace) -> None:
+    assert this_device(random_table(tiny_space)) == load_target("cpu")
+
+
+def test_another_device_is_refused_by_what_differs(tiny_space: SearchSpace) -> None:
+    lut = random_table(tiny_space)
+    message = r"of another device: expected fingerprint \w+, got 0123456789ab \(device 6502 there, .* here; l2_bytes 1 "
+    with pytest.raises(LUTError, match=message):
+        this_device(elsewhere(lut, device="6502", l2_bytes=1, num_threads=4096))
+    with pytest.raises(LUTError, match=r"got 0123456789ab \(processor flags or stepping\); run `chanas prescheduler`"):
+        this_device(elsewhere(lut))
+
+
+def test_more_threads_than_cores_are_refused(tiny_space: SearchSpace) -> None:
+    lut = random_table(tiny_space)
+    many = dataclasses.replace(lut.header, target=dataclasses.replace(lut.header.target, num_threads=4096))
+    with pytest.raises(TargetError, match="got 4096"):
+        this_device(LatencyLUT(many, lut.rows))
+
+
+@pytest.mark.parametrize("command", ["check", "calibrate", "fill"])
+def test_nothing_is_measured_for_a_table_of_another_device(
+    run: RunDirectory, yaml_file: Path, tiny_space: SearchSpace, command: str
+) -> None:
+    elsewhere(random_table(tiny_space), device="6502").save(run.lut("cpu"))
+    before = run.lut("cpu").read_bytes()
+    with pytest.raises(LUTError, match="device 6502 there"):
+        if command == "fill":
+            lut_pipeline.fill(run, space=yaml_file, progress=False)
+        else:
+            getattr(lut_pipeline, command)(open_table(run=run, space=yaml_file), progress=False)
+    assert run.lut("cpu").read_bytes() == before
+    assert not run.records.exists()
+
+
+# ---- what is said about a table -------------------------------------------------------------------------------------
+def test_two_files_are_compared(run: RunDirectory, tmp_path: Path, yaml_file: Path, tiny_space: SearchSpace) -> None:
+    other = tmp_path / "other.json"
+    elsewhere(random_table(tiny_space, seed=1)).save(other)
+    found = lut_pipeline.compare(run.lut("cpu"), other, space=yaml_file)
+    assert set(found.differences) == {"target.fingerprint"}
+    assert found.architectures is not None
+    assert lut_pipeline.compare(run.lut("cpu"), other).architectures is None
+    with pytest.raises(CheckpointError, match="does not exist"):
+        lut_pipeline.compare(run.lut("cpu"), tmp_path / "none.json")
+
+
+def test_the_error_of_a_runs_table_is_one_line(run: RunDirectory, tiny_space: SearchSpace) -> None:
+    assert table_error(run, "cpu").startswith("not calibrated")
+    lut = random_table(tiny_space)
+    lut.calibration = CALIBRATION
+    lut.save(run.lut("cpu"))
+    assert table_error(run, "cpu") == CALIBRATION.describe()
+
+
+def test_too_few_networks_are_refused_before_any_is_measured(run: RunDirectory, yaml_file: Path) -> None:
+    with pytest.raises(ConfigError, match="expected at least 6 networks to calibrate with, got 5"):
+        lut_pipeline.calibrate(open_table(run=run, space=yaml_file), num_networks=5)
+
+
+def test_a_table_that_covers_no_sub_space_cannot_be_calibrated(
+    run: RunDirectory, yaml_file: Path, tiny_space: SearchSpace
+) -> None:
+    lut = random_table(tiny_space)
+    lut.rows = {key: row for key, row in lut.rows.items() if not key.startswith("stem")}
+    lut.save(run.lut("cpu"))
+    with pytest.raises(LUTError, match="has no sub-space of 'tiny' with 10 classes without holes"):
+        lut_pipeline.calibrate(open_table(run=run, space=yaml_file), progress=False)
