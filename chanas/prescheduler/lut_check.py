@@ -181,6 +181,8 @@ def check_rows(
 ) -> tuple[Remeasured, ...]:
     """Time `num` random rows again (all where there are fewer), each with the schedules that it has in the table.
 
+    They come in the order in which they were drawn.
+
     Raises:
         LUTError: the table has no row of a block of this space.
     """
@@ -192,7 +194,8 @@ def check_rows(
         )
     chosen = np.random.default_rng(seed).permutation(len(there))[:num]
     todo: list[BlockTask] = [(there[i], lut.rows[there[i].key].schedules, 0) for i in chosen]
-    found = []
+    order = [block.key for block, _, _ in todo]
+    found: dict[str, Remeasured] = {}
     with (
         WorkerPool(target) as pool,
         tempfile.TemporaryDirectory(prefix="chanas-") as scratch,
@@ -200,9 +203,9 @@ def check_rows(
     ):
         around = surroundings(space, num_classes)
         for (block, _, _), outcome in time_blocks(todo, pool, target, Path(scratch), around):
-            found.append(Remeasured(block.key, lut.block_s(block), outcome.seconds, outcome.error))
+            found[block.key] = Remeasured(block.key, lut.block_s(block), outcome.seconds, outcome.error)
             bar.update()
-    return tuple(found)
+    return tuple(found[key] for key in order)
 
 
 def check_networks(
