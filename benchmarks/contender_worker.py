@@ -78,20 +78,45 @@ def compiled_network(stack: contextlib.ExitStack, bundle: str) -> Calls:
     return [functools.partial(compiled, x)]
 
 
-def onnxruntime_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Calls:
-    """The network's ONNX file in ONNX Runtime with all its graph optimisations."""
+def _onnxruntime_session(onnx: str) -> Any:
+    """An ONNX file in ONNX Runtime on one thread with all its graph optimisations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    session = onnxruntime.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
+
+
+def onnxruntime_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Calls:
+    """The network's ONNX file in ONNX Runtime."""
+    session = _onnxruntime_session(onnx)
     return [functools.partial(session.run, None, {session.get_inputs()[0].name: _image(bundle)[None]})]
 
 
-def openvino_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Calls:
-    """The network's ONNX file in OpenVINO, float32, latency mode; pinning is ours."""
+def onnxruntime_operators(stack: contextlib.ExitStack, models: Sequence[str]) -> Calls:
+    """One ONNX file per operator, its output written to memory that stays: nothing is copied to numpy."""
+    import onnxruntime
+
+    calls: Calls = []
+    for model in models:
+        session = _onnxruntime_session(model)
+        (taken,), (given,) = session.get_inputs(), session.get_outputs()
+        x = np.random.default_rng(0).standard_normal(taken.shape, dtype=np.float32)
+        binding = session.io_binding()
+        binding.bind_ortvalue_input(taken.name, onnxruntime.OrtValue.ortvalue_from_numpy(x))
+        binding.bind_ortvalue_output(given.name, onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(given.shape, "f4")))
+        calls.append(functools.partial(session.run_with_iobinding, binding))
+    return calls
+
+
+def _openvino_request(onnx: str, channels_last: bool = False) -> Any:
+    """An ONNX file in OpenVINO, float32, latency mode, one thread; pinning is ours.
+
+    `channels_last`: input and output are NHWC.
+    """
     import openvino
+    from openvino.preprocess import PrePostProcessor
 
     options = {
         "INFERENCE_NUM_THREADS": 1,
@@ -100,9 +125,32 @@ def openvino_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Cal
         "INFERENCE_PRECISION_HINT": "f32",
         "ENABLE_CPU_PINNING": False,
     }
-    request = openvino.Core().compile_model(onnx, "CPU", options).create_infer_request()
-    image = _image(bundle)[None]
+    core = openvino.Core()
+    model = core.read_model(onnx)
+    if channels_last:
+        processor = PrePostProcessor(model)
+        for side in (processor.input(), processor.output()):
+            side.tensor().set_layout(openvino.Layout("NHWC"))
+            side.model().set_layout(openvino.Layout("NCHW"))
+        model = processor.build()
+    return core.compile_model(model, "CPU", options).create_infer_request()
+
+
+def openvino_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Calls:
+    """The network's ONNX file in OpenVINO."""
+    request, image = _openvino_request(onnx), _image(bundle)[None]
     return [functools.partial(request.infer, {0: image}, share_inputs=True, share_outputs=True)]
+
+
+def openvino_operators(stack: contextlib.ExitStack, models: Sequence[str]) -> Calls:
+    """One ONNX file per operator, channels first, then channels last; inputs and outputs stay where they are."""
+    calls: Calls = []
+    for model in models:
+        for channels_last in (False, True):
+            request = _openvino_request(model, channels_last)
+            x = np.random.default_rng(0).standard_normal(tuple(request.get_input_tensor(0).shape), dtype=np.float32)
+            calls.append(functools.partial(request.infer, {0: x}, share_inputs=True, share_outputs=True))
+    return calls
 
 
 def chanas_operators(stack: contextlib.ExitStack, operators: Sequence[dict[str, str]]) -> Calls:
@@ -155,6 +203,8 @@ SETUPS: dict[str, Callable[..., Calls]] = {
     "OpenVINO": openvino_network,
     "chanas operators": chanas_operators,
     "PyTorch operators": torch_operators,
+    "ONNX Runtime operators": onnxruntime_operators,
+    "OpenVINO operators": openvino_operators,
 }
 
 

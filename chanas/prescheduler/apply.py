@@ -20,7 +20,13 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
         ScheduleError: the point is not in the workload's space.
     """
     named = schedule_space(workload, target).decode(point)
-    scheduler = {"pointwise": _pointwise, "depthwise": _depthwise, "conv": _conv, "pool": _pool}[workload.op]
+    scheduler = {
+        "conv": _conv,
+        "blockconv": _blockconv,
+        "pointwise": _pointwise,
+        "depthwise": _depthwise,
+        "pool": _pool,
+    }[workload.op]
     scheduler(sch, workload, named, prefix, target.num_threads > 1)
 
 
@@ -39,7 +45,7 @@ def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) 
 
 def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
     """[B, H, W, l] -> [B, H·W, l] for the output of a windowed operator that a function returns."""
-    if workload.op in ("depthwise", "conv"):
+    if workload.op in ("depthwise", "conv", "blockconv"):
         size = workload.output_size
         block = sch.get_sblock(f"{prefix}out")
         sch.transform_layout(block, ("write", 0), lambda b, h, w, v: (b, h * size + w, v))
@@ -146,6 +152,43 @@ def _conv(sch: Any, workload: Workload, named: Named, prefix: str, parallel: boo
     if parallel:
         _parallelise(sch, named, outer)
     _accumulate(sch, acc, rc, 3)
+
+
+def _blockconv(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+    """for c, h, w, v, k, rh, rw  ->  for c_o, band (or band, c_o), h_m, w_o: for k_o, rh, rw (or rh, rw, k_o):
+    [k_i, h_i, w_i, c_i] written out, v a vector."""
+    pad, place = sch.get_sblock(f"{prefix}pad"), named["pad_at"][0]
+    if place == 2:
+        sch.compute_inline(pad)
+    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
+    c, h, w, v = sch.get_loops(out)
+    band, h_m, h_i = sch.split(h, list(named["split_h"]))
+    w_o, w_i = sch.split(w, list(named["split_w"]))
+    c_o, c_i = sch.split(c, list(named["split_n"]))
+    outer = [band, c_o] if named["order"][0] else [c_o, band]
+    sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
+    sch.vectorize(v)
+    _unroll(sch, h_i, w_i, c_i)
+    sch.compute_at(acc, w_o, preserve_unit_loops=True)
+    a_c, a_h, a_w, a_v, k, rh, rw = sch.get_loops(acc)[-7:]
+    k_o, k_i = sch.split(k, list(named["split_k"]))
+    reduction = [rh, rw, k_o] if named["reduce"][0] else [k_o, rh, rw]
+    sch.reorder(*reduction, k_i, a_h, a_w, a_c, a_v)
+    sch.vectorize(a_v)
+    _unroll(sch, k_i, a_h, a_w, a_c)
+    if named["unroll"][0]:
+        sch.unroll(rw)
+    if place == 1:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
+    if place < 2:
+        loops = sch.get_loops(pad)
+        sch.vectorize(loops[-1])
+        if place == 0 and parallel:
+            sch.parallel(loops[0])
+    if parallel:
+        fusable = 1 if place == 1 and named["order"][0] else 2
+        _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
+    _accumulate(sch, acc, reduction[0], 3)
 
 
 def _pool(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.folding import num_blocks
-from chanas.prescheduler.workload import Epilogue, Workload
+from chanas.prescheduler.workload import Epilogue, Workload, tiled_columns
 
 
 def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
@@ -79,7 +79,13 @@ def compute(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     """The output tensor of an operator on given input, parameters and extras (shapes as in the functions above)."""
-    builder = {"pointwise": _pointwise, "depthwise": _depthwise, "conv": _conv, "pool": _pool}[workload.op]
+    builder = {
+        "conv": _conv,
+        "blockconv": _blockconv,
+        "pointwise": _pointwise,
+        "depthwise": _depthwise,
+        "pool": _pool,
+    }[workload.op]
     return builder(workload, lanes, prefix, x, parameters, extras)
 
 
@@ -165,6 +171,36 @@ def _conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Seque
         (blocks, out, out, lanes),
         lambda b, h, w, v: te.sum(
             padding[rc, h * stride + rh, w * stride + rw] * weights[b, (rc * kernel + rh) * kernel + rw, v],
+            axis=[rc, rh, rw],
+        ),
+        name=f"{prefix}acc",
+    )
+    return _window_output(workload, lanes, prefix, acc, bias)
+
+
+def _blockconv(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
+    out, channels, columns = workload.output_size, workload.in_channels, tiled_columns(workload)
+    height, width = (out - 1) * stride + kernel, (columns - 1) * stride + kernel
+    padding = te.compute(
+        (num_blocks(channels, lanes), height, width, lanes),
+        lambda b, h, w, v: tirx.if_then_else(
+            tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
+            x[b, (h - pad) * size + (w - pad), v],
+            tirx.const(0.0, "float32"),
+        ),
+        name=f"{prefix}pad",
+    )
+    rc = te.reduce_axis((0, channels), name="rc")
+    rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
+    acc = te.compute(
+        (num_blocks(workload.out_channels, lanes), out, columns, lanes),
+        lambda b, h, w, v: te.sum(
+            padding[rc // lanes, h * stride + rh, w * stride + rw, rc % lanes]
+            * weights[b, (rc * kernel + rh) * kernel + rw, v],
             axis=[rc, rh, rw],
         ),
         name=f"{prefix}acc",

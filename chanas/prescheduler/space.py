@@ -16,7 +16,7 @@ import numpy as np
 
 from chanas.errors import ScheduleError
 from chanas.folding import num_blocks
-from chanas.prescheduler.workload import Workload
+from chanas.prescheduler.workload import Workload, tiled_columns
 from chanas.target import HardwareTarget
 
 Point = tuple[int, ...]
@@ -26,6 +26,11 @@ Named = dict[str, tuple[int, ...]]
 _RESERVED_REGISTERS = 4
 # Longest stretch of a loop that is written out: beyond it the compiler takes seconds and the code gets no faster.
 _MAX_UNROLLED_REDUCTION = 16
+
+# Fewer sums than these can't hide the latency of a multiply-add; where a map allows no more, it is what there is.
+_MIN_ACCUMULATORS = 8
+# Multiply-adds written out in one loop body: longer ones don't fit the cache of decoded instructions, and spill.
+_MAX_WRITTEN_OUT = 352
 
 
 @functools.lru_cache(maxsize=4096)
@@ -127,7 +132,13 @@ class ScheduleSpace:
 
 def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     """The space of a workload on a target, from the target's vector width and number of registers."""
-    builder = {"pointwise": _pointwise, "depthwise": _depthwise, "conv": _conv, "pool": _pool}[workload.op]
+    builder = {
+        "conv": _conv,
+        "blockconv": _blockconv,
+        "pointwise": _pointwise,
+        "depthwise": _depthwise,
+        "pool": _pool,
+    }[workload.op]
     return builder(workload, target)
 
 
@@ -190,6 +201,50 @@ def _conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.choice("pad_at", 0, 1),
     )
     return ScheduleSpace(workload, coordinates, lambda p: p["split_h"][1] * p["split_w"][1] * p["split_n"][1] <= limit)
+
+
+def _blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    """Bands of rows in three levels (band, row of the band, row of the tile); columns, channel blocks and the reduction
+    in two. A band is what is padded at once, and what all channel blocks are computed from before the next."""
+    lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.output_size
+    blocks, columns, kernel = num_blocks(workload.out_channels, lanes), tiled_columns(workload), workload.kernel_size
+    k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
+    coordinates = (
+        Coordinate.split("h", size, 3, innermost_max=limit),
+        Coordinate.split("w", columns, innermost_max=limit),
+        Coordinate.split("n", blocks, innermost_max=limit),
+        Coordinate("split_k", k_options),
+        Coordinate.choice("order", 0, 1),
+        Coordinate.choice("reduce", *((0, 1) if kernel > 1 else (0,))),
+        *_parallel(target, 1, 2),
+        Coordinate.choice("unroll", *((0, 1) if kernel > 1 else (0,))),
+        Coordinate.choice("pad_at", *((0, 1) if kernel > 1 else (2,))),
+    )
+
+    tiles = {
+        tile_rows * w_i * n_i: None
+        for _, tile_rows in factorisations(size, 2, limit)
+        for w_o, w_i in factorisations(columns, 2, limit)
+        for _, n_i in factorisations(blocks, 2, limit)
+        if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
+    }
+    smallest = min(_MIN_ACCUMULATORS, max(tiles))
+
+    def legal(p: Named) -> bool:
+        (bands, rows, tile_rows), (w_o, w_i), (n_o, n_i) = p["split_h"], p["split_w"], p["split_n"]
+        accumulators, k_i = tile_rows * w_i * n_i, p["split_k"][1]
+        written_out = accumulators * k_i * (kernel if p["unroll"][0] else 1)
+        if not smallest <= accumulators <= limit or (tile_rows > 1 and w_o > 1):
+            return False
+        if written_out > max(_MAX_WRITTEN_OUT, accumulators):
+            return False
+        if p["order"][0] and n_o == 1:
+            return False
+        if not p["order"][0] and p["pad_at"][0] != 1:  # nothing belongs to a band: one row each
+            return rows == 1
+        return bands > 1 and (p["order"][0] == 1 or n_o == 1)
+
+    return ScheduleSpace(workload, coordinates, legal)
 
 
 def _pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace:

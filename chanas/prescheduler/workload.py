@@ -12,8 +12,11 @@ from typing import Any, Literal
 
 from chanas.arch import BlockConfig
 
-Operator = Literal["conv", "pointwise", "depthwise", "pool"]
+Operator = Literal["conv", "blockconv", "pointwise", "depthwise", "pool"]
 Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
+
+# Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
+_TILE_COLUMNS = range(5, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Workload:
     """One operator with its shapes and its fused neighbours (square maps, batch 1).
 
     conv       k×k, input [in_channels, pixels] as an image comes (the stem)
+    blockconv  k×k over all channels, input in channel blocks like everything after the stem
     pointwise  1×1; a dense layer is one of input size 1
     depthwise  k×k, one filter per channel
     pool       mean over all pixels
@@ -76,6 +80,17 @@ class Workload:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Workload:
         return cls(**data)
+
+
+def tiled_columns(workload: Workload) -> int:
+    """Columns that a block convolution computes: its output's, or the next few more that cut into equal tiles.
+
+    A prime number of columns would leave tiles of one; those beyond the output are computed from zeros and not stored.
+    """
+    columns = workload.output_size
+    while columns > _TILE_COLUMNS[-1] and not any(columns % tile == 0 for tile in _TILE_COLUMNS):
+        columns += 1
+    return columns
 
 
 def block_workloads(block: BlockConfig) -> tuple[Workload, ...]:

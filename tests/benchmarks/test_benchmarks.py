@@ -18,9 +18,18 @@ import pytest
 from chanas.arch import Architecture, SearchSpace
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-SCRIPTS = ("evolution_speed", "lut_error", "network_latency", "operator_peak")
+SCRIPTS = ("conv_layers", "evolution_speed", "lut_error", "network_latency", "operator_peak")
 HEAVY = ("torch", "tvm", "onnx", "onnxruntime", "openvino")
-OWN = ("common", "contenders", "lut_error", "network_latency", "operator_peak", "random_networks", "tuning")
+OWN = (
+    "common",
+    "contenders",
+    "conv_layers",
+    "lut_error",
+    "network_latency",
+    "operator_peak",
+    "random_networks",
+    "tuning",
+)
 
 
 @pytest.fixture
@@ -239,6 +248,58 @@ def test_the_peak_program_builds_and_reports(load: Any, monkeypatch: pytest.Monk
     assert peak.instruction_set in {"avx512", "avx2", "neon"}
     assert len(peak.samples) == 9
     assert min(peak.samples) > 0
+
+
+def layer_row(load: Any, name: str = "L4", **medians_s: float) -> Any:
+    conv_layers, timing = load("conv_layers"), load("contenders").Timing
+    names = {"torch": "PyTorch", "torch_last": "PyTorch, channels last", "ort": "ONNX Runtime", "ov": "OpenVINO"}
+    timings = {names.get(n, n): timing.of([s, s, s]) for n, s in medians_s.items()}
+    return conv_layers.Row(name, conv_layers.layers()[name], timings, (1, 2))
+
+
+def test_the_layers_are_those_of_the_papers_table_3(load: Any) -> None:
+    layers = load("conv_layers").layers()
+    assert list(layers) == [f"L{i}" for i in range(1, 19)]
+    assert layers["L1"].key == "conv-224px-3x16-k3s1-relu-float32"
+    assert layers["L10"].key == "blockconv-56px-40x80-k5s2-relu-float32"
+    assert layers["L18"].key == "blockconv-14px-160x160-k7s1-relu-float32"
+    assert {w.num_flops for w in layers.values() if w.input_size == 14} == {
+        2 * 14**2 * 160**2 * k**2 for k in (3, 5, 7)
+    }
+
+
+def test_the_figures_of_the_layers(load: Any) -> None:
+    rows = [
+        layer_row(load, "L4", chanas=1e-3, torch=3e-3, torch_last=2e-3, ort=4e-3, ov=1.5e-3),
+        layer_row(load, "L6", chanas=1e-3, torch=2e-3, torch_last=3e-3, ort=6e-3, ov=8e-3),
+    ]
+    figures = load("conv_layers").figures_of(rows, num_layers=2, peak=1000.0)
+    assert figures["latency_reduction_percent"].value == pytest.approx(50)
+    assert figures["latency_reduction_percent"].met is True
+    assert figures["vs_best_peer"].value == pytest.approx((1.5 * 2) ** 0.5)
+    assert figures["vs_pytorch"].value == pytest.approx(2)
+    assert figures["mean_latency_ms"].value == pytest.approx(1)
+    assert 0 < figures["share_of_peak"].value < 1
+
+
+def test_a_layer_or_a_peer_that_is_missing_leaves_no_figure(load: Any) -> None:
+    alone = [layer_row(load, chanas=1e-3, torch=3e-3)]
+    figures = load("conv_layers").figures_of(alone, num_layers=1, peak=1000.0)
+    assert figures["latency_reduction_percent"].value == pytest.approx(200 / 3)
+    assert figures["vs_best_peer"].value is None
+    assert figures["vs_openvino"].value is None
+    missing = load("conv_layers").figures_of(alone, num_layers=2, peak=1000.0)
+    assert missing["latency_reduction_percent"].met is False
+    assert missing["share_of_peak"].value is None
+
+
+def test_the_layers_are_drawn_the_same_each_time(load: Any, tmp_path: Path) -> None:
+    rows = [layer_row(load, "L4", chanas=1e-3, torch=3e-3, ov=2e-3), layer_row(load, "L6", chanas=1e-3, torch=2e-3)]
+    for name in ("first.svg", "again.svg"):
+        load("conv_layers").draw(rows, tmp_path / name)
+    drawn = (tmp_path / "first.svg").read_text(encoding="utf-8")
+    assert drawn == (tmp_path / "again.svg").read_text(encoding="utf-8")
+    assert "<svg" in drawn
 
 
 def test_an_unknown_contender_is_an_error_with_its_reason(load: Any) -> None:

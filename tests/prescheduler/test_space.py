@@ -20,7 +20,7 @@ from chanas.prescheduler.space import (
     max_accumulators,
     schedule_space,
 )
-from chanas.prescheduler.workload import Operator, Workload, block_workloads
+from chanas.prescheduler.workload import Operator, Workload, block_workloads, tiled_columns
 from chanas.target import HardwareTarget
 
 from .cases import DEVICES, HOST, OPERATORS, device, generators, workloads
@@ -39,6 +39,12 @@ def extents(workload: Workload, target: HardwareTarget) -> dict[str, int]:
         "pointwise": {"split_m": size**2, "split_n": out_blocks, "split_k": workload.in_channels},
         "depthwise": {"split_h": size, "split_w": size},
         "conv": {"split_h": size, "split_w": size, "split_n": out_blocks},
+        "blockconv": {
+            "split_h": size,
+            "split_w": tiled_columns(workload),
+            "split_n": out_blocks,
+            "split_k": workload.in_channels,
+        },
         "pool": {"split_c": out_blocks, "split_m": workload.input_size**2},
     }
     return loops[workload.op]
@@ -50,6 +56,7 @@ def num_accumulators(workload: Workload, named: Named) -> int:
         "pointwise": ("m", "n"),
         "depthwise": ("h", "w"),
         "conv": ("h", "w", "n"),
+        "blockconv": ("h", "w", "n"),
         "pool": ("c",),
     }
     return math.prod(named[f"split_{loop}"][-1] for loop in tiles[workload.op])
@@ -139,12 +146,48 @@ def test_a_sample_depends_on_its_generator_only() -> None:
     assert first == again != other
 
 
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("op", [op for op in OPERATORS if op != "blockconv"])
 def test_the_spaces_of_a_preset_can_be_listed(op: Operator) -> None:
     found = {w for block in SearchSpace.load("mbv3-32").all_blocks(10) for w in block_workloads(block) if w.op == op}
     sizes = [len(schedule_space(w, device(num_threads=2)).points) for w in found]
     assert min(sizes) > 0
     assert max(sizes) < 5000
+
+
+def bands(workload: Workload, num_threads: int = 1) -> list[Named]:
+    space = schedule_space(workload, device(num_threads=num_threads))
+    return [space.decode(point) for point in space.points]
+
+
+@pytest.mark.parametrize("kernel_size", [3, 7])
+def test_the_spaces_of_large_convolutions_can_be_listed(kernel_size: int) -> None:
+    workload = Workload("blockconv", 224, 16, 24, kernel_size, 2, "relu")
+    assert 0 < len(bands(workload)) <= len(bands(workload, num_threads=2)) < 5000
+
+
+def test_a_convolution_hides_the_latency_of_its_multiply_adds_where_the_map_allows() -> None:
+    def fewest(workload: Workload) -> int:
+        return min(num_accumulators(workload, named) for named in bands(workload))
+
+    assert fewest(Workload("blockconv", 28, 80, 112, 3, 1)) >= 8
+    assert fewest(Workload("blockconv", 1, 80, 112, 3, 1)) == 7  # one pixel of seven blocks is all there is
+    assert fewest(Workload("blockconv", 2, 5, 10, 3, 1)) == 4
+
+
+def test_a_band_is_chosen_only_where_something_belongs_to_it() -> None:
+    for named in bands(Workload("blockconv", 28, 40, 80, 3, 1)):
+        split, padded, blocks_inside = named["split_h"], named["pad_at"] == (1,), named["order"] == (1,)
+        assert (split[0] > 1) if padded or blocks_inside else (split[1] == 1)
+
+
+def test_a_1x1_convolution_has_no_padding_to_place() -> None:
+    assert {named["pad_at"] for named in bands(Workload("blockconv", 8, 32, 32, 1, 2))} == {(2,)}
+
+
+@pytest.mark.parametrize("size", [7, 11, 13, 17, 19, 29, 31])
+def test_a_convolution_of_prime_size_has_full_tiles(size: int) -> None:
+    workload = Workload("blockconv", size, 16, 32, 3, 1)
+    assert max(num_accumulators(workload, named) for named in bands(workload)) >= 12
 
 
 # ---- what is not a point --------------------------------------------------------------------------------------------

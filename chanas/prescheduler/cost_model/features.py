@@ -58,10 +58,17 @@ def _point_features(space: ScheduleSpace, named: Named, target: HardwareTarget) 
         named.get("split_k", (1, 1))[-1],
         named.get("split_w", (1, 1))[-1],
         named.get("split_m", (1, 1))[-1],
+        _band_rows(named),
     ]
     spill = max(0.0, accumulators - 0.85 * target.num_vector_registers)
     starving = max(0.0, 10.0 - accumulators)  # too few independent sums to hide the latency of a multiply-add
-    choices = [float(named.get(c, (0,))[0]) for c in ("order", "unroll", "scale_at", "fuse")]
+    choices = [float(named.get(c, (0,))[0]) for c in ("order", "reduce", "unroll", "scale_at", "fuse")]
     places = [float(named.get("pad_at", (-1,))[0] == place) for place in (0, 1, 2)]
     kind = [float(workload.scaled), float(workload.residual)]
     return [*np.log2(np.array(logs, dtype=np.float64)).tolist(), spill / 4, starving / 4, *choices, *places, *kind]
+
+
+def _band_rows(named: Named) -> int:
+    """Output rows between two paddings of a block convolution; 1 elsewhere."""
+    split = named.get("split_h", (1, 1))
+    return split[1] * split[2] if len(split) == 3 else 1

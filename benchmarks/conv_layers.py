@@ -1,0 +1,295 @@
+"""The paper's 18 convolution layers (table 3), tuned one by one, beside PyTorch, ONNX Runtime and OpenVINO (figure 13).
+
+    python benchmarks/conv_layers.py [--quick] [--trials 64] [--seed 0]
+
+Figures, float32, one thread, batch 1, each layer with bias and ReLU and its weights as warm as they fit:
+  latency_reduction_percent  how much lower our mean latency over the layers is than PyTorch's, per layer the faster of
+                             its two memory layouts (the paper: 40 % under TFLite on a Note 10)
+  vs_best_peer               the fastest of PyTorch, ONNX Runtime and OpenVINO over ours, geometric mean of the layers
+  vs_pytorch, vs_onnxruntime, vs_openvino   the same against one of them
+  share_of_peak              GFLOP/s over the core's multiply-add peak, geometric mean
+  mean_latency_ms            ours, over the layers
+
+Layers that read the image (3 channels) are convolutions of an image, the others of channel blocks. Operations are
+counted without the padding of channels to whole vectors: 24 and 40 channels fill 75 % and 83 % of theirs, so those
+layers stay below that share of the peak. Every contender runs in a process of its own, in turns on the same core. We
+and PyTorch read and write activations in the layout that the layer computes in, OpenVINO the faster of channels first and
+channels last, ONNX Runtime channels first, which is all it takes: what they convert at a model's border is in their
+times. A full run also draws `results/conv_layers.svg`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import common
+from common import Figure, finish, geometric_mean
+from contenders import Contender, ContenderError, Timing, time_in_turns
+from operator_peak import FmaPeak
+
+from chanas.errors import ChanasError
+from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.space import Point
+from chanas.prescheduler.workload import Workload
+from chanas.target import load_target
+
+if TYPE_CHECKING:
+    from tuning import Tuned
+
+# Input size, channels in and out, stride; once for each kernel size.
+SHAPES = ((224, 3, 16, 1), (224, 16, 24, 2), (112, 24, 40, 2), (56, 40, 80, 2), (28, 80, 112, 1), (14, 160, 160, 1))
+KERNEL_SIZES = (3, 5, 7)
+QUICK = ("L1", "L3", "L6")
+CHANAS, LAYOUTS = "chanas", ("", ", channels last")
+PEERS = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+
+
+def layers() -> dict[str, Workload]:
+    """Table 3 by its names."""
+    shapes = [(kernel, shape) for kernel in KERNEL_SIZES for shape in SHAPES]
+    return {
+        f"L{i}": Workload("conv" if inp == 3 else "blockconv", size, inp, out, kernel, stride, "relu")
+        for i, (kernel, (size, inp, out, stride)) in enumerate(shapes, 1)
+    }
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer: seconds of every contender that took part, and our schedule point."""
+
+    name: str
+    workload: Workload
+    timings: Mapping[str, Timing]
+    point: Point
+
+    @property
+    def ours_s(self) -> float:
+        return self.timings[CHANAS].median_s
+
+    @property
+    def gflops(self) -> float:
+        """GFLOP/s of the layer's own arithmetic."""
+        return self.workload.num_flops / self.ours_s / 1e9
+
+    def peer_s(self, name: str) -> float | None:
+        """Seconds of a peer in the faster of its layouts, None when it is not there."""
+        kinds = (f"{name}{layout}" for layout in LAYOUTS)
+        return min((self.timings[k].median_s for k in kinds if k in self.timings), default=None)
+
+    @property
+    def best_peer_s(self) -> float | None:
+        """Seconds of the fastest peer; None when PyTorch is the only one."""
+        found = [s for s in map(self.peer_s, PEERS.values()) if s is not None]
+        return min(found) if len(found) > 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "layer": self.name,
+            "workload": self.workload.key,
+            "point": list(self.point),
+            "mflop": self.workload.num_flops / 1e6,
+            "gflops": self.gflops,
+            "seconds": {k: t.median_s for k, t in self.timings.items()},
+            "spread": {k: t.spread for k, t in self.timings.items()},
+            "vs_pytorch": _ratio(self.peer_s(PEERS["pytorch"]), self.ours_s),
+            "vs_best_peer": _ratio(self.best_peer_s, self.ours_s),
+        }
+
+
+def _ratio(peer_s: float | None, ours_s: float) -> float | None:
+    return None if peer_s is None else peer_s / ours_s
+
+
+def write_onnx(workload: Workload, path: Path) -> None:
+    """The layer with its bias and activation as an ONNX file.
+
+    Raises:
+        ContenderError: onnx is not installed.
+    """
+    try:
+        import onnx
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError as error:
+        raise ContenderError(f"onnx is not installed: {error}") from error
+    import numpy as np
+
+    rng, k, pad, out = np.random.default_rng(0), workload.kernel_size, workload.kernel_size // 2, workload.output_size
+    weight = rng.standard_normal((workload.out_channels, workload.in_channels, k, k), dtype=np.float32)
+    bias = rng.standard_normal(workload.out_channels, dtype=np.float32)
+    attributes = {"kernel_shape": [k, k], "strides": [workload.stride] * 2, "pads": [pad] * 4}
+    nodes = [
+        helper.make_node("Conv", ["x", "weight", "bias"], ["y"], **attributes),
+        helper.make_node("Relu", ["y"], ["z"]),
+    ]
+    shape_in = [1, workload.in_channels, workload.input_size, workload.input_size]
+    graph = helper.make_graph(
+        nodes,
+        "layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape_in)],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, workload.out_channels, out, out])],
+        [numpy_helper.from_array(weight, "weight"), numpy_helper.from_array(bias, "bias")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+
+
+def compare(workloads: Sequence[Workload], folder: Path, rounds: int, min_round_s: float) -> list[dict[str, Timing]]:
+    """Compiled layers beside the same in the frameworks that are there, in turns."""
+    from tuning import operator_files
+
+    rows = []
+    with ExitStack() as stack:
+        files = [operator_files(folder, w) for w in workloads]
+        operators = [{"library": str(library), "case": str(case)} for library, case in files]
+        ours = stack.enter_context(Contender("chanas operators", operators=operators))
+        torch = Contender("PyTorch operators", workloads=[w.to_json() for w in workloads])
+        others = {PEERS["pytorch"]: stack.enter_context(torch)}
+        for name in (PEERS["onnxruntime"], PEERS["openvino"]):
+            try:
+                models = [folder / f"{w.key}.onnx" for w in workloads]
+                for workload, path in zip(workloads, models, strict=True):
+                    write_onnx(workload, path)
+                others[name] = stack.enter_context(Contender(f"{name} operators", models=[str(p) for p in models]))
+            except ContenderError as error:
+                print(f"{name} takes no part: {error}")
+        for i in range(len(workloads)):
+            calls = {CHANAS: (ours, i)}
+            for name, contender in others.items():
+                layouts = contender.num_calls // len(workloads)
+                calls.update({f"{name}{LAYOUTS[j]}": (contender, layouts * i + j) for j in range(layouts)})
+            rows.append(time_in_turns(calls, rounds, min_round_s))
+    return rows
+
+
+def measure(
+    chosen: Mapping[str, Workload], num_trials: int, rounds: int, min_round_s: float, seed: int
+) -> tuple[list[Row], Tuned, FmaPeak]:
+    """Tune and compare the layers; one without a valid schedule has no row."""
+    from tuning import WARM, time_operators, tune_operators  # not at the top: --help answers at once
+
+    target = load_target("cpu")
+    with tempfile.TemporaryDirectory(prefix="chanas-bench-") as name:
+        folder = Path(name)
+        peak = FmaPeak(folder)
+        with WorkerPool(target) as pool:
+            peak.sample()
+            tuned = tune_operators(pool, target, list(chosen.values()), num_trials, WARM, folder, seed)
+            outcomes = time_operators(pool, target, tuned.points, WARM, folder)
+            peak.sample()
+        valid = {n: w for n, w in chosen.items() if w in outcomes and outcomes[w].seconds}
+        timings = compare(list(valid.values()), folder, rounds, min_round_s) if valid else []
+        peak.sample()
+    rows = [Row(n, w, t, tuned.points[w]) for (n, w), t in zip(valid.items(), timings, strict=True)]
+    return rows, tuned, peak
+
+
+def peak_gflops(rows: Sequence[Row], samples: Sequence[float]) -> float:
+    """The core's peak: should a layer be faster than the program, the program was disturbed."""
+    return max(*samples, *(row.gflops for row in rows))
+
+
+def figures_of(rows: Sequence[Row], num_layers: int, peak: float) -> dict[str, Figure]:
+    """The figures; without a value where a layer or a peer is missing."""
+    complete = len(rows) == num_layers > 0
+
+    def mean_ratio(seconds: Sequence[float | None]) -> float | None:
+        ratios = [s / row.ours_s for s, row in zip(seconds, rows, strict=True) if s is not None]
+        return geometric_mean(ratios) if complete and len(ratios) == num_layers else None
+
+    torch_s = sum(row.peer_s(PEERS["pytorch"]) or math.nan for row in rows)
+    ours_s = sum(row.ours_s for row in rows)
+    figures = {
+        "latency_reduction_percent": Figure(100 * (1 - ours_s / torch_s) if complete else None, 40.0),
+        "vs_best_peer": Figure(mean_ratio([row.best_peer_s for row in rows]), 1.3),
+        "share_of_peak": Figure(geometric_mean([row.gflops / peak for row in rows]) if complete else None, 0.70),
+        "mean_latency_ms": Figure(1e3 * ours_s / num_layers if complete else None),
+    }
+    for key, name in PEERS.items():
+        figures[f"vs_{key}"] = Figure(mean_ratio([row.peer_s(name) for row in rows]))
+    return figures
+
+
+def print_table(rows: Sequence[Row], peak: float) -> None:
+    peers = list(PEERS.values())
+    print(f"\n{'layer':42s} {'MFLOP':>6s} {'GFLOP/s':>8s} {'of peak':>8s} {'chanas':>8s}", end="")
+    print("".join(f" {name:>20s}" for name in peers), "  us, ratio")
+    for row in rows:
+        print(f"{row.name:4s}{row.workload.key:38s} {row.workload.num_flops / 1e6:6.0f} {row.gflops:8.1f}", end="")
+        print(f" {row.gflops / peak:8.1%} {1e6 * row.ours_s:8.1f}", end="")
+        times = [row.peer_s(name) for name in peers]
+        print("".join(f" {1e6 * s:12.1f} {s / row.ours_s:6.2f}x" if s else f" {'–':>20s}" for s in times))
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Latencies of the layers side by side, as in the paper's figure 13; above: the fastest peer over ours."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    names = [n for n in ("chanas", *PEERS.values()) if n == CHANAS or any(row.peer_s(n) for row in rows)]
+    width = 0.8 / len(names)
+    with pyplot.rc_context({"svg.hashsalt": "chanas", "font.size": 9}):
+        figure, axes = pyplot.subplots(figsize=(11, 4), layout="constrained")
+        for i, (name, hatch) in enumerate(zip(names, ("", "//", "..", "xx"), strict=False)):
+            heights = [1e3 * ((row.ours_s if name == CHANAS else row.peer_s(name)) or 0.0) for row in rows]
+            places = [x + (i - (len(names) - 1) / 2) * width for x in range(len(rows))]
+            axes.bar(places, heights, width, label=name, hatch=hatch, edgecolor="white", linewidth=0.3)
+        for x, row in enumerate(rows):
+            ratio, top = _ratio(row.best_peer_s, row.ours_s), max(row.peer_s(n) or 0.0 for n in PEERS.values())
+            if ratio is not None:
+                axes.annotate(f"{ratio:.2f}×", (x, 1e3 * max(top, row.ours_s)), ha="center", va="bottom", fontsize=7)
+        axes.set_xticks(range(len(rows)), [row.name for row in rows])
+        axes.set_ylabel("latency, ms")
+        axes.set_title("Convolution layers of table 3, float32, one thread; above: the fastest peer over chanas")
+        axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three layers, few trials, about a minute, no result file")
+    parser.add_argument("--trials", type=int, help="schedule points tried per layer (64; 12 with --quick)")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    num_trials = options.trials or (12 if options.quick else 64)
+    rounds, min_round_s = (5, 0.01) if options.quick else (15, 0.02)
+    chosen = {name: w for name, w in layers().items() if not options.quick or name in QUICK}
+
+    rows, tuned, peak = measure(chosen, num_trials, rounds, min_round_s, options.seed)
+    highest = peak_gflops(rows, peak.samples)
+    print_table(rows, highest)
+    print(f"\npeak {highest:.1f} GFLOP/s ({peak.instruction_set}); {tuned.num_trials} points in {tuned.wall_s:.0f} s")
+    for error, count in tuned.errors.items():
+        print(f"{count} failed: {error}")
+    if not options.quick:
+        common.RESULTS.mkdir(parents=True, exist_ok=True)
+        draw(rows, common.RESULTS / "conv_layers.svg")
+    extra = {
+        "seed": options.seed,
+        "num_trials": num_trials,
+        "threads": 1,
+        "instruction_set": peak.instruction_set,
+        "peak_gflops": highest,
+        "peak_samples_gflops": peak.samples,
+        "tuning": tuned.to_json(),
+        "layers": [row.to_json() for row in rows],
+    }
+    finish("conv_layers", figures_of(rows, len(chosen), highest), options.quick, extra)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ChanasError, ContenderError) as error:
+        raise SystemExit(f"conv_layers: error: {error}") from error
