@@ -7,20 +7,26 @@ Figures, float32, one thread, batch 1, each layer with bias and ReLU and its wei
                              its two memory layouts (the paper: 40 % under TFLite on a Note 10)
   vs_best_peer               the fastest of PyTorch, ONNX Runtime and OpenVINO over ours, geometric mean of the layers
   vs_pytorch, vs_onnxruntime, vs_openvino   the same against one of them
-  share_of_peak              GFLOP/s over the core's multiply-add peak, geometric mean
+  plain_...                  the same where we use the plain algorithm only
+  plain_share_of_peak        its GFLOP/s over the core's multiply-add peak, geometric mean
   mean_latency_ms            ours, over the layers
 
-Layers that read the image (3 channels) are convolutions of an image, the others of channel blocks. Operations are
-counted without the padding of channels to whole vectors: 24 and 40 channels fill 75 % and 83 % of theirs, so those
-layers stay below that share of the peak. Every contender runs in a process of its own, in turns on the same core. We
-and PyTorch read and write activations in the layout that the layer computes in, OpenVINO the faster of channels first and
-channels last, ONNX Runtime channels first, which is all it takes: what they convert at a model's border is in their
-times. A full run also draws `results/conv_layers.svg`.
+Layers that read the image (3 channels) are convolutions of an image. The others are convolutions of channel blocks and
+are tuned with both of our algorithms, the plain sum and Winograd's along rows (with fewer multiplications; results
+within the same tolerance of PyTorch's), each with its own trials; the faster counts. The peers pick their algorithms
+themselves. Operations are counted without the padding of channels to whole vectors: 24 and 40 channels fill 75 % and
+83 % of theirs, so those layers stay below that share of the peak.
+
+Every contender runs in a process of its own, in turns on the same core. We and PyTorch read and write activations in
+the layout that the layer computes in, OpenVINO the faster of channels first and channels last, ONNX Runtime channels
+first, which is all it takes: what they convert at a model's border is in their times. A full run also draws
+`results/conv_layers.svg`.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -47,7 +53,7 @@ if TYPE_CHECKING:
 SHAPES = ((224, 3, 16, 1), (224, 16, 24, 2), (112, 24, 40, 2), (56, 40, 80, 2), (28, 80, 112, 1), (14, 160, 160, 1))
 KERNEL_SIZES = (3, 5, 7)
 QUICK = ("L1", "L3", "L6")
-CHANAS, LAYOUTS = "chanas", ("", ", channels last")
+CHANAS, PLAIN, WINOGRAD, LAYOUTS = "chanas", "chanas, plain", "chanas, Winograd", ("", ", channels last")
 PEERS = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 
@@ -60,23 +66,35 @@ def layers() -> dict[str, Workload]:
     }
 
 
+def algorithms(layer: Workload) -> dict[str, Workload]:
+    """What a layer can be computed by."""
+    if layer.op == "conv":
+        return {PLAIN: layer}
+    return {PLAIN: layer, WINOGRAD: dataclasses.replace(layer, op="winograd")}
+
+
 @dataclass(frozen=True)
 class Row:
-    """One layer: seconds of every contender that took part, and our schedule point."""
+    """One layer: seconds of every contender that took part, and our schedule point of each algorithm."""
 
     name: str
     workload: Workload
     timings: Mapping[str, Timing]
-    point: Point
+    points: Mapping[str, Point]
 
     @property
     def ours_s(self) -> float:
-        return self.timings[CHANAS].median_s
+        """Seconds of our faster algorithm."""
+        return min(self.timings[k].median_s for k in (PLAIN, WINOGRAD) if k in self.timings)
+
+    @property
+    def plain_s(self) -> float:
+        return self.timings[PLAIN].median_s
 
     @property
     def gflops(self) -> float:
-        """GFLOP/s of the layer's own arithmetic."""
-        return self.workload.num_flops / self.ours_s / 1e9
+        """GFLOP/s of the plain algorithm, of the layer's own arithmetic."""
+        return self.workload.num_flops / self.plain_s / 1e9
 
     def peer_s(self, name: str) -> float | None:
         """Seconds of a peer in the faster of its layouts, None when it is not there."""
@@ -93,9 +111,11 @@ class Row:
         return {
             "layer": self.name,
             "workload": self.workload.key,
-            "point": list(self.point),
+            "points": {k: list(p) for k, p in self.points.items()},
             "mflop": self.workload.num_flops / 1e6,
-            "gflops": self.gflops,
+            "plain_gflops": self.gflops,
+            "gflops": self.workload.num_flops / self.ours_s / 1e9,
+            "chanas_s": self.ours_s,
             "seconds": {k: t.median_s for k, t in self.timings.items()},
             "spread": {k: t.spread for k, t in self.timings.items()},
             "vs_pytorch": _ratio(self.peer_s(PEERS["pytorch"]), self.ours_s),
@@ -141,13 +161,17 @@ def write_onnx(workload: Workload, path: Path) -> None:
     onnx.save(model, str(path))
 
 
-def compare(workloads: Sequence[Workload], folder: Path, rounds: int, min_round_s: float) -> list[dict[str, Timing]]:
-    """Compiled layers beside the same in the frameworks that are there, in turns."""
+def compare(
+    rows: Sequence[Mapping[str, Workload]], folder: Path, rounds: int, min_round_s: float
+) -> list[dict[str, Timing]]:
+    """Compiled layers (each by one or more algorithms) beside the same in the frameworks that are there, in turns."""
     from tuning import operator_files
 
-    rows = []
+    timings = []
+    workloads = [row[PLAIN] for row in rows]
+    own = [(i, name, workload) for i, row in enumerate(rows) for name, workload in row.items()]
     with ExitStack() as stack:
-        files = [operator_files(folder, w) for w in workloads]
+        files = [operator_files(folder, w) for _, _, w in own]
         operators = [{"library": str(library), "case": str(case)} for library, case in files]
         ours = stack.enter_context(Contender("chanas operators", operators=operators))
         torch = Contender("PyTorch operators", workloads=[w.to_json() for w in workloads])
@@ -161,12 +185,12 @@ def compare(workloads: Sequence[Workload], folder: Path, rounds: int, min_round_
             except ContenderError as error:
                 print(f"{name} takes no part: {error}")
         for i in range(len(workloads)):
-            calls = {CHANAS: (ours, i)}
+            calls = {name: (ours, call) for call, (row, name, _) in enumerate(own) if row == i}
             for name, contender in others.items():
                 layouts = contender.num_calls // len(workloads)
                 calls.update({f"{name}{LAYOUTS[j]}": (contender, layouts * i + j) for j in range(layouts)})
-            rows.append(time_in_turns(calls, rounds, min_round_s))
-    return rows
+            timings.append(time_in_turns(calls, rounds, min_round_s))
+    return timings
 
 
 def measure(
@@ -181,13 +205,18 @@ def measure(
         peak = FmaPeak(folder)
         with WorkerPool(target) as pool:
             peak.sample()
-            tuned = tune_operators(pool, target, list(chosen.values()), num_trials, WARM, folder, seed)
+            workloads = [w for layer in chosen.values() for w in algorithms(layer).values()]
+            tuned = tune_operators(pool, target, workloads, num_trials, WARM, folder, seed)
             outcomes = time_operators(pool, target, tuned.points, WARM, folder)
             peak.sample()
-        valid = {n: w for n, w in chosen.items() if w in outcomes and outcomes[w].seconds}
+        done = {w for w, outcome in outcomes.items() if outcome.seconds}
+        valid = {n: {k: a for k, a in algorithms(w).items() if a in done} for n, w in chosen.items() if w in done}
         timings = compare(list(valid.values()), folder, rounds, min_round_s) if valid else []
         peak.sample()
-    rows = [Row(n, w, t, tuned.points[w]) for (n, w), t in zip(valid.items(), timings, strict=True)]
+    rows = [
+        Row(n, chosen[n], t, {k: tuned.points[a] for k, a in ways.items()})
+        for (n, ways), t in zip(valid.items(), timings, strict=True)
+    ]
     return rows, tuned, peak
 
 
@@ -200,32 +229,39 @@ def figures_of(rows: Sequence[Row], num_layers: int, peak: float) -> dict[str, F
     """The figures; without a value where a layer or a peer is missing."""
     complete = len(rows) == num_layers > 0
 
-    def mean_ratio(seconds: Sequence[float | None]) -> float | None:
-        ratios = [s / row.ours_s for s, row in zip(seconds, rows, strict=True) if s is not None]
+    def mean_ratio(peers_s: Sequence[float | None], own_s: Sequence[float]) -> float | None:
+        ratios = [peer_s / s for peer_s, s in zip(peers_s, own_s, strict=True) if peer_s is not None]
         return geometric_mean(ratios) if complete and len(ratios) == num_layers else None
 
-    torch_s = sum(row.peer_s(PEERS["pytorch"]) or math.nan for row in rows)
-    ours_s = sum(row.ours_s for row in rows)
+    def reduction(own_s: Sequence[float]) -> float | None:
+        torch_s = sum(row.peer_s(PEERS["pytorch"]) or math.nan for row in rows)
+        return 100 * (1 - sum(own_s) / torch_s) if complete else None
+
+    ours, plain = [row.ours_s for row in rows], [row.plain_s for row in rows]
+    best = [row.best_peer_s for row in rows]
     figures = {
-        "latency_reduction_percent": Figure(100 * (1 - ours_s / torch_s) if complete else None, 40.0),
-        "vs_best_peer": Figure(mean_ratio([row.best_peer_s for row in rows]), 1.3),
-        "share_of_peak": Figure(geometric_mean([row.gflops / peak for row in rows]) if complete else None, 0.70),
-        "mean_latency_ms": Figure(1e3 * ours_s / num_layers if complete else None),
+        "latency_reduction_percent": Figure(reduction(ours), 40.0),
+        "vs_best_peer": Figure(mean_ratio(best, ours), 1.3),
+        "plain_latency_reduction_percent": Figure(reduction(plain)),
+        "plain_vs_best_peer": Figure(mean_ratio(best, plain)),
+        "plain_share_of_peak": Figure(geometric_mean([row.gflops / peak for row in rows]) if complete else None, 0.70),
+        "mean_latency_ms": Figure(1e3 * sum(ours) / num_layers if complete else None),
     }
     for key, name in PEERS.items():
-        figures[f"vs_{key}"] = Figure(mean_ratio([row.peer_s(name) for row in rows]))
+        figures[f"vs_{key}"] = Figure(mean_ratio([row.peer_s(name) for row in rows], ours))
     return figures
 
 
 def print_table(rows: Sequence[Row], peak: float) -> None:
     peers = list(PEERS.values())
-    print(f"\n{'layer':42s} {'MFLOP':>6s} {'GFLOP/s':>8s} {'of peak':>8s} {'chanas':>8s}", end="")
-    print("".join(f" {name:>20s}" for name in peers), "  us, ratio")
+    print(f"\n{'layer':42s} {'MFLOP':>6s} {'plain GFLOP/s':>15s} {'plain':>8s} {'Winograd':>9s}", end="")
+    print("".join(f" {name:>15s}" for name in peers), "  us, over our faster one")
     for row in rows:
-        print(f"{row.name:4s}{row.workload.key:38s} {row.workload.num_flops / 1e6:6.0f} {row.gflops:8.1f}", end="")
-        print(f" {row.gflops / peak:8.1%} {1e6 * row.ours_s:8.1f}", end="")
+        winograd = f"{1e6 * row.timings[WINOGRAD].median_s:9.1f}" if WINOGRAD in row.timings else f"{'–':>9s}"
+        print(f"{row.name:4s}{row.workload.key:38s} {row.workload.num_flops / 1e6:6.0f} {row.gflops:7.1f}", end="")
+        print(f" {row.gflops / peak:7.1%} {1e6 * row.plain_s:8.1f} {winograd}", end="")
         times = [row.peer_s(name) for name in peers]
-        print("".join(f" {1e6 * s:12.1f} {s / row.ours_s:6.2f}x" if s else f" {'–':>20s}" for s in times))
+        print("".join(f" {1e6 * s:8.1f} {s / row.ours_s:5.2f}x" if s else f" {'–':>15s}" for s in times))
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
@@ -235,12 +271,12 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    names = [n for n in ("chanas", *PEERS.values()) if n == CHANAS or any(row.peer_s(n) for row in rows)]
+    names = [n for n in (CHANAS, *PEERS.values()) if n == CHANAS or any(row.peer_s(n) for row in rows)]
     width = 0.8 / len(names)
     with pyplot.rc_context({"svg.hashsalt": "chanas", "font.size": 9}):
         figure, axes = pyplot.subplots(figsize=(11, 4), layout="constrained")
         for i, (name, hatch) in enumerate(zip(names, ("", "//", "..", "xx"), strict=False)):
-            heights = [1e3 * ((row.ours_s if name == CHANAS else row.peer_s(name)) or 0.0) for row in rows]
+            heights = [1e3 * (row.ours_s if name == CHANAS else row.peer_s(name) or 0.0) for row in rows]
             places = [x + (i - (len(names) - 1) / 2) * width for x in range(len(rows))]
             axes.bar(places, heights, width, label=name, hatch=hatch, edgecolor="white", linewidth=0.3)
         for x, row in enumerate(rows):
@@ -259,7 +295,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three layers, few trials, about a minute, no result file")
-    parser.add_argument("--trials", type=int, help="schedule points tried per layer (64; 12 with --quick)")
+    parser.add_argument(
+        "--trials", type=int, help="schedule points tried per layer and algorithm (64; 12 with --quick)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     num_trials = options.trials or (12 if options.quick else 64)

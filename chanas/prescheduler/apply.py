@@ -6,9 +6,11 @@ block.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from chanas.prescheduler.space import Named, Point, schedule_space
+from chanas.prescheduler.winograd import transforms
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
@@ -23,6 +25,7 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
     scheduler = {
         "conv": _conv,
         "blockconv": _blockconv,
+        "winograd": _winograd,
         "pointwise": _pointwise,
         "depthwise": _depthwise,
         "pool": _pool,
@@ -45,7 +48,7 @@ def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) 
 
 def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
     """[B, H, W, l] -> [B, H·W, l] for the output of a windowed operator that a function returns."""
-    if workload.op in ("depthwise", "conv", "blockconv"):
+    if workload.op in ("depthwise", "conv", "blockconv", "winograd"):
         size = workload.output_size
         block = sch.get_sblock(f"{prefix}out")
         sch.transform_layout(block, ("write", 0), lambda b, h, w, v: (b, h * size + w, v))
@@ -189,6 +192,53 @@ def _blockconv(sch: Any, workload: Workload, named: Named, prefix: str, parallel
         fusable = 1 if place == 1 and named["order"][0] else 2
         _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
     _accumulate(sch, acc, reduction[0], 3)
+
+
+def _winograd(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+    """for c, h, w, v  ->  for c_o, band (or band, c_o): the sums of the band, then its outputs.
+
+    Sums: for product, h_m, w_o: for k_o, rh, rs: [k_i, h_i, w_i, c_i] written out, v a vector. Outputs: for c_i, row,
+    tile: [outputs of a tile] written out.
+    """
+    pad, tiles, acc, sums, out = (sch.get_sblock(f"{prefix}{n}") for n in ("pad", "tiles", "acc", "sums", "out"))
+    place, (bands, h_m, h_i) = named["pad_at"][0], named["split_h"]
+    c, h, w, v = sch.get_loops(out)
+    band, row = sch.split(h, [bands, h_m * h_i])
+    num_tiles = math.prod(named["split_w"])
+    tile, within = sch.split(w, [num_tiles, transforms(workload.kernel_size, workload.stride).outputs])
+    c_o, c_i = sch.split(c, list(named["split_n"]))
+    outer = [band, c_o] if named["order"][0] else [c_o, band]
+    sch.reorder(*outer, c_i, row, tile, within, v)
+    sch.vectorize(v)
+    sch.unroll(within)
+    sch.compute_at(sums, outer[1], preserve_unit_loops=True)
+    product, s_c, s_h, s_w, s_v = sch.get_loops(sums)[-5:]
+    s_ho, s_hi = sch.split(s_h, [h_m, h_i])
+    s_wo, s_wi = sch.split(s_w, list(named["split_w"]))
+    sch.reorder(product, s_ho, s_wo, s_hi, s_wi, s_c, s_v)
+    sch.vectorize(s_v)
+    _unroll(sch, s_hi, s_wi, s_c)
+    sch.compute_at(acc, s_wo, preserve_unit_loops=True)
+    a_c, a_h, a_w, a_v, k, rh, rs = sch.get_loops(acc)[-7:]
+    k_o, k_i = sch.split(k, list(named["split_k"]))
+    sch.reorder(k_o, rh, rs, k_i, a_h, a_w, a_c, a_v)
+    sch.vectorize(a_v)
+    _unroll(sch, k_i, a_h, a_w, a_c)
+    for stage in (tiles, pad):  # in this order: each is computed where its consumer already is
+        if place == 1:
+            sch.compute_at(stage, band, preserve_unit_loops=True)
+    t_product, t_b, t_h, t_s, t_w, t_v = sch.get_loops(tiles)[-6:]
+    sch.reorder(t_b, t_h, t_s, t_w, t_product, t_v)
+    sch.unroll(t_product)
+    sch.vectorize(t_v)
+    sch.vectorize(sch.get_loops(pad)[-1])
+    if parallel:
+        if place == 0:
+            sch.parallel(t_b)
+            sch.parallel(sch.get_loops(pad)[0])
+        fusable = 1 if place == 1 and named["order"][0] else 2
+        _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
+    _accumulate(sch, acc, k_o, 3)
 
 
 def _pool(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:

@@ -2,7 +2,7 @@
 
 Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
     activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
-    convolution weights [B_out, C·k·k, l], biases [B, l], gates [B, 1, l]
+    convolution weights [B_out, C·k·k, l] (winograd: [B_out, t·C·k·s, l]), biases [B, l], gates [B, 1, l]
 Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
 Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
 reads either, and `flatten_output` gives a block's last operator the flat shape.
@@ -11,13 +11,17 @@ Stage names start with a prefix, so that the operators of a block can stand in o
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from tvm import te, tirx
 
 from chanas.folding import num_blocks
+from chanas.prescheduler.winograd import transforms
 from chanas.prescheduler.workload import Epilogue, Workload, tiled_columns
 
 
@@ -48,6 +52,9 @@ def parameter_shapes(workload: Workload, lanes: int) -> tuple[tuple[int, ...], .
         return ()
     blocks, k2 = num_blocks(workload.out_channels, lanes), workload.kernel_size**2
     depth = k2 if workload.op == "depthwise" else k2 * workload.in_channels
+    if workload.op == "winograd":
+        products = transforms(workload.kernel_size, workload.stride).products
+        depth = products * workload.in_channels * workload.kernel_size * workload.stride
     return ((blocks, depth, lanes), (blocks, lanes))
 
 
@@ -82,6 +89,7 @@ def compute(
     builder = {
         "conv": _conv,
         "blockconv": _blockconv,
+        "winograd": _winograd,
         "pointwise": _pointwise,
         "depthwise": _depthwise,
         "pool": _pool,
@@ -178,15 +186,11 @@ def _conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Seque
     return _window_output(workload, lanes, prefix, acc, bias)
 
 
-def _blockconv(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
-    weights, bias = parameters
-    size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
-    out, channels, columns = workload.output_size, workload.in_channels, tiled_columns(workload)
-    height, width = (out - 1) * stride + kernel, (columns - 1) * stride + kernel
-    padding = te.compute(
-        (num_blocks(channels, lanes), height, width, lanes),
+def _padded(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Any:
+    """[B, height, width, l]: the input with zeros around it."""
+    size, pad = workload.input_size, workload.kernel_size // 2
+    return te.compute(
+        (num_blocks(workload.in_channels, lanes), height, width, lanes),
         lambda b, h, w, v: tirx.if_then_else(
             tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
             x[b, (h - pad) * size + (w - pad), v],
@@ -194,6 +198,16 @@ def _blockconv(
         ),
         name=f"{prefix}pad",
     )
+
+
+def _blockconv(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    kernel, stride, out = workload.kernel_size, workload.stride, workload.output_size
+    channels, columns = workload.in_channels, tiled_columns(workload)
+    height, width = (out - 1) * stride + kernel, (columns - 1) * stride + kernel
+    padding = _padded(workload, lanes, prefix, x, height, width)
     rc = te.reduce_axis((0, channels), name="rc")
     rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
     acc = te.compute(
@@ -206,6 +220,60 @@ def _blockconv(
         name=f"{prefix}acc",
     )
     return _window_output(workload, lanes, prefix, acc, bias)
+
+
+def _combine(coefficients: Sequence[Fraction], terms: Sequence[Any]) -> Any:
+    """Σ coefficient · term, without the zeros and ones."""
+    factors = [(c, x) for c, x in zip(coefficients, terms, strict=True) if c]
+    products = [x if c == 1 else x * tirx.const(float(c), "float32") for c, x in factors]
+    return functools.reduce(operator.add, products)
+
+
+def _choose(index: Any, values: Sequence[Any]) -> Any:
+    """The value of a number that is a constant once its loop is unrolled."""
+    chosen = values[-1]
+    for i in reversed(range(len(values) - 1)):
+        chosen = tirx.Select(index == i, values[i], chosen)
+    return chosen
+
+
+def _winograd(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """Inputs of T tiles per row to t products each, their sums over channels and kernel rows, then t to m outputs."""
+    weights, bias = parameters
+    kernel, stride, out, channels = workload.kernel_size, workload.stride, workload.output_size, workload.in_channels
+    plan, num_tiles = transforms(kernel, stride), -(-out // transforms(kernel, stride).outputs)
+    m, t, in_blocks = plan.outputs, plan.products, num_blocks(channels, lanes)
+    height = (out - 1) * stride + kernel
+    padding = _padded(workload, lanes, prefix, x, height, ((num_tiles - 1) * m + t) * stride)
+    tiles = te.compute(
+        (t, in_blocks, height, stride, num_tiles, lanes),
+        lambda i, b, h, s, w, v: _choose(
+            i, [_combine(row, [padding[b, h, (w * m + j) * stride + s, v] for j in range(t)]) for row in plan.input]
+        ),
+        name=f"{prefix}tiles",
+    )
+    rc = te.reduce_axis((0, channels), name="rc")
+    rh, rs = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, stride), name="rs")
+    shape = (t, num_blocks(workload.out_channels, lanes), out, num_tiles, lanes)
+    acc = te.compute(
+        shape,
+        lambda i, b, h, w, v: te.sum(
+            tiles[i, rc // lanes, h * stride + rh, rs, w, rc % lanes]
+            * weights[b, ((i * channels + rc) * kernel + rh) * stride + rs, v],
+            axis=[rc, rh, rs],
+        ),
+        name=f"{prefix}acc",
+    )
+    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
+
+    def value(b: Any, h: Any, w: Any, v: Any) -> Any:
+        terms = [sums[i, b, h, w // m, v] for i in range(t)]
+        whole = _choose(w % m, [_combine(row, terms) for row in plan.output])
+        return _epilogue(workload.epilogue, whole + bias[b, v])
+
+    return te.compute((shape[1], out, out, lanes), value, name=f"{prefix}out")
 
 
 def _pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:

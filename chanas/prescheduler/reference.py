@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from chanas.arch import BlockConfig
 from chanas.folding import pack_block, pack_channels, pack_convolution
+from chanas.prescheduler.winograd import pack_winograd
 from chanas.prescheduler.workload import Workload, block_workloads
 
 Array = npt.NDArray[np.float32]
@@ -62,7 +63,10 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
         shape = (out, inp // groups, kernel, kernel)
         weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))
         bias = rng.standard_normal(out, dtype=np.float32)
-        arguments += pack_convolution(weight, bias, lanes)
+        if workload.op == "winograd":
+            arguments += pack_winograd(weight, bias, workload.stride, lanes)
+        else:
+            arguments += pack_convolution(weight, bias, lanes)
         weights = (1, 2)
         if workload.scaled:
             gate = rng.random(inp, dtype=np.float32)

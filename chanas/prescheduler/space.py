@@ -16,6 +16,7 @@ import numpy as np
 
 from chanas.errors import ScheduleError
 from chanas.folding import num_blocks
+from chanas.prescheduler.winograd import transforms
 from chanas.prescheduler.workload import Workload, tiled_columns
 from chanas.target import HardwareTarget
 
@@ -31,6 +32,8 @@ _MAX_UNROLLED_REDUCTION = 16
 _MIN_ACCUMULATORS = 8
 # Multiply-adds written out in one loop body: longer ones don't fit the cache of decoded instructions, and spill.
 _MAX_WRITTEN_OUT = 352
+# Maps with more tiles in a row than these need no tiles of several rows.
+_NARROW_COLUMNS = 8
 
 
 @functools.lru_cache(maxsize=4096)
@@ -135,6 +138,7 @@ def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     builder = {
         "conv": _conv,
         "blockconv": _blockconv,
+        "winograd": _winograd,
         "pointwise": _pointwise,
         "depthwise": _depthwise,
         "pool": _pool,
@@ -221,14 +225,14 @@ def _blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.choice("pad_at", *((0, 1) if kernel > 1 else (2,))),
     )
 
-    tiles = {
-        tile_rows * w_i * n_i: None
+    tile_sizes = {
+        tile_rows * w_i * n_i
         for _, tile_rows in factorisations(size, 2, limit)
         for w_o, w_i in factorisations(columns, 2, limit)
         for _, n_i in factorisations(blocks, 2, limit)
         if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
     }
-    smallest = min(_MIN_ACCUMULATORS, max(tiles))
+    smallest = min(_MIN_ACCUMULATORS, max(tile_sizes))
 
     def legal(p: Named) -> bool:
         (bands, rows, tile_rows), (w_o, w_i), (n_o, n_i) = p["split_h"], p["split_w"], p["split_n"]
@@ -243,6 +247,45 @@ def _blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         if not p["order"][0] and p["pad_at"][0] != 1:  # nothing belongs to a band: one row each
             return rows == 1
         return bands > 1 and (p["order"][0] == 1 or n_o == 1)
+
+    return ScheduleSpace(workload, coordinates, legal)
+
+
+def _winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    """As `_blockconv`, with tiles of a row for its columns: the sums of all its products are kept for a band."""
+    lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.output_size
+    blocks = num_blocks(workload.out_channels, lanes)
+    columns = -(-size // transforms(workload.kernel_size, workload.stride).outputs)
+    k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
+    coordinates = (
+        Coordinate.split("h", size, 3, innermost_max=limit),
+        Coordinate.split("w", columns, innermost_max=limit),
+        Coordinate.split("n", blocks, innermost_max=limit),
+        Coordinate("split_k", k_options),
+        Coordinate.choice("order", 0, 1),
+        *_parallel(target, 1, 2),
+        Coordinate.choice("pad_at", 0, 1),
+    )
+    narrow = columns <= _NARROW_COLUMNS
+    tile_sizes = {
+        rows * w_i * n_i
+        for _, rows in factorisations(size, 2, limit)
+        for w_o, w_i in factorisations(columns, 2, limit)
+        for _, n_i in factorisations(blocks, 2, limit)
+        if rows * w_i * n_i <= limit and (narrow or rows == 1 or w_o == 1)
+    }
+    smallest = min(_MIN_ACCUMULATORS, max(tile_sizes))
+
+    def legal(p: Named) -> bool:
+        (bands, _, rows), (w_o, w_i), n_o = p["split_h"], p["split_w"], p["split_n"][0]
+        accumulators = rows * w_i * p["split_n"][1]
+        if not smallest <= accumulators <= limit or not (narrow or rows == 1 or w_o == 1):
+            return False
+        if accumulators * p["split_k"][1] > max(_MAX_WRITTEN_OUT, accumulators):
+            return False
+        if p["order"][0] and (n_o == 1 or bands == 1):
+            return False
+        return p["pad_at"][0] == 0 or (bands > 1 and (p["order"][0] == 1 or n_o == 1))
 
     return ScheduleSpace(workload, coordinates, legal)
 

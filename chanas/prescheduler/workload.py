@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chanas.arch import BlockConfig
+from chanas.prescheduler.winograd import transforms
 
-Operator = Literal["conv", "blockconv", "pointwise", "depthwise", "pool"]
+Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool"]
 Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
 
 # Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
@@ -25,6 +26,7 @@ class Workload:
 
     conv       k×k, input [in_channels, pixels] as an image comes (the stem)
     blockconv  k×k over all channels, input in channel blocks like everything after the stem
+    winograd   the same as blockconv, with fewer multiplications (`chanas.prescheduler.winograd`)
     pointwise  1×1; a dense layer is one of input size 1
     depthwise  k×k, one filter per channel
     pool       mean over all pixels
@@ -58,7 +60,9 @@ class Workload:
 
     @property
     def num_flops(self) -> int:
-        """Floating-point operations of the operator itself (2 per multiply-accumulate), without padding or epilogue."""
+        """Floating-point operations of the operator itself (2 per multiply-accumulate), without padding or epilogue.
+
+        Those of the definition, whatever the algorithm."""
         pixels, k2 = self.output_size**2, self.kernel_size**2
         if self.op == "pool":
             return self.input_size**2 * self.in_channels
@@ -72,6 +76,9 @@ class Workload:
         if self.op == "pool":
             return 0
         per_output = self.kernel_size**2 * (1 if self.op == "depthwise" else self.in_channels)
+        if self.op == "winograd":
+            per_output = transforms(self.kernel_size, self.stride).products * self.in_channels * self.kernel_size
+            per_output *= self.stride
         return 4 * self.out_channels * (per_output + 1)
 
     def to_json(self) -> dict[str, Any]:

@@ -252,9 +252,16 @@ def test_the_peak_program_builds_and_reports(load: Any, monkeypatch: pytest.Monk
 
 def layer_row(load: Any, name: str = "L4", **medians_s: float) -> Any:
     conv_layers, timing = load("conv_layers"), load("contenders").Timing
-    names = {"torch": "PyTorch", "torch_last": "PyTorch, channels last", "ort": "ONNX Runtime", "ov": "OpenVINO"}
+    names = {
+        "plain": "chanas, plain",
+        "winograd": "chanas, Winograd",
+        "torch": "PyTorch",
+        "torch_last": "PyTorch, channels last",
+        "ort": "ONNX Runtime",
+        "ov": "OpenVINO",
+    }
     timings = {names.get(n, n): timing.of([s, s, s]) for n, s in medians_s.items()}
-    return conv_layers.Row(name, conv_layers.layers()[name], timings, (1, 2))
+    return conv_layers.Row(name, conv_layers.layers()[name], timings, {})
 
 
 def test_the_layers_are_those_of_the_papers_table_3(load: Any) -> None:
@@ -268,10 +275,17 @@ def test_the_layers_are_those_of_the_papers_table_3(load: Any) -> None:
     }
 
 
+def test_a_layer_of_channel_blocks_is_tuned_by_both_algorithms(load: Any) -> None:
+    conv_layers = load("conv_layers")
+    layers = conv_layers.layers()
+    assert [w.op for w in conv_layers.algorithms(layers["L1"]).values()] == ["conv"]
+    assert [w.op for w in conv_layers.algorithms(layers["L2"]).values()] == ["blockconv", "winograd"]
+
+
 def test_the_figures_of_the_layers(load: Any) -> None:
     rows = [
-        layer_row(load, "L4", chanas=1e-3, torch=3e-3, torch_last=2e-3, ort=4e-3, ov=1.5e-3),
-        layer_row(load, "L6", chanas=1e-3, torch=2e-3, torch_last=3e-3, ort=6e-3, ov=8e-3),
+        layer_row(load, "L4", plain=2e-3, winograd=1e-3, torch=3e-3, torch_last=2e-3, ort=4e-3, ov=1.5e-3),
+        layer_row(load, "L6", plain=1e-3, torch=2e-3, torch_last=3e-3, ort=6e-3, ov=8e-3),
     ]
     figures = load("conv_layers").figures_of(rows, num_layers=2, peak=1000.0)
     assert figures["latency_reduction_percent"].value == pytest.approx(50)
@@ -279,22 +293,24 @@ def test_the_figures_of_the_layers(load: Any) -> None:
     assert figures["vs_best_peer"].value == pytest.approx((1.5 * 2) ** 0.5)
     assert figures["vs_pytorch"].value == pytest.approx(2)
     assert figures["mean_latency_ms"].value == pytest.approx(1)
-    assert 0 < figures["share_of_peak"].value < 1
+    assert figures["plain_latency_reduction_percent"].value == pytest.approx(25)
+    assert figures["plain_vs_best_peer"].value == pytest.approx((0.75 * 2) ** 0.5)
+    assert 0 < figures["plain_share_of_peak"].value < 1
 
 
 def test_a_layer_or_a_peer_that_is_missing_leaves_no_figure(load: Any) -> None:
-    alone = [layer_row(load, chanas=1e-3, torch=3e-3)]
+    alone = [layer_row(load, plain=1e-3, torch=3e-3)]
     figures = load("conv_layers").figures_of(alone, num_layers=1, peak=1000.0)
     assert figures["latency_reduction_percent"].value == pytest.approx(200 / 3)
     assert figures["vs_best_peer"].value is None
     assert figures["vs_openvino"].value is None
     missing = load("conv_layers").figures_of(alone, num_layers=2, peak=1000.0)
     assert missing["latency_reduction_percent"].met is False
-    assert missing["share_of_peak"].value is None
+    assert missing["plain_share_of_peak"].value is None
 
 
 def test_the_layers_are_drawn_the_same_each_time(load: Any, tmp_path: Path) -> None:
-    rows = [layer_row(load, "L4", chanas=1e-3, torch=3e-3, ov=2e-3), layer_row(load, "L6", chanas=1e-3, torch=2e-3)]
+    rows = [layer_row(load, "L4", plain=1e-3, torch=3e-3, ov=2e-3), layer_row(load, "L6", plain=1e-3, torch=2e-3)]
     for name in ("first.svg", "again.svg"):
         load("conv_layers").draw(rows, tmp_path / name)
     drawn = (tmp_path / "first.svg").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ from chanas.prescheduler.workload import Epilogue, Operator, Workload, block_wor
 from chanas.target import HardwareTarget, load_target, tvm_version
 
 HOST = load_target("cpu")
-OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "pointwise", "depthwise", "pool")
+OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool")
 EPILOGUES: tuple[Epilogue, ...] = ("none", "relu", "hswish", "hsigmoid")
 # Powers of two, odd sizes and primes: what a split has to divide.
 SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13)
@@ -74,8 +74,8 @@ def random_workload(op: Operator, rng: np.random.Generator, max_channels: int = 
         return Workload(op, size, channels, channels)
     if op == "depthwise":
         return Workload(op, size, channels, channels, kernel_size, stride, epilogue)
-    if op == "blockconv":
-        kernel_size = int(rng.choice([1, 3, 5, 7]))
+    if op in ("blockconv", "winograd"):
+        kernel_size = int(rng.choice([1, 3, 5, 7])) if op == "blockconv" else kernel_size
         channels = int(rng.integers(1, 1 + max_channels // 2))
         return Workload(op, size, channels, out_channels, kernel_size, stride, epilogue)
     if op == "conv":

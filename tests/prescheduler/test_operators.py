@@ -20,6 +20,7 @@ from .cases import EPILOGUES, HOST, OPERATORS, Workbench, covering_points, devic
 PLAIN = {
     "conv": Workload("conv", 13, 3, 40, 3, 2, "hswish"),
     "blockconv": Workload("blockconv", 9, 24, 40, 3, 2, "hswish"),
+    "winograd": Workload("winograd", 9, 24, 40, 3, 1, "hswish"),
     "pointwise": Workload("pointwise", 4, 48, 72, epilogue="relu", scaled=True, residual=True),
     "depthwise": Workload("depthwise", 9, 40, 40, 5, 2, "relu"),
     "pool": Workload("pool", 6, 72, 72),
@@ -35,6 +36,13 @@ EDGES = [
     Workload("blockconv", 7, 24, 40, 1, 2, "relu"),
     Workload("blockconv", 17, 8, 24, 3, 1, "relu"),
     Workload("blockconv", 19, 16, 8, 1, 1, "none"),
+    Workload("winograd", 1, 3, 8, 7, 2, "relu"),
+    Workload("winograd", 2, 5, 10, 3, 1, "none"),
+    Workload("winograd", 7, 40, 56, 5, 1, "hsigmoid"),
+    Workload("winograd", 13, 17, 24, 7, 2, "hswish"),
+    Workload("winograd", 14, 96, 24, 7, 1, "relu"),
+    Workload("winograd", 17, 8, 24, 3, 2, "relu"),
+    Workload("winograd", 11, 16, 40, 5, 2, "relu"),
     Workload("pointwise", 1, 8, 8),
     Workload("pointwise", 1, 24, 10, epilogue="hsigmoid"),
     Workload("pointwise", 1, 200, 3),
@@ -97,7 +105,7 @@ def test_random_operators_are_right_at_random_points(workbench: Workbench, op: O
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-@pytest.mark.parametrize("op", ["conv", "blockconv", "pointwise", "depthwise"])
+@pytest.mark.parametrize("op", ["conv", "blockconv", "winograd", "pointwise", "depthwise"])
 def test_every_epilogue_is_right(
     workbench: Workbench, op: Operator, epilogue: Epilogue, rng: np.random.Generator
 ) -> None:

@@ -21,11 +21,20 @@ from chanas.prescheduler.reference import (
     mean_network_weight_bytes,
     operator_case,
 )
+from chanas.prescheduler.winograd import as_array, transforms
 from chanas.prescheduler.workload import Workload, block_workloads
 
 from .cases import NANO, NUM_CLASSES, workloads
 
 BLOCKS = NANO.all_blocks(NUM_CLASSES)
+
+
+def taps_of(workload: Workload, products: Any) -> Any:
+    """float64[C_out, C_in, k, k]: the weights that a Winograd convolution's were made from."""
+    k, plan = workload.kernel_size, transforms(workload.kernel_size, workload.stride)
+    shape = (workload.out_channels, plan.products, workload.in_channels, k, workload.stride)
+    taps = np.einsum("jt,otcks->ockjs", np.linalg.pinv(as_array(plan.taps_in)), products.reshape(shape))
+    return taps.reshape(*taps.shape[:3], -1)[..., :k]
 
 
 def by_formula(workload: Workload, case: ReferenceCase, lanes: int) -> Any:
@@ -39,6 +48,8 @@ def by_formula(workload: Workload, case: ReferenceCase, lanes: int) -> Any:
     if workload.op == "pool":
         return x.mean(axis=(1, 2), keepdims=True)
     weights = unpack_channels(rest.pop(0), workload.out_channels)
+    if workload.op == "winograd":
+        weights = taps_of(workload, weights)
     bias = unpack_channels(rest.pop(0), workload.out_channels)
     if workload.scaled:
         x = x * unpack_channels(rest.pop(0), workload.in_channels).reshape(-1, 1, 1)

@@ -20,6 +20,7 @@ from chanas.prescheduler.space import (
     max_accumulators,
     schedule_space,
 )
+from chanas.prescheduler.winograd import transforms
 from chanas.prescheduler.workload import Operator, Workload, block_workloads, tiled_columns
 from chanas.target import HardwareTarget
 
@@ -45,6 +46,12 @@ def extents(workload: Workload, target: HardwareTarget) -> dict[str, int]:
             "split_n": out_blocks,
             "split_k": workload.in_channels,
         },
+        "winograd": {
+            "split_h": size,
+            "split_w": -(-size // transforms(workload.kernel_size, workload.stride).outputs),
+            "split_n": out_blocks,
+            "split_k": workload.in_channels,
+        },
         "pool": {"split_c": out_blocks, "split_m": workload.input_size**2},
     }
     return loops[workload.op]
@@ -57,6 +64,7 @@ def num_accumulators(workload: Workload, named: Named) -> int:
         "depthwise": ("h", "w"),
         "conv": ("h", "w", "n"),
         "blockconv": ("h", "w", "n"),
+        "winograd": ("h", "w", "n"),
         "pool": ("c",),
     }
     return math.prod(named[f"split_{loop}"][-1] for loop in tiles[workload.op])
@@ -146,7 +154,7 @@ def test_a_sample_depends_on_its_generator_only() -> None:
     assert first == again != other
 
 
-@pytest.mark.parametrize("op", [op for op in OPERATORS if op != "blockconv"])
+@pytest.mark.parametrize("op", [op for op in OPERATORS if op not in ("blockconv", "winograd")])
 def test_the_spaces_of_a_preset_can_be_listed(op: Operator) -> None:
     found = {w for block in SearchSpace.load("mbv3-32").all_blocks(10) for w in block_workloads(block) if w.op == op}
     sizes = [len(schedule_space(w, device(num_threads=2)).points) for w in found]
@@ -159,9 +167,10 @@ def bands(workload: Workload, num_threads: int = 1) -> list[Named]:
     return [space.decode(point) for point in space.points]
 
 
+@pytest.mark.parametrize("op", ["blockconv", "winograd"])
 @pytest.mark.parametrize("kernel_size", [3, 7])
-def test_the_spaces_of_large_convolutions_can_be_listed(kernel_size: int) -> None:
-    workload = Workload("blockconv", 224, 16, 24, kernel_size, 2, "relu")
+def test_the_spaces_of_large_convolutions_can_be_listed(op: Operator, kernel_size: int) -> None:
+    workload = Workload(op, 224, 16, 24, kernel_size, 2, "relu")
     assert 0 < len(bands(workload)) <= len(bands(workload, num_threads=2)) < 5000
 
 
