@@ -4,17 +4,18 @@ load-aware scheduling of Stiller, 2019: interleave the stages of independent tun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from chanas.prescheduler.cost_model.base import CostModel, cost_model
-from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
+from chanas.prescheduler.measure import BUILD_TIMEOUT_S, Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.records import RecordStore, TuningRecord
 from chanas.prescheduler.reference import case_seed, operator_case
+from chanas.prescheduler.remeasure import contenders, is_settled, ranked
 from chanas.prescheduler.space import Point, schedule_space
 from chanas.prescheduler.tune import OperatorTuner, TuneConfig
 from chanas.prescheduler.workload import Workload
@@ -25,15 +26,28 @@ _ACTIVE_JOBS = 3
 # A candidate this much slower than the best so far is not timed to the end.
 _HOPELESS_FACTOR = 3.0
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 5, 0.001, 0.04
+_TURNS, _MIN_TURN_S = 15, 0.002
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """What a candidate in the line is: one point for the first time, or the best ones again, in turns."""
+
+    workload: Workload
+    points: tuple[Point, ...]
+    again: bool = False
 
 
 @dataclass
 class _Job:
+    """An operator under way: `finished` is its batch so far, `again` what its turns have given so far."""
+
     workload: Workload
     tuner: OperatorTuner
     case: Path
     outstanding: int = 0
     finished: list[TuningRecord] = field(default_factory=list)
+    again: list[TuningRecord] = field(default_factory=list)
 
 
 @dataclass
@@ -54,42 +68,48 @@ class TuningJobs:
     def run(self, workloads: Sequence[Workload], progress: bool = True) -> dict[Workload, list[TuningRecord]]:
         """Explore every workload; returns its valid records, best first. Kept records count as trials.
 
-        An exception (Ctrl-C, say) leaves what was measured in the store.
+        When an operator's trials are over, its best few points are measured again, in turns. An exception (Ctrl-C, say)
+        leaves what was measured in the store; turns are kept whole or not at all.
         """
         tuners = {w: self._tuner(w) for w in dict.fromkeys(workloads)}
-        waiting = [w for w in self._in_order(tuners) if tuners[w].num_left]
+        waiting = [w for w in self._in_order(tuners) if tuners[w].num_left or not is_settled(self._legal_records(w))]
         total = sum(t.num_left for t in tuners.values())
         jobs: dict[Workload, _Job] = {}
-        line: CandidatePipeline[tuple[Workload, Point]] = CandidatePipeline(self.pool)
+        line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool)
         with tqdm(total=total, desc="tuning operators", unit="trial", disable=not progress or not total) as bar:
             try:
                 while waiting or jobs:
                     while waiting and len(jobs) < _ACTIVE_JOBS:
                         workload = waiting.pop(0)
                         jobs[workload] = self._start(workload, tuners[workload])
-                        self._submit_batch(line, jobs[workload])
+                        self._submit_next(line, jobs[workload])
                     for candidate, outcome in line.finished():
-                        job = jobs[candidate.token[0]]
-                        job.finished.append(_record(candidate.token[1], outcome))
+                        job = jobs[candidate.token.workload]
                         job.outstanding -= 1
-                        bar.update()
+                        if candidate.token.again:
+                            self._take_turns(line, job, candidate.token, outcome)
+                        else:
+                            job.finished.append(_record(candidate.token.points[0], outcome))
+                            bar.update()
                         if job.outstanding == 0:
-                            self._complete_batch(job)
-                            self._submit_batch(line, job)
-                            if job.outstanding == 0:
-                                del jobs[job.workload]
-                                job.case.unlink(missing_ok=True)
-                                _show(bar, job, len(waiting) + len(jobs))
+                            self._complete(job)
+                            self._submit_next(line, job)
+                        if job.outstanding == 0:
+                            del jobs[job.workload]
+                            job.case.unlink(missing_ok=True)
+                            _show(bar, job, len(waiting) + len(jobs))
             finally:
                 for job in jobs.values():
                     self._complete_batch(job)
         return {w: self.best_records(w) for w in tuners}
 
     def best_records(self, workload: Workload) -> list[TuningRecord]:
-        """Valid records of a workload, fastest first."""
-        valid = [r for r in self.store.load(workload.key) if r.seconds is not None]
+        """Valid records of a workload, best first (`remeasure.ranked`)."""
+        return ranked(self._legal_records(workload))
+
+    def _legal_records(self, workload: Workload) -> list[TuningRecord]:
         space = schedule_space(workload, self.target)
-        return sorted((r for r in valid if space.contains(r.point)), key=lambda r: r.seconds or 0.0)
+        return [r for r in self.store.load(workload.key) if space.contains(r.point)]
 
     def _tuner(self, workload: Workload) -> OperatorTuner:
         if workload.op not in self._models:
@@ -112,34 +132,73 @@ class TuningJobs:
         operator_case(workload, self.target.vector_lanes).save(case)
         return _Job(workload, tuner, case)
 
-    def _submit_batch(self, line: CandidatePipeline[tuple[Workload, Point]], job: _Job) -> None:
+    def _submit_next(self, line: CandidatePipeline[_Ask], job: _Job) -> None:
+        """The next batch; after the last one the contenders, once; then nothing."""
         best_s = job.tuner.best_s
+        hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
         for point in job.tuner.propose():
-            library = self.scratch / f"{job.workload.key}-{'_'.join(map(str, point))}.so"
-            line.submit(
-                Candidate(
-                    token=(job.workload, point),
-                    build="build_operator",
-                    build_arguments={
-                        "target": self.target.to_json(),
-                        "workload": job.workload.to_json(),
-                        "point": point,
-                        "library": str(library),
-                    },
-                    library=library,
-                    measure="measure",
-                    measure_arguments={
-                        "case": str(job.case),
-                        "cold_bytes": self.cold_bytes,
-                        "code_copies": self.code_copies,
-                        "repeats": _REPEATS,
-                        "min_repeat_s": _MIN_REPEAT_S,
-                        "max_spread": _MAX_SPREAD,
-                        "hopeless_s": None if best_s is None else _HOPELESS_FACTOR * best_s,
-                    },
-                )
+            self._submit(line, job, _Ask(job.workload, (point,)), hopeless_s)
+        if job.outstanding or job.again:
+            return
+        records = self._legal_records(job.workload)
+        if not is_settled(records):
+            self._submit(line, job, _Ask(job.workload, tuple(r.point for r in contenders(records)), again=True))
+
+    def _submit(self, line: CandidatePipeline[_Ask], job: _Job, ask: _Ask, hopeless_s: float | None = None) -> None:
+        what = {"target": self.target.to_json(), "workload": job.workload.to_json()}
+        how = {"case": str(job.case), "cold_bytes": self.cold_bytes, "code_copies": self.code_copies}
+        if ask.again:
+            library = self.scratch / f"{job.workload.key}-again-{len(ask.points)}-{'_'.join(map(str, ask.points[0]))}"
+            candidate = Candidate(
+                token=ask,
+                build="build_operators",
+                build_arguments={**what, "points": ask.points, "library": str(library)},
+                library=library,
+                measure="measure_in_turns",
+                measure_arguments={
+                    **how,
+                    "num": len(ask.points),
+                    "repeats": _TURNS,
+                    "min_repeat_s": _MIN_TURN_S,
+                },
+                timeout_s=len(ask.points) * BUILD_TIMEOUT_S,
             )
-            job.outstanding += 1
+        else:
+            library = self.scratch / f"{job.workload.key}-{'_'.join(map(str, ask.points[0]))}.so"
+            candidate = Candidate(
+                token=ask,
+                build="build_operator",
+                build_arguments={**what, "point": ask.points[0], "library": str(library)},
+                library=library,
+                measure="measure",
+                measure_arguments={
+                    **how,
+                    "repeats": _REPEATS,
+                    "min_repeat_s": _MIN_REPEAT_S,
+                    "max_spread": _MAX_SPREAD,
+                    "hopeless_s": hopeless_s,
+                },
+            )
+        line.submit(candidate)
+        job.outstanding += 1
+
+    def _take_turns(self, line: CandidatePipeline[_Ask], job: _Job, ask: _Ask, outcome: Outcome) -> None:
+        """Keep what the turns gave. When all ended in one error, each has a turn alone, to find the culprit."""
+        if outcome.error is not None and len(ask.points) > 1:
+            for point in ask.points:
+                self._submit(line, job, _Ask(job.workload, (point,), again=True))
+            return
+        members = outcome.members or (outcome,)
+        for point, member in zip(ask.points, members, strict=True):
+            record = TuningRecord(point, None)
+            job.again.append(
+                replace(record, again_s=member.seconds, again_spread_s=member.spread_s, again_error=member.error)
+            )
+
+    def _complete(self, job: _Job) -> None:
+        self._complete_batch(job)
+        if job.again:
+            self.store.add_remeasured(job.workload.key, job.again)
 
     def _complete_batch(self, job: _Job) -> None:
         if job.finished:

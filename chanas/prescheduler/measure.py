@@ -3,6 +3,7 @@ there are no free cores the two take turns, so that nothing else runs while some
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ NETWORK_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Candidate(Generic[Token]):
-    """Something to build into `library` and time; `token` is the caller's own mark."""
+    """Something to build into `library` (a file, or a folder of several) and time; `token` is the caller's own mark."""
 
     token: Token
     build: str
@@ -34,7 +35,7 @@ class Candidate(Generic[Token]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds of a candidate, or why there are none."""
+    """Seconds of a candidate, or why there are none; of several that were timed in turns, the outcome of each."""
 
     seconds: float | None
     spread_s: float | None
@@ -42,16 +43,32 @@ class Outcome:
     max_error: float | None = None
     build_s: float = 0.0
     measure_s: float = 0.0
+    members: tuple[Outcome, ...] = ()
 
 
 def _outcome(answer: Answer, build_s: float) -> Outcome:
     if answer.error is not None:
         return Outcome(None, None, answer.error, build_s=build_s, measure_s=answer.wall_s)
-    result = answer.result
+    if "members" in answer.result:
+        members = tuple(_result(r, build_s, answer.wall_s) for r in answer.result["members"])
+        return Outcome(None, None, None, None, build_s, answer.wall_s, members)
+    return _result(answer.result, build_s, answer.wall_s)
+
+
+def _result(result: dict[str, Any], build_s: float, measure_s: float) -> Outcome:
     if "wrong" in result:
         error = f"wrong result: relative error {result['wrong']:.3g} against PyTorch"
-        return Outcome(None, None, error, result["wrong"], build_s, answer.wall_s)
-    return Outcome(result["seconds"], result["spread_s"], None, result["max_error"], build_s, answer.wall_s)
+        return Outcome(None, None, error, result["wrong"], build_s, measure_s)
+    return Outcome(result["seconds"], result["spread_s"], None, result["max_error"], build_s, measure_s)
+
+
+def _remove(library: Path) -> None:
+    """Delete a library, or a folder of them, and what an unfinished build left beside it."""
+    if library.is_dir():
+        shutil.rmtree(library)
+    else:
+        library.unlink(missing_ok=True)
+        library.with_suffix(".o").unlink(missing_ok=True)
 
 
 @dataclass
@@ -100,13 +117,12 @@ class CandidatePipeline(Generic[Token]):
                     if answer.error is None:
                         self._built.append((candidate, answer.wall_s))
                     else:
-                        for leftover in (candidate.library, candidate.library.with_suffix(".o")):
-                            leftover.unlink(missing_ok=True)
+                        _remove(candidate.library)
                         outcomes.append((candidate, Outcome(None, None, answer.error, build_s=answer.wall_s)))
                 else:
                     candidate, build_s = self._measuring.pop(future)
                     if not candidate.keep_library:
-                        candidate.library.unlink(missing_ok=True)
+                        _remove(candidate.library)
                     outcomes.append((candidate, _outcome(answer, build_s)))
             self._advance()
             if outcomes:

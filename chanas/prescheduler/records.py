@@ -16,30 +16,50 @@ from chanas.errors import CheckpointError
 from chanas.prescheduler.space import Point
 from chanas.target import HardwareTarget, tvm_version
 
-SCHEMA = 1
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS records (
-    workload TEXT NOT NULL, point TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
-    device TEXT NOT NULL, PRIMARY KEY (device, workload, point));
-CREATE TABLE IF NOT EXISTS blocks (
-    block TEXT NOT NULL, schedules TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
-    device TEXT NOT NULL, PRIMARY KEY (device, block, schedules));
-"""
+# What makes a database of schema n one of schema n + 1. A database is brought to the newest schema when it is opened,
+# in one transaction: it is either as it was or whole. Steps are only ever added.
+_STEPS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE IF NOT EXISTS records (
+            workload TEXT NOT NULL, point TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
+            device TEXT NOT NULL, PRIMARY KEY (device, workload, point))""",
+        """CREATE TABLE IF NOT EXISTS blocks (
+            block TEXT NOT NULL, schedules TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
+            device TEXT NOT NULL, PRIMARY KEY (device, block, schedules))""",
+    ),
+    (
+        """CREATE TABLE remeasured (
+            device TEXT NOT NULL, workload TEXT NOT NULL, point TEXT NOT NULL, seconds REAL, spread REAL, error TEXT,
+            created REAL NOT NULL, PRIMARY KEY (device, workload, created, point))""",
+    ),
+)
+SCHEMA = len(_STEPS)
 
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """One tried schedule point: its seconds (median) and their spread, or the reason why there are none."""
+    """One tried schedule point: its seconds (median) and their spread, or the reason why there are none.
+
+    `again_s`, `again_spread_s` and `again_error` are the same, from the last time that the best points of the workload
+    were measured in turns (`remeasure`); None where it took no part.
+    """
 
     point: Point
     seconds: float | None
     spread_s: float | None = None
     error: str | None = None
+    again_s: float | None = None
+    again_spread_s: float | None = None
+    again_error: str | None = None
 
     @property
     def is_valid(self) -> bool:
         return self.seconds is not None
+
+    @property
+    def was_remeasured(self) -> bool:
+        """Whether it took part in the last measurement in turns, and worked or failed there."""
+        return self.again_s is not None or self.again_error is not None
 
 
 @dataclass(frozen=True)
@@ -56,8 +76,10 @@ class BlockRecord:
 class RecordStore:
     """Records of one device (fingerprint, threads and compiler version together) in a file that may hold several.
 
+    A file of an older schema is brought to the newest one.
+
     Raises:
-        CheckpointError: the file is not a SQLite database, or one of another schema.
+        CheckpointError: the file is not a SQLite database, or one of a newer schema.
     """
 
     def __init__(self, path: Path, target: HardwareTarget) -> None:
@@ -76,24 +98,47 @@ class RecordStore:
 
     def _prepare(self) -> None:
         try:
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, SCHEMA):
+            version = self._version()
+            if version > SCHEMA:
                 raise CheckpointError(
-                    f"expected tuning records of schema {SCHEMA}, got {version} in {self.path}; move the file away"
+                    f"expected tuning records of schema {SCHEMA} or older, got {version} in {self.path}; "
+                    "use the chanas that wrote them, or move the file away"
                 )
             self._db.execute("PRAGMA journal_mode=WAL")
-            with self._db:
-                self._db.executescript(_TABLES)
-                self._db.execute(f"PRAGMA user_version={SCHEMA}")
+            if version < SCHEMA:
+                self._migrate()
         except sqlite3.OperationalError as error:
             raise CheckpointError(f"tuning records {self.path} cannot be used: {error}") from error
         except sqlite3.DatabaseError as error:
             raise CheckpointError(f"{self.path} is not a database of tuning records ({error}); move it away") from error
 
-    def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _migrate(self) -> None:
+        """All missing steps and the new number in one transaction; another process may have been first."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            for step in _STEPS[self._version() :]:
+                for statement in step:
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version={SCHEMA}")
+
+    def _insert(self, table: str, rows: Sequence[dict[str, object]]) -> None:
+        """Rows by the names of their columns, those that they share with an old row replacing it, in one transaction.
+
+        The device is added to each.
+        """
+        if not rows:
+            return
+        columns = ["device", *rows[0]]
+        values = ", ".join(f":{c}" for c in columns)
         try:
             with self._db:
-                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+                self._db.executemany(
+                    f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({values})",
+                    [{"device": self.device, **row} for row in rows],
+                )
         except sqlite3.OperationalError as error:
             raise CheckpointError(
                 f"tuning records {self.path} cannot be written: {error}; what was written before is whole"
@@ -101,30 +146,58 @@ class RecordStore:
 
     def add(self, workload: str, records: Iterable[TuningRecord]) -> None:
         """Store a batch in one transaction; a point that is already there is replaced."""
-        rows = [
-            (workload, json.dumps(r.point), r.seconds, r.spread_s, r.error, time.time(), self.device) for r in records
+        now = time.time()
+        rows: list[dict[str, object]] = [
+            {
+                "workload": workload,
+                "point": json.dumps(r.point),
+                "seconds": r.seconds,
+                "spread": r.spread_s,
+                "error": r.error,
+                "created": now,
+            }
+            for r in records
         ]
         self._insert("records", rows)
 
+    def add_remeasured(self, workload: str, records: Iterable[TuningRecord]) -> None:
+        """Store the figures of one measurement in turns beside the first ones; the newest of them count."""
+        now = time.time()
+        rows: list[dict[str, object]] = [
+            {
+                "workload": workload,
+                "point": json.dumps(r.point),
+                "seconds": r.again_s,
+                "spread": r.again_spread_s,
+                "error": r.again_error,
+                "created": now,
+            }
+            for r in records
+        ]
+        self._insert("remeasured", rows)
+
     def load(self, workload: str) -> list[TuningRecord]:
-        """The records of a workload on this device, oldest first."""
+        """The records of a workload on this device, oldest first, with the figures of the last measurement in turns."""
         rows = self._db.execute(
-            "SELECT point, seconds, spread, error FROM records WHERE device=? AND workload=? ORDER BY rowid",
+            """SELECT r.point, r.seconds, r.spread, r.error, a.seconds, a.spread, a.error
+            FROM records AS r LEFT JOIN remeasured AS a
+            ON a.device = r.device AND a.workload = r.workload AND a.point = r.point AND a.created =
+                (SELECT MAX(created) FROM remeasured WHERE device = r.device AND workload = r.workload)
+            WHERE r.device = ? AND r.workload = ? ORDER BY r.rowid""",
             (self.device, workload),
         )
         return [TuningRecord(tuple(json.loads(point)), *rest) for point, *rest in rows]
 
     def add_block(self, block: str, record: BlockRecord) -> None:
         """Store a measured block."""
-        row = (
-            block,
-            json.dumps(record.schedules),
-            record.seconds,
-            record.spread_s,
-            record.error,
-            record.created,
-            self.device,
-        )
+        row: dict[str, object] = {
+            "block": block,
+            "schedules": json.dumps(record.schedules),
+            "seconds": record.seconds,
+            "spread": record.spread_s,
+            "error": record.error,
+            "created": record.created,
+        }
         self._insert("blocks", [row])
 
     def load_block(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> BlockRecord | None:

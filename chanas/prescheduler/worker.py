@@ -63,6 +63,16 @@ def build_operator(target: dict[str, Any], workload: dict[str, Any], point: Sequ
     build_function(function, device, Path(library))
 
 
+def build_operators(
+    target: dict[str, Any], workload: dict[str, Any], points: Sequence[Sequence[int]], library: str
+) -> None:
+    """Compile several schedule points of one operator into the folder `library`: 0.so, 1.so, …"""
+    folder = Path(library)
+    folder.mkdir(exist_ok=True)
+    for i, point in enumerate(points):
+        build_operator(target, workload, point, str(folder / f"{i}.so"))
+
+
 def build_block(target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], library: str) -> None:
     """Compile one fused block."""
     from chanas.arch import BlockConfig
@@ -133,8 +143,28 @@ def _case(path: str, cold_bytes: int) -> _Case:
     return _CASES[key]
 
 
+Call = tuple[Callable[..., Any], Sequence[Any]]
+
+
+def _seconds_per_call(turns: Iterator[Call], num_calls: int) -> float:
+    start = time.perf_counter()
+    for function, arguments in itertools.islice(turns, num_calls):
+        function(*arguments)
+    return (time.perf_counter() - start) / num_calls
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    with device_lock():
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.enable()
+
+
 def _time(
-    calls: Sequence[tuple[Callable[..., Any], Sequence[Any]]],
+    calls: Sequence[Call],
     num_warm_up: int,
     repeats: int,
     min_repeat_s: float,
@@ -148,29 +178,43 @@ def _time(
     first is not measured further.
     """
     turns = itertools.cycle(calls)
+    with _undisturbed():
+        _seconds_per_call(turns, num_warm_up)
+        estimate = max(_seconds_per_call(turns, _CALLS_FOR_ESTIMATE), 1e-8)
+        num_calls = max(1, math.ceil(min_repeat_s / estimate))
+        samples = [estimate] if hopeless_s is not None and estimate > hopeless_s else []
+        while not samples or hopeless_s is None or samples[0] <= hopeless_s:
+            samples.append(_seconds_per_call(turns, num_calls))
+            median = statistics.median(samples)
+            if len(samples) >= repeats and (
+                _interquartile_range(samples) <= max_spread * median or len(samples) >= 4 * repeats
+            ):
+                break
+    return _summary(samples)
 
-    def seconds_per_call(num_calls: int) -> float:
-        start = time.perf_counter()
-        for function, arguments in itertools.islice(turns, num_calls):
-            function(*arguments)
-        return (time.perf_counter() - start) / num_calls
 
-    with device_lock():
-        gc.disable()
-        try:
-            seconds_per_call(num_warm_up)
-            estimate = max(seconds_per_call(_CALLS_FOR_ESTIMATE), 1e-8)
-            num_calls = max(1, math.ceil(min_repeat_s / estimate))
-            samples = [estimate] if hopeless_s is not None and estimate > hopeless_s else []
-            while not samples or hopeless_s is None or samples[0] <= hopeless_s:
-                samples.append(seconds_per_call(num_calls))
-                median = statistics.median(samples)
-                if len(samples) >= repeats and (
-                    _interquartile_range(samples) <= max_spread * median or len(samples) >= 4 * repeats
-                ):
-                    break
-        finally:
-            gc.enable()
+def _time_in_turns(
+    contenders: Sequence[Sequence[Call]], num_warm_up: int, repeats: int, min_repeat_s: float
+) -> list[dict[str, Any]]:
+    """Seconds per call of several functions that take turns, A B C A B C …: a slow moment hits all of them alike.
+
+    Each is called for at least `min_repeat_s` in each of its `repeats` turns.
+    """
+    turns = [itertools.cycle(calls) for calls in contenders]
+    samples: list[list[float]] = [[] for _ in turns]
+    with _undisturbed():
+        nums_calls = []
+        for turn in turns:
+            _seconds_per_call(turn, num_warm_up)
+            estimate = max(_seconds_per_call(turn, _CALLS_FOR_ESTIMATE), 1e-8)
+            nums_calls.append(max(1, math.ceil(min_repeat_s / estimate)))
+        for _ in range(repeats):
+            for turn, num_calls, own in zip(turns, nums_calls, samples, strict=True):
+                own.append(_seconds_per_call(turn, num_calls))
+    return [_summary(own) for own in samples]
+
+
+def _summary(samples: Sequence[float]) -> dict[str, Any]:
     return {"seconds": statistics.median(samples), "spread_s": _interquartile_range(samples), "repeats": len(samples)}
 
 
@@ -203,17 +247,8 @@ def _load_functions(library: str, copies: int) -> list[Any]:
     return functions
 
 
-def measure(
-    library: str,
-    case: str,
-    cold_bytes: int = 0,
-    code_copies: int = 1,
-    repeats: int = 5,
-    min_repeat_s: float = 0.002,
-    max_spread: float = 0.02,
-    hopeless_s: float | None = None,
-) -> dict[str, Any]:
-    """Check a compiled function against its reference case, then time it as a network would run it.
+def _checked_calls(library: str, case: str, cold_bytes: int, code_copies: int) -> tuple[list[Call], float]:
+    """The calls of a compiled function in the order in which they take turns, and its error against the reference case.
 
     Each call has weights of its own (copies of `cold_bytes` together) and code of its own (`code_copies`): in a network
     both come from a cache further away, because everything else ran since.
@@ -225,14 +260,48 @@ def measure(
     reference.output.copyfrom(np.full_like(reference.expected, np.nan))
     functions[0](*reference.argument_sets[0], reference.output)
     error = reference.check(reference.output)
-    if error > RELATIVE_TOLERANCE:
-        return {"wrong": error}
     sets = [(*arguments, reference.output) for arguments in reference.argument_sets]
     num_calls = max(len(sets), len(functions))
-    calls = [(functions[i % len(functions)], sets[i % len(sets)]) for i in range(num_calls)]
+    return [(functions[i % len(functions)], sets[i % len(sets)]) for i in range(num_calls)], error
 
-    timed = _time(calls, max(len(functions), 2), repeats, min_repeat_s, max_spread, hopeless_s)
+
+def measure(
+    library: str,
+    case: str,
+    cold_bytes: int = 0,
+    code_copies: int = 1,
+    repeats: int = 5,
+    min_repeat_s: float = 0.002,
+    max_spread: float = 0.02,
+    hopeless_s: float | None = None,
+) -> dict[str, Any]:
+    """Check a compiled function against its reference case, then time it as a network would run it."""
+    calls, error = _checked_calls(library, case, cold_bytes, code_copies)
+    if error > RELATIVE_TOLERANCE:
+        return {"wrong": error}
+    timed = _time(calls, max(code_copies, 2), repeats, min_repeat_s, max_spread, hopeless_s)
     return {**timed, "max_error": error}
+
+
+def measure_in_turns(
+    library: str,
+    num: int,
+    case: str,
+    cold_bytes: int = 0,
+    code_copies: int = 1,
+    repeats: int = 15,
+    min_repeat_s: float = 0.002,
+) -> dict[str, Any]:
+    """Check the functions 0.so … of the folder `library`, then time the right ones in turns against each other."""
+    checked = [_checked_calls(f"{library}/{i}.so", case, cold_bytes, code_copies) for i in range(num)]
+    right = [calls for calls, error in checked if error <= RELATIVE_TOLERANCE]
+    timed = iter(_time_in_turns(right, max(code_copies, 2), repeats, min_repeat_s))
+    return {
+        "members": [
+            {**next(timed), "max_error": error} if error <= RELATIVE_TOLERANCE else {"wrong": error}
+            for _, error in checked
+        ]
+    }
 
 
 def measure_network(
@@ -268,9 +337,11 @@ def _crash() -> None:
 
 CALLS: dict[str, Callable[..., Any]] = {
     "build_operator": build_operator,
+    "build_operators": build_operators,
     "build_block": build_block,
     "build_network": build_network,
     "measure": measure,
+    "measure_in_turns": measure_in_turns,
     "measure_network": measure_network,
     "ping": ping,
     "hang": _hang,

@@ -182,7 +182,8 @@ def synthetic_seconds(arguments: dict[str, Any]) -> float | str:
 class SyntheticPool:
     """Stands where a `WorkerPool` stands and invents the seconds; remembers what it was asked to build and to time.
 
-    `seconds` gets the arguments of the build and returns seconds, or the error of the measurement.
+    `seconds` gets the arguments of the build and returns seconds, or the error of the measurement; what is measured in
+    turns is asked for one by one, with `again` among the arguments, and one error is that of all.
     """
 
     num_builders = 1
@@ -191,6 +192,7 @@ class SyntheticPool:
         self.seconds, self.overlap = seconds, overlap
         self.built: list[dict[str, Any]] = []
         self.timed: list[str] = []
+        self.turns: list[dict[str, Any]] = []
 
     def __enter__(self) -> SyntheticPool:
         return self
@@ -199,17 +201,33 @@ class SyntheticPool:
         pass
 
     def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        self.built.append(arguments)
-        Path(arguments["library"]).touch()
+        if name == "build_operators":
+            self.turns.append(arguments)
+            Path(arguments["library"]).mkdir(exist_ok=True)
+        else:
+            self.built.append(arguments)
+            Path(arguments["library"]).touch()
         return answered(Answer(None, None, 0.1))
 
     def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        if name == "measure_in_turns":
+            return answered(self._measure_in_turns(arguments["library"]))
         self.timed.append(arguments["library"])
         asked = next(a for a in reversed(self.built) if a["library"] == arguments["library"])
         seconds = self.seconds(asked)
         if isinstance(seconds, str):
             return answered(Answer(None, seconds, 0.1))
         return answered(Answer({"seconds": seconds, "spread_s": 0.0, "max_error": 0.0}, None, 0.1))
+
+    def _measure_in_turns(self, library: str) -> Answer:
+        asked = next(a for a in reversed(self.turns) if a["library"] == library)
+        members = []
+        for point in asked["points"]:
+            seconds = self.seconds({**asked, "point": point, "again": True, "points": None})
+            if isinstance(seconds, str):
+                return Answer(None, seconds, 0.1)
+            members.append({"seconds": seconds, "spread_s": 0.0, "max_error": 0.0})
+        return Answer({"members": members}, None, 0.1)
 
 
 def answered(answer: Answer) -> Future[Answer]:

@@ -75,6 +75,139 @@ def test_every_operator_gets_its_trials(store: RecordStore, scratch: Path, model
     assert list(scratch.iterdir()) == []
 
 
+# ---- the best ones again --------------------------------------------------------------------------------------------
+LUCKY = Workload("pointwise", 4, 96, 192)
+LUCKY_POINTS = schedule_space(LUCKY, HOST).points[:6]
+
+
+def keep(store: RecordStore, *seconds: float) -> None:
+    """First timings of `LUCKY_POINTS`, in order."""
+    store.add(LUCKY.key, [TuningRecord(p, s) for p, s in zip(LUCKY_POINTS, seconds, strict=False)])
+
+
+def in_turns(again: dict[Point, float | str]) -> SyntheticPool:
+    """Seconds by point for the second time."""
+    return SyntheticPool(lambda asked: again[tuple(asked["point"])] if asked.get("again") else 1.0)
+
+
+def settle(pool: Any, store: RecordStore, scratch: Path) -> list[TuningRecord]:
+    return tuning(pool, store, scratch, TuneConfig(num_trials=1)).run([LUCKY], progress=False)[LUCKY]
+
+
+def test_contenders_are_measured_in_turns_and_noise_does_not_choose(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6)
+    a, b, c, d, *_ = LUCKY_POINTS
+    pool = in_turns({a: 1.2e-6, b: 1.05e-6, c: 1.1e-6})
+    assert [r.point for r in settle(pool, store, scratch)] == [b, c, a, d]
+    assert [t["points"] for t in pool.turns] == [(a, b, c)]
+    assert {r.point: (r.seconds, r.again_s) for r in store.load(LUCKY.key)} == {
+        a: (1.00e-6, 1.2e-6),
+        b: (1.02e-6, 1.05e-6),
+        c: (1.04e-6, 1.1e-6),
+        d: (1.10e-6, None),
+    }
+    assert list(scratch.iterdir()) == []
+
+
+def test_turns_are_not_repeated(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6)
+    first = settle(in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6)), store, scratch)
+    again = SyntheticPool()
+    assert settle(again, store, scratch) == first
+    assert again.turns == again.built == []
+
+
+def test_a_clear_case_is_not_measured_again(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.0e-6, 1.1e-6)
+    pool = SyntheticPool()
+    settle(pool, store, scratch)
+    assert pool.turns == []
+
+
+def test_a_new_contender_makes_new_turns(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6)
+    settle(in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6)), store, scratch)
+    keep(store, 1.00e-6, 1.02e-6, 0.99e-6)
+    pool = in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6))
+    settle(pool, store, scratch)
+    assert [set(t["points"]) for t in pool.turns] == [set(LUCKY_POINTS[:3])]
+
+
+def test_one_contender_that_crashes_in_its_turn_is_found_and_comes_last(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6)
+    a, b, c, d, *_ = LUCKY_POINTS
+    pool = in_turns({a: "crash: signal 11", b: 1.05e-6, c: 1.02e-6})
+    assert [r.point for r in settle(pool, store, scratch)] == [c, b, d, a]
+    assert [t["points"] for t in pool.turns] == [(a, b, c), (a,), (b,), (c,)]
+    assert {r.point: r.again_error for r in store.load(LUCKY.key)} == {a: "crash: signal 11", b: None, c: None, d: None}
+
+
+def test_turns_in_which_all_fail_change_nothing_and_are_made_again(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6)
+    failing = in_turns(dict.fromkeys(LUCKY_POINTS, "timeout"))
+    assert [r.point for r in settle(failing, store, scratch)] == list(LUCKY_POINTS[:2])
+    working = in_turns({LUCKY_POINTS[0]: 2e-6, LUCKY_POINTS[1]: 1e-6})
+    assert [r.point for r in settle(working, store, scratch)] == [LUCKY_POINTS[1], LUCKY_POINTS[0]]
+
+
+@pytest.mark.parametrize("name", ["build_operators", "measure_in_turns"])
+def test_a_run_that_is_cut_off_in_the_turns_of_an_operator_repeats_those_alone(
+    store: RecordStore, scratch: Path, name: str
+) -> None:
+    class Cut(SyntheticPool):
+        num_left = 2
+
+        def count(self, called: str) -> None:
+            self.num_left -= called == name
+            if self.num_left == 0:
+                raise KeyboardInterrupt
+
+        def build(self, called: str, *rest: Any) -> Any:
+            self.count(called)
+            return super().build(called, *rest)
+
+        def measure(self, called: str, *rest: Any) -> Any:
+            self.count(called)
+            return super().measure(called, *rest)
+
+    whole, alike = SyntheticPool(lambda _: 1e-6), WORKLOADS[:3]
+    with pytest.raises(KeyboardInterrupt):
+        tuning(Cut(lambda _: 1e-6), store, scratch).run(alike, progress=False)
+    settled = {w for w in alike if any(r.was_remeasured for r in store.load(w.key))}
+    num_kept = sum(len(store.load(w.key)) for w in alike)
+    for left in scratch.iterdir():  # the folder of a run of its own
+        left.rmdir() if left.is_dir() else left.unlink()
+    tuning(whole, store, scratch).run(alike, progress=False)
+    assert len(settled) <= 1
+    assert {t["workload"]["input_size"] for t in whole.turns} == {w.input_size for w in alike if w not in settled}
+    assert len(whole.built) == sum(map(num_trials, alike)) - num_kept
+
+
+def test_planted_bad_candidates_end_as_records_and_the_others_have_their_turns(
+    pool: WorkerPool, store: RecordStore, scratch: Path
+) -> None:
+    """Kept times that are lies, and one point that can't be built any more."""
+    keep(store, 1e-12, 1.01e-12, 1.02e-12)
+    broken = LUCKY_POINTS[1]
+
+    class Planted:
+        overlap, num_builders = pool.overlap, pool.num_builders
+
+        def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+            if name == "build_operators":
+                points = [(7, 7) if p == broken else p for p in arguments["points"]]
+                arguments = {**arguments, "points": points}
+            return pool.build(name, arguments, timeout_s)
+
+        measure = pool.measure
+
+    settle(Planted(), store, scratch)
+    records = {r.point: r for r in store.load(LUCKY.key)}
+    assert (records[broken].again_error or "").startswith("ScheduleError: expected a point of")
+    assert all((records[p].again_s or 0.0) > 0.0 for p in LUCKY_POINTS[:3] if p != broken)
+    assert list(scratch.iterdir()) == []
+
+
 def test_records_come_fastest_first(store: RecordStore, scratch: Path) -> None:
     best = tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
     for records in best.values():
@@ -152,7 +285,8 @@ def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scra
 
     class Noting(SyntheticPool):
         def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
-            limits.append(arguments["hopeless_s"])
+            if name == "measure":
+                limits.append(arguments["hopeless_s"])
             return super().measure(name, arguments, timeout_s)
 
     tuning(Noting(lambda _: 2e-6), store, scratch).run(WORKLOADS[:1], progress=False)

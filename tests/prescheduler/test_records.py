@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import signal
 import sqlite3
 import subprocess
@@ -116,6 +117,31 @@ def test_compiler_versions_do_not_share_records(open_store: Opener, monkeypatch:
     assert open_store().load("w") == []
 
 
+# ---- measured again -------------------------------------------------------------------------------------------------
+def test_second_figures_stand_beside_the_first(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((1,), 1e-6, 1e-8), TuningRecord((2,), 2e-6, 1e-8), TuningRecord((3,), 3e-6)])
+    measured = [
+        TuningRecord((1,), None, again_s=5e-6, again_spread_s=1e-9),
+        TuningRecord((2,), None, again_error="crash"),
+    ]
+    store.add_remeasured("w", measured)
+    assert open_store().load("w") == [
+        TuningRecord((1,), 1e-6, 1e-8, None, 5e-6, 1e-9),
+        TuningRecord((2,), 2e-6, 1e-8, None, None, None, "crash"),
+        TuningRecord((3,), 3e-6),
+    ]
+
+
+def test_the_last_turns_count_and_earlier_ones_stay_in_the_file(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((i,), 1e-6) for i in range(3)])
+    store.add_remeasured("w", [TuningRecord((0,), None, again_s=2e-6), TuningRecord((1,), None, again_s=3e-6)])
+    store.add_remeasured("w", [TuningRecord((1,), None, again_s=4e-6), TuningRecord((2,), None, again_s=5e-6)])
+    assert [r.again_s for r in store.load("w")] == [None, 4e-6, 5e-6]
+    assert store._db.execute("SELECT COUNT(*) FROM remeasured").fetchone() == (4,)
+
+
 # ---- blocks ---------------------------------------------------------------------------------------------------------
 SCHEDULES = (("pool-7px", (1, 2)), ("pointwise-7px", (3, 4, 5)))
 
@@ -150,13 +176,13 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(open_store: Opener
     assert file.read_text() == "seconds,point\n" * 100
 
 
-def test_another_schema_is_refused_and_left_alone(open_store: Opener, tmp_path: Path) -> None:
+def test_a_newer_schema_is_refused_and_left_alone(open_store: Opener, tmp_path: Path) -> None:
     file = tmp_path / "records.sqlite"
     with sqlite3.connect(file) as database:
         database.execute(f"PRAGMA user_version={SCHEMA + 1}")
     database.close()
     before = file.read_bytes()
-    with pytest.raises(CheckpointError, match=rf"expected tuning records of schema {SCHEMA}, got {SCHEMA + 1} in .*"):
+    with pytest.raises(CheckpointError, match=rf"of schema {SCHEMA} or older, got {SCHEMA + 1} in .*; use the chanas"):
         open_store()
     assert file.read_bytes() == before
 
@@ -180,6 +206,53 @@ def test_a_store_that_cannot_be_written_is_one_error(open_store: Opener) -> None
     with pytest.raises(CheckpointError, match=r"cannot be written: .*; what was written before is whole"):
         store.add("w", [TuningRecord((2,), 1e-6)])
     assert len(store.load("w")) == 1
+
+
+# ---- older files ----------------------------------------------------------------------------------------------------
+def make_older(file: Path, version: int) -> None:
+    """A file as the chanas of that schema left it, with one operator and one block."""
+    database = sqlite3.connect(file)
+    for step in module._STEPS[:version]:
+        for statement in step:
+            database.execute(statement)
+    device = f"{HOST.fingerprint}/{HOST.num_threads}t/tvm-{module.tvm_version()}"
+    columns = "seconds, spread, created, device"
+    database.execute(
+        f"INSERT INTO records (workload, point, {columns}) VALUES ('w', '[1]', 1e-6, 0, 1.7e9, ?)", [device]
+    )
+    schedules = json.dumps(SCHEDULES)
+    values = f"INSERT INTO blocks (block, schedules, {columns}) VALUES ('b', ?, 1e-5, 0, 1.7e9, ?)"
+    database.execute(values, [schedules, device])
+    database.execute(f"PRAGMA user_version={version}")
+    database.commit()
+    database.close()
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA + 1))
+def test_a_file_of_an_older_schema_is_brought_up_to_date_in_place(
+    open_store: Opener, tmp_path: Path, version: int
+) -> None:
+    make_older(tmp_path / "records.sqlite", version)
+    store = open_store()
+    assert store.load("w") == [TuningRecord((1,), 1e-6, 0.0)]
+    assert store._version() == SCHEMA
+    store.add("w", [TuningRecord((2,), 1e-6)])
+    assert open_store().count() == (2, 0)
+
+
+def test_an_update_that_is_cut_off_leaves_the_old_file(
+    open_store: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_older(tmp_path / "records.sqlite", 1)
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match="cannot be used: near"):
+        patch.setattr(module, "_STEPS", (*module._STEPS, ("CREATE TABLE half (n)", "no statement")))
+        open_store()
+    database = sqlite3.connect(tmp_path / "records.sqlite")
+    assert database.execute("PRAGMA user_version").fetchone() == (1,)
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    database.close()
+    assert tables == {"records", "blocks"}
+    assert len(open_store().load("w")) == 1
 
 
 # ---- a process that dies --------------------------------------------------------------------------------------------

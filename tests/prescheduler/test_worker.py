@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from chanas.prescheduler.pool import Answer, WorkerPool
 from chanas.prescheduler.reference import ReferenceCase, operator_case
 from chanas.prescheduler.space import schedule_space
-from chanas.prescheduler.worker import RELATIVE_TOLERANCE, _interquartile_range
+from chanas.prescheduler.worker import RELATIVE_TOLERANCE, _interquartile_range, _time_in_turns
 from chanas.prescheduler.workload import Workload
 
 from .cases import HOST, Workbench
@@ -121,6 +122,35 @@ def test_copies_of_weights_and_code_are_removed_and_change_no_result(
 )
 def test_the_spread_is_the_interquartile_range(samples: list[float], expected: float) -> None:
     assert _interquartile_range(samples) == expected
+
+
+# ---- in turns -------------------------------------------------------------------------------------------------------
+def test_functions_are_timed_in_turns_and_a_wrong_one_is_left_out(
+    workbench: Workbench, library: Path, case: ReferenceCase
+) -> None:
+    folder = workbench.path("")
+    folder.mkdir()
+    other = workbench.candidate(WORKLOAD, POINT)
+    wrong = Workload("pointwise", 4, 24, 40, epilogue="relu")  # the same shapes
+    arguments = {**other.build_arguments, "workload": wrong.to_json(), "library": str(folder / "1.so")}
+    assert workbench.pool.build("build_operator", arguments, 60.0).result().error is None
+    for name in ("0.so", "2.so"):
+        shutil.copyfile(library, folder / name)
+    call = {"library": str(folder), "num": 3, "case": str(workbench.save(case)), "repeats": 4, "min_repeat_s": 1e-6}
+    members = workbench.pool.measure("measure_in_turns", {**call, "code_copies": 2}, 60.0).result().result["members"]
+    assert [set(m) for m in members] == [
+        {"seconds", "spread_s", "repeats", "max_error"},
+        {"wrong"},
+        {"seconds", "spread_s", "repeats", "max_error"},
+    ]
+    assert all(m["repeats"] == 4 and m["seconds"] > 0.0 for m in members[::2])
+
+
+def test_turns_alternate() -> None:
+    called: list[str] = []
+    contenders = [[(called.append, (name,))] for name in "abc"]
+    _time_in_turns(contenders, num_warm_up=1, repeats=3, min_repeat_s=0.0)
+    assert "".join(called[-9:]) == "abcabcabc"
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------
