@@ -176,7 +176,8 @@ def prescheduler(
     typer.echo(
         f"table      {summary.path}: {len(summary.lut.rows)} blocks, {summary.num_new_blocks} timed now\n"
         f"trials     {summary.num_new_trials} new ({summary.num_failed_trials} failed), "
-        f"{summary.num_operators} operators"
+        f"{summary.num_operators} operators\n"
+        f"drift      {summary.drift}"
     )
     if summary.lut.calibration is not None:
         typer.echo(f"sum        {summary.lut.calibration.describe()}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.cost_model.base import CostModel, cost_model
 from chanas.prescheduler.measure import BUILD_TIMEOUT_S, Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import WorkerPool
@@ -63,6 +64,7 @@ class TuningJobs:
     seed: int = 0
     cold_bytes: int = 0
     code_copies: int = 1
+    canary: Canary | None = None
     _models: dict[str, CostModel] = field(default_factory=dict)
 
     def run(self, workloads: Sequence[Workload], progress: bool = True) -> dict[Workload, list[TuningRecord]]:
@@ -75,7 +77,7 @@ class TuningJobs:
         waiting = [w for w in self._in_order(tuners) if tuners[w].num_left or not is_settled(self._legal_records(w))]
         total = sum(t.num_left for t in tuners.values())
         jobs: dict[Workload, _Job] = {}
-        line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool)
+        line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
         with tqdm(total=total, desc="tuning operators", unit="trial", disable=not progress or not total) as bar:
             try:
                 while waiting or jobs:
@@ -208,7 +210,7 @@ class TuningJobs:
 
 
 def _record(point: Point, outcome: Outcome) -> TuningRecord:
-    return TuningRecord(point, outcome.seconds, outcome.spread_s, outcome.error)
+    return TuningRecord(point, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)
 
 
 def _show(bar: tqdm[Any], job: _Job, num_left: int) -> None:

@@ -17,6 +17,7 @@ from chanas.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.errors import ChanasError, MeasureError
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.prescheduler.calibrate import calibrate
+from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.jobs import TuningJobs
 from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import WorkerPool
@@ -48,6 +49,8 @@ class PrescheduleSummary:
     num_new_trials: int
     num_failed_trials: int
     num_new_blocks: int
+    drift: str = ""
+    """How the machine's speed changed during the run (`Canary.describe`)."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,12 @@ def preschedule(
     around = surroundings(space, num_classes)
     try:
         with WorkerPool(target) as pool, tempfile.TemporaryDirectory(prefix="chanas-") as scratch:
-            jobs = TuningJobs(
-                pool, target, store, config, Path(scratch), model, seed, around.weight_bytes, around.num_blocks
-            )
+            cold = around.weight_bytes, around.num_blocks
+            canary = Canary(target, Path(scratch), store.add_canary, *cold)
+            jobs = TuningJobs(pool, target, store, config, Path(scratch), model, seed, *cold, canary)
             records = jobs.run(workloads, progress)
             lut, num_new = _fill(
-                run, space, target, blocks, records, store, pool, Path(scratch), around, seed, progress
+                run, space, target, blocks, records, store, pool, Path(scratch), around, seed, progress, canary
             )
         after = store.count()
     finally:
@@ -130,6 +133,7 @@ def preschedule(
         sum(after) - sum(before),
         after[1] - before[1],
         num_new,
+        canary.describe(),
     )
 
 
@@ -175,6 +179,7 @@ def _fill(
     around: Surroundings,
     seed: int,
     progress: bool,
+    canary: Canary,
 ) -> tuple[LatencyLUT, int]:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     header = LUTHeader(target, tvm_version(), space.name, space.digest, created=now, seed=seed)
@@ -206,8 +211,8 @@ def _fill(
         lut.calibration = existing.calibration
     with tqdm(total=num_new, desc="timing blocks", unit="block", disable=not progress or not todo) as bar:
         try:
-            for (block, schedules, rank), outcome in time_blocks(todo, pool, target, scratch, around):
-                record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error)
+            for (block, schedules, rank), outcome in time_blocks(todo, pool, target, scratch, around, canary):
+                record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)
                 store.add_block(block.key, record)
                 following = _schedules(block, records, rank + 1)
                 if outcome.seconds is None and rank < _FALLBACKS and following not in (None, schedules):
@@ -223,13 +228,18 @@ def _fill(
 
 
 def time_blocks(
-    todo: list[BlockTask], pool: WorkerPool, target: HardwareTarget, scratch: Path, around: Surroundings
+    todo: list[BlockTask],
+    pool: WorkerPool,
+    target: HardwareTarget,
+    scratch: Path,
+    around: Surroundings,
+    canary: Canary | None = None,
 ) -> Iterator[tuple[BlockTask, Outcome]]:
     """Compile, check and time blocks one by one, as rows of a table are, each as soon as it is through.
 
-    `todo` is emptied; who iterates may append to it. A block may be in it once at a time.
+    `todo` is emptied; who iterates may append to it. A block may be in it once at a time. `canary` tells of drift.
     """
-    line: CandidatePipeline[BlockTask] = CandidatePipeline(pool)
+    line: CandidatePipeline[BlockTask] = CandidatePipeline(pool, canary)
     while todo or line.num_in_flight:
         while todo and line.num_in_flight < 2 * pool.num_builders + 1:
             line.submit(_block_candidate(*todo.pop(0), target, scratch, around))

@@ -3,6 +3,7 @@ there are no free cores the two take turns, so that nothing else runs while some
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.pool import Answer, WorkerPool
 
 Token = TypeVar("Token")
@@ -35,7 +37,10 @@ class Candidate(Generic[Token]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds of a candidate, or why there are none; of several that were timed in turns, the outcome of each."""
+    """Seconds of a candidate, or why there are none; of several that were timed in turns, the outcome of each.
+
+    `drift` is what the canary said: the seconds that were measured are `seconds` times it.
+    """
 
     seconds: float | None
     spread_s: float | None
@@ -44,6 +49,7 @@ class Outcome:
     build_s: float = 0.0
     measure_s: float = 0.0
     members: tuple[Outcome, ...] = ()
+    drift: float = 1.0
 
 
 def _outcome(answer: Answer, build_s: float) -> Outcome:
@@ -71,19 +77,35 @@ def _remove(library: Path) -> None:
         library.with_suffix(".o").unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class _Built(Generic[Token]):
+    """A candidate whose library is there, and how often it has been timed."""
+
+    candidate: Candidate[Token]
+    build_s: float
+    num_tries: int = 0
+
+
 @dataclass
 class CandidatePipeline(Generic[Token]):
-    """Submit candidates, iterate over what has finished."""
+    """Submit candidates, iterate over what has finished.
+
+    With a canary, what was timed comes out once the canary was read after it: corrected by the drift, or timed again
+    when that was large.
+    """
 
     pool: WorkerPool
-    _building: dict[Future[Answer], Candidate[Token]] = field(default_factory=dict)
-    _built: list[tuple[Candidate[Token], float]] = field(default_factory=list)
-    _measuring: dict[Future[Answer], tuple[Candidate[Token], float]] = field(default_factory=dict)
+    canary: Canary | None = None
     _waiting: list[Candidate[Token]] = field(default_factory=list)
+    _building: dict[Future[Answer], Candidate[Token]] = field(default_factory=dict)
+    _built: list[_Built[Token]] = field(default_factory=list)
+    _measuring: dict[Future[Answer], _Built[Token]] = field(default_factory=dict)
+    _reading: list[Future[Answer]] = field(default_factory=list)
+    _held: list[tuple[_Built[Token], Answer]] = field(default_factory=list)
 
     @property
     def num_in_flight(self) -> int:
-        return len(self._building) + len(self._built) + len(self._measuring) + len(self._waiting)
+        return len(self._building) + len(self._built) + len(self._measuring) + len(self._waiting) + len(self._held)
 
     def submit(self, candidate: Candidate[Token]) -> None:
         """Queue a candidate for building."""
@@ -91,40 +113,82 @@ class CandidatePipeline(Generic[Token]):
         self._advance()
 
     def _advance(self) -> None:
-        may_build = self.pool.overlap or not self._measuring
-        if may_build:
+        if self.pool.overlap or not (self._measuring or self._reading):
             for candidate in self._waiting:
                 future = self.pool.build(candidate.build, candidate.build_arguments, candidate.timeout_s)
                 self._building[future] = candidate
             self._waiting.clear()
-        if self.pool.overlap or not self._building:
-            for candidate, build_s in self._built:
+        if self._built and (self.pool.overlap or not self._building):
+            if self.canary is not None and not self.canary.readings and not self._reading:
+                self._reading += self.canary.read(self.pool)
+            for built in self._built:
+                candidate = built.candidate
                 arguments = {"library": str(candidate.library), **candidate.measure_arguments}
                 measuring = self.pool.measure(candidate.measure, arguments, MEASURE_TIMEOUT_S + candidate.timeout_s)
-                self._measuring[measuring] = (candidate, build_s)
+                self._measuring[measuring] = dataclasses.replace(built, num_tries=built.num_tries + 1)
             self._built.clear()
 
     def finished(self) -> Iterator[tuple[Candidate[Token], Outcome]]:
         """Wait until at least one candidate is through, and yield those that are; nothing when none is in flight."""
         while self.num_in_flight:
             self._advance()
-            done, _ = wait([*self._building, *self._measuring], return_when=FIRST_COMPLETED)
+            done, _ = wait([*self._building, *self._measuring, *self._reading], return_when=FIRST_COMPLETED)
             outcomes = []
             for future in done:
                 answer = future.result()
-                if future in self._building:
+                if future in self._reading:
+                    self._reading.remove(future)
+                    assert self.canary is not None
+                    self.canary.observe(answer)
+                    if not self._reading:
+                        outcomes += self._release()
+                elif future in self._building:
                     candidate = self._building.pop(future)
                     if answer.error is None:
-                        self._built.append((candidate, answer.wall_s))
+                        self._built.append(_Built(candidate, answer.wall_s))
                     else:
                         _remove(candidate.library)
                         outcomes.append((candidate, Outcome(None, None, answer.error, build_s=answer.wall_s)))
                 else:
-                    candidate, build_s = self._measuring.pop(future)
-                    if not candidate.keep_library:
-                        _remove(candidate.library)
-                    outcomes.append((candidate, _outcome(answer, build_s)))
+                    outcomes += self._hold(self._measuring.pop(future), answer)
             self._advance()
             if outcomes:
                 yield from outcomes
                 return
+
+    def _hold(self, built: _Built[Token], answer: Answer) -> list[tuple[Candidate[Token], Outcome]]:
+        """Keep what was timed until the canary is read: when it is due, and when there is nothing else to time."""
+        self._held.append((built, answer))
+        if self.canary is not None and not self._reading:
+            idle = not self._measuring and not self._built
+            if self.canary.is_due(answer.wall_s) or idle:
+                self._reading += self.canary.read(self.pool)
+            elif self.canary.readings:
+                return []
+        return [] if self._reading else self._release()
+
+    def _release(self) -> list[tuple[Candidate[Token], Outcome]]:
+        """What is held comes out, or goes back to be timed again."""
+        held, self._held = self._held, []
+        outcomes = []
+        for built, answer in held:
+            outcome = _outcome(answer, built.build_s)
+            if self.canary is not None and outcome.error is None:
+                if self.canary.wants_again(built.num_tries):
+                    self._built.append(built)
+                    continue
+                outcome = _corrected(outcome, self.canary)
+            if not built.candidate.keep_library:
+                _remove(built.candidate.library)
+            outcomes.append((built.candidate, outcome))
+        return outcomes
+
+
+def _corrected(outcome: Outcome, canary: Canary) -> Outcome:
+    """Seconds as they would be without the drift. Those of turns stay: they are compared with each other alone."""
+    drift = canary.correction
+    if outcome.seconds is None or drift == 1.0:
+        return outcome
+    canary.num_corrected += 1
+    spread_s = None if outcome.spread_s is None else outcome.spread_s / drift
+    return dataclasses.replace(outcome, seconds=outcome.seconds / drift, spread_s=spread_s, drift=drift)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chanas.errors import CheckpointError
+from chanas.prescheduler.canary import Reading
 from chanas.prescheduler.space import Point
 from chanas.target import HardwareTarget, tvm_version
 
@@ -32,6 +33,11 @@ _STEPS: tuple[tuple[str, ...], ...] = (
             device TEXT NOT NULL, workload TEXT NOT NULL, point TEXT NOT NULL, seconds REAL, spread REAL, error TEXT,
             created REAL NOT NULL, PRIMARY KEY (device, workload, created, point))""",
     ),
+    (
+        "CREATE TABLE canary (device TEXT NOT NULL, seconds REAL, spread REAL, drift REAL, created REAL NOT NULL)",
+        "ALTER TABLE records ADD COLUMN drift REAL NOT NULL DEFAULT 1",
+        "ALTER TABLE blocks ADD COLUMN drift REAL NOT NULL DEFAULT 1",
+    ),
 )
 SCHEMA = len(_STEPS)
 
@@ -41,7 +47,8 @@ class TuningRecord:
     """One tried schedule point: its seconds (median) and their spread, or the reason why there are none.
 
     `again_s`, `again_spread_s` and `again_error` are the same, from the last time that the best points of the workload
-    were measured in turns (`remeasure`); None where it took no part.
+    were measured in turns (`remeasure`); None where it took no part. `drift` is what the canary said when the seconds
+    were measured; they have been divided by it.
     """
 
     point: Point
@@ -51,6 +58,7 @@ class TuningRecord:
     again_s: float | None = None
     again_spread_s: float | None = None
     again_error: str | None = None
+    drift: float = 1.0
 
     @property
     def is_valid(self) -> bool:
@@ -71,6 +79,7 @@ class BlockRecord:
     spread_s: float | None = None
     error: str | None = None
     created: float = field(default_factory=time.time)
+    drift: float = 1.0
 
 
 class RecordStore:
@@ -155,6 +164,7 @@ class RecordStore:
                 "spread": r.spread_s,
                 "error": r.error,
                 "created": now,
+                "drift": r.drift,
             }
             for r in records
         ]
@@ -179,7 +189,7 @@ class RecordStore:
     def load(self, workload: str) -> list[TuningRecord]:
         """The records of a workload on this device, oldest first, with the figures of the last measurement in turns."""
         rows = self._db.execute(
-            """SELECT r.point, r.seconds, r.spread, r.error, a.seconds, a.spread, a.error
+            """SELECT r.point, r.seconds, r.spread, r.error, a.seconds, a.spread, a.error, r.drift
             FROM records AS r LEFT JOIN remeasured AS a
             ON a.device = r.device AND a.workload = r.workload AND a.point = r.point AND a.created =
                 (SELECT MAX(created) FROM remeasured WHERE device = r.device AND workload = r.workload)
@@ -197,16 +207,34 @@ class RecordStore:
             "spread": record.spread_s,
             "error": record.error,
             "created": record.created,
+            "drift": record.drift,
         }
         self._insert("blocks", [row])
 
     def load_block(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> BlockRecord | None:
         """The measurement of a block at given schedules, if there is one."""
         row = self._db.execute(
-            "SELECT seconds, spread, error, created FROM blocks WHERE device=? AND block=? AND schedules=?",
+            "SELECT seconds, spread, error, created, drift FROM blocks WHERE device=? AND block=? AND schedules=?",
             (self.device, block, json.dumps(schedules)),
         ).fetchone()
         return BlockRecord(schedules, *row) if row else None
+
+    def add_canary(self, reading: Reading) -> None:
+        """Store a reading of the canary."""
+        row: dict[str, object] = {
+            "seconds": reading.seconds,
+            "spread": reading.spread_s,
+            "drift": reading.drift,
+            "created": reading.created,
+        }
+        self._insert("canary", [row])
+
+    def load_canary(self) -> list[Reading]:
+        """All readings of the canary on this device, oldest first."""
+        rows = self._db.execute(
+            "SELECT seconds, spread, drift, created FROM canary WHERE device=? ORDER BY rowid", (self.device,)
+        )
+        return [Reading(*row) for row in rows]
 
     def count(self) -> tuple[int, int]:
         """Valid and failed records of this device."""

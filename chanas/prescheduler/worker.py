@@ -32,8 +32,8 @@ from chanas.lean_tvm import hide_torch
 RELATIVE_TOLERANCE = 1e-4
 # Copies of small weights beyond this change nothing: what they don't fill stays warm in a network too.
 _MAX_WEIGHT_COPIES = 256
-# As many operators are tuned side by side (`jobs`), and one more.
-_KEEP_CASES = 4
+# As many operators are tuned side by side (`jobs`), one more, and the canary.
+_KEEP_CASES = 5
 _CALLS_FOR_ESTIMATE = 3
 _EXIT_CANNOT_LOAD = 3
 

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from chanas.prescheduler import jobs as module
+from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.jobs import TuningJobs
-from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.pool import Answer, WorkerPool
 from chanas.prescheduler.records import RecordStore, TuningRecord
 from chanas.prescheduler.space import Point, schedule_space
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.workload import Workload
 
-from .cases import HOST, SyntheticPool, interrupted_bar
+from .cases import HOST, SyntheticPool, answered, interrupted_bar
 
 WORKLOADS = [
     Workload("pointwise", 4, 16, 32, epilogue="relu"),
@@ -292,6 +293,22 @@ def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scra
     tuning(Noting(lambda _: 2e-6), store, scratch).run(WORKLOADS[:1], progress=False)
     assert limits[: CONFIG.num_initial] == [None] * CONFIG.num_initial
     assert set(limits[CONFIG.num_initial :]) == {6e-6}
+
+
+def test_records_say_under_which_drift_they_were_measured(store: RecordStore, scratch: Path) -> None:
+    class Slowing(SyntheticPool):
+        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+            slow = 1.0 if len(self.timed) < 10 else 1.2
+            answer = super().measure(name, arguments, timeout_s).result()
+            return answered(Answer({**answer.result, "seconds": 1e-6 * slow}, None, 0.1))
+
+    canary = Canary(HOST, scratch, store.add_canary)
+    tuning(Slowing(), store, scratch, TuneConfig(num_trials=30), canary=canary).run([LUCKY], progress=False)
+    records = store.load(LUCKY.key)
+    assert len(records) == 30
+    assert {1.0, 1.2} <= {round(r.drift, 6) for r in records}
+    assert [r.seconds for r in records] == pytest.approx([1e-6] * 30, rel=0.21)
+    assert store.load_canary() == canary.readings
 
 
 def test_real_operators_are_tuned(pool: WorkerPool, store: RecordStore, scratch: Path) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from chanas.errors import CheckpointError
 from chanas.prescheduler import records as module
+from chanas.prescheduler.canary import Reading
 from chanas.prescheduler.records import SCHEMA, BlockRecord, RecordStore, TuningRecord
 from chanas.target import HardwareTarget
 
@@ -140,6 +141,22 @@ def test_the_last_turns_count_and_earlier_ones_stay_in_the_file(open_store: Open
     store.add_remeasured("w", [TuningRecord((1,), None, again_s=4e-6), TuningRecord((2,), None, again_s=5e-6)])
     assert [r.again_s for r in store.load("w")] == [None, 4e-6, 5e-6]
     assert store._db.execute("SELECT COUNT(*) FROM remeasured").fetchone() == (4,)
+
+
+# ---- drift ----------------------------------------------------------------------------------------------------------
+def test_drift_and_the_canary_are_kept(open_store: Opener) -> None:
+    readings = [Reading(5e-6, 1e-8, 1.0, 1.7e9), Reading(6e-6, 1e-8, 1.2, 1.7e9 + 2.0)]
+    record, block = TuningRecord((1,), 1e-6, drift=1.2), BlockRecord((("w", (1,)),), 1e-5, drift=0.9)
+    store = open_store()
+    for reading in readings:
+        store.add_canary(reading)
+    store.add("w", [record])
+    store.add_block("b", block)
+    again = open_store()
+    assert again.load_canary() == readings
+    assert again.load("w") == [record]
+    assert again.load_block("b", block.schedules) == block
+    assert open_store(device(num_threads=2)).load_canary() == []
 
 
 # ---- blocks ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,197 @@
+"""chanas/prescheduler/canary.py: what drifts is corrected or timed again, and a canary that fails stops nothing."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chanas.prescheduler.canary import EVERY_S, LIMIT, NOISE, Canary, Reading
+from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
+from chanas.prescheduler.pool import Answer, WorkerPool
+
+from .cases import HOST, SyntheticPool, answered
+
+
+def reading(seconds: float, spread_s: float = 0.0) -> Answer:
+    return Answer({"seconds": seconds, "spread_s": spread_s, "max_error": 0.0}, None, 0.01)
+
+
+def canary_of(folder: Path, *seconds: float) -> Canary:
+    canary = Canary(HOST, folder)
+    for s in seconds:
+        canary.observe(reading(s))
+    return canary
+
+
+class DriftingPool(SyntheticPool):
+    """A machine on which the n-th candidate, and the canary after it, take `drift(n)` times as long as 1 and 5 µs."""
+
+    def __init__(self, drift: Any, overlap: bool = True) -> None:
+        super().__init__(lambda _: 1e-6, overlap)
+        self.drift, self.num_readings = drift, 0
+
+    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        if arguments["library"].endswith("canary.so"):
+            self.num_readings += 1
+            return answered(reading(5e-6 * self.drift(len(self.timed))))
+        answer = super().measure(name, arguments, timeout_s).result()
+        seconds = 1e-6 * self.drift(len(self.timed))
+        return answered(Answer({**answer.result, "seconds": seconds, "spread_s": 1e-8}, None, 0.1))
+
+
+def run(pool: Any, folder: Path, num: int, canary: Canary | None = None) -> tuple[list[Outcome], Canary]:
+    """Candidates one after the other, each through before the next one starts."""
+    canary = canary or Canary(HOST, folder)
+    line: CandidatePipeline[int] = CandidatePipeline(pool, canary)
+    outcomes = []
+    for i in range(num):
+        library = folder / f"{i}.so"
+        line.submit(Candidate(i, "build_operator", {"library": str(library)}, library, "measure", {}))
+        outcomes += [outcome for _, outcome in line.finished()]
+    assert line.num_in_flight == 0
+    assert {p.name for p in folder.iterdir()} <= {"canary.so", "canary.npz"}
+    return outcomes, canary
+
+
+# ---- drift ----------------------------------------------------------------------------------------------------------
+def test_drift_is_relative_to_the_median_so_far(tmp_path: Path) -> None:
+    drifts = [r.drift for r in canary_of(tmp_path, 2.0, 2.0, 2.0, 3.0, 1.0).readings]
+    assert drifts == [1.0, 1.0, 1.0, 1.5, 0.5]
+
+
+@given(st.floats(0.5, 2.0))
+def test_a_correction_gives_the_seconds_of_an_undisturbed_machine(
+    tmp_path_factory: pytest.TempPathFactory, drift: float
+) -> None:
+    canary = canary_of(tmp_path_factory.getbasetemp(), 1.0, 1.0, 1.0, drift)
+    within_noise = abs(drift - 1.0) <= NOISE
+    assert canary.correction == (1.0 if within_noise else pytest.approx(drift))
+    assert canary.is_disturbed == (abs(drift - 1.0) > LIMIT)
+
+
+def test_a_drift_within_the_spread_of_the_reading_is_noise(tmp_path: Path) -> None:
+    canary = canary_of(tmp_path, 1.0, 1.0, 1.0)
+    canary.observe(reading(1.1, spread_s=0.2))
+    assert canary.correction == 1.0
+    canary.observe(reading(1.1, spread_s=0.01))
+    assert canary.correction == pytest.approx(1.1)
+
+
+def test_a_reading_is_due_at_the_start_and_after_enough_measuring(tmp_path: Path) -> None:
+    assert Canary(HOST, tmp_path).is_due()
+    canary = canary_of(tmp_path, 1.0)
+    assert not canary.is_due(0.6 * EVERY_S)
+    assert canary.is_due(0.6 * EVERY_S)
+
+
+@pytest.mark.parametrize("failed", [Answer(None, "crash", 0.1), Answer({"wrong": 1.0}, None, 0.1)])
+def test_a_reading_that_failed_is_left_out(tmp_path: Path, failed: Answer) -> None:
+    canary = canary_of(tmp_path, 1.0, 1.0)
+    canary.observe(failed)
+    assert len(canary.readings) == 2
+    assert canary.correction == 1.0
+
+
+def test_a_disturbance_that_lasts_is_not_waited_for_until_it_is_over(tmp_path: Path) -> None:
+    canary = canary_of(tmp_path, 1.0, 1.0, 1.0, 1.5)
+    assert [canary.wants_again(tries) for tries in (1, 2, 3, 1)] == [True, True, False, False]
+    canary.observe(reading(1.5))
+    assert not canary.wants_again(1)
+    canary.observe(reading(1.0))
+    assert not canary.wants_again(1)
+    canary.observe(reading(1.5))
+    assert canary.wants_again(1)
+
+
+def test_every_reading_is_kept(tmp_path: Path) -> None:
+    kept: list[Reading] = []
+    canary = Canary(HOST, tmp_path, kept.append)
+    canary.observe(reading(1.0))
+    canary.observe(reading(1.0))
+    assert kept == canary.readings
+    assert len(kept) == 2
+
+
+def test_the_description_says_how_large_it_was(tmp_path: Path) -> None:
+    assert canary_of(tmp_path).describe() == "no canary was read"
+    canary = canary_of(tmp_path, 1.0, 1.0, 1.0, 1.5, 0.9)
+    assert canary.describe() == "-10.0% to +50.0% over 5 readings; 0 timings corrected, 0 repeated"
+
+
+# ---- in the line ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_steady_machine_changes_nothing(tmp_path: Path, overlap: bool) -> None:
+    pool = DriftingPool(lambda _: 1.0, overlap)
+    outcomes, canary = run(pool, tmp_path, 5)
+    assert [(o.seconds, o.drift) for o in outcomes] == [(1e-6, 1.0)] * 5
+    assert len(pool.timed) == 5
+    assert (canary.num_corrected, canary.num_again) == (0, 0)
+    assert pool.num_readings == len(canary.readings) > 3
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_small_drift_is_divided_out_and_noted(tmp_path: Path, overlap: bool) -> None:
+    outcomes, canary = run(DriftingPool(lambda n: 1.1 if n >= 4 else 1.0, overlap), tmp_path, 6)
+    assert [o.seconds for o in outcomes] == pytest.approx([1e-6] * 6)
+    assert [o.drift for o in outcomes] == pytest.approx([1.0, 1.0, 1.0, 1.1, 1.1, 1.1])
+    assert outcomes[-1].spread_s == pytest.approx(1e-8 / 1.1)
+    assert canary.num_corrected == 3
+
+
+def test_what_a_large_disturbance_hit_is_timed_again(tmp_path: Path) -> None:
+    pool = DriftingPool(lambda n: 2.0 if n in (4, 5) else 1.0)
+    outcomes, canary = run(pool, tmp_path, 6)
+    assert [o.seconds for o in outcomes] == pytest.approx([1e-6] * 6)
+    assert canary.num_again == 2
+    assert len(pool.timed) == 8
+
+
+def test_a_large_disturbance_that_lasts_ends_all_the_same(tmp_path: Path) -> None:
+    pool = DriftingPool(lambda n: 2.0 if n >= 4 else 1.0)
+    outcomes, canary = run(pool, tmp_path, 8)
+    assert len(outcomes) == 8
+    assert canary.num_again == 2
+    assert len(pool.timed) == 10
+
+
+def test_failures_come_out_as_they_are_whatever_the_drift(tmp_path: Path) -> None:
+    class Crashing(DriftingPool):
+        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+            answer = super().measure(name, arguments, timeout_s)
+            failed = Answer(None, "crash: signal 11", 0.1)
+            return answer if arguments["library"].endswith("canary.so") else answered(failed)
+
+    outcomes, canary = run(Crashing(lambda n: 2.0 if n >= 4 else 1.0), tmp_path, 6)
+    assert {(o.seconds, o.error) for o in outcomes} == {(None, "crash: signal 11")}
+    assert canary.num_again == 0
+
+
+@pytest.mark.parametrize("call", ["build", "measure"])
+def test_a_canary_that_does_not_work_stops_nothing(tmp_path: Path, call: str) -> None:
+    class Broken(DriftingPool):
+        def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+            answer = super().build(name, arguments, timeout_s)
+            broken = call == "build" and arguments["library"].endswith("canary.so")
+            return answered(Answer(None, "TargetError: no linker found", 0.1)) if broken else answer
+
+        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+            answer = super().measure(name, arguments, timeout_s)
+            failed = arguments["library"].endswith("canary.so")
+            return answered(Answer(None, "timeout", 0.1)) if failed else answer
+
+    outcomes, canary = run(Broken(lambda _: 1.0), tmp_path, 4)
+    assert [o.seconds for o in outcomes] == [1e-6] * 4
+    assert canary.describe() == "no canary was read"
+
+
+def test_a_real_canary_sings(pool: WorkerPool, tmp_path: Path) -> None:
+    canary = Canary(HOST, tmp_path, cold_bytes=20_000, code_copies=2)
+    for future in canary.read(pool):
+        canary.observe(future.result())
+    assert len(canary.readings) == 3
+    assert all(r.seconds > 0.0 and r.created > 0.0 for r in canary.readings)
