@@ -117,7 +117,8 @@ def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Poin
 
 
 def _link(object_path: Path, library_path: Path) -> None:
-    for command in (["ld", "-shared"], ["cc", "-shared"], ["gcc", "-shared"]):
+    """Stripped (-s): what is left is the same file wherever the machine code is the same."""
+    for command in (["ld", "-shared", "-s"], ["cc", "-shared", "-s"], ["gcc", "-shared", "-s"]):
         if shutil.which(command[0]):
             subprocess.run(
                 [*command, "-o", str(library_path), str(object_path)], check=True, capture_output=True, text=True

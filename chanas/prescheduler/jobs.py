@@ -83,7 +83,7 @@ class TuningJobs:
                 while waiting or jobs:
                     while waiting and len(jobs) < _ACTIVE_JOBS:
                         workload = waiting.pop(0)
-                        jobs[workload] = self._start(workload, tuners[workload])
+                        jobs[workload] = self._start(line, workload, tuners[workload])
                         self._submit_next(line, jobs[workload])
                     for candidate, outcome in line.finished():
                         job = jobs[candidate.token.workload]
@@ -129,7 +129,11 @@ class TuningJobs:
         ranked = [(i / len(group), w) for group in families.values() for i, w in enumerate(group)]
         return [w for _, w in sorted(ranked, key=lambda pair: pair[0])]
 
-    def _start(self, workload: Workload, tuner: OperatorTuner) -> _Job:
+    def _start(self, line: CandidatePipeline[_Ask], workload: Workload, tuner: OperatorTuner) -> _Job:
+        for r in self._legal_records(workload):
+            if r.same_as is None:
+                known = Outcome(r.seconds, r.spread_s, r.error, drift=r.drift, code=r.code)
+                line.know(workload.key, _Ask(workload, (r.point,)), known)
         case = self.scratch / f"{workload.key}.npz"
         operator_case(workload, self.target.vector_lanes).save(case)
         return _Job(workload, tuner, case)
@@ -180,6 +184,7 @@ class TuningJobs:
                     "max_spread": _MAX_SPREAD,
                     "hopeless_s": hopeless_s,
                 },
+                family=job.workload.key,
             )
         line.submit(candidate)
         job.outstanding += 1
@@ -210,7 +215,10 @@ class TuningJobs:
 
 
 def _record(point: Point, outcome: Outcome) -> TuningRecord:
-    return TuningRecord(point, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)
+    same_as = None if outcome.same_as is None else outcome.same_as.points[0]
+    return TuningRecord(
+        point, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift, code=outcome.code, same_as=same_as
+    )
 
 
 def _show(bar: tqdm[Any], job: _Job, num_left: int) -> None:

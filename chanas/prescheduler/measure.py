@@ -15,6 +15,7 @@ from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.pool import Answer, WorkerPool
 
 Token = TypeVar("Token")
+Identity = tuple[str, str]
 
 BUILD_TIMEOUT_S = 20.0
 MEASURE_TIMEOUT_S = 20.0
@@ -33,13 +34,16 @@ class Candidate(Generic[Token]):
     measure_arguments: dict[str, Any]
     timeout_s: float = BUILD_TIMEOUT_S
     keep_library: bool = False
+    family: str | None = None
+    """Candidates of one family that compile to the same machine code are timed once."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Seconds of a candidate, or why there are none; of several that were timed in turns, the outcome of each.
 
-    `drift` is what the canary said: the seconds that were measured are `seconds` times it.
+    `drift` is what the canary said: the seconds that were measured are `seconds` times it. `code` stands for the
+    machine code; where that of another candidate was the same, `same_as` is its token and all figures are its own.
     """
 
     seconds: float | None
@@ -50,6 +54,8 @@ class Outcome:
     measure_s: float = 0.0
     members: tuple[Outcome, ...] = ()
     drift: float = 1.0
+    code: str | None = None
+    same_as: Any = None
 
 
 def _outcome(answer: Answer, build_s: float) -> Outcome:
@@ -83,7 +89,13 @@ class _Built(Generic[Token]):
 
     candidate: Candidate[Token]
     build_s: float
+    code: str | None = None
     num_tries: int = 0
+
+    @property
+    def identity(self) -> Identity | None:
+        """What it shares with candidates that are the same program; None where nobody asked."""
+        return None if self.code is None or self.candidate.family is None else (self.candidate.family, self.code)
 
 
 @dataclass
@@ -102,10 +114,18 @@ class CandidatePipeline(Generic[Token]):
     _measuring: dict[Future[Answer], _Built[Token]] = field(default_factory=dict)
     _reading: list[Future[Answer]] = field(default_factory=list)
     _held: list[tuple[_Built[Token], Answer]] = field(default_factory=list)
+    _known: dict[Identity, tuple[Token, Outcome]] = field(default_factory=dict)
+    _twins: dict[Identity, list[_Built[Token]]] = field(default_factory=dict)
 
     @property
     def num_in_flight(self) -> int:
+        """Candidates that have not come out. Twins of one that is being timed come out with it."""
         return len(self._building) + len(self._built) + len(self._measuring) + len(self._waiting) + len(self._held)
+
+    def know(self, family: str, token: Token, outcome: Outcome) -> None:
+        """Take in what a candidate came to earlier, so that the same code is not timed again."""
+        if outcome.code is not None:
+            self._known.setdefault((family, outcome.code), (token, outcome))
 
     def submit(self, candidate: Candidate[Token]) -> None:
         """Queue a candidate for building."""
@@ -145,7 +165,8 @@ class CandidatePipeline(Generic[Token]):
                 elif future in self._building:
                     candidate = self._building.pop(future)
                     if answer.error is None:
-                        self._built.append(_Built(candidate, answer.wall_s))
+                        code = answer.result.get("code") if isinstance(answer.result, dict) else None
+                        outcomes += self._take_built(_Built(candidate, answer.wall_s, code))
                     else:
                         _remove(candidate.library)
                         outcomes.append((candidate, Outcome(None, None, answer.error, build_s=answer.wall_s)))
@@ -155,6 +176,24 @@ class CandidatePipeline(Generic[Token]):
             if outcomes:
                 yield from outcomes
                 return
+
+    def _take_built(self, built: _Built[Token]) -> list[tuple[Candidate[Token], Outcome]]:
+        """On to the timing, unless the same program was timed already or is about to be."""
+        identity = built.identity
+        if identity is not None and identity in self._known:
+            return [self._same(built, *self._known[identity])]
+        if identity is not None and identity in self._twins:
+            self._twins[identity].append(built)
+            return []
+        if identity is not None:
+            self._twins[identity] = []
+        self._built.append(built)
+        return []
+
+    def _same(self, built: _Built[Token], token: Token, outcome: Outcome) -> tuple[Candidate[Token], Outcome]:
+        if not built.candidate.keep_library:
+            _remove(built.candidate.library)
+        return built.candidate, dataclasses.replace(outcome, build_s=built.build_s, measure_s=0.0, same_as=token)
 
     def _hold(self, built: _Built[Token], answer: Answer) -> list[tuple[Candidate[Token], Outcome]]:
         """Keep what was timed until the canary is read: when it is due, and when there is nothing else to time."""
@@ -172,7 +211,7 @@ class CandidatePipeline(Generic[Token]):
         held, self._held = self._held, []
         outcomes = []
         for built, answer in held:
-            outcome = _outcome(answer, built.build_s)
+            outcome = dataclasses.replace(_outcome(answer, built.build_s), code=built.code)
             if self.canary is not None and outcome.error is None:
                 if self.canary.wants_again(built.num_tries):
                     self._built.append(built)
@@ -181,6 +220,10 @@ class CandidatePipeline(Generic[Token]):
             if not built.candidate.keep_library:
                 _remove(built.candidate.library)
             outcomes.append((built.candidate, outcome))
+            identity = built.identity
+            if identity is not None:
+                self._known[identity] = (built.candidate.token, outcome)
+                outcomes += [self._same(t, built.candidate.token, outcome) for t in self._twins.pop(identity)]
         return outcomes
 
 

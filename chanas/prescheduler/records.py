@@ -9,8 +9,9 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from chanas.errors import CheckpointError
 from chanas.prescheduler.canary import Reading
@@ -38,6 +39,10 @@ _STEPS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE records ADD COLUMN drift REAL NOT NULL DEFAULT 1",
         "ALTER TABLE blocks ADD COLUMN drift REAL NOT NULL DEFAULT 1",
     ),
+    (
+        "ALTER TABLE records ADD COLUMN code TEXT",
+        "ALTER TABLE records ADD COLUMN same_as TEXT",
+    ),
 )
 SCHEMA = len(_STEPS)
 
@@ -48,7 +53,8 @@ class TuningRecord:
 
     `again_s`, `again_spread_s` and `again_error` are the same, from the last time that the best points of the workload
     were measured in turns (`remeasure`); None where it took no part. `drift` is what the canary said when the seconds
-    were measured; they have been divided by it.
+    were measured; they have been divided by it. `code` stands for the machine code that the point is compiled to; where
+    that is the one of an earlier point, `same_as` is that point and the seconds (or the error) are its own.
     """
 
     point: Point
@@ -59,6 +65,8 @@ class TuningRecord:
     again_spread_s: float | None = None
     again_error: str | None = None
     drift: float = 1.0
+    code: str | None = None
+    same_as: Point | None = None
 
     @property
     def is_valid(self) -> bool:
@@ -80,6 +88,16 @@ class BlockRecord:
     error: str | None = None
     created: float = field(default_factory=time.time)
     drift: float = 1.0
+
+
+def _point(text: str) -> Point:
+    return tuple(json.loads(text))
+
+
+def _tuning_record(point: str, *figures: Any) -> TuningRecord:
+    """From a row whose last column is `same_as`."""
+    same_as = None if figures[-1] is None else _point(figures[-1])
+    return replace(TuningRecord(_point(point), *figures[:-1]), same_as=same_as)
 
 
 class RecordStore:
@@ -165,6 +183,8 @@ class RecordStore:
                 "error": r.error,
                 "created": now,
                 "drift": r.drift,
+                "code": r.code,
+                "same_as": None if r.same_as is None else json.dumps(r.same_as),
             }
             for r in records
         ]
@@ -189,14 +209,14 @@ class RecordStore:
     def load(self, workload: str) -> list[TuningRecord]:
         """The records of a workload on this device, oldest first, with the figures of the last measurement in turns."""
         rows = self._db.execute(
-            """SELECT r.point, r.seconds, r.spread, r.error, a.seconds, a.spread, a.error, r.drift
+            """SELECT r.point, r.seconds, r.spread, r.error, a.seconds, a.spread, a.error, r.drift, r.code, r.same_as
             FROM records AS r LEFT JOIN remeasured AS a
             ON a.device = r.device AND a.workload = r.workload AND a.point = r.point AND a.created =
                 (SELECT MAX(created) FROM remeasured WHERE device = r.device AND workload = r.workload)
             WHERE r.device = ? AND r.workload = ? ORDER BY r.rowid""",
             (self.device, workload),
         )
-        return [TuningRecord(tuple(json.loads(point)), *rest) for point, *rest in rows]
+        return [_tuning_record(*row) for row in rows]
 
     def add_block(self, block: str, record: BlockRecord) -> None:
         """Store a measured block."""

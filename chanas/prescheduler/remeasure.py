@@ -20,7 +20,8 @@ def contenders(records: Sequence[TuningRecord]) -> list[TuningRecord]:
 
     These depend on the first timings alone, so that a run that was cut off finds the same ones.
     """
-    valid = sorted((r for r in records if r.seconds is not None), key=lambda r: r.seconds or 0.0)
+    distinct = [r for r in records if r.seconds is not None and r.same_as is None]
+    valid = sorted(distinct, key=lambda r: r.seconds or 0.0)
     limit_s = (1.0 + CONTENDER_MARGIN) * (valid[0].seconds or 0.0) if valid else 0.0
     close = [r for r in valid[:MAX_CONTENDERS] if (r.seconds or 0.0) <= limit_s]
     return close if len(close) > 1 else []

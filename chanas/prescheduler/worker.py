@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import hashlib
 import itertools
 import json
 import math
@@ -51,8 +52,10 @@ def device_lock() -> Iterator[None]:
         yield
 
 
-def build_operator(target: dict[str, Any], workload: dict[str, Any], point: Sequence[int], library: str) -> None:
-    """Compile one schedule point of one operator."""
+def build_operator(
+    target: dict[str, Any], workload: dict[str, Any], point: Sequence[int], library: str
+) -> dict[str, Any]:
+    """Compile one schedule point of one operator; `code` is the same for points that end in the same machine code."""
     from chanas.prescheduler.apply import schedule_operator
     from chanas.prescheduler.graph import build_function
     from chanas.prescheduler.workload import Workload
@@ -61,6 +64,7 @@ def build_operator(target: dict[str, Any], workload: dict[str, Any], point: Sequ
     device = HardwareTarget.from_json(target)
     function = schedule_operator(Workload.from_json(workload), tuple(point), device)
     build_function(function, device, Path(library))
+    return {"code": hashlib.sha256(Path(library).read_bytes()).hexdigest()[:32]}
 
 
 def build_operators(

@@ -183,7 +183,8 @@ class SyntheticPool:
     """Stands where a `WorkerPool` stands and invents the seconds; remembers what it was asked to build and to time.
 
     `seconds` gets the arguments of the build and returns seconds, or the error of the measurement; what is measured in
-    turns is asked for one by one, with `again` among the arguments, and one error is that of all.
+    turns is asked for one by one, with `again` among the arguments, and one error is that of all. `code`, if there is
+    one, gets the arguments of the build too.
     """
 
     num_builders = 1
@@ -193,6 +194,7 @@ class SyntheticPool:
         self.built: list[dict[str, Any]] = []
         self.timed: list[str] = []
         self.turns: list[dict[str, Any]] = []
+        self.code: Callable[[dict[str, Any]], str] | None = None
 
     def __enter__(self) -> SyntheticPool:
         return self
@@ -207,7 +209,8 @@ class SyntheticPool:
         else:
             self.built.append(arguments)
             Path(arguments["library"]).touch()
-        return answered(Answer(None, None, 0.1))
+        is_one = name == "build_operator"
+        return answered(Answer({"code": self.code(arguments)} if self.code and is_one else None, None, 0.1))
 
     def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
         if name == "measure_in_turns":

@@ -295,6 +295,54 @@ def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scra
     assert set(limits[CONFIG.num_initial :]) == {6e-6}
 
 
+# ---- points that are the same program -------------------------------------------------------------------------------
+def like_even(asked: dict[str, Any]) -> str:
+    """Points that differ in the order of loops alone are the same program."""
+    return str(asked["point"][:6])
+
+
+def test_the_same_program_is_timed_once_and_the_others_say_whose_time_it_is(store: RecordStore, scratch: Path) -> None:
+    pool = SyntheticPool()
+    pool.code = like_even
+    config = TuneConfig(num_trials=80, num_initial=4, batch_size=3)
+    tuning(pool, store, scratch, config).run([LUCKY], progress=False)
+    records = {r.point: r for r in store.load(LUCKY.key)}
+    assert len(records) == len(pool.built) == 80
+    assert len(pool.timed) == len({p[:6] for p in records}) < 80
+    for point, record in records.items():
+        assert record.code == str(point[:6])
+        if record.same_as is not None:
+            original = records[record.same_as]
+            assert (original.same_as, original.code, original.seconds) == (None, record.code, record.seconds)
+    assert sum(r.same_as is not None for r in records.values()) == 80 - len(pool.timed)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_resumed_run_knows_the_programs_of_the_first(store: RecordStore, scratch: Path) -> None:
+    timed = 0
+    for num_trials in (10, 40, 80):
+        pool = SyntheticPool()
+        pool.code = like_even
+        tuning(pool, store, scratch, TuneConfig(num_trials=num_trials)).run([LUCKY], progress=False)
+        timed += len(pool.timed)
+    assert timed == len({r.point[:6] for r in store.load(LUCKY.key)}) < 80
+
+
+def test_the_same_program_as_a_failed_one_fails_alike(store: RecordStore, scratch: Path) -> None:
+    pool = SyntheticPool(lambda _: "crash: signal 11")
+    pool.code = lambda _: "all the same"
+    tuning(pool, store, scratch).run([LUCKY], progress=False)
+    assert len(pool.timed) == 1
+    assert {r.error for r in store.load(LUCKY.key)} == {"crash: signal 11"}
+
+
+def test_twins_are_no_contenders(store: RecordStore, scratch: Path) -> None:
+    pool = SyntheticPool(lambda _: 1e-6)
+    pool.code = lambda _: "all the same"
+    tuning(pool, store, scratch).run([LUCKY], progress=False)
+    assert pool.turns == []
+
+
 def test_records_say_under_which_drift_they_were_measured(store: RecordStore, scratch: Path) -> None:
     class Slowing(SyntheticPool):
         def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:

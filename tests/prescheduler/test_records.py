@@ -144,6 +144,12 @@ def test_the_last_turns_count_and_earlier_ones_stay_in_the_file(open_store: Open
 
 
 # ---- drift ----------------------------------------------------------------------------------------------------------
+def test_what_is_the_same_program_is_kept(open_store: Opener) -> None:
+    records = [TuningRecord((1, 2), 1e-6, code="ab"), TuningRecord((2, 1), 1e-6, code="ab", same_as=(1, 2))]
+    open_store().add("w", records)
+    assert open_store().load("w") == records
+
+
 def test_drift_and_the_canary_are_kept(open_store: Opener) -> None:
     readings = [Reading(5e-6, 1e-8, 1.0, 1.7e9), Reading(6e-6, 1e-8, 1.2, 1.7e9 + 2.0)]
     record, block = TuningRecord((1,), 1e-6, drift=1.2), BlockRecord((("w", (1,)),), 1e-5, drift=0.9)

@@ -92,6 +92,16 @@ def test_a_library_that_cannot_be_loaded_is_an_error(workbench: Workbench, case:
     assert answer.error is not None
 
 
+# ---- the same program -----------------------------------------------------------------------------------------------
+def test_the_same_machine_code_is_known_by_its_hash(workbench: Workbench) -> None:
+    """Wherever the library lies; another tile is another program."""
+    points = schedule_space(WORKLOAD, HOST).points
+    largest = max(points, key=lambda p: p[1] * p[3])
+    built = [workbench.candidate(WORKLOAD, p).build_arguments for p in (largest, points[0], largest)]
+    first, other, again = [workbench.pool.build("build_operator", a, 60.0).result().result["code"] for a in built]
+    assert first == again != other
+
+
 # ---- time -----------------------------------------------------------------------------------------------------------
 def test_at_least_as_many_repeats_are_made_as_are_asked_for(
     workbench: Workbench, library: Path, case: ReferenceCase
