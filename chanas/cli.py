@@ -152,7 +152,9 @@ def prescheduler(
     threads: Threads = 1,
     space: Annotated[str | None, typer.Option(help="Search space; the supernet's by default.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="Classes; the supernet's by default.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Schedule points tried per operator, kept ones included.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Schedule points per operator on average, kept ones included.")
+    ] = None,
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
     cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,

@@ -213,7 +213,7 @@ def tune_config(num_trials: int | None) -> TuneConfig:
 
     if num_trials is not None and num_trials < 1:
         raise ConfigError(f"expected at least 1 trial per operator, got {num_trials}")
-    return TuneConfig() if num_trials is None else TuneConfig(num_trials=num_trials)
+    return TuneConfig(shared=True) if num_trials is None else TuneConfig(num_trials=num_trials, shared=True)
 
 
 def parse_sub_spaces(space: SearchSpace, keys: Sequence[str]) -> tuple[SubSpace, ...] | None:

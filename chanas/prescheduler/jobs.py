@@ -3,13 +3,16 @@ load-aware scheduling of Stiller, 2019: interleave the stages of independent tun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
+from chanas.genome import FloatArray
+from chanas.prescheduler.budget import claims, hand_out, latency_shares
 from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.cost_model.base import CostModel, cost_model
 from chanas.prescheduler.measure import BUILD_TIMEOUT_S, Candidate, CandidatePipeline, Outcome
@@ -67,43 +70,99 @@ class TuningJobs:
     canary: Canary | None = None
     _models: dict[str, CostModel] = field(default_factory=dict)
 
-    def run(self, workloads: Sequence[Workload], progress: bool = True) -> dict[Workload, list[TuningRecord]]:
+    def run(
+        self, workloads: Sequence[Workload], progress: bool = True, counts: FloatArray | None = None
+    ) -> dict[Workload, list[TuningRecord]]:
         """Explore every workload; returns its valid records, best first. Kept records count as trials.
 
         When an operator's trials are over, its best few points are measured again, in turns. An exception (Ctrl-C, say)
         leaves what was measured in the store; turns are kept whole or not at all.
+
+        Args:
+            workloads: without duplicates where there are counts.
+            progress: show a progress bar.
+            counts: float64[A, W], how often networks have each workload (`budget.occurrences`). With them the trials
+                are a common budget: as many in all, but only half of them are the same for every workload.
         """
         tuners = {w: self._tuner(w) for w in dict.fromkeys(workloads)}
-        waiting = [w for w in self._in_order(tuners) if tuners[w].num_left or not is_settled(self._legal_records(w))]
-        total = sum(t.num_left for t in tuners.values())
-        jobs: dict[Workload, _Job] = {}
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
+        total = self._num_left(tuners) if counts is not None else sum(t.num_left for t in tuners.values())
         with tqdm(total=total, desc="tuning operators", unit="trial", disable=not progress or not total) as bar:
-            try:
-                while waiting or jobs:
-                    while waiting and len(jobs) < _ACTIVE_JOBS:
-                        workload = waiting.pop(0)
-                        jobs[workload] = self._start(line, workload, tuners[workload])
-                        self._submit_next(line, jobs[workload])
-                    for candidate, outcome in line.finished():
-                        job = jobs[candidate.token.workload]
-                        job.outstanding -= 1
-                        if candidate.token.again:
-                            self._take_turns(line, job, candidate.token, outcome)
-                        else:
-                            job.finished.append(_record(candidate.token.points[0], outcome))
-                            bar.update()
-                        if job.outstanding == 0:
-                            self._complete(job)
-                            self._submit_next(line, job)
-                        if job.outstanding == 0:
-                            del jobs[job.workload]
-                            job.case.unlink(missing_ok=True)
-                            _show(bar, job, len(waiting) + len(jobs))
-            finally:
-                for job in jobs.values():
-                    self._complete_batch(job)
+            for _ in () if counts is None else self._rounds(tuners, counts):
+                self._explore(line, tuners, bar, settle=False)
+            self._explore(line, tuners, bar, settle=True)
         return {w: self.best_records(w) for w in tuners}
+
+    def _num_left(self, tuners: dict[Workload, OperatorTuner]) -> int:
+        """Trials of the common budget that were not made yet."""
+        total = sum(min(self.config.num_trials, t.num_tried + t.room) for t in tuners.values())
+        return max(0, total - sum(t.num_tried for t in tuners.values()))
+
+    def _rounds(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> Iterator[None]:
+        """Raise the tuners' limits, once for each time that they are to be explored."""
+        base = min(self.config.num_trials, max(self.config.num_initial, self.config.num_trials // 2))
+        granted = np.array([base - t.num_tried for t in tuners.values()])
+        while True:
+            for tuner, num in zip(tuners.values(), granted, strict=True):
+                tuner.limit = tuner.num_tried + max(0, int(num))
+            yield
+            left = self._num_left(tuners)
+            num = min(left, max(_ACTIVE_JOBS * self.config.batch_size, left // 2))
+            room = np.array([t.room for t in tuners.values()], dtype=np.int64)
+            granted = hand_out(num, self._claims(tuners, counts), room)
+            if not granted.any():
+                return
+
+    def _claims(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> FloatArray:
+        """float64[W]; a workload that expects no improvement above the noise is noted and not asked again."""
+        improvements = []
+        for workload, tuner in tuners.items():
+            given_up = self.store.stopped_after(workload.key)
+            if given_up is not None and tuner.num_tried <= given_up:
+                improvements.append(0.0)
+                continue
+            improvements.append(tuner.expected_improvement())
+            if tuner.room and improvements[-1] < tuner.noise:
+                self.store.stop(workload.key, tuner.num_tried, improvements[-1], tuner.noise)
+        seconds = np.array([t.best_s or 0.0 for t in tuners.values()])
+        noises = np.array([t.noise for t in tuners.values()])
+        return claims(latency_shares(seconds, counts), np.array(improvements), noises)
+
+    def _explore(
+        self, line: CandidatePipeline[_Ask], tuners: dict[Workload, OperatorTuner], bar: tqdm[Any], settle: bool
+    ) -> None:
+        """Bring every tuner to its limit, and with `settle` measure the best points of each again."""
+
+        def is_open(workload: Workload) -> bool:
+            unsettled = settle and not is_settled(self._legal_records(workload))
+            return tuners[workload].num_left > 0 or unsettled
+
+        waiting = [w for w in self._in_order(tuners) if is_open(w)]
+        jobs: dict[Workload, _Job] = {}
+        try:
+            while waiting or jobs:
+                while waiting and len(jobs) < _ACTIVE_JOBS:
+                    workload = waiting.pop(0)
+                    jobs[workload] = self._start(line, workload, tuners[workload])
+                    self._submit_next(line, jobs[workload], settle)
+                for candidate, outcome in line.finished():
+                    job = jobs[candidate.token.workload]
+                    job.outstanding -= 1
+                    if candidate.token.again:
+                        self._take_turns(line, job, candidate.token, outcome)
+                    else:
+                        job.finished.append(_record(candidate.token.points[0], outcome))
+                        bar.update()
+                    if job.outstanding == 0:
+                        self._complete(job)
+                        self._submit_next(line, job, settle)
+                    if job.outstanding == 0:
+                        del jobs[job.workload]
+                        job.case.unlink(missing_ok=True)
+                        _show(bar, job, len(waiting) + len(jobs))
+        finally:
+            for job in jobs.values():
+                self._complete_batch(job)
 
     def best_records(self, workload: Workload) -> list[TuningRecord]:
         """Valid records of a workload, best first (`remeasure.ranked`)."""
@@ -138,13 +197,13 @@ class TuningJobs:
         operator_case(workload, self.target.vector_lanes).save(case)
         return _Job(workload, tuner, case)
 
-    def _submit_next(self, line: CandidatePipeline[_Ask], job: _Job) -> None:
-        """The next batch; after the last one the contenders, once; then nothing."""
+    def _submit_next(self, line: CandidatePipeline[_Ask], job: _Job, settle: bool) -> None:
+        """The next batch; after the last one, with `settle`, the contenders, once; then nothing."""
         best_s = job.tuner.best_s
         hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
         for point in job.tuner.propose():
             self._submit(line, job, _Ask(job.workload, (point,)), hopeless_s)
-        if job.outstanding or job.again:
+        if job.outstanding or job.again or not settle:
             return
         records = self._legal_records(job.workload)
         if not is_settled(records):

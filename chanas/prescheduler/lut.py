@@ -16,6 +16,7 @@ from chanas import genome
 from chanas.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.errors import ChanasError, MeasureError
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.prescheduler.budget import occurrences
 from chanas.prescheduler.calibrate import calibrate
 from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.jobs import TuningJobs
@@ -101,7 +102,8 @@ def preschedule(
             cold = around.weight_bytes, around.num_blocks
             canary = Canary(target, Path(scratch), store.add_canary, *cold)
             jobs = TuningJobs(pool, target, store, config, Path(scratch), model, seed, *cold, canary)
-            records = jobs.run(workloads, progress)
+            counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
+            records = jobs.run(workloads, progress, counts)
             lut, num_new = _fill(
                 run, space, target, blocks, records, store, pool, Path(scratch), around, seed, progress, canary
             )

@@ -43,6 +43,11 @@ _STEPS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE records ADD COLUMN code TEXT",
         "ALTER TABLE records ADD COLUMN same_as TEXT",
     ),
+    (
+        """CREATE TABLE stopped (
+            device TEXT NOT NULL, workload TEXT NOT NULL, num_trials INTEGER NOT NULL, expected REAL, noise REAL,
+            created REAL NOT NULL, PRIMARY KEY (device, workload))""",
+    ),
 )
 SCHEMA = len(_STEPS)
 
@@ -238,6 +243,24 @@ class RecordStore:
             (self.device, block, json.dumps(schedules)),
         ).fetchone()
         return BlockRecord(schedules, *row) if row else None
+
+    def stop(self, workload: str, num_trials: int, expected: float, noise: float) -> None:
+        """Note that after `num_trials` points no improvement above the noise was expected of a workload any more."""
+        row: dict[str, object] = {
+            "workload": workload,
+            "num_trials": num_trials,
+            "expected": expected,
+            "noise": noise,
+            "created": time.time(),
+        }
+        self._insert("stopped", [row])
+
+    def stopped_after(self, workload: str) -> int | None:
+        """After how many points a workload was given up last; None where it never was."""
+        row = self._db.execute(
+            "SELECT num_trials FROM stopped WHERE device=? AND workload=?", (self.device, workload)
+        ).fetchone()
+        return None if row is None else int(row[0])
 
     def add_canary(self, reading: Reading) -> None:
         """Store a reading of the canary."""

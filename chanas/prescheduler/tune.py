@@ -7,15 +7,20 @@ model, and measuring the best of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from chanas.prescheduler.budget import expected_improvement
 from chanas.prescheduler.cost_model.base import CostModel
 from chanas.prescheduler.mutate import breed
 from chanas.prescheduler.records import TuningRecord
 from chanas.prescheduler.space import Point, ScheduleSpace
+
+# Untried points that are drawn at random, beside bred ones, to see whether there is something left to gain.
+_IMPROVEMENT_POINTS = 192
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +28,9 @@ class TuneConfig:
     """How one operator is explored."""
 
     num_trials: int = 16
-    """Schedule points tried in all, kept records included."""
+    """Schedule points tried in all, kept records included; with `shared` on average over the operators."""
+    shared: bool = False
+    """After half of the trials the others go where networks spend their time and improvement is expected (`budget`)."""
     num_initial: int = 4
     """Size of the initial set H."""
     batch_size: int = 4
@@ -48,6 +55,8 @@ class OperatorTuner:
         self._model, self._config = model, config
         self._rng = np.random.default_rng(seed)
         self._records = {r.point: r for r in kept if space.contains(r.point)}
+        self.limit = config.num_trials
+        """Points tried in all, kept records included; may be raised when they are used up."""
         model.observe(space, list(self._records.values()))
 
     @property
@@ -57,7 +66,12 @@ class OperatorTuner:
     @property
     def num_left(self) -> int:
         """Trials still to be made."""
-        return max(0, min(self._config.num_trials, len(self.space.points)) - self.num_tried)
+        return max(0, min(self.limit, len(self.space.points)) - self.num_tried)
+
+    @property
+    def room(self) -> int:
+        """Points that were never tried."""
+        return len(self.space.points) - self.num_tried
 
     @property
     def best(self) -> TuningRecord | None:
@@ -100,6 +114,39 @@ class OperatorTuner:
         chosen = list(order[: num - num_random])
         chosen += list(self._rng.permutation(order[num - num_random :])[:num_random])
         return [candidates[i] for i in chosen]
+
+    def expected_improvement(self) -> float:
+        """Improvement over the best that the cost model expects of the most promising untried point, on log seconds.
+
+        Infinite while no point works, zero when all are tried. Draws from a generator of its own, so that asking
+        changes no proposal.
+        """
+        valid = [r for r in self._records.values() if r.seconds is not None]
+        if self.room == 0:
+            return 0.0
+        if not valid:
+            return math.inf
+        rng, tried = np.random.default_rng(self.num_tried), frozenset(self._records)
+        seconds = np.array([r.seconds for r in valid], dtype=np.float64)
+        points = [p for p in self.space.sample(_IMPROVEMENT_POINTS + len(tried), rng) if p not in tried]
+        points += breed(
+            self.space,
+            [r.point for r in valid],
+            seconds,
+            self._config.num_children,
+            rng,
+            self._config.gamma,
+            exclude=tried,
+        )
+        mean, deviation = self._model.predict(self.space, points)
+        best = math.log(seconds.min()) - float(np.log(seconds).mean())  # the model's means are centred like this
+        return float(expected_improvement(best, mean, deviation).max())
+
+    @property
+    def noise(self) -> float:
+        """Spread of the best record's seconds, as a share of them; zero without one."""
+        best = self.best
+        return 0.0 if best is None or not best.seconds else (best.spread_s or 0.0) / best.seconds
 
     def observe(self, records: Sequence[TuningRecord]) -> None:
         """Take in measured points, failures included."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chanas.prescheduler import jobs as module
@@ -14,10 +15,10 @@ from chanas.prescheduler.jobs import TuningJobs
 from chanas.prescheduler.pool import Answer, WorkerPool
 from chanas.prescheduler.records import RecordStore, TuningRecord
 from chanas.prescheduler.space import Point, schedule_space
-from chanas.prescheduler.tune import TuneConfig
+from chanas.prescheduler.tune import OperatorTuner, TuneConfig
 from chanas.prescheduler.workload import Workload
 
-from .cases import HOST, SyntheticPool, answered, interrupted_bar
+from .cases import HOST, SyntheticPool, answered, interrupted_bar, landscape_seconds
 
 WORKLOADS = [
     Workload("pointwise", 4, 16, 32, epilogue="relu"),
@@ -293,6 +294,67 @@ def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scra
     tuning(Noting(lambda _: 2e-6), store, scratch).run(WORKLOADS[:1], progress=False)
     assert limits[: CONFIG.num_initial] == [None] * CONFIG.num_initial
     assert set(limits[CONFIG.num_initial :]) == {6e-6}
+
+
+# ---- a common budget ------------------------------------------------------------------------------------------------
+BUDGET = TuneConfig(num_trials=12, num_initial=3, batch_size=2, shared=True)
+LARGE_ONES = [Workload("pointwise", 6, 48, 96), Workload("pointwise", 7, 96, 64), Workload("pointwise", 4, 96, 192)]
+COUNTS = np.array([[0.0, 1.0, 40.0]])
+
+
+def landscape(asked: dict[str, Any]) -> float:
+    return landscape_seconds(schedule_space(Workload.from_json(asked["workload"]), HOST), asked["point"])
+
+
+def spread_out(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = BUDGET) -> list[int]:
+    """Records of each workload after a run with a common budget."""
+    tuning(pool, store, scratch, config).run(LARGE_ONES, progress=False, counts=COUNTS)
+    return [len(store.load(w.key)) for w in LARGE_ONES]
+
+
+def test_a_common_budget_is_spent_and_goes_where_networks_spend_their_time(store: RecordStore, scratch: Path) -> None:
+    unused, rare, frequent = spread_out(SyntheticPool(landscape), store, scratch)
+    assert unused + rare + frequent == 3 * 12
+    assert unused == 6 <= rare < 12 < frequent
+
+
+def test_a_common_budget_that_is_spent_is_not_spent_again(store: RecordStore, scratch: Path) -> None:
+    first = spread_out(SyntheticPool(landscape), store, scratch)
+    pool = SyntheticPool(landscape)
+    assert spread_out(pool, store, scratch) == first
+    assert pool.built == pool.turns == []
+
+
+@pytest.mark.parametrize("num_measured", [1, 17, 19, 30])
+def test_a_common_budget_that_was_cut_off_is_spent_to_the_end(
+    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch, num_measured: int
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "tqdm", interrupted_bar(num_measured))
+        spread_out(SyntheticPool(landscape), store, scratch)
+    assert sum(len(store.load(w.key)) for w in LARGE_ONES) == num_measured
+    assert sum(spread_out(SyntheticPool(landscape), store, scratch)) == 36
+
+
+def test_a_workload_stops_where_improvement_is_under_the_noise(
+    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OperatorTuner, "noise", 10.0)
+    assert spread_out(SyntheticPool(landscape), store, scratch) == [6, 6, 6]
+    assert [store.stopped_after(w.key) for w in LARGE_ONES] == [6, 6, 6]
+    monkeypatch.undo()
+    pool = SyntheticPool(landscape)
+    assert spread_out(pool, store, scratch) == [6, 6, 6]
+    assert pool.built == []
+
+
+def test_a_workload_of_failures_has_its_part_of_a_common_budget(store: RecordStore, scratch: Path) -> None:
+    def fails(asked: dict[str, Any]) -> float | str:
+        return "crash" if asked["workload"] == LARGE_ONES[0].to_json() else landscape(asked)
+
+    failing, *others = spread_out(SyntheticPool(fails), store, scratch)
+    assert failing > 6
+    assert failing + sum(others) == 36
 
 
 # ---- points that are the same program -------------------------------------------------------------------------------

@@ -150,6 +150,14 @@ def test_what_is_the_same_program_is_kept(open_store: Opener) -> None:
     assert open_store().load("w") == records
 
 
+def test_a_workload_that_was_given_up_is_kept(open_store: Opener) -> None:
+    open_store().stop("w", 12, 0.01, 0.02)
+    store = open_store()
+    assert (store.stopped_after("w"), store.stopped_after("another")) == (12, None)
+    store.stop("w", 20, 0.01, 0.02)
+    assert store.stopped_after("w") == 20
+
+
 def test_drift_and_the_canary_are_kept(open_store: Opener) -> None:
     readings = [Reading(5e-6, 1e-8, 1.0, 1.7e9), Reading(6e-6, 1e-8, 1.2, 1.7e9 + 2.0)]
     record, block = TuningRecord((1,), 1e-6, drift=1.2), BlockRecord((("w", (1,)),), 1e-5, drift=0.9)

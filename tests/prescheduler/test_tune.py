@@ -135,6 +135,49 @@ def test_the_same_seed_tries_the_same_points(model: str) -> None:
     assert first == again != other
 
 
+# ---- what is left to gain -------------------------------------------------------------------------------------------
+@every_model
+def test_nothing_is_left_to_gain_where_all_is_tried(model: str) -> None:
+    tuner = tuner_of(SMALL, TuneConfig(num_trials=1000), model=model)
+    assert tuner.expected_improvement() == math.inf
+    explore(tuner)
+    assert (tuner.expected_improvement(), tuner.room) == (0.0, 0)
+
+
+def test_less_is_left_to_gain_the_more_is_known() -> None:
+    drawn = LARGE.sample(len(LARGE.points), np.random.default_rng(0))
+    worst = sorted(drawn, key=lambda p: -landscape_seconds(LARGE, p))
+    few, most = worst[:12], worst[-160:]
+
+    def left(points: list[Point]) -> float:
+        kept = [TuningRecord(p, landscape_seconds(LARGE, p), 0.0) for p in points]
+        return tuner_of(LARGE, TuneConfig(), kept).expected_improvement()
+
+    assert left(few) > 0.2 > 0.05 > left(most) >= 0.0
+
+
+def test_asking_what_is_left_changes_no_proposal() -> None:
+    kept = [record_of(p) for p in LARGE.points[:10]]
+    asked, other = (tuner_of(LARGE, TuneConfig(num_trials=14), kept) for _ in range(2))
+    asked.expected_improvement()
+    assert asked.propose() == other.propose()
+
+
+def test_a_limit_may_be_raised() -> None:
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=4))
+    assert len(explore(tuner)) == 4
+    tuner.limit = 7
+    assert len(explore(tuner)) == 3
+
+
+def test_noise_is_the_relative_spread_of_the_best() -> None:
+    tuner = tuner_of(LARGE, TuneConfig(), [TuningRecord(LARGE.points[0], 2e-6, 1e-7), record_of(LARGE.points[-1])])
+    best = tuner.best
+    assert best is not None
+    assert tuner.noise == pytest.approx((best.spread_s or 0.0) / (best.seconds or 1.0))
+    assert tuner_of(LARGE, TuneConfig()).noise == 0.0
+
+
 def share_of_faster_points(space: ScheduleSpace, points: list[Point]) -> float:
     """Mean over `points`: the share of the space that is faster."""
     every = np.array([landscape_seconds(space, p) for p in space.points])
