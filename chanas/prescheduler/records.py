@@ -48,8 +48,26 @@ _STEPS: tuple[tuple[str, ...], ...] = (
             device TEXT NOT NULL, workload TEXT NOT NULL, num_trials INTEGER NOT NULL, expected REAL, noise REAL,
             created REAL NOT NULL, PRIMARY KEY (device, workload))""",
     ),
+    (
+        # The version belongs to the key, which a table cannot be given afterwards.
+        """CREATE TABLE versioned (
+            block TEXT NOT NULL, schedules TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
+            device TEXT NOT NULL, drift REAL NOT NULL, version INTEGER NOT NULL,
+            PRIMARY KEY (device, version, block, schedules))""",
+        """INSERT INTO versioned
+            SELECT block, schedules, seconds, spread, error, created, device, drift, 1 FROM blocks ORDER BY rowid""",
+        "DROP TABLE blocks",
+        "ALTER TABLE versioned RENAME TO blocks",
+    ),
 )
 SCHEMA = len(_STEPS)
+
+BLOCK_VERSION = 2
+"""How a block is compiled and timed. Records of another version are kept, but are no measurement of today's blocks.
+
+1  an array for each operator's weights and each one's biases
+2  one array for all parameters of a block
+"""
 
 
 @dataclass(frozen=True)
@@ -233,14 +251,16 @@ class RecordStore:
             "error": record.error,
             "created": record.created,
             "drift": record.drift,
+            "version": BLOCK_VERSION,
         }
         self._insert("blocks", [row])
 
     def load_block(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> BlockRecord | None:
-        """The measurement of a block at given schedules, if there is one."""
+        """The measurement of a block of today's version at given schedules, if there is one."""
         row = self._db.execute(
-            "SELECT seconds, spread, error, created, drift FROM blocks WHERE device=? AND block=? AND schedules=?",
-            (self.device, block, json.dumps(schedules)),
+            """SELECT seconds, spread, error, created, drift FROM blocks
+            WHERE device=? AND version=? AND block=? AND schedules=?""",
+            (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
         ).fetchone()
         return BlockRecord(schedules, *row) if row else None
 

@@ -13,7 +13,7 @@ import pytest
 from chanas.arch import BlockConfig, SearchSpace
 from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.latency import LatencyLUT, LUTRow
-from chanas.prescheduler import jobs, lut
+from chanas.prescheduler import jobs, lut, records
 from chanas.prescheduler.lut import PrescheduleSummary, Surroundings, preschedule, surroundings
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.records import RecordStore
@@ -301,6 +301,16 @@ def test_records_that_are_no_database_are_refused_and_left_alone(run: RunDirecto
     with pytest.raises(CheckpointError, match="is not a database of tuning records"):
         fill(run)
     assert run.records.read_text() == "not a database, " * 100
+
+
+def test_blocks_of_an_older_version_are_timed_again_and_operators_are_not(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = fill(run)
+    monkeypatch.setattr(records, "BLOCK_VERSION", records.BLOCK_VERSION + 1)
+    again = fill(run)
+    assert done(again) == (0, len(ALL_BLOCKS))
+    assert set(again.lut.rows) == set(first.lut.rows)
 
 
 # ---- what surrounds a block -----------------------------------------------------------------------------------------

@@ -186,6 +186,17 @@ def test_a_block_is_found_by_its_schedules(open_store: Opener) -> None:
     assert store.load_block("another", SCHEDULES) is None
 
 
+def test_a_block_of_another_version_is_kept_but_not_used(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = BlockRecord(SCHEDULES, 1e-5, created=1.7e9)
+    store = open_store()
+    store.add_block("b", record)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "BLOCK_VERSION", module.BLOCK_VERSION + 1)
+        assert store.load_block("b", SCHEDULES) is None
+        store.add_block("b", BlockRecord(SCHEDULES, 2e-5))
+    assert store.load_block("b", SCHEDULES) == record
+
+
 def test_a_failed_block_is_replaced_when_it_works_later(open_store: Opener) -> None:
     store = open_store()
     store.add_block("b", BlockRecord(SCHEDULES, None, None, "timeout: build_block took more than 60 s"))
@@ -259,7 +270,7 @@ def make_older(file: Path, version: int) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("version", range(1, SCHEMA + 1))
+@pytest.mark.parametrize("version", range(1, SCHEMA))
 def test_a_file_of_an_older_schema_is_brought_up_to_date_in_place(
     open_store: Opener, tmp_path: Path, version: int
 ) -> None:
@@ -267,6 +278,10 @@ def test_a_file_of_an_older_schema_is_brought_up_to_date_in_place(
     store = open_store()
     assert store.load("w") == [TuningRecord((1,), 1e-6, 0.0)]
     assert store._version() == SCHEMA
+    assert store._db.execute("SELECT block, seconds, drift FROM blocks").fetchall() == [("b", 1e-5, 1.0)]
+    # Whether a block of an old file was timed with one array of parameters is not known: none of them is used.
+    assert store.load_block("b", SCHEDULES) is None
+    assert list(store._db.execute("PRAGMA foreign_key_check")) == []
     store.add("w", [TuningRecord((2,), 1e-6)])
     assert open_store().count() == (2, 0)
 
