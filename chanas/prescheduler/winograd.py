@@ -18,9 +18,9 @@ import numpy as np
 from chanas.errors import ScheduleError
 from chanas.folding import Array, pack_channels
 
-# Where polynomials are evaluated, besides infinity: small numbers and their inverses (on their choice: Barabasz et al.,
-# Error analysis and improving the accuracy of Winograd convolution, TOMS 2020; the last two are the best of those tried).
-# float32 results lie within some 4e-6 of the largest for eight products and 2e-5 for ten; the plain sum's within 1e-6.
+# Where polynomials are evaluated, besides infinity: small numbers and their inverses (on which: Barabasz et al.,
+# Error analysis and improving the accuracy of Winograd convolution, TOMS 2020; the last two: the best of those tried).
+# float32 results lie within some 4e-6 of the largest for eight products, 2e-5 for ten; the plain sum's within 1e-6.
 _POINTS = tuple(
     Fraction(*p) for p in ((0, 1), (1, 1), (-1, 1), (2, 1), (-2, 1), (1, 2), (-1, 2), (-1, 4), (4, 1))
 )  # enough for four outputs of seven taps
