@@ -1,10 +1,11 @@
 """One contender of a comparison in a process of its own, as a user's process would be: `contenders.py` starts it.
 
-    python contender_worker.py CORE
+    python contender_worker.py CORE[,CORE…]
 
-pins itself to CORE, then reads one JSON request per line and answers with one JSON line on the descriptor that standard
-output was. Requests: `setup` (kind and arguments; makes the calls), `run` (seconds per call of so many calls in a row,
-after one that brings caches back), `output` (what a call gives, flat).
+pins itself to the cores, of which there are as many as it has threads, then reads one JSON request per line and answers
+with one JSON line on the descriptor that standard output was. Requests: `setup` (kind and arguments; makes the calls),
+`run` (seconds per call of so many calls in a row, after one that brings caches back), `output` (what a call gives,
+flat).
 """
 
 from __future__ import annotations
@@ -24,74 +25,76 @@ import numpy as np
 Calls = list[Callable[[], Any]]
 
 
-def _image(bundle: str) -> Any:
-    """The image that every contender gets: float32[3, R, R] with values like a normalised photograph's."""
-    from chanas.codesign import CoDesign
+def _num_threads() -> int:
+    """One for each core that the process is pinned to."""
+    return len(sys.argv[1].split(","))
 
-    loaded = CoDesign.load(bundle)
-    resolution = loaded.architecture.resolution
-    shape = (loaded.space.in_channels, resolution, resolution)
+
+def _image(shape: Sequence[int]) -> Any:
+    """The image that every contender gets: float32[3, R, R] with values like a normalised photograph's."""
     return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
 def _torch(stack: contextlib.ExitStack) -> Any:
-    """PyTorch on one thread, in inference mode until the process ends."""
+    """PyTorch on as many threads as cores, in inference mode until the process ends."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(_num_threads())
     torch.set_num_interop_threads(1)
     stack.enter_context(torch.inference_mode())
     return torch
 
 
-def chanas_network(stack: contextlib.ExitStack, bundle: str) -> Calls:
-    """The bundle's compiled module through the bundle's own interface."""
-    from chanas.codesign import CoDesign
+def chanas_network(stack: contextlib.ExitStack, subject: str) -> Calls:
+    """The network as chanas compiled it."""
+    from subjects import load_subject
 
-    return [functools.partial(CoDesign.load(bundle).predict, _image(bundle)[None])]
+    loaded = load_subject(subject)
+    return [functools.partial(loaded.compiled(), _image(loaded.image_shape))]
 
 
-def eager_network(stack: contextlib.ExitStack, bundle: str) -> Calls:
-    """The bundle's network in PyTorch: contiguous, then channels last."""
+def eager_network(stack: contextlib.ExitStack, subject: str) -> Calls:
+    """The network in PyTorch: contiguous, then channels last."""
     torch = _torch(stack)
-    from chanas.codesign import CoDesign
+    from subjects import load_subject
 
-    loaded, x = CoDesign.load(bundle), torch.from_numpy(_image(bundle))[None]
-    last = loaded.torch_module().to(memory_format=torch.channels_last)
+    loaded = load_subject(subject)
+    x, last = torch.from_numpy(_image(loaded.image_shape))[None], loaded.torch_module()
     return [
         functools.partial(loaded.torch_module(), x),
-        functools.partial(last, x.to(memory_format=torch.channels_last)),
+        functools.partial(last.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)),
     ]
 
 
-def compiled_network(stack: contextlib.ExitStack, bundle: str) -> Calls:
-    """The bundle's network through torch.compile, weights frozen."""
+def compiled_network(stack: contextlib.ExitStack, subject: str) -> Calls:
+    """The network through torch.compile, weights frozen."""
     torch = _torch(stack)
     import torch._inductor.config as inductor
-
-    from chanas.codesign import CoDesign
+    from subjects import load_subject
 
     stack.enter_context(inductor.patch(freezing=True))
-    compiled = torch.compile(CoDesign.load(bundle).torch_module())
-    x = torch.from_numpy(_image(bundle))[None]
+    loaded = load_subject(subject)
+    compiled = torch.compile(loaded.torch_module())
+    x = torch.from_numpy(_image(loaded.image_shape))[None]
     compiled(x)
     return [functools.partial(compiled, x)]
 
 
 def _onnxruntime_session(onnx: str) -> Any:
-    """An ONNX file in ONNX Runtime on one thread with all its graph optimisations."""
+    """An ONNX file in ONNX Runtime with all its graph optimisations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = _num_threads(), 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     return onnxruntime.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
 
 
-def onnxruntime_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Calls:
+def onnxruntime_network(stack: contextlib.ExitStack, onnx: str) -> Calls:
     """The network's ONNX file in ONNX Runtime."""
     session = _onnxruntime_session(onnx)
-    return [functools.partial(session.run, None, {session.get_inputs()[0].name: _image(bundle)[None]})]
+    (taken,) = session.get_inputs()
+    return [functools.partial(session.run, None, {taken.name: _image(taken.shape[1:])[None]})]
 
 
 def onnxruntime_operators(stack: contextlib.ExitStack, models: Sequence[str]) -> Calls:
@@ -110,19 +113,19 @@ def onnxruntime_operators(stack: contextlib.ExitStack, models: Sequence[str]) ->
     return calls
 
 
-def _openvino_request(onnx: str, channels_last: bool = False) -> Any:
-    """An ONNX file in OpenVINO, float32, latency mode, one thread; pinning is ours.
+def _openvino_request(onnx: str, channels_last: bool = False, precision: str = "f32") -> Any:
+    """An ONNX file in OpenVINO, latency mode; pinning is ours.
 
-    `channels_last`: input and output are NHWC.
+    `channels_last`: input and output are NHWC. `precision`: "f32", or "bf16" for what it may compute in bfloat16.
     """
     import openvino
     from openvino.preprocess import PrePostProcessor
 
     options = {
-        "INFERENCE_NUM_THREADS": 1,
+        "INFERENCE_NUM_THREADS": _num_threads(),
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
         "ENABLE_CPU_PINNING": False,
     }
     core = openvino.Core()
@@ -136,9 +139,10 @@ def _openvino_request(onnx: str, channels_last: bool = False) -> Any:
     return core.compile_model(model, "CPU", options).create_infer_request()
 
 
-def openvino_network(stack: contextlib.ExitStack, bundle: str, onnx: str) -> Calls:
+def openvino_network(stack: contextlib.ExitStack, onnx: str, precision: str = "f32") -> Calls:
     """The network's ONNX file in OpenVINO."""
-    request, image = _openvino_request(onnx), _image(bundle)[None]
+    request = _openvino_request(onnx, precision=precision)
+    image = _image(tuple(request.get_input_tensor(0).shape)[1:])[None]
     return [functools.partial(request.infer, {0: image}, share_inputs=True, share_outputs=True)]
 
 
@@ -201,6 +205,7 @@ SETUPS: dict[str, Callable[..., Calls]] = {
     "torch.compile": compiled_network,
     "ONNX Runtime": onnxruntime_network,
     "OpenVINO": openvino_network,
+    "OpenVINO bf16": functools.partial(openvino_network, precision="bf16"),
     "chanas operators": chanas_operators,
     "PyTorch operators": torch_operators,
     "ONNX Runtime operators": onnxruntime_operators,
@@ -231,7 +236,7 @@ def _flat(value: Any) -> list[float]:
 def main() -> None:
     """Serve requests until standard input closes."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {int(sys.argv[1])})
+        os.sched_setaffinity(0, {int(core) for core in sys.argv[1].split(",")})
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     calls: Calls = []

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,20 +31,29 @@ class ContenderError(Exception):
 
 
 def timing_core() -> int:
-    """The core that everything is timed on: the one that the prescheduler times on."""
+    """The core that everything of one thread is timed on: the one that the prescheduler times on."""
     return split_cores(1)[0][0]
+
+
+# Thread pools spin for a while after their last call; the next contender waits until the cores are its own.
+_PAUSE_S = 0.02
 
 
 class Contender:
     """One worker process with calls that can be timed; `contender_worker.SETUPS` has the kinds."""
 
-    def __init__(self, kind: str, **arguments: Any) -> None:
+    def __init__(self, kind: str, num_threads: int = 1, **arguments: Any) -> None:
         self.kind = kind
+        self.num_threads = num_threads
         variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER), str(timing_core())],
-            env={**os.environ, **dict.fromkeys((*variables, "TORCHINDUCTOR_COMPILE_THREADS"), "1")},
+            [sys.executable, str(_WORKER), ",".join(map(str, split_cores(num_threads)[0]))],
+            env={
+                **os.environ,
+                **dict.fromkeys(variables, str(num_threads)),
+                "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -75,6 +85,8 @@ class Contender:
 
     def run(self, call: int, num_calls: int) -> float:
         """Seconds per call of `num_calls` in a row, after one more that is not timed."""
+        if self.num_threads > 1:
+            time.sleep(_PAUSE_S)
         return float(self._request("run", call=call, num_calls=num_calls))
 
     def output(self, call: int) -> list[float]:

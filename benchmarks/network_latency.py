@@ -1,19 +1,21 @@
-"""Latency of whole compiled networks beside what people run instead: same network, weights, image, core; one thread.
+"""Latency of whole compiled networks beside what people run instead: same network, weights, image, cores.
 
     python benchmarks/network_latency.py [--quick] [--network all|demo|mobilenetv3] [--bundle DIR] [--trials 24]
+                                         [--threads 1]
 
 Peers: PyTorch eager, torch.compile (frozen weights), ONNX Runtime, OpenVINO (float32, latency hint). Every contender is
-a process of its own, pinned to the core that the others are pinned to, and they run in turns. Ours runs the bundle
-through its own interface, as a user's process does: image in, logits out. A contender whose logits differ from
+a process of its own, pinned to the cores that the others are pinned to, and they run in turns. Ours runs the compiled
+module as a user's process does: image in, logits out. A contender whose logits differ from
 PyTorch's is out.
 
   demo          the largest, a median and the smallest network of space `mbv3-32` (median of 1,000 random ones by
                 multiply-accumulates), random weights; or, with --bundle, the network of a bundle that was searched
-  mobilenetv3   MobileNetV3-Large at 224 pixels in the choices of space `mbv3`, random weights
+  mobilenetv3   torchvision's MobileNetV3-Large at 224 pixels, random weights; with one thread also what it must take
+                at the core's limits (`roofline.py`)
 
 Figures, the peer's median over ours: demo_vs_eager (the smallest of the networks' ratios; of PyTorch's two memory
-layouts the faster counts) and mobilenetv3_vs_openvino have goals; the other pairs are for information. A peer that is
-not installed is skipped with a note.
+layouts the faster counts) and those of mobilenetv3 have goals; the other pairs are for information. A peer that is not
+installed is skipped with a note. Results of more than one thread go to a file of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish
 from contenders import Contender, ContenderError, Timing, time_in_turns
@@ -33,11 +35,25 @@ from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ChanasError
 from chanas.target import HardwareTarget, load_target
 
-# Howard et al., 2019, table 1, each expand ratio as the nearest of 3, 4 and 6 (the paper's own are 4, 3 | 3, 3, 3 |
-# 6, 2.5, 2.3, 2.3 | 6, 6 | 6, 6, 6). Widths, strides, activations and squeeze-excite are the space's, and the table's.
-MOBILENETV3_LARGE = "r224-w1-k3e4.k3e3-k5e3.k5e3.k5e3-k3e6.k3e3.k3e3.k3e3-k3e6.k3e6-k5e6.k5e6.k5e6"
-TASKS = {"demo": ("mbv3-32", 10), "mobilenetv3": ("mbv3", 1000)}
-GOALS = {("demo", "eager"): 2.0, ("mobilenetv3", "openvino"): 1.0}
+if TYPE_CHECKING:
+    from subjects import Subject
+
+    from chanas.latency import LatencyLUT
+    from chanas.prescheduler.networks import NetworkJob
+
+TASKS = ("demo", "mobilenetv3")
+DEMO_SPACE, DEMO_CLASSES = "mbv3-32", 10
+# By number of threads.
+GOALS = {
+    1: {
+        ("demo", "eager"): 2.0,
+        ("mobilenetv3", "openvino"): 1.3,
+        ("mobilenetv3", "onnxruntime"): 1.35,
+        ("mobilenetv3", "torch_compile"): 2.0,
+        ("mobilenetv3", "eager"): 3.3,
+    },
+    2: {("mobilenetv3", "openvino"): 1.2},
+}
 PEERS = {
     "eager": "PyTorch eager",
     "torch_compile": "torch.compile",
@@ -58,6 +74,8 @@ class Compared:
     architecture: str
     timings: dict[str, Timing] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    relative_error: float | None = None
+    """Of our logits, against PyTorch's."""
 
     def ratio(self, peer: str) -> float | None:
         """The peer's median over ours; PyTorch eager in the faster of its memory layouts."""
@@ -70,26 +88,24 @@ class Compared:
             name: {"median_s": t.median_s, "low_s": t.low_s, "high_s": t.high_s, "rounds": t.num_rounds}
             for name, t in self.timings.items()
         }
-        return {"network": self.name, "architecture": self.architecture, "contenders": rows, "notes": self.notes}
+        what = {"network": self.name, "architecture": self.architecture, "relative_error": self.relative_error}
+        return {**what, "contenders": rows, "notes": self.notes}
 
 
-def architectures_of(task: str, quick: bool, seed: int) -> dict[str, Architecture]:
-    """The networks of a task by name."""
+def demo_architectures(quick: bool, seed: int) -> dict[str, Architecture]:
+    """The demo's networks by name."""
     from random_networks import random_architectures
 
-    if task == "mobilenetv3":
-        return {"mobilenetv3": Architecture.from_key(MOBILENETV3_LARGE)}
-    space_name, num_classes = TASKS[task]
-    space = SearchSpace.load(space_name)
+    space = SearchSpace.load(DEMO_SPACE)
     if quick:
         return {"smallest": space.smallest}
     drawn = random_architectures(space, NUM_FOR_MEDIAN, seed)
-    median = sorted(drawn, key=lambda a: a.num_macs(space, num_classes))[len(drawn) // 2]
+    median = sorted(drawn, key=lambda a: a.num_macs(space, DEMO_CLASSES))[len(drawn) // 2]
     return {"largest": space.largest, "median": median, "smallest": space.smallest}
 
 
 def compiled_bundles(
-    task: str, architectures: Mapping[str, Architecture], folder: Path, target: HardwareTarget, trials: int, seed: int
+    architectures: Mapping[str, Architecture], folder: Path, target: HardwareTarget, trials: int, seed: int
 ) -> tuple[dict[str, Path], dict[str, Any]]:
     """Tune the blocks of the architectures, compile each whole, check it, write bundles; also what tuning cost.
 
@@ -100,39 +116,77 @@ def compiled_bundles(
     from tuning import tune_blocks
 
     from chanas.prescheduler.lut import surroundings
-    from chanas.prescheduler.networks import compile_networks
 
-    space_name, num_classes = TASKS[task]
-    space = SearchSpace.load(space_name)
-    around = surroundings(space, num_classes)
-    blocks = [b for a in architectures.values() for b in a.blocks(space, num_classes)]
+    space = SearchSpace.load(DEMO_SPACE)
+    around = surroundings(space, DEMO_CLASSES)
+    blocks = [b for a in architectures.values() for b in a.blocks(space, DEMO_CLASSES)]
     lut, tuned = tune_blocks(space, target, blocks, trials, around, folder / "tuning", seed)
-    jobs = {name: random_job(space, a, num_classes, folder / f"{name}.so", seed) for name, a in architectures.items()}
-    outcomes = compile_networks(lut, target, list(jobs.values()))
-    bundles, sums_s = {}, {}
-    for (name, job), outcome in zip(jobs.items(), outcomes, strict=True):
-        if outcome.error is not None:
-            raise SystemExit(f"network_latency: error: the {name} network did not compile: {outcome.error}")
+    jobs = {name: random_job(space, a, DEMO_CLASSES, folder / f"{name}.so", seed) for name, a in architectures.items()}
+    sums_s = compile_jobs(lut, target, jobs)
+    bundles = {}
+    for name, job in jobs.items():
         bundles[name] = folder / f"{name}-bundle"
         write_random_bundle(bundles[name], space, architectures[name], job, target)
-        sums_s[name] = {
-            "sum_of_blocks_s": sum(lut.block_s(b) for b in job.blocks),
-            "whole_s": outcome.seconds,
-        }
     return bundles, {"tuning": tuned.to_json(), "measured_by_prescheduler": sums_s}
 
 
-def export_onnx(bundle: Path, path: Path) -> str | None:
-    """Write the bundle's network as ONNX; what went wrong, or None."""
+def compile_jobs(
+    lut: LatencyLUT, target: HardwareTarget, jobs: Mapping[str, NetworkJob]
+) -> dict[str, dict[str, float | None]]:
+    """Compile networks whole, check and time them: for each the sum of its blocks and the seconds of the whole.
+
+    Raises:
+        SystemExit: a network could not be compiled, or computes something else than PyTorch.
+    """
+    from chanas.prescheduler.networks import compile_networks
+
+    sums_s = {}
+    for (name, job), outcome in zip(jobs.items(), compile_networks(lut, target, list(jobs.values())), strict=True):
+        if outcome.error is not None:
+            raise SystemExit(f"network_latency: error: the {name} network did not compile: {outcome.error}")
+        sums_s[name] = {"sum_of_blocks_s": sum(lut.block_s(b) for b in job.blocks), "whole_s": outcome.seconds}
+    return sums_s
+
+
+def compiled_torchvision(
+    folder: Path, target: HardwareTarget, trials: int, seed: int
+) -> tuple[dict[str, Path], dict[str, Any]]:
+    """Tune the blocks of torchvision's MobileNetV3-Large, compile it whole; also what tuning cost, and its limits."""
+    import roofline
+    from subjects import mobilenet_v3_large, torchvision_blocks, torchvision_job, write_torchvision
+    from tuning import time_operators, tune_blocks
+
+    from chanas.prescheduler.lut import Surroundings
+    from chanas.prescheduler.pool import WorkerPool
+    from chanas.prescheduler.reference import mean_network_weight_bytes
+
+    name = "mobilenetv3"
+    module = mobilenet_v3_large(seed)
+    blocks = torchvision_blocks(module)
+    around = Surroundings(mean_network_weight_bytes([blocks]), len(blocks))
+    lut, tuned = tune_blocks(SearchSpace.load("mbv3"), target, blocks, trials, around, folder / "tuning", seed)
+    job = torchvision_job(module, blocks, folder / f"{name}.so", seed)
+    sums_s = compile_jobs(lut, target, {name: job})
+    write_torchvision(folder / name, module, job, target)
+    cost: dict[str, Any] = {"tuning": tuned.to_json(), "measured_by_prescheduler": sums_s}
+    if target.num_threads == 1:
+        limits = roofline.measured_limits(blocks, folder)
+        with WorkerPool(target) as pool:
+            timed = time_operators(pool, target, tuned.points, around, folder / "operators")
+        rows = roofline.breakdown(blocks, timed, limits)
+        whole_s = sums_s[name]["whole_s"] or float("nan")
+        roofline.print_breakdown(rows, whole_s)
+        cost["roofline"] = roofline.to_json(rows, limits, whole_s)
+    return {name: folder / name}, cost
+
+
+def export_onnx(subject: Subject, path: Path) -> str | None:
+    """Write the network as ONNX; what went wrong, or None."""
     try:
         import torch
 
-        from chanas.codesign import CoDesign
-
-        loaded = CoDesign.load(bundle)
-        resolution = loaded.architecture.resolution
-        image = torch.zeros(1, loaded.space.in_channels, resolution, resolution)
-        exported = torch.onnx.export(loaded.torch_module(), (image,), dynamo=True, external_data=False, verbose=False)
+        image = torch.zeros(1, *subject.image_shape)
+        exported = torch.onnx.export(subject.torch_module(), (image,), dynamo=True, external_data=False, verbose=False)
         assert exported is not None
         exported.save(path)
     except Exception as error:  # another project's exporter: whatever it raises is the note
@@ -140,13 +194,16 @@ def export_onnx(bundle: Path, path: Path) -> str | None:
     return None
 
 
-def compare(name: str, bundle: Path, folder: Path, skip: Sequence[str], rounds: int, min_round_s: float) -> Compared:
-    """Start every contender on one bundle, check what it computes, time all in turns."""
-    from chanas.codesign import CoDesign
+def compare(
+    name: str, path: Path, folder: Path, num_threads: int, skip: Sequence[str], rounds: int, min_round_s: float
+) -> Compared:
+    """Start every contender on one network, check what it computes, time all in turns."""
+    from subjects import load_subject
 
-    result = Compared(name, CoDesign.load(bundle).architecture.key)
+    subject = load_subject(path)
+    result = Compared(name, subject.name)
     onnx = folder / f"{name}.onnx"
-    no_onnx = export_onnx(bundle, onnx)
+    no_onnx = export_onnx(subject, onnx)
     with contextlib.ExitStack() as stack:
         calls: dict[str, tuple[Contender, int]] = {}
         for kind in ("chanas", *PEERS.values()):
@@ -154,9 +211,9 @@ def compare(name: str, bundle: Path, folder: Path, skip: Sequence[str], rounds: 
             if kind in skip or (needs_onnx and no_onnx):
                 result.notes[kind] = "skipped" if kind in skip else no_onnx or ""
                 continue
-            arguments = {"bundle": str(bundle), **({"onnx": str(onnx)} if needs_onnx else {})}
+            arguments = {"onnx": str(onnx)} if needs_onnx else {"subject": str(path)}
             try:
-                contender = stack.enter_context(Contender(kind, **arguments))
+                contender = stack.enter_context(Contender(kind, num_threads, **arguments))
             except ContenderError as error:
                 result.notes[kind] = str(error)
                 continue
@@ -169,6 +226,8 @@ def compare(name: str, bundle: Path, folder: Path, skip: Sequence[str], rounds: 
             if difference > TOLERANCE:
                 result.notes[kind] = f"logits differ from PyTorch's by {difference:.2g}"
                 del calls[kind]
+            elif kind == "chanas":
+                result.relative_error = difference
         result.timings.update(time_in_turns(calls, rounds, min_round_s))
     return result
 
@@ -194,13 +253,14 @@ def print_table(compared: Compared) -> None:
         print(f"  {name:30s} {'-':>12s}    {note}")
 
 
-def figures_of(task: str, compared: Sequence[Compared]) -> dict[str, Figure]:
+def figures_of(task: str, compared: Sequence[Compared], num_threads: int = 1) -> dict[str, Figure]:
     """For each peer the smallest ratio over a task's networks; no value unless it ran on all of them."""
+    goals = GOALS.get(num_threads, {})
     figures = {}
     for short, peer in PEERS.items():
         ratios = [c.ratio(peer) for c in compared]
         value = None if not ratios or None in ratios else min(r for r in ratios if r is not None)
-        figures[f"{task}_vs_{short}"] = Figure(value, GOALS.get((task, short)))
+        figures[f"{task}_vs_{short}"] = Figure(value, goals.get((task, short)))
     return figures
 
 
@@ -212,14 +272,15 @@ def main() -> None:
     parser.add_argument("--network", choices=("all", *TASKS), help="which networks (all; demo with --quick)")
     parser.add_argument("--bundle", type=Path, help="the demo's network: a bundle that `chanas demo` or `search` made")
     parser.add_argument("--trials", type=int, help="schedule points tried per operator (24; 2 with --quick)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of every contender")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     chosen = options.network or ("demo" if options.quick else "all")
-    tasks = tuple(TASKS) if chosen == "all" else (chosen,)
+    tasks = TASKS if chosen == "all" else (chosen,)
     num_trials = options.trials or (2 if options.quick else 24)
     rounds, min_round_s = (9, 0.01) if options.quick else (41, 0.03)
     skip = [PEERS["torch_compile"]] if options.quick else []
-    target = load_target("cpu")
+    target = load_target("cpu", options.threads)
 
     figures: dict[str, Figure] = {}
     extra: dict[str, Any] = {"seed": options.seed, "num_trials": num_trials, "threads": target.num_threads}
@@ -229,16 +290,22 @@ def main() -> None:
             cost: dict[str, Any]
             if task == "demo" and options.bundle is not None:
                 bundles, cost = {"bundle": options.bundle}, {"bundle": str(options.bundle)}
+            elif task == "demo":
+                architectures = demo_architectures(options.quick, options.seed)
+                bundles, cost = compiled_bundles(architectures, folder, target, num_trials, options.seed)
             else:
-                architectures = architectures_of(task, options.quick, options.seed)
-                bundles, cost = compiled_bundles(task, architectures, folder, target, num_trials, options.seed)
-            compared = [compare(n, bundle, folder, skip, rounds, min_round_s) for n, bundle in bundles.items()]
+                bundles, cost = compiled_torchvision(folder, target, num_trials, options.seed)
+            compared = [
+                compare(n, path, folder, options.threads, skip, rounds, min_round_s) for n, path in bundles.items()
+            ]
         for row in compared:
             print_table(row)
-        figures.update(figures_of(task, compared))
+        figures.update(figures_of(task, compared, options.threads))
         extra[task] = {"networks": [row.to_json() for row in compared], **cost}
     print()
-    finish("network_latency" if chosen == "all" else f"network_latency_{chosen}", figures, options.quick, extra)
+    name = "network_latency" + ("" if chosen == "all" else f"_{chosen}")
+    name += "" if options.threads == 1 else f"_{options.threads}t"
+    finish(name, figures, options.quick, extra)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,41 @@ def write_bundle(path: Path, document: Mapping[str, Any], tensors: Mapping[str, 
         write_json(folder / _DOCUMENT, {"schema": SCHEMA, **document, "hashes": hashes})
 
 
+def compiled_network(
+    module: Path,
+    parameters: Sequence[Array],
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    target: HardwareTarget,
+) -> Callable[[Array], Array]:
+    """Load a compiled network: a function from an image float32[C, R, R] to logits float32[classes].
+
+    Args:
+        module: the shared library.
+        parameters: one array for each block, as `chanas.folding.pack_block` gives it.
+        target: what the module was compiled for; the first network that a process loads sets its number of threads.
+    """
+    os.environ.setdefault("TVM_NUM_THREADS", str(target.num_threads))
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    with torch_hidden():
+        import tvm
+        from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(module)), tvm.cpu())
+    function = machine["main"]
+    arguments = [tvm.runtime.tensor(p) for p in parameters]
+    # One input buffer for all calls: the module reads it in place, so an inference costs one small copy.
+    buffer = tvm.runtime.tensor(np.zeros((image_shape[0], image_shape[1] * image_shape[2]), dtype=np.float32))
+    view = np.from_dlpack(buffer).reshape(image_shape)
+
+    def run(image: Array) -> Array:
+        np.copyto(view, image)
+        logits = np.asarray(np.from_dlpack(function(buffer, *arguments)), np.float32)
+        return unpack_channels(logits, num_classes)[:, 0]
+
+    return run
+
+
 class CoDesign:
     """A loaded bundle. `predict` takes arrays, `classify` image files.
 
@@ -122,27 +157,9 @@ class CoDesign:
                 f"the bundle's module was compiled for {self.target.device} ({self.target.fingerprint}), this is "
                 f"{host.device} ({host.fingerprint}); run `chanas prescheduler` and `chanas search` here"
             )
-        os.environ.setdefault("TVM_NUM_THREADS", str(self.target.num_threads))
-        os.environ.setdefault("TVM_BIND_THREADS", "0")
-        with torch_hidden():
-            import tvm
-            from tvm import relax
-
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(self.path / _MODULE)), tvm.cpu())
-        function = machine["main"]
-        parameters = [tvm.runtime.tensor(p) for p in self._parameters]
-        num_classes, resolution = len(self.class_names), self.architecture.resolution
-        # One input buffer for all calls: the module reads it in place, so an inference costs one small copy.
-        buffer = tvm.runtime.tensor(np.zeros((self.space.in_channels, resolution**2), dtype=np.float32))
-        view = np.from_dlpack(buffer).reshape(self.space.in_channels, resolution, resolution)
-
-        def run(image: Array) -> Array:
-            np.copyto(view, image)
-            return unpack_channels(np.asarray(np.from_dlpack(function(buffer, *parameters)), np.float32), num_classes)[
-                :, 0
-            ]
-
-        return run
+        resolution = self.architecture.resolution
+        image_shape = (self.space.in_channels, resolution, resolution)
+        return compiled_network(self.path / _MODULE, self._parameters, image_shape, len(self.class_names), self.target)
 
     def predict(self, images: Array) -> Array:
         """Logits float32[N, classes] of preprocessed images float32[N, 3, R, R], one inference each.

@@ -14,8 +14,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.arch import SearchSpace, SubSpace
+from chanas.network import StaticNetwork
+from chanas.prescheduler.workload import block_workloads
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = ("conv_layers", "evolution_speed", "lut_error", "network_latency", "operator_peak")
@@ -28,6 +31,8 @@ OWN = (
     "network_latency",
     "operator_peak",
     "random_networks",
+    "roofline",
+    "subjects",
     "tuning",
 )
 
@@ -169,12 +174,62 @@ def test_a_ratio_over_several_networks_is_the_smallest_and_needs_all(load: Any) 
     assert load("network_latency").figures_of("mobilenetv3", [second])["mobilenetv3_vs_openvino"].met is False
 
 
-def test_mobilenetv3_large_is_in_the_space_at_its_own_cost(load: Any) -> None:
-    space = SearchSpace.load("mbv3")
-    network = Architecture.from_key(load("network_latency").MOBILENETV3_LARGE)
-    assert space.contains(network)
-    assert network.num_macs(space) == pytest.approx(219e6, rel=0.03)  # Howard et al., 2019, table 3
-    assert network.num_params(space) == pytest.approx(5.4e6, rel=0.03)
+def test_torchvisions_network_is_taken_over_whole(load: Any) -> None:
+    subjects = load("subjects")
+    module = subjects.mobilenet_v3_large(seed=3)
+    blocks = subjects.torchvision_blocks(module)
+    assert [b.kind for b in blocks] == ["stem", *["mbconv"] * 15, "head", "classifier"]
+    assert sum(b.num_macs for b in blocks) == pytest.approx(217e6, rel=0.01)  # torchvision's documentation: 0.22 G
+    named = {
+        f"blocks.{i}.{name}": torch.from_numpy(value)
+        for i, tensors in enumerate(subjects.torchvision_tensors(module))
+        for name, value in tensors.items()
+    }
+    ours = StaticNetwork(blocks).eval()
+    answer = ours.load_state_dict(named, strict=False)
+    assert not answer.unexpected_keys
+    assert all(name.endswith("num_batches_tracked") for name in answer.missing_keys)
+    with torch.inference_mode():
+        image = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+        assert torch.allclose(ours(image), module(image), rtol=1e-4, atol=1e-4)
+
+
+def test_a_dense_bias_that_would_be_lost_is_an_error(load: Any) -> None:
+    subjects = load("subjects")
+    module = subjects.mobilenet_v3_large(seed=3)
+    torch.nn.init.ones_(module.classifier[0].bias)
+    with pytest.raises(ValueError, match="not zero"):
+        subjects.torchvision_tensors(module)
+
+
+def test_more_threads_have_goals_of_their_own(load: Any) -> None:
+    row = compared(load, chanas=1.0, PyTorch_eager=4.0, OpenVINO=1.25)
+    figures_of = load("network_latency").figures_of
+    assert figures_of("mobilenetv3", [row])["mobilenetv3_vs_openvino"].met is False
+    assert figures_of("mobilenetv3", [row], 2)["mobilenetv3_vs_openvino"].met is True
+    assert figures_of("mobilenetv3", [row], 2)["mobilenetv3_vs_eager"].met is None
+
+
+def test_the_limit_of_a_network_is_its_arithmetic_and_its_weights(load: Any) -> None:
+    roofline, outcome = load("roofline"), importlib.import_module("chanas.prescheduler.measure").Outcome
+    block = SearchSpace.load("mbv3").fixed_blocks(SubSpace(224, 1.0), 1000)[3]
+    dense = block_workloads(block)
+    limits = roofline.Limits(peak_gflops=100.0, read_gbs=10.0)
+    rows = roofline.breakdown([block], {w: outcome(1e-3, 0.0, None) for w in dense}, limits)
+    macs = 960 * 1280 + 1280 * 1000
+    assert rows["dense"]["arithmetic_s"] == pytest.approx(2 * macs / 100e9)
+    assert rows["dense"]["weights_s"] == pytest.approx(4 * (macs + 1280 + 1000) / 10e9)
+    assert rows["dense"]["measured_s"] == pytest.approx(2e-3)
+    assert roofline.to_json(rows, limits, whole_s=2e-3)["share_of_limit"] < 1
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_an_array_in_the_nearest_cache_is_read_at_some_rate(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    roofline = load("roofline")
+    monkeypatch.setattr(roofline, "READ_S", 0.01)
+    assert roofline.read_bandwidth_gbs(1 << 14, tmp_path) > 1.0
 
 
 def test_the_workloads_are_those_of_the_goal(load: Any) -> None:
