@@ -131,11 +131,19 @@ def test_the_geometric_mean_weighs_ratios_alike(common: ModuleType) -> None:
 
 def test_the_table_is_judged_by_its_relative_errors(load: Any) -> None:
     lut_error = load("lut_error")
-    pairs = [lut_error.Pair("a", 0.9, 1.1, 1.0), lut_error.Pair("b", 2.4, 2.2, 2.0), lut_error.Pair("c", 2.2, 4.4, 4.0)]
+    pairs = [
+        lut_error.Pair("a", 0.9, 1.1, 1.0, 1.2),
+        lut_error.Pair("b", 2.4, 2.2, 2.0),
+        lut_error.Pair("c", 2.2, 4.4, 4.0, 3.6),
+    ]
     figures = lut_error.figures_of(pairs)
     assert figures["lut_mape_percent"].value == pytest.approx((10 + 20 + 45) / 3)
     assert figures["lut_mape_percent"].met is False
     assert figures["lut_calibrated_mape_percent"].value == pytest.approx(10)
+    assert figures["lut_calibrated_worst_percent"].met is False
+    assert figures["lut_calibrated_kendall_tau"].value == pytest.approx(1)
+    assert figures["operators_mape_percent"].value == pytest.approx(15)
+    assert figures["operators_bias_percent"].value == pytest.approx(5)
     assert figures["lut_worst_percent"].value == pytest.approx(45)
     assert figures["lut_bias_percent"].value == pytest.approx((-10 + 20 - 45) / 3)
     assert figures["lut_kendall_tau"].value == pytest.approx(1 / 3)
