@@ -21,7 +21,7 @@ from chanas.network import StaticNetwork
 from chanas.prescheduler.workload import block_workloads
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-SCRIPTS = ("conv_layers", "evolution_speed", "lut_error", "network_latency", "operator_peak")
+SCRIPTS = ("conv_layers", "evolution_speed", "lut_error", "network_latency", "operator_peak", "tuning_efficiency")
 HEAVY = ("torch", "tvm", "onnx", "onnxruntime", "openvino")
 OWN = (
     "common",
