@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chanas import __version__, lut_commands
-from chanas.errors import ChanasError
+from chanas.errors import ChanasError, ConfigError
 from chanas.run import DEFAULT_RUN, RunDirectory
 from chanas.units import format_count, format_latency, parse_latency_s
 
@@ -196,6 +196,11 @@ def search(
     rule: Annotated[str, typer.Option(help="How the sub-space is chosen: accuracy, paper, or all.")] = "accuracy",
     evaluations: Annotated[int | None, typer.Option(help="Sub-networks evaluated to teach the predictor.")] = None,
     confidence: Annotated[float | None, typer.Option(help="Chance wanted that a prediction holds; 0.5 to 1.")] = None,
+    accuracy_table: Annotated[
+        Path | None, typer.Option(help="CSV of accuracies measured elsewhere, instead of a supernet.")
+    ] = None,
+    space: Annotated[str | None, typer.Option(help="With --accuracy-table: space; the latency table's.")] = None,
+    num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Find the most accurate network inside the budget, prove it, and emit the bundle."""
@@ -206,16 +211,37 @@ def search(
     settings = {"rule": rule, "num_evaluations": evaluations, "confidence": confidence}
     if evaluations is not None:
         settings["initial_evaluations"] = min(36, evaluations)
-    bundle = pipeline.search(
-        RunDirectory(run),
-        latency_s=budget_s,
-        target=target,
-        num_threads=threads,
-        config=SearchConfig.parse({k: v for k, v in settings.items() if v is not None}),
-        macs=macs,
-        params=params,
-        seed=seed,
-    )
+    config = SearchConfig.parse({k: v for k, v in settings.items() if v is not None})
+    if accuracy_table is not None:
+        from chanas.table_search import search_with_table
+
+        bundle, accuracies = search_with_table(
+            RunDirectory(run),
+            accuracy_table,
+            latency_s=budget_s,
+            target=target,
+            num_threads=threads,
+            space=space,
+            num_classes=num_classes,
+            config=config,
+            macs=macs,
+            params=params,
+            seed=seed,
+        )
+        typer.echo(f"{'accuracies':19s} {accuracies.describe()}")
+    elif space is not None or num_classes is not None:
+        raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
+    else:
+        bundle = pipeline.search(
+            RunDirectory(run),
+            latency_s=budget_s,
+            target=target,
+            num_threads=threads,
+            config=config,
+            macs=macs,
+            params=params,
+            seed=seed,
+        )
     _print_bundle(bundle, run)
 
 
@@ -301,20 +327,31 @@ def _print_bundle(bundle: CoDesign, run: Path) -> None:
 
     document = bundle.document
     measured, predicted = document["measured"], document["predicted"]
-    eager_s, latency_s = measured["pytorch_eager_latency_s"], measured["latency_s"]
-    rows = (
+    latency_s = measured["latency_s"]
+    rows = [
         ("architecture", bundle.architecture.key),
         ("", f"{format_count(document['num_macs'])} MACs, {format_count(document['num_params'])} parameters"),
         ("latency budget", format_latency(document["constraints"]["latency_s"])),
         ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
         ("", lut_pipeline.table_error(RunDirectory(run), bundle.target.name)),
         ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])})"),
-        ("PyTorch eager", f"{format_latency(eager_s)} on the same network ({eager_s / latency_s:.1f}x)"),
-        ("accuracy on test", f"{measured['top1_test']:.2%} of {measured['num_test_images']} images, compiled module"),
-        ("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"),
-        ("bundle", str(bundle.path)),
-    )
-    for name, value in rows:
+    ]
+    if bundle.has_weights:
+        eager_s = measured["pytorch_eager_latency_s"]
+        num_images = measured["num_test_images"]
+        rows += [
+            ("PyTorch eager", f"{format_latency(eager_s)} on the same network ({eager_s / latency_s:.1f}x)"),
+            ("accuracy on test", f"{measured['top1_test']:.2%} of {num_images} images, compiled module"),
+            ("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"),
+        ]
+    else:
+        top1 = measured["top1_table"]
+        known = "not in the table" if top1 is None else f"{top1:.2%} in the table"
+        rows += [
+            ("accuracy predicted", f"{predicted['top1']:.2%}, {known}"),
+            ("weights", "none: the module was compiled and measured with random ones"),
+        ]
+    for name, value in [*rows, ("bundle", str(bundle.path))]:
         typer.echo(f"{name:19s} {value}")
 
 

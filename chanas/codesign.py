@@ -2,7 +2,8 @@
 process without torch.
 
     codesign.json        what it is, what was predicted, what was measured, what it came from
-    weights.safetensors  PyTorch parameters by name (as `chanas.network` names them)
+    weights.safetensors  PyTorch parameters by name (as `chanas.network` names them); not there in a bundle that was
+                         searched with accuracies measured elsewhere
     module.so            the compiled network, for the processor that codesign.json names; its weights are arguments
 """
 
@@ -45,12 +46,13 @@ class Prediction:
     probability: float
 
 
-def write_bundle(path: Path, document: Mapping[str, Any], tensors: Mapping[str, Array], module: Path) -> None:
-    """Write a bundle in one step; hashes of weights and module are added to the document."""
+def write_bundle(path: Path, document: Mapping[str, Any], tensors: Mapping[str, Array] | None, module: Path) -> None:
+    """Write a bundle in one step, without weights where `tensors` is None; hashes of its files go into the document."""
     with replacing_folder(path) as folder:
-        save_file(dict(tensors), folder / _WEIGHTS)
+        if tensors is not None:
+            save_file(dict(tensors), folder / _WEIGHTS)
         shutil.copyfile(module, folder / _MODULE)
-        files = {name: file_digest(folder / name) for name in (_WEIGHTS, _MODULE)}
+        files = {name: file_digest(folder / name) for name in (_WEIGHTS, _MODULE) if (folder / name).is_file()}
         hashes = {**document.get("hashes", {}), **files}
         write_json(folder / _DOCUMENT, {"schema": SCHEMA, **document, "hashes": hashes})
 
@@ -103,7 +105,7 @@ class CoDesign:
         self.space.check(self.architecture)
         self.target = HardwareTarget.from_json(document["target"])
         self.class_names: tuple[str, ...] = tuple(document["class_names"])
-        self.preprocess = Preprocess.from_json(document["preprocess"])
+        self.preprocess = None if document["preprocess"] is None else Preprocess.from_json(document["preprocess"])
 
     @classmethod
     def load(cls, path: Path | str) -> CoDesign:
@@ -120,6 +122,8 @@ class CoDesign:
             if document["schema"] != SCHEMA:
                 raise CheckpointError(f"expected a bundle of schema {SCHEMA}, got {document['schema']} in {path}")
             for name in (_WEIGHTS, _MODULE):
+                if name not in document["hashes"] and name == _WEIGHTS:
+                    continue
                 if not (path / name).is_file():
                     raise CheckpointError(f"bundle {path} lacks {name}; make it again with `chanas search`")
                 if file_digest(path / name) != document["hashes"][name]:
@@ -135,9 +139,18 @@ class CoDesign:
     def blocks(self) -> tuple[BlockConfig, ...]:
         return self.architecture.blocks(self.space, len(self.class_names))
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether the bundle can predict; without weights it can only be timed."""
+        return _WEIGHTS in self.document["hashes"]
+
     @functools.cached_property
     def tensors(self) -> dict[str, Array]:
-        """PyTorch parameters by name."""
+        """PyTorch parameters by name; random ones where the bundle has no weights (imports torch)."""
+        if not self.has_weights:
+            from chanas.network import parameters_by_name, random_static_network
+
+            return parameters_by_name(random_static_network(self.blocks, seed=0))
         try:
             return dict(load_file(self.path / _WEIGHTS))
         except SafetensorError as error:
@@ -166,8 +179,14 @@ class CoDesign:
 
         Raises:
             DataError: the images have another shape.
+            CheckpointError: the bundle has no weights.
             TargetError: the module is for another processor.
         """
+        if not self.has_weights:
+            raise CheckpointError(
+                f"bundle {self.path} has no weights (it was searched with accuracies measured elsewhere), so it cannot "
+                "classify; `chanas bench` times its module"
+            )
         resolution = self.architecture.resolution
         expected = (self.space.in_channels, resolution, resolution)
         if images.ndim != 4 or images.shape[1:] != expected:
@@ -183,6 +202,8 @@ class CoDesign:
         """
         if not paths:
             return []
+        if self.preprocess is None:
+            raise CheckpointError(f"bundle {self.path} does not say how images are prepared; it has no weights either")
         images = np.stack([self.preprocess(open_rgb(p, convert_rgb)) for p in paths])
         logits = self.predict(images).astype(np.float64)
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -77,6 +77,11 @@ class Calibration:
     kendall_tau: float
     uncorrected_mape: float
 
+    @property
+    def standard_error(self) -> float:
+        """Relative standard deviation of errors whose mean magnitude is `mape`, taken as normal around zero."""
+        return self.mape * math.sqrt(math.pi / 2.0)
+
     def describe(self) -> str:
         """One line for people."""
         return (

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from chanas.arch import Activation, BlockConfig
+from chanas.folding import Array
 
 BN_EPSILON = 1e-5
 
@@ -125,6 +126,21 @@ class StaticNetwork(nn.Module):
         for block in self.blocks:
             out = block(out)
         return out
+
+
+def random_static_network(blocks: Sequence[BlockConfig], seed: int) -> StaticNetwork:
+    """A network in evaluation mode with random weights and BN statistics, the same for a seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = StaticNetwork(blocks).eval()
+        randomise_statistics(network, seed)
+    return network
+
+
+def parameters_by_name(network: nn.Module) -> dict[str, Array]:
+    """float32 parameters and BN statistics as numpy arrays of their own."""
+    state = network.state_dict()
+    return {k: v.numpy().copy() for k, v in state.items() if not k.endswith("num_batches_tracked")}
 
 
 def randomise_statistics(module: nn.Module, seed: int) -> None:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chanas.arch import Architecture, SearchSpace, SubSpace
-from chanas.errors import ChanasError, ConfigError, MeasureError, StageOrderError, unknown_name
+from chanas.emit import proof_record, tested, winner_document
+from chanas.errors import ChanasError, ConfigError, StageOrderError, unknown_name
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory, file_digest, read_json
-from chanas.target import HardwareTarget, load_target, tvm_version
+from chanas.target import HardwareTarget, load_target
 
 if TYPE_CHECKING:
     from chanas.codesign import CoDesign
@@ -278,15 +279,15 @@ class Prover:
 
     def tensors(self, architecture: Architecture) -> dict[str, Any]:
         """float32 PyTorch parameters by name, BN statistics recalibrated."""
-        state = self.supernet.extract(architecture).state_dict()
-        return {k: v.numpy().copy() for k, v in state.items() if not k.endswith("num_batches_tracked")}
+        from chanas.network import parameters_by_name
+
+        return parameters_by_name(self.supernet.extract(architecture))
 
     def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:
         import torch
 
         from chanas.folding import split_tensors
         from chanas.prescheduler.networks import NetworkJob, compile_networks
-        from chanas.search.proof import ProofRecord
 
         jobs, top1 = [], []
         for architecture in architectures:
@@ -299,12 +300,7 @@ class Prover:
             jobs.append(NetworkJob(blocks, parameters, images[0], logits, self.library(architecture)))
             top1.append(self.supernet.top1(architecture, "holdout"))
         outcomes = compile_networks(self.lut, self.target, jobs, self.progress)
-        return [
-            ProofRecord(a, error=o.error)
-            if o.seconds is None
-            else ProofRecord(a, o.seconds, o.spread_s or 0.0, accuracy, o.max_error or 0.0)
-            for a, o, accuracy in zip(architectures, outcomes, top1, strict=True)
-        ]
+        return [proof_record(*facts) for facts in zip(architectures, outcomes, top1, strict=True)]
 
 
 def search(
@@ -334,8 +330,7 @@ def search(
     hardware = load_target(target, num_threads)
     supernet, lut = load_stages(run, hardware)
     space, classes = supernet.space, supernet.num_classes
-    further = [limits.macs_constraint(space, classes, macs)] if macs else []
-    further += [limits.params_constraint(space, classes, params)] if params else []
+    further = limits.further_constraints(space, classes, macs, params)
     with tempfile.TemporaryDirectory(prefix="chanas-") as scratch:
         prover = Prover(supernet, lut, hardware, Path(scratch), progress)
         outcome = cosearch(
@@ -362,28 +357,11 @@ def _emit(run: RunDirectory, outcome: SearchOutcome, prover: Prover, budget_s: f
     supernet, lut, winner = prover.supernet, prover.lut, outcome.architecture
     tensors, library = prover.tensors(winner), prover.library(winner)
     supernet_seed = read_json(run.supernet / "checkpoint.json", "supernet checkpoint")["seed"]
-    blocks = winner.blocks(supernet.space, supernet.num_classes)
     document: dict[str, Any] = {
-        "architecture": {"key": winner.key, "genome": list(outcome.genome)},
-        "space": supernet.space.to_json(),
+        **winner_document(outcome, supernet.space, supernet.num_classes, lut, budget_s),
         "class_names": list(supernet.class_names),
         "preprocess": supernet.preprocess(winner.resolution).to_json(),
-        "target": prover.target.to_json(),
-        "schedules": [
-            {"block": b.key, "operators": [[k, list(p)] for k, p in lut.rows[b.key].schedules]} for b in blocks
-        ],
-        "blocks": [{"key": b.key, "latency_s": lut.block_s(b)} for b in blocks],
-        "constraints": {"latency_s": budget_s},
-        "predicted": {"latency_s": outcome.predicted_latency_s, "top1": outcome.predicted_top1},
-        "measured": {
-            "latency_s": outcome.proof.measured_latency_s,
-            "spread_s": outcome.proof.spread_s,
-            "top1_holdout": outcome.proof.top1_holdout,
-        },
-        "num_macs": sum(b.num_macs for b in blocks),
-        "num_params": sum(b.num_params for b in blocks),
         "seeds": {"search": seed, "prescheduler": lut.header.seed, "supernet": supernet_seed},
-        "versions": versions(),
         "hashes": {
             "supernet": supernet.digest,
             "lut": file_digest(run.lut(prover.target.name)),
@@ -391,53 +369,12 @@ def _emit(run: RunDirectory, outcome: SearchOutcome, prover: Prover, budget_s: f
             "splits": supernet.data.splits.digest,
         },
     }
+    document["measured"]["top1_holdout"] = outcome.proof.top1_holdout
     draft = prover.scratch / "bundle"
     write_bundle(draft, document, tensors, library)
-    document["measured"] |= _test(CoDesign.load(draft), supernet)
+    document["measured"] |= tested(CoDesign.load(draft), supernet)
     write_bundle(run.bundle, document, tensors, library)
     return CoDesign.load(run.bundle)
-
-
-def _test(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
-    """Accuracy of the compiled module on test, its agreement with PyTorch on every image, and PyTorch's own speed."""
-    import torch
-
-    from chanas.codesign import benchmark
-
-    images, labels = supernet.images("test", bundle.architecture.resolution)
-    network = bundle.torch_module()
-    compiled = bundle.predict(images)
-    with torch.inference_mode():
-        expected = np.concatenate([network(torch.from_numpy(part)).numpy() for part in np.array_split(images, 8)])
-    disagreements = int((compiled.argmax(1) != expected.argmax(1)).sum())
-    if disagreements:
-        raise MeasureError(
-            f"the compiled module classifies {disagreements} of {len(images)} test images otherwise than PyTorch; "
-            "no bundle was written"
-        )
-    eager = next(row for row in benchmark(bundle, with_compile=False, rounds=15) if row.name == "PyTorch eager")
-    return {
-        "top1_test": float((compiled.argmax(1) == labels).mean()),
-        "num_test_images": len(images),
-        "max_logit_difference": float(np.abs(compiled - expected).max()),
-        "pytorch_eager_latency_s": eager.median_s,
-    }
-
-
-def versions() -> dict[str, str]:
-    """Versions of everything that figures depend on."""
-    import platform
-    from importlib import metadata
-
-    import chanas
-
-    packages = ("torch", "numpy", "scikit-learn")
-    return {
-        "chanas": chanas.__version__,
-        "tvm": tvm_version(),
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in packages},
-    }
 
 
 def median_latency_s(lut: LatencyLUT, space: SearchSpace, num_classes: int, seed: int = 0) -> float:

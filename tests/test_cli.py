@@ -37,6 +37,8 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("search", "--latency=-3ms"), "expected a positive latency"),
         (("search", "--latency", "0ms"), "above zero"),
         (("search", "--latency", "2ms"), "run `chanas train-supernet"),
+        (("search", "--latency", "2ms", "--space", "mbv3"), "--space and --num-classes go with --accuracy-table"),
+        (("search", "--latency", "2ms", "--accuracy-table", "none.csv"), "there is no latency table of target 'cpu'"),
         (("prescheduler", "--target", "moon"), "unknown target 'moon'; known: cpu, cuda"),
         (("prescheduler", "--target", "cuda"), "target 'cuda' is not there yet"),
         (("prescheduler", "--space", "moon"), "unknown search space 'moon'"),
@@ -136,7 +138,11 @@ def test_search_says_how_far_the_table_is_off(
         "measured": {**measured, "top1_holdout": 0.9, "num_test_images": 5},
     }
     bundle = SimpleNamespace(
-        document=document, architecture=tiny_space.largest, target=lut.header.target, path=tmp_path / "bundle"
+        document=document,
+        architecture=tiny_space.largest,
+        target=lut.header.target,
+        path=tmp_path / "bundle",
+        has_weights=True,
     )
     monkeypatch.setattr(pipeline, "search", lambda run, **_: bundle)
     done = CliRunner().invoke(app, ["search", "--latency", "1ms", "--run", str(tmp_path)])

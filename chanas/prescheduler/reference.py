@@ -124,13 +124,11 @@ def random_network(blocks: Sequence[BlockConfig], seed: int) -> tuple[tuple[dict
     import torch
 
     from chanas.folding import split_tensors
-    from chanas.network import StaticNetwork, randomise_statistics
+    from chanas.network import parameters_by_name, random_static_network
 
-    with torch.random.fork_rng(devices=[]), torch.inference_mode():
-        torch.manual_seed(seed)
-        network = StaticNetwork(blocks).eval()
-        randomise_statistics(network, seed)
-        image = torch.randn(1, blocks[0].in_channels, blocks[0].input_size, blocks[0].input_size)
+    network = random_static_network(blocks, seed)
+    shape = (1, blocks[0].in_channels, blocks[0].input_size, blocks[0].input_size)
+    image = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    with torch.inference_mode():
         logits = network(image)[0].numpy()
-        tensors = {n: v.numpy() for n, v in network.state_dict().items() if not n.endswith("num_batches_tracked")}
-    return tuple(split_tensors(tensors, len(blocks))), image[0].numpy(), logits
+    return tuple(split_tensors(parameters_by_name(network), len(blocks))), image[0].numpy(), logits

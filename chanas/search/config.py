@@ -49,8 +49,8 @@ class SearchConfig(BaseModel):
     confidence: float = Field(
         default=0.5, ge=0.5, lt=1, description="chance wanted that a prediction inside measures inside"
     )
-    latency_error: float = Field(
-        default=0.05, ge=0, lt=1, description="relative standard error of the LUT, for margins"
+    latency_error: float | None = Field(
+        default=None, ge=0, lt=1, description="relative standard error of the LUT, for margins; None: its calibration's"
     )
 
     num_cloud: int = Field(default=500, ge=0, description="random architectures stored for the picture of the space")

@@ -63,6 +63,14 @@ def params_constraint(space: SearchSpace, num_classes: int, limit: float) -> Con
     return Constraint("parameters", limit, BlockTable(space, num_classes, lambda b: b.num_params), "parameters")
 
 
+def further_constraints(
+    space: SearchSpace, num_classes: int, macs: float | None = None, params: float | None = None
+) -> list[Constraint]:
+    """The limits that are given, besides latency."""
+    given = [macs_constraint(space, num_classes, macs)] if macs is not None else []
+    return given + ([params_constraint(space, num_classes, params)] if params is not None else [])
+
+
 def violation(constraints: Sequence[Constraint], genomes: Genomes) -> FloatArray:
     """float64[N]: by how much the limits are exceeded, in shares of the limits, summed; 0 where all are met."""
     total = np.zeros(len(genomes))

@@ -22,9 +22,10 @@ from chanas.genome import FloatArray, Genomes, decode, encode, sample
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory, write_json
 from chanas.search.accuracy import MIN_TRAINING, AccuracyPredictor
+from chanas.search.accuracy_table import AccuracyTable
 from chanas.search.config import SearchConfig
 from chanas.search.constraints import Constraint, check_reachable, feasible, latency_constraint, least
-from chanas.search.evaluations import EvaluationStore
+from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluations
 from chanas.search.evolution import EvolutionResult, evolve
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
 from chanas.search.pareto import nsga2
@@ -34,6 +35,9 @@ from chanas.search.subspace import SubSpaceDivision, divide
 from chanas.search.validation import CrossValidation, cross_validate
 
 SCHEMA = 1
+
+# Relative standard error of a table that was never calibrated.
+UNKNOWN_ERROR = 0.05
 
 # Streams of random numbers, so that one step's draws don't shift another's.
 _DIVIDE, _EVOLVE, _PICTURE = 1_000_003, 1_000_033, 1_000_037
@@ -58,7 +62,7 @@ class SearchOutcome:
 def search(
     space: SearchSpace,
     lut: LatencyLUT,
-    evaluate: Evaluate,
+    evaluate: Evaluate | None,
     prove: Prove,
     *,
     budget_s: float,
@@ -67,18 +71,20 @@ def search(
     supernet: str,
     config: SearchConfig | None = None,
     constraints: Sequence[Constraint] = (),
+    table: AccuracyTable | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> SearchOutcome:
     """The most accurate architecture that measures inside `budget_s` seconds, and inside every other constraint.
 
     Args:
-        evaluate: top-1 on holdout of one architecture.
+        evaluate: top-1 on holdout of one architecture; None with a `table`.
         prove: compiles, checks, measures and evaluates finalists.
         num_classes: of the classifier, for the table's last block.
         store: where `search/evaluations.jsonl` is kept and `search/result.json` written.
         supernet: digest of the weights that `evaluate` uses; evaluations of other weights are not reused.
         constraints: further hard limits, such as `macs_constraint`; the latency budget need not be among them.
+        table: measured accuracies that the predictor learns from instead of evaluations.
 
     Raises:
         InfeasibleError: nothing meets the constraints, by the table (at once) or when measured (after max_rounds).
@@ -88,9 +94,16 @@ def search(
     config = config or SearchConfig()
     latency = latency_constraint(lut, space, num_classes, budget_s)
     check_reachable([latency, *constraints])
-    margin = 1.0 + NormalDist().inv_cdf(config.confidence) * config.latency_error
+    if config.latency_error is None:
+        fit = lut.calibration
+        config = config.model_copy(update={"latency_error": UNKNOWN_ERROR if fit is None else fit.standard_error})
+    margin = 1.0 + NormalDist().inv_cdf(config.confidence) * (config.latency_error or 0.0)
     job = _Job(space, latency, tuple(constraints), config, seed)
-    evaluations = EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
+    evaluations: Evaluations
+    if table is None:
+        evaluations = EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
+    else:
+        evaluations = TableEvaluations(table, supernet)
     # the margin is given up rather than declared infeasible: measuring decides
     first_limit_s = max(budget_s / margin, min(budget_s, least(latency.table)[0]))
     predictor, curve = _learn(job, evaluate, evaluations, first_limit_s, progress)
@@ -152,10 +165,17 @@ def search(
 
 
 def _learn(
-    job: _Job, evaluate: Evaluate, evaluations: EvaluationStore, limit_s: float, progress: bool
+    job: _Job, evaluate: Evaluate | None, evaluations: Evaluations, limit_s: float, progress: bool
 ) -> tuple[AccuracyPredictor, list[tuple[int, float]]]:
-    """The predictor, taught by exploring, then by evaluating what it thinks is best, and its error as it learnt."""
+    """The predictor, taught by exploring, then by evaluating what it thinks is best, and its error as it learnt.
+
+    Where nothing can be evaluated it learns from what is known.
+    """
     config, limits = job.config, job.limits(limit_s)
+    if evaluate is None or not isinstance(evaluations, EvaluationStore):
+        given = list(evaluations.found.values())
+        predictor = new_predictor(job.space, config, job.seed).fit(*training_set(job.space, given))
+        return predictor, [(len(given), predictor.error)]
     total = config.num_evaluations + config.refine_evaluations
     with tqdm(total=total, desc="evaluate", unit="net", disable=not progress) as bar:
         bar.update(min(len(evaluations.found), total))
@@ -214,7 +234,7 @@ class _Job:
         self,
         predictor: AccuracyPredictor,
         result: EvolutionResult,
-        evaluations: EvaluationStore,
+        evaluations: Evaluations,
         limit_s: float,
         sub_space: SubSpace | None,
         tried: set[str],
@@ -226,7 +246,7 @@ class _Job:
         """
         num_safe = self.config.num_finalists // 2
         chosen = self._best(result, evaluations, limit_s, sub_space, tried, self.config.num_finalists - num_safe)
-        safe_s = limit_s / (1.0 + 2.0 * self.config.latency_error)
+        safe_s = limit_s / (1.0 + 2.0 * (self.config.latency_error or 0.0))
         if num_safe and safe_s < limit_s:
             try:
                 result = self.evolve(predictor, safe_s, sub_space)
@@ -242,7 +262,7 @@ class _Job:
     def _best(
         self,
         result: EvolutionResult,
-        evaluations: EvaluationStore,
+        evaluations: Evaluations,
         limit_s: float,
         sub_space: SubSpace | None,
         tried: set[str],
@@ -270,7 +290,7 @@ class _Job:
         return out
 
     def pictures(
-        self, predictor: AccuracyPredictor, run: EvolutionResult | None, evaluations: EvaluationStore
+        self, predictor: AccuracyPredictor, run: EvolutionResult | None, evaluations: Evaluations
     ) -> dict[str, Any]:
         """What the report draws: a cloud of random architectures, those evaluated, and the Pareto front."""
         config, rng = self.config, self.rng(_PICTURE)
@@ -295,7 +315,7 @@ class _Job:
 
 
 def _predictor_json(
-    job: _Job, evaluations: EvaluationStore, predictor: AccuracyPredictor, curve: Sequence[tuple[int, float]]
+    job: _Job, evaluations: Evaluations, predictor: AccuracyPredictor, curve: Sequence[tuple[int, float]]
 ) -> dict[str, Any]:
     known, top1 = training_set(job.space, list(evaluations.found.values()))
     config = job.config

@@ -10,13 +10,15 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ArchitectureError, ChanasError
 from chanas.run import replacing
+from chanas.search.accuracy_table import AccuracyTable
 
 SPLIT = "holdout"
+TABLE_SPLIT = "table"
 EXPLORE = "explore"
 
 
@@ -25,7 +27,7 @@ class Evaluation:
     """One sub-network's accuracy.
 
     architecture  its key        top1      in [0, 1]
-    split         which images   supernet  digest of the weights
+    split         which images   supernet  digest of the weights (of the file, where a table was given)
     purpose       `explore`: chosen to teach the predictor; otherwise which search asked for it
     """
 
@@ -43,6 +45,21 @@ def _parse(line: str) -> Evaluation | None:
         return out if 0.0 <= float(out.top1) <= 1.0 and isinstance(out.architecture, str) else None
     except (json.JSONDecodeError, TypeError, ValueError):
         return None
+
+
+class Evaluations(Protocol):
+    """What is known of architectures, by key."""
+
+    @property
+    def found(self) -> dict[str, Evaluation]: ...
+
+
+class TableEvaluations:
+    """The accuracies of a table; nothing is added to them."""
+
+    def __init__(self, table: AccuracyTable, digest: str) -> None:
+        rows = zip(table.architectures, table.top1.tolist(), strict=True)
+        self.found = {a.key: Evaluation(a.key, top1, TABLE_SPLIT, digest) for a, top1 in rows}
 
 
 class EvaluationStore:

@@ -20,7 +20,8 @@ from chanas.units import format_latency
 class Proof(Protocol):
     """What was found when an architecture was compiled whole.
 
-    measured_latency_s, spread_s  median and spread on the target        top1_holdout  in [0, 1]
+    measured_latency_s, spread_s  median and spread on the target
+    top1_holdout                  in [0, 1]; NaN where there are no weights to evaluate
     max_error                     largest difference of outputs from PyTorch's
     error                         why there is no measurement, or None; the figures then mean nothing
     """
@@ -70,6 +71,11 @@ class Finalist:
     predicted_top1_spread: float
     proof: Proof
     round: int
+
+    @property
+    def top1(self) -> float:
+        """On holdout; the predicted one where there is none."""
+        return self.proof.top1_holdout if np.isfinite(self.proof.top1_holdout) else self.predicted_top1
 
     @property
     def ratio(self) -> float:
@@ -128,7 +134,7 @@ def prove_rounds(
 
     `propose` gives (architecture, predicted latency, predicted top-1, its spread) of architectures not yet tried; after
     a round in which none measured inside `budget_s`, the limit is tightened by the worst measured-over-predicted ratio.
-    Of those inside, the best holdout accuracy wins, the faster one when equal.
+    Of those inside, the best accuracy wins, the faster one when equal.
 
     Raises:
         MeasureError: no finalist could be compiled and measured.
@@ -149,7 +155,7 @@ def prove_rounds(
         measured = [f for f in finalists if f.proof.error is None]
         inside = [f for f in measured if f.proof.measured_latency_s <= budget_s]
         if inside:
-            return max(inside, key=lambda f: (f.proof.top1_holdout, -f.proof.measured_latency_s)), finalists
+            return max(inside, key=lambda f: (f.top1, -f.proof.measured_latency_s)), finalists
         if measured:
             limit_s = min(limit_s, budget_s / max(f.ratio for f in measured))
     measured = [f for f in finalists if f.proof.error is None]

@@ -15,10 +15,11 @@ import pytest
 
 from chanas.arch import Architecture, SearchSpace
 from chanas.errors import InfeasibleError
-from chanas.genome import Genomes, decode, encode
-from chanas.latency import LatencyLUT
+from chanas.genome import Genomes, decode, encode, sample
+from chanas.latency import Calibration, LatencyLUT
 from chanas.run import RunDirectory
 from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.accuracy_table import AccuracyTable
 from chanas.search.config import SearchConfig
 from chanas.search.constraints import least, macs_constraint
 from chanas.search.cosearch import SearchOutcome, search
@@ -161,6 +162,37 @@ def test_confidence_keeps_a_margin(bench: Bench) -> None:
     margin = 1.0 + 1.6449 * 0.05
     assert all(f.predicted_latency_s <= 1.2e-4 / margin * 1.0001 for f in outcome.finalists)
     assert bench.result["latency_limit_s"] == pytest.approx(1.2e-4 / margin, rel=1e-4)
+
+
+def test_the_margin_is_that_of_the_tables_own_calibration(bench: Bench) -> None:
+    bench.lut.calibration = Calibration(
+        0.0, 1.0, 0.0, 12, mape=0.02, worst=0.06, kendall_tau=0.97, uncorrected_mape=0.03
+    )
+    bench.search(1.2e-4, FAST.model_copy(update={"confidence": 0.95}))
+    margin = 1.0 + 1.6449 * 0.02 * (np.pi / 2) ** 0.5
+    assert bench.result["latency_limit_s"] == pytest.approx(1.2e-4 / margin, rel=1e-4)
+    assert bench.result["config"]["latency_error"] == pytest.approx(0.0251, abs=1e-4)
+
+
+def test_accuracies_of_a_table_take_the_place_of_evaluations(bench: Bench) -> None:
+    genomes = sample(bench.space, 200, np.random.default_rng(3))
+    architectures = tuple(dict.fromkeys(decode(bench.space, genomes)))
+    genomes = encode(bench.space, architectures)
+    table = AccuracyTable(architectures, genomes, bench.truth.many(genomes), len(genomes), (), "d1")
+    truth, bench.truth = bench.truth, None
+
+    def prove(found: Sequence[Architecture]) -> list[ProofRecord]:
+        known = dict(zip(architectures, table.top1.tolist(), strict=True))
+        return [ProofRecord(a, 1.02 * bench.latency_s(a), 1e-7, known.get(a, float("nan")), 1e-6) for a in found]
+
+    bench.prove = prove  # type: ignore[method-assign]
+    outcome = bench.search(1.2e-4, table=table, supernet="d1")
+    assert outcome.num_evaluations == len(architectures)
+    assert not (bench.run.search / "evaluations.jsonl").exists()
+    allowed = table.top1[bench.lut.latency_s(bench.space, 10, genomes) <= 1.2e-4]
+    assert float(truth.many(encode(bench.space, [outcome.architecture]))[0]) >= np.quantile(allowed, 0.9)
+    unknown = [f for f in outcome.finalists if f.architecture not in architectures]
+    assert all(f.top1 == f.predicted_top1 for f in unknown)
 
 
 def test_the_fastest_architecture_is_the_last_hope(bench: Bench) -> None:

@@ -1,0 +1,84 @@
+"""chanas/table_search.py: accuracies from a file, schedules from the table, a bundle without weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chanas import genome
+from chanas.arch import SearchSpace
+from chanas.codesign import CoDesign, benchmark
+from chanas.errors import CheckpointError, DataError, InfeasibleError, StageOrderError
+from chanas.pipeline import report
+from chanas.run import RunDirectory, read_json
+from chanas.search.config import SearchConfig
+from chanas.search.evolution import EvolutionConfig
+from chanas.table_search import search_with_table
+
+from .prescheduler.cases import HOST, random_lut
+from .tables import CLASSES, save_space
+
+FAST = SearchConfig(
+    predictor="ridge",
+    cross_validate=(),
+    num_samples=40,
+    num_finalists=1,
+    pareto_generations=0,
+    num_cloud=10,
+    evolution=EvolutionConfig(population=20, generations=5),
+)
+
+
+@pytest.fixture(scope="module")
+def prepared(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run directory that has a latency table, a space file, and a table of accuracies."""
+    folder = tmp_path_factory.mktemp("table")
+    save_space(tiny_space, folder / "space.yaml")
+    random_lut(tiny_space, tiny_space.all_blocks(CLASSES), HOST).save(RunDirectory(folder / "run").lut(HOST.name))
+    drawn = genome.decode(tiny_space, genome.sample(tiny_space, 60, np.random.default_rng(0)))
+    rows = [f"{a.key},{50 + 10 * a.num_macs(tiny_space, CLASSES) / 1e6:.3f}" for a in drawn]
+    (folder / "accuracies.csv").write_text("\n".join(["architecture,top1", *rows, "r99-w1-k3e2-k3e2,51"]) + "\n")
+    return folder
+
+
+def test_the_winner_is_compiled_and_measured_without_any_weights(prepared: Path, tiny_space: SearchSpace) -> None:
+    run = RunDirectory(prepared / "run")
+    bundle, accuracies = search_with_table(
+        run, prepared / "accuracies.csv", latency_s=1.0, space=prepared / "space.yaml", config=FAST, progress=False
+    )
+    assert len(accuracies.outside) == 1
+    assert not bundle.has_weights
+    assert not (run.bundle / "weights.safetensors").exists()
+    assert tiny_space.contains(bundle.architecture)
+    assert 0 < bundle.document["measured"]["latency_s"] < 1.0
+    assert bundle.document["hashes"]["accuracy_table"] == accuracies.digest
+    # the largest network is the most accurate by this table, and the budget allows it
+    assert bundle.document["predicted"]["top1"] > np.quantile(accuracies.top1, 0.9)
+    assert read_json(run.search / "result.json", "result")["supernet"] == accuracies.digest
+
+
+def test_a_bundle_without_weights_is_timed_but_does_not_classify(prepared: Path) -> None:
+    bundle = CoDesign.load(prepared / "run" / "bundle")
+    with pytest.raises(CheckpointError, match="has no weights"):
+        bundle.predict(np.zeros((1, 3, bundle.architecture.resolution, bundle.architecture.resolution), np.float32))
+    rows = {row.name: row for row in benchmark(bundle, with_compile=False, rounds=3)}
+    assert rows["chanas"].median_s is not None
+    assert rows["PyTorch eager"].median_s is not None
+
+
+def test_the_report_of_such_a_run_is_written(prepared: Path) -> None:
+    page = report(RunDirectory(prepared / "run")).read_text(encoding="utf-8")
+    assert CoDesign.load(prepared / "run" / "bundle").architecture.key in page
+
+
+def test_what_is_missing_or_out_of_reach_is_one_line(prepared: Path, tmp_path: Path) -> None:
+    table, space = prepared / "accuracies.csv", prepared / "space.yaml"
+    with pytest.raises(StageOrderError, match="no latency table of target 'cpu'"):
+        search_with_table(RunDirectory(tmp_path), table, latency_s=1.0, space=space)
+    run = RunDirectory(prepared / "run")
+    with pytest.raises(InfeasibleError, match="the smallest reachable is"):
+        search_with_table(run, table, latency_s=1e-9, space=space, config=FAST, progress=False)
+    with pytest.raises(DataError, match="cannot read the accuracy table"):
+        search_with_table(run, tmp_path / "none.csv", latency_s=1.0, space=space)
