@@ -124,6 +124,16 @@ def pick(genomes: Genomes, value: FloatArray, num: int, min_distance: int) -> li
     return chosen
 
 
+def proven(prove: Prove, architectures: Sequence[Architecture]) -> Sequence[Proof]:
+    """What `prove` answers, checked. Raises ChanasError: it is not a proof of each architecture, in order."""
+    proofs = prove(architectures)
+    if [p.architecture.key for p in proofs] != [a.key for a in architectures]:
+        raise ChanasError(
+            f"expected a proof for each of {len(architectures)} finalists in order, got {len(proofs)} others"
+        )
+    return proofs
+
+
 Propose = Callable[[float, set[str]], list[tuple[Architecture, float, float, float]]]
 
 
@@ -146,11 +156,7 @@ def prove_rounds(
         proposed = propose(limit_s, {f.architecture.key for f in finalists})
         if not proposed:
             break
-        proofs = prove([architecture for architecture, *_ in proposed])
-        if [p.architecture.key for p in proofs] != [a.key for a, *_ in proposed]:
-            raise ChanasError(
-                f"expected a proof for each of {len(proposed)} finalists in order, got {len(proofs)} others"
-            )
+        proofs = proven(prove, [architecture for architecture, *_ in proposed])
         finalists += [Finalist(*facts, proof, number) for facts, proof in zip(proposed, proofs, strict=True)]
         measured = [f for f in finalists if f.proof.error is None]
         inside = [f for f in measured if f.proof.measured_latency_s <= budget_s]

@@ -1,0 +1,207 @@
+"""The whole Pareto front of latency and accuracy in one run: predicted by NSGA-II, then measured at some of its points.
+
+As in the search for one budget, what an architecture's accuracy is and how a finalist is proven are callables.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from chanas.arch import Architecture, SearchSpace
+from chanas.errors import ConfigError, MeasureError
+from chanas.genome import FloatArray, Genomes, decode
+from chanas.latency import LatencyLUT
+from chanas.run import RunDirectory, write_json
+from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.accuracy_table import AccuracyTable
+from chanas.search.config import SearchConfig
+from chanas.search.constraints import Constraint, check_reachable, latency_constraint
+from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluations
+from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
+from chanas.search.pareto import ParetoResult, nsga2, pareto_front
+from chanas.search.population import keys
+from chanas.search.proof import Proof, Prove, proven
+
+SCHEMA = 1
+_FRONT = 1_000_043
+_PURPOSE = "refine the front"
+# No budget: a limit that no architecture reaches.
+_NO_LIMIT_S = 1e9
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """An architecture of the predicted front that was compiled whole and measured.
+
+    dominated  another measured point is no slower and no less accurate, and better in one of both
+    """
+
+    architecture: Architecture
+    predicted_latency_s: float
+    predicted_top1: float
+    proof: Proof
+    dominated: bool = False
+
+    @property
+    def top1(self) -> float:
+        """On holdout; the predicted one where there are no weights to evaluate."""
+        return self.proof.top1_holdout if np.isfinite(self.proof.top1_holdout) else self.predicted_top1
+
+    def to_json(self) -> dict[str, Any]:
+        failed = self.proof.error is not None
+        return {
+            "key": self.architecture.key,
+            "predicted": {"latency_s": self.predicted_latency_s, "top1": self.predicted_top1},
+            "measured": None
+            if failed
+            else {"latency_s": self.proof.measured_latency_s, "spread_s": self.proof.spread_s, "top1": self.top1},
+            "error": self.proof.error,
+            "dominated": self.dominated,
+        }
+
+
+def search_front(
+    space: SearchSpace,
+    lut: LatencyLUT,
+    evaluate: Evaluate | None,
+    prove: Prove,
+    *,
+    num_classes: int,
+    store: RunDirectory,
+    supernet: str,
+    num_points: int = 8,
+    config: SearchConfig | None = None,
+    constraints: Sequence[Constraint] = (),
+    table: AccuracyTable | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> tuple[FrontPoint, ...]:
+    """Measured points of the front, by measured latency; those that could not be measured come last.
+
+    Arguments are those of `chanas.search.cosearch.search`; `num_points` of the front, spread evenly over the logarithm
+    of latency, are proven. Writes `search/pareto.json`.
+
+    Raises:
+        ConfigError: fewer than two points are asked for.
+        InfeasibleError: nothing meets the constraints.
+        LUTError: the table is of another space or has holes.
+        MeasureError: no point could be compiled and measured.
+    """
+    if num_points < 2:
+        raise ConfigError(f"expected at least 2 points of the front, got {num_points}")
+    config = config or SearchConfig()
+    latency = latency_constraint(lut, space, num_classes, _NO_LIMIT_S)
+    check_reachable(constraints)
+    evaluations: Evaluations
+    if table is None:
+        evaluations = EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
+    else:
+        evaluations = TableEvaluations(table, supernet)
+    settings = config.evolution.model_copy(update={"generations": max(1, config.pareto_generations)})
+
+    def front_of(predictor: AccuracyPredictor) -> ParetoResult:
+        def objectives(genomes: Genomes) -> FloatArray:
+            return np.stack([latency.cost(genomes), -predictor.mean(genomes)], axis=1)
+
+        known, _ = training_set(space, list(evaluations.found.values()))
+        rng = np.random.default_rng([seed, _FRONT])
+        return nsga2(space, objectives, constraints, settings, rng, start=known)
+
+    predictor = _learn(space, evaluate, evaluations, constraints, config, seed, front_of, progress)
+    front = front_of(predictor)
+    at = spread_over(front.objectives[:, 0], num_points)
+    architectures = decode(space, front.genomes[at])
+    proofs = proven(prove, architectures)
+    facts = zip(architectures, front.objectives[at].tolist(), proofs, strict=True)
+    points = _judged([FrontPoint(a, cost, -loss, proof) for a, (cost, loss), proof in facts])
+    if all(p.proof.error is not None for p in points):
+        raise MeasureError(f"none of {len(points)} points could be compiled and measured; {points[0].proof.error}")
+    predicted = zip(decode(space, front.genomes), front.objectives.tolist(), strict=True)
+    write_json(
+        store.search / "pareto.json",
+        {
+            "schema": SCHEMA,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "space": {"name": space.name, "digest": space.digest},
+            "target": lut.header.target.name,
+            "target_fingerprint": lut.header.target.fingerprint,
+            "supernet": supernet,
+            "num_classes": num_classes,
+            "seed": seed,
+            "config": config.model_dump(mode="json"),
+            "constraints": [{"name": c.name, "limit": c.limit, "unit": c.unit} for c in constraints],
+            "num_evaluations": len(evaluations.found),
+            "error_points": 100.0 * predictor.error,
+            "points": [p.to_json() for p in points],
+            "front": [{"key": a.key, "latency_s": cost, "top1": -loss} for a, (cost, loss) in predicted],
+        },
+    )
+    return points
+
+
+def _learn(
+    space: SearchSpace,
+    evaluate: Evaluate | None,
+    evaluations: Evaluations,
+    constraints: Sequence[Constraint],
+    config: SearchConfig,
+    seed: int,
+    front_of: Any,
+    progress: bool,
+) -> AccuracyPredictor:
+    """The predictor, taught by exploring, then by evaluating points of the front that it predicts."""
+
+    def fitted() -> AccuracyPredictor:
+        known = list(evaluations.found.values())
+        return new_predictor(space, config, seed).fit(*training_set(space, known))
+
+    if evaluate is None or not isinstance(evaluations, EvaluationStore):
+        return fitted()
+    total = config.num_evaluations + config.refine_evaluations
+    with tqdm(total=total, desc="evaluate", unit="net", disable=not progress) as bar:
+        bar.update(min(len(evaluations.found), total))
+        explore(space, evaluate, evaluations, constraints, config, seed, bar)
+        while True:
+            predictor = fitted()
+            left = config.refine_evaluations - len(evaluations.with_purpose(_PURPOSE))
+            if left <= 0:
+                return predictor
+            front = front_of(predictor)
+            known, _ = training_set(space, list(evaluations.found.values()))
+            fresh = np.flatnonzero(~np.isin(keys(front.genomes), keys(known)))
+            if not len(fresh):
+                return predictor
+            chosen = fresh[spread_over(front.objectives[fresh, 0], min(config.refine_batch, left))]
+            for architecture in decode(space, front.genomes[chosen]):
+                found = evaluations.add(architecture, evaluate_checked(evaluate, architecture), _PURPOSE)
+                bar.update(1)
+                bar.set_postfix_str(f"front, last {100 * found.top1:.1f} %", refresh=False)
+
+
+def spread_over(latency_s: FloatArray, num: int) -> npt.NDArray[np.intp]:
+    """Positions of up to `num` of float64[N], ascending: both ends, and what is nearest to even log steps."""
+    order = np.argsort(latency_s, kind="stable")
+    if len(order) <= num:
+        return order
+    logs = np.log(latency_s[order])
+    chosen: set[int] = set()
+    for goal in np.linspace(logs[0], logs[-1], num):
+        free = np.array([i for i in range(len(order)) if i not in chosen])
+        chosen.add(int(free[np.abs(logs[free] - goal).argmin()]))
+    return order[sorted(chosen)]
+
+
+def _judged(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
+    """By measured latency, the failed ones last, those that others dominate marked."""
+    measured = sorted((p for p in points if p.proof.error is None), key=lambda p: p.proof.measured_latency_s)
+    objectives = np.array([[p.proof.measured_latency_s, -p.top1] for p in measured]).reshape(-1, 2)
+    best = set(pareto_front(objectives).tolist())
+    marked = [replace(p, dominated=i not in best) for i, p in enumerate(measured)]
+    return (*marked, *(p for p in points if p.proof.error is not None))
