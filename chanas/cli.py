@@ -37,6 +37,7 @@ app.add_typer(lut_commands.app, name="lut")
 Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory: where the stages read and write.")]
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine).")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
+Dtype = Annotated[str, typer.Option(help="Weights and activations: f32, or bf16 with AVX512_BF16; a table each.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
 
 
@@ -150,6 +151,7 @@ def prescheduler(
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
+    dtype: Dtype = "f32",
     space: Annotated[str | None, typer.Option(help="Search space; the supernet's by default.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="Classes; the supernet's by default.")] = None,
     trials: Annotated[
@@ -167,6 +169,7 @@ def prescheduler(
         RunDirectory(run),
         target=target,
         num_threads=threads,
+        dtype=dtype,
         space=space,
         num_classes=num_classes,
         num_trials=trials,
@@ -191,6 +194,7 @@ def search(
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
+    dtype: Dtype = "f32",
     macs: Annotated[int | None, typer.Option(help="Most multiply-accumulates.")] = None,
     params: Annotated[int | None, typer.Option(help="Most parameters.")] = None,
     rule: Annotated[str, typer.Option(help="How the sub-space is chosen: accuracy, paper, or all.")] = "accuracy",
@@ -221,6 +225,7 @@ def search(
             latency_s=budget_s,
             target=target,
             num_threads=threads,
+            dtype=dtype,
             space=space,
             num_classes=num_classes,
             config=config,
@@ -237,6 +242,7 @@ def search(
             latency_s=budget_s,
             target=target,
             num_threads=threads,
+            dtype=dtype,
             config=config,
             macs=macs,
             params=params,

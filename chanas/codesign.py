@@ -160,7 +160,9 @@ class CoDesign:
     def _parameters(self) -> list[Array]:
         parts = split_tensors(self.tensors, len(self.blocks))
         lanes = self.target.vector_lanes
-        return [pack_block(block, part, lanes) for block, part in zip(self.blocks, parts, strict=True)]
+        return [
+            pack_block(block, part, lanes, self.target.dtype) for block, part in zip(self.blocks, parts, strict=True)
+        ]
 
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from chanas.search.proof import ProofRecord
     from chanas.supernet.evaluate import SupernetEvaluator
 
+# Share of images that a compiled module may classify otherwise than PyTorch in float32: rounding decides close races.
+_MAX_DISAGREEMENT = {"float32": 0.0, "bfloat16": 0.02}
+
 
 def proof_record(architecture: Architecture, outcome: Outcome, top1: float) -> ProofRecord:
     """What compiling and measuring a finalist came to, and its top-1 in [0, 1] (NaN: nobody knows)."""
@@ -63,7 +66,7 @@ def tested(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
     with torch.inference_mode():
         expected = np.concatenate([network(torch.from_numpy(part)).numpy() for part in np.array_split(images, 8)])
     disagreements = int((compiled.argmax(1) != expected.argmax(1)).sum())
-    if disagreements:
+    if disagreements > _MAX_DISAGREEMENT[bundle.target.dtype] * len(images):
         raise MeasureError(
             f"the compiled module classifies {disagreements} of {len(images)} test images otherwise than PyTorch; "
             "no bundle was written"
@@ -72,6 +75,7 @@ def tested(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
     return {
         "top1_test": float((compiled.argmax(1) == labels).mean()),
         "num_test_images": len(images),
+        "num_disagreements": disagreements,
         "max_logit_difference": float(np.abs(compiled - expected).max()),
         "pytorch_eager_latency_s": eager.median_s,
     }

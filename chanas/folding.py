@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.arch import BlockConfig
+from chanas.bfloat16 import pair_rows, pair_taps
 from chanas.errors import CheckpointError
 
 Array = npt.NDArray[np.float32]
@@ -51,8 +52,22 @@ def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, varia
     return folded.astype(np.float32), (beta - mean * scale).astype(np.float32)
 
 
-def pack_block(block: BlockConfig, tensors: Mapping[str, Array], lanes: int) -> Array:
-    """All parameters of a block as the one array float32[n] that its kernel takes, from PyTorch parameters by name.
+def pack_operator(op: str, weight: Array, bias: Array, lanes: int, dtype: str = "float32") -> list[Array]:
+    """Packed weight and bias of a conv, pointwise (or dense) or depthwise operator as its kernel of `dtype` reads them.
+
+    bfloat16 weights are words of two (`chanas.bfloat16`): pointwise float32[B, ceil(C_in / 2), l], depthwise
+    float32[B, k·ceil(k / 2), l]; those of a conv, which reads the image, stay float32.
+    """
+    packed, packed_bias = pack_convolution(weight, bias, lanes)
+    if dtype == "bfloat16" and op == "pointwise":
+        packed = pair_rows(packed)
+    elif dtype == "bfloat16" and op == "depthwise":
+        packed = pair_taps(packed, weight.shape[-1])
+    return [packed, packed_bias]
+
+
+def pack_block(block: BlockConfig, tensors: Mapping[str, Array], lanes: int, dtype: str = "float32") -> Array:
+    """All parameters of a block as the one array float32[n] that its kernel of `dtype` takes, from PyTorch's by name.
 
     Packed weights and biases follow one another in the order of the block's operators. One array, because a compiled
     network checks each of its arguments at every call, for about 0.1 µs each.
@@ -62,11 +77,11 @@ def pack_block(block: BlockConfig, tensors: Mapping[str, Array], lanes: int) -> 
     Raises:
         CheckpointError: a parameter is missing.
     """
-    return np.concatenate([part.ravel() for part in pack_operators(block, tensors, lanes)])
+    return np.concatenate([part.ravel() for part in pack_operators(block, tensors, lanes, dtype)])
 
 
-def pack_operators(block: BlockConfig, tensors: Mapping[str, Array], lanes: int) -> list[Array]:
-    """The packed parameters of each operator of a block, in order.
+def pack_operators(block: BlockConfig, tensors: Mapping[str, Array], lanes: int, dtype: str = "float32") -> list[Array]:
+    """The packed parameters of each operator of a block, in order (`pack_operator`).
 
     Raises:
         CheckpointError: a parameter is missing.
@@ -81,19 +96,21 @@ def pack_operators(block: BlockConfig, tensors: Mapping[str, Array], lanes: int)
 
     def conv_bn(name: str) -> list[Array]:
         bn = [get(f"{name}.bn.{part}") for part in ("weight", "bias", "running_mean", "running_var")]
-        return pack_convolution(*fold_batch_norm(get(f"{name}.conv.weight"), *bn), lanes)
+        op = "depthwise" if name == "depthwise" else "conv" if block.kind == "stem" else "pointwise"
+        return pack_operator(op, *fold_batch_norm(get(f"{name}.conv.weight"), *bn), lanes, dtype)
 
     if block.kind in ("stem", "head"):
         return conv_bn("conv")
     if block.kind == "classifier":
         feature, linear = get("feature.weight"), get("linear.weight")
         no_bias = np.zeros(feature.shape[0], dtype=np.float32)
-        return pack_convolution(feature, no_bias, lanes) + pack_convolution(linear, get("linear.bias"), lanes)
+        first = pack_operator("pointwise", feature, no_bias, lanes, dtype)
+        return first + pack_operator("pointwise", linear, get("linear.bias"), lanes, dtype)
     packed = conv_bn("expand") if block.has_expand else []
     packed += conv_bn("depthwise")
     if block.use_se:
         for name in ("se.reduce", "se.expand"):
-            packed += pack_convolution(get(f"{name}.weight"), get(f"{name}.bias"), lanes)
+            packed += pack_operator("pointwise", get(f"{name}.weight"), get(f"{name}.bias"), lanes, dtype)
     return packed + conv_bn("project")
 
 

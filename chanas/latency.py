@@ -156,6 +156,7 @@ class LatencyLUT:
         mine = self.header.target
         for what, got, expected in (
             ("target", mine.name, target.name),
+            ("dtype", self.header.dtype, target.dtype),
             ("device fingerprint", f"{mine.fingerprint} ({mine.device})", f"{target.fingerprint} ({target.device})"),
             ("TVM version", self.header.compiler, tvm_version()),
         ):

@@ -24,6 +24,7 @@ File = Annotated[Path | None, typer.Argument(help="A latency table; that of the 
 Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory whose table is meant.")]
 Target = Annotated[str, typer.Option(help="Hardware target of the run's table: cpu (this machine).")]
 Threads = Annotated[int, typer.Option(help="Threads of the run's table.")]
+Dtype = Annotated[str, typer.Option(help="Type of the run's table: f32 or bf16.")]
 Space = Annotated[
     str | None, typer.Option(help="The table's search space, where it is neither a preset nor the run's.")
 ]
@@ -47,12 +48,12 @@ def _print(result: _Result, as_json: bool) -> None:
 
 
 def _open(
-    file: Path | None, run: Path, target: str, threads: int, space: str | None, num_classes: int | None
+    file: Path | None, run: Path, target: str, threads: int, dtype: str, space: str | None, num_classes: int | None
 ) -> OpenTable:
     from chanas import lut_pipeline
 
     return lut_pipeline.open_table(
-        file, RunDirectory(run), target=target, num_threads=threads, space=space, num_classes=num_classes
+        file, RunDirectory(run), target=target, num_threads=threads, dtype=dtype, space=space, num_classes=num_classes
     )
 
 
@@ -62,6 +63,7 @@ def show(
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
+    dtype: Dtype = "f32",
     space: Space = None,
     num_classes: Classes = None,
     as_json: AsJson = False,
@@ -69,7 +71,7 @@ def show(
     """What a table has: device, blocks, covered sub-spaces, latencies, calibration."""
     from chanas import lut_pipeline
 
-    table = _open(file, run, target, threads, space, num_classes)
+    table = _open(file, run, target, threads, dtype, space, num_classes)
     summary = lut_pipeline.show(table)
     if not as_json:
         typer.echo(f"table      {table.path}")
@@ -82,6 +84,7 @@ def check(
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
+    dtype: Dtype = "f32",
     space: Space = None,
     num_classes: Classes = None,
     sample: Annotated[int, typer.Option(help="Rows that are measured again.")] = 20,
@@ -98,7 +101,7 @@ def check(
 
     tolerances = Tolerances(median_tolerance, row_tolerance, share)
     result = lut_pipeline.check(
-        _open(file, run, target, threads, space, num_classes),
+        _open(file, run, target, threads, dtype, space, num_classes),
         num_rows=sample,
         num_networks=networks,
         tolerances=tolerances,
@@ -115,6 +118,7 @@ def fill(
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
+    dtype: Dtype = "f32",
     space: Space = None,
     num_classes: Classes = None,
     trials: Annotated[int | None, typer.Option(help="Schedule points tried per operator, kept ones included.")] = None,
@@ -130,6 +134,7 @@ def fill(
         RunDirectory(run),
         target=target,
         num_threads=threads,
+        dtype=dtype,
         space=space,
         num_classes=num_classes,
         num_trials=trials,
@@ -171,6 +176,7 @@ def calibrate(
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
+    dtype: Dtype = "f32",
     space: Space = None,
     num_classes: Classes = None,
     networks: Annotated[int, typer.Option(help="Whole networks that are compiled and measured.")] = 12,
@@ -179,7 +185,7 @@ def calibrate(
     """Calibrate a table against whole networks, and store that in it."""
     from chanas import lut_pipeline
 
-    table = _open(file, run, target, threads, space, num_classes)
+    table = _open(file, run, target, threads, dtype, space, num_classes)
     before = table.lut.calibration
     calibration = lut_pipeline.calibrate(table, num_networks=networks, seed=seed)
     if before is not None:

@@ -63,6 +63,7 @@ def open_table(
     *,
     target: str = "cpu",
     num_threads: int = 1,
+    dtype: str = "f32",
     space: str | Path | None = None,
     num_classes: int | None = None,
 ) -> OpenTable:
@@ -80,7 +81,7 @@ def open_table(
     if file is None:
         if run is None:
             raise ConfigError("expected a file or a run directory with a latency table, got neither")
-        file = stored_table(run, load_target(target, num_threads))
+        file = stored_table(run, load_target(target, num_threads, dtype))
     elif file.absolute().parent.name == "luts":
         run = RunDirectory(file.absolute().parent.parent)
     else:
@@ -134,14 +135,15 @@ def check_device(lut: LatencyLUT) -> None:
 
 
 def this_device(lut: LatencyLUT) -> HardwareTarget:
-    """This machine as a target with the table's number of threads.
+    """This machine as a target with the table's number of threads and dtype.
 
     Raises:
         LUTError: the table was measured on another device.
         TargetError: there are fewer cores than the table's threads.
     """
     check_device(lut)
-    return load_target("cpu", lut.header.target.num_threads)
+    made_on = lut.header.target
+    return load_target("cpu", made_on.num_threads, made_on.dtype_name)
 
 
 def show(table: OpenTable) -> TableSummary:
@@ -210,6 +212,7 @@ def fill(
     *,
     target: str = "cpu",
     num_threads: int = 1,
+    dtype: str = "f32",
     space: str | Path | None = None,
     num_classes: int | None = None,
     num_trials: int | None = None,
@@ -231,9 +234,11 @@ def fill(
     from chanas.prescheduler.lut import preschedule
 
     config = tune_config(num_trials)
-    table = open_table(None, run, target=target, num_threads=num_threads, space=space, num_classes=num_classes)
+    table = open_table(
+        None, run, target=target, num_threads=num_threads, dtype=dtype, space=space, num_classes=num_classes
+    )
     check_device(table.lut)
-    hardware, loaded = load_target(target, num_threads), table.required_space()
+    hardware, loaded = load_target(target, num_threads, dtype), table.required_space()
     table.lut.check(loaded, hardware)
     blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, sub_spaces))
     holes = table.lut.missing(blocks)

@@ -169,6 +169,7 @@ def preschedule(
     *,
     target: str = "cpu",
     num_threads: int = 1,
+    dtype: str = "f32",
     space: str | Path | None = None,
     num_classes: int | None = None,
     num_trials: int | None = None,
@@ -183,24 +184,22 @@ def preschedule(
     Space and number of classes are those of the run's supernet where there is one and nothing else is asked for.
 
     Raises:
-        TargetError: the target is unknown or not there.
+        TargetError: the target is unknown or not there, or it has no instructions for the dtype (f32 or bf16).
         MeasureError: blocks remain that could not be measured.
     """
     from chanas.prescheduler.lut import preschedule as fill
 
-    hardware = load_target(target, num_threads)
+    hardware = load_target(target, num_threads, dtype)
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
-    config = tune_config(num_trials)
-    chosen = parse_sub_spaces(loaded, sub_spaces)
     return fill(
         run,
         loaded,
         hardware,
         classes,
-        config,
-        sub_spaces=chosen,
+        tune_config(num_trials),
+        sub_spaces=parse_sub_spaces(loaded, sub_spaces),
         model=cost_model,
         seed=seed,
         num_calibration=num_calibration,
@@ -235,10 +234,11 @@ def stored_table(run: RunDirectory, target: HardwareTarget) -> Path:
     if not run.lut(target.name).is_file():
         there = sorted(p.stem for p in run.luts.glob("*.json"))
         found = f"; there are tables of: {', '.join(there)}" if there else ""
-        threads = f" --threads {target.num_threads}" if target.num_threads > 1 else ""
+        usage = f" --threads {target.num_threads}" if target.num_threads > 1 else ""
+        usage += f" --dtype {target.dtype_name}" if target.dtype != "float32" else ""
         raise StageOrderError(
             f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
-            f"`chanas prescheduler --target cpu{threads} --run {run.root}` first"
+            f"`chanas prescheduler --target cpu{usage} --run {run.root}` first"
         )
     return run.lut(target.name)
 
@@ -309,6 +309,7 @@ def search(
     latency_s: float,
     target: str = "cpu",
     num_threads: int = 1,
+    dtype: str = "f32",
     config: SearchConfig | None = None,
     macs: int | None = None,
     params: int | None = None,
@@ -327,7 +328,7 @@ def search(
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search as cosearch
 
-    hardware = load_target(target, num_threads)
+    hardware = load_target(target, num_threads, dtype)
     supernet, lut = load_stages(run, hardware)
     space, classes = supernet.space, supernet.num_classes
     further = limits.further_constraints(space, classes, macs, params)

@@ -61,6 +61,7 @@ def search_with_table(
     latency_s: float,
     target: str = "cpu",
     num_threads: int = 1,
+    dtype: str = "f32",
     space: str | Path | None = None,
     num_classes: int | None = None,
     config: SearchConfig | None = None,
@@ -83,8 +84,10 @@ def search_with_table(
     from chanas.search.accuracy_table import load_accuracy_table
     from chanas.search.cosearch import search
 
-    hardware = load_target(target, num_threads)
-    opened = open_table(None, run, target=target, num_threads=num_threads, space=space, num_classes=num_classes)
+    hardware = load_target(target, num_threads, dtype)
+    opened = open_table(
+        None, run, target=target, num_threads=num_threads, dtype=dtype, space=space, num_classes=num_classes
+    )
     lut, loaded, classes = opened.lut, opened.required_space(), opened.num_classes
     lut.check(loaded, hardware)
     accuracies = load_accuracy_table(table, loaded)

@@ -18,6 +18,8 @@ from typing import Any, Literal
 from chanas.errors import TargetError, unknown_name
 
 KNOWN_TARGETS = ("cpu", "cuda")
+DTYPES = {"f32": "float32", "bf16": "bfloat16"}
+"""Types of weights and activations by the names that commands have for them."""
 _SCHEDULING_FLAGS = ("avx512f", "avx512_bf16", "avx512_vnni", "avx2", "fma", "avx", "sse4_2", "asimd")
 
 
@@ -25,7 +27,7 @@ _SCHEDULING_FLAGS = ("avx512f", "avx512_bf16", "avx512_vnni", "avx2", "fma", "av
 class HardwareTarget:
     """A device and how it is used.
 
-    name                  what files are called after: "cpu", or "cpu-2t" for two threads
+    name                  what files are called after: "cpu", "cpu-2t" for two threads, "cpu-2t-bf16"
     kind                  TVM's target kind
     num_threads           threads of one inference
     vector_lanes          float32 values in one vector register
@@ -34,6 +36,7 @@ class HardwareTarget:
     l3_bytes              last cache level, shared
     device                the device's own name
     fingerprint           hash of what was detected; two devices of different fingerprint don't share a LUT
+    dtype                 of weights and activations; sums are float32
     """
 
     name: str
@@ -46,6 +49,12 @@ class HardwareTarget:
     l3_bytes: int
     device: str
     fingerprint: str
+    dtype: str = "float32"
+
+    @property
+    def dtype_name(self) -> str:
+        """What commands call the dtype: f32 or bf16."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -83,6 +92,11 @@ def _read_cpuinfo() -> dict[str, str]:
     return {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in first.splitlines())}
 
 
+def _cpu_flags() -> set[str]:
+    info = _read_cpuinfo()
+    return set((info.get("flags") or info.get("Features") or "").split())
+
+
 def _cache_bytes(level: int, default: int) -> int:
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
@@ -96,8 +110,7 @@ def _cache_bytes(level: int, default: int) -> int:
 
 @functools.cache
 def _host_cpu(num_threads: int) -> HardwareTarget:
-    info = _read_cpuinfo()
-    flags = set((info.get("flags") or info.get("Features") or "").split())
+    info, flags = _read_cpuinfo(), _cpu_flags()
     lanes = 16 if "avx512f" in flags else 8 if "avx2" in flags else 4
     registers = 32 if lanes == 16 or "asimd" in flags else 16
     device = info.get("model name") or info.get("CPU part") or "unknown processor"
@@ -121,11 +134,12 @@ def _host_cpu(num_threads: int) -> HardwareTarget:
     )
 
 
-def load_target(name: str, num_threads: int = 1) -> HardwareTarget:
-    """The target called `name`, detected on this machine.
+def load_target(name: str, num_threads: int = 1, dtype: str = "f32") -> HardwareTarget:
+    """The target called `name`, detected on this machine, used in `dtype` (f32 or bf16).
 
     Raises:
-        TargetError: the name is unknown, more threads are asked for than there are cores, or the device is not there.
+        TargetError: the name or the dtype is unknown, more threads are asked for than there are cores, the processor
+            has no instructions for the dtype, or the device is not there.
     """
     if name == "cuda":
         found = "no NVIDIA GPU was found on this machine" if shutil.which("nvidia-smi") is None else "a GPU was found"
@@ -137,4 +151,11 @@ def load_target(name: str, num_threads: int = 1) -> HardwareTarget:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not 1 <= num_threads <= cores:
         raise TargetError(f"expected between 1 and {cores} threads on this machine, got {num_threads}")
-    return _host_cpu(num_threads)
+    if dtype not in DTYPES:
+        raise TargetError(unknown_name("dtype", dtype, DTYPES))
+    target = _host_cpu(num_threads)
+    if dtype == "f32":
+        return target
+    if "avx512_bf16" not in _cpu_flags():
+        raise TargetError(f"dtype bf16 needs a processor with AVX512_BF16, got {target.device}; use --dtype f32")
+    return dataclasses.replace(target, name=f"{target.name}-{dtype}", dtype=DTYPES[dtype])

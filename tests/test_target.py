@@ -89,6 +89,36 @@ def test_a_target_is_called_after_its_threads(monkeypatch: pytest.MonkeyPatch, n
     assert (target.name, target.num_threads) == (name, num_threads)
 
 
+@pytest.mark.parametrize(("num_threads", "name"), [(1, "cpu-bf16"), (2, "cpu-2t-bf16")])
+def test_a_target_is_called_after_its_dtype(
+    on_a_machine: Machine, monkeypatch: pytest.MonkeyPatch, num_threads: int, name: str
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    plain = on_a_machine(INFO["avx512"])
+    target = load_target("cpu", num_threads, "bf16")
+    assert (target.name, target.dtype, target.dtype_name) == (name, "bfloat16", "bf16")
+    assert target.fingerprint == plain.fingerprint
+    assert HardwareTarget.from_json(target.to_json()) == target
+
+
+def test_bfloat16_needs_its_instructions(on_a_machine: Machine) -> None:
+    on_a_machine(INFO["avx2"])
+    message = "^dtype bf16 needs a processor with AVX512_BF16, got Fast Processor; use --dtype f32$"
+    with pytest.raises(TargetError, match=message):
+        load_target("cpu", 1, "bf16")
+
+
+def test_an_unknown_dtype_lists_the_known_ones() -> None:
+    with pytest.raises(TargetError, match=r"^unknown dtype 'int4'; known: bf16, f32$"):
+        load_target("cpu", 1, "int4")
+
+
+def test_a_target_of_a_file_without_a_dtype_is_float32() -> None:
+    data = load_target("cpu").to_json()
+    del data["dtype"]
+    assert HardwareTarget.from_json(data) == load_target("cpu")
+
+
 # ---- detection ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("machine", "lanes", "registers"),

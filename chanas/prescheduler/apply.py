@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from chanas.prescheduler import bf16_schedules
 from chanas.prescheduler.space import Named, Point, schedule_space
 from chanas.prescheduler.winograd import transforms
 from chanas.prescheduler.workload import Workload
@@ -22,15 +23,21 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
         ScheduleError: the point is not in the workload's space.
     """
     named = schedule_space(workload, target).decode(point)
-    scheduler = {
+    in_pairs = {"pointwise": bf16_schedules.apply_pointwise, "depthwise": bf16_schedules.apply_depthwise}
+    plain = {
         "conv": _conv,
         "blockconv": _blockconv,
         "winograd": _winograd,
         "pointwise": _pointwise,
         "depthwise": _depthwise,
         "pool": _pool,
-    }[workload.op]
+    }
+    scheduler = in_pairs[workload.op] if workload.in_pairs else plain[workload.op]
     scheduler(sch, workload, named, prefix, target.num_threads > 1)
+    if workload.dtype == "bfloat16":
+        from chanas.prescheduler.bf16_intrinsics import import_instructions
+
+        import_instructions(sch, sch.get_loops(sch.get_sblock(f"{prefix}out"))[0])
 
 
 def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:

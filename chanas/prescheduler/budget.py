@@ -35,10 +35,11 @@ def occurrences(
     drawn_from = list(sub_spaces or space.sub_spaces)
     each = -(-num // len(drawn_from))
     column = {w: i for i, w in enumerate(workloads)}
+    dtype = workloads[0].dtype if workloads else "float32"
     rows = []
     for sub_space in drawn_from:
         for architecture in genome.decode(space, genome.sample(space, each, rng, sub_space)):
-            operators = [w for b in architecture.blocks(space, num_classes) for w in block_workloads(b)]
+            operators = [w for b in architecture.blocks(space, num_classes) for w in block_workloads(b, dtype)]
             found = [column[w] for w in operators if w in column]
             rows.append(np.bincount(found, minlength=len(column)))
     return np.array(rows, dtype=np.float64)

@@ -23,9 +23,9 @@ from chanas.prescheduler.workload import block_workloads
 from chanas.target import HardwareTarget
 
 
-def num_block_parameters(block: BlockConfig, lanes: int) -> int:
+def num_block_parameters(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
     """Numbers in a block's packed parameters (as `folding.pack_block` gives them)."""
-    shapes = [shape for workload in block_workloads(block) for shape in parameter_shapes(workload, lanes)]
+    shapes = [shape for workload in block_workloads(block, dtype) for shape in parameter_shapes(workload, lanes)]
     return sum(math.prod(shape) for shape in shapes)
 
 
@@ -54,11 +54,11 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
 
     from chanas.prescheduler.apply import apply_point, flatten_output
 
-    workloads, lanes = block_workloads(block), target.vector_lanes
+    workloads, lanes = block_workloads(block, target.dtype), target.vector_lanes
     if len(points) != len(workloads):
         raise ScheduleError(f"expected {len(workloads)} points for block {block.key}, got {len(points)}")
-    x = te.placeholder(input_shape(workloads[0], lanes), name="x")
-    packed = te.placeholder((num_block_parameters(block, lanes),), name="parameters")
+    x = te.placeholder(input_shape(workloads[0], lanes), workloads[0].input_storage, name="x")
+    packed = te.placeholder((num_block_parameters(block, lanes, target.dtype),), name="parameters")
     current, gate, before_pool, offset = x, None, None, 0
     for i, workload in enumerate(workloads):
         parameters = []
@@ -90,10 +90,10 @@ def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Poin
     from tvm import relax
 
     lanes = target.vector_lanes
-    first = block_workloads(blocks[0])[0]
+    first = block_workloads(blocks[0], target.dtype)[0]
     image = relax.Var("image", relax.TensorType(input_shape(first, lanes), "float32"))
     parameters = [
-        relax.Var(f"parameters{b}", relax.TensorType((num_block_parameters(block, lanes),), "float32"))
+        relax.Var(f"parameters{b}", relax.TensorType((num_block_parameters(block, lanes, target.dtype),), "float32"))
         for b, block in enumerate(blocks)
     ]
     builder = relax.BlockBuilder()
@@ -107,10 +107,9 @@ def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Poin
                     function = schedule_block(block, block_points, target).without_attr("global_symbol")
                     function = function.with_attr("tirx.is_scheduled", True)
                     functions[identity] = builder.add_func(function, f"block{len(functions)}")
-                shape = output_shape(block_workloads(block)[-1], lanes)
-                current = builder.emit(
-                    relax.call_tir(functions[identity], [current, packed], relax.TensorType(shape, "float32"))
-                )
+                last = block_workloads(block, target.dtype)[-1]
+                result = relax.TensorType(output_shape(last, lanes), last.output_storage)
+                current = builder.emit(relax.call_tir(functions[identity], [current, packed], result))
             out = builder.emit_output(current)
         builder.emit_func_output(out)
     return builder.get()

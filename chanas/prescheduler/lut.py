@@ -62,11 +62,11 @@ class Surroundings:
     num_blocks: int
 
 
-def surroundings(space: SearchSpace, num_classes: int, seed: int = 0) -> Surroundings:
-    """Mean bytes of weights and mean number of blocks of the space's networks."""
+def surroundings(space: SearchSpace, num_classes: int, seed: int = 0, dtype: str = "float32") -> Surroundings:
+    """Mean bytes of weights in `dtype` and mean number of blocks of the space's networks."""
     drawn = genome.sample(space, _NETWORKS_FOR_MEAN, np.random.default_rng(seed))
     networks = [a.blocks(space, num_classes) for a in genome.decode(space, drawn)]
-    return Surroundings(mean_network_weight_bytes(networks), round(np.mean([len(n) for n in networks])))
+    return Surroundings(mean_network_weight_bytes(networks, dtype), round(np.mean([len(n) for n in networks])))
 
 
 def preschedule(
@@ -93,10 +93,10 @@ def preschedule(
         MeasureError: blocks remain for which no combination of schedules works; the LUT holds all others.
     """
     blocks = space.all_blocks(num_classes, sub_spaces) if only is None else tuple(only)
-    workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
+    workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b, target.dtype)))
     store = RecordStore(run.records, target)
     before = store.count()
-    around = surroundings(space, num_classes)
+    around = surroundings(space, num_classes, dtype=target.dtype)
     try:
         with WorkerPool(target) as pool, tempfile.TemporaryDirectory(prefix="chanas-") as scratch:
             cold = around.weight_bytes, around.num_blocks
@@ -149,20 +149,24 @@ def _existing(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> 
     return lut
 
 
-def _schedules(block: BlockConfig, records: dict[Workload, list[TuningRecord]], rank: int) -> Schedules | None:
+def _schedules(
+    block: BlockConfig, target: HardwareTarget, records: dict[Workload, list[TuningRecord]], rank: int
+) -> Schedules | None:
     """The rank-th best point of every operator (the last one where there are fewer), or None when one has none."""
     chosen = []
-    for workload in block_workloads(block):
+    for workload in block_workloads(block, target.dtype):
         if not records[workload]:
             return None
         chosen.append((workload.key, records[workload][min(rank, len(records[workload]) - 1)].point))
     return tuple(chosen)
 
 
-def _known(store: RecordStore, block: BlockConfig, records: dict[Workload, list[TuningRecord]]) -> BlockRecord | None:
+def _known(
+    store: RecordStore, block: BlockConfig, target: HardwareTarget, records: dict[Workload, list[TuningRecord]]
+) -> BlockRecord | None:
     """The kept measurement at the best schedules, or at the next best ones where the better ones are known to fail."""
     for rank in range(_FALLBACKS + 1):
-        schedules = _schedules(block, records, rank)
+        schedules = _schedules(block, target, records, rank)
         known = None if schedules is None else store.load_block(block.key, schedules)
         if known is None or known.seconds is not None:
             return known
@@ -184,7 +188,7 @@ def _fill(
     canary: Canary,
 ) -> tuple[LatencyLUT, int]:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    header = LUTHeader(target, tvm_version(), space.name, space.digest, created=now, seed=seed)
+    header = LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype, created=now, seed=seed)
     existing = _existing(run, space, target)
     lut = LatencyLUT(header, {} if existing is None else existing.rows)
     trials = {w.key: len(store.load(w.key)) for w in records}
@@ -199,11 +203,11 @@ def _fill(
         lut.rows[block.key] = LUTRow(record.seconds, record.spread_s or 0.0, num_trials, record.schedules, measured_at)
 
     for block in blocks:
-        schedules = _schedules(block, records, 0)
+        schedules = _schedules(block, target, records, 0)
         if schedules is None:
             lut.rows.pop(block.key, None)
             continue
-        known = _known(store, block, records)
+        known = _known(store, block, target, records)
         if known is None:
             todo.append((block, schedules, 0))
         else:
@@ -216,7 +220,7 @@ def _fill(
             for (block, schedules, rank), outcome in time_blocks(todo, pool, target, scratch, around, canary):
                 record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)
                 store.add_block(block.key, record)
-                following = _schedules(block, records, rank + 1)
+                following = _schedules(block, target, records, rank + 1)
                 if outcome.seconds is None and rank < _FALLBACKS and following not in (None, schedules):
                     assert following is not None
                     todo.append((block, following, rank + 1))
@@ -254,7 +258,7 @@ def _block_candidate(
     block: BlockConfig, schedules: Schedules, rank: int, target: HardwareTarget, scratch: Path, around: Surroundings
 ) -> Candidate[BlockTask]:
     case = scratch / f"{block.key}.npz"
-    block_case(block, target.vector_lanes).save(case)
+    block_case(block, target.vector_lanes, target.dtype).save(case)
     library = scratch / f"{block.key}-{rank}.so"
     return Candidate(
         token=(block, schedules, rank),

@@ -201,7 +201,7 @@ def check_rows(
         tempfile.TemporaryDirectory(prefix="chanas-") as scratch,
         tqdm(total=len(todo), desc="timing blocks again", unit="block", disable=not progress) as bar,
     ):
-        around = surroundings(space, num_classes)
+        around = surroundings(space, num_classes, dtype=target.dtype)
         for (block, _, _), outcome in time_blocks(todo, pool, target, Path(scratch), around):
             found[block.key] = Remeasured(block.key, lut.block_s(block), outcome.seconds, outcome.error)
             bar.update()

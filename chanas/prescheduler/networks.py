@@ -15,7 +15,7 @@ from chanas.folding import Array, pack_block, pack_channels
 from chanas.latency import LatencyLUT
 from chanas.prescheduler.measure import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import WorkerPool
-from chanas.prescheduler.reference import ReferenceCase
+from chanas.prescheduler.reference import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
 from chanas.prescheduler.space import Point
 from chanas.target import HardwareTarget
 
@@ -48,12 +48,13 @@ def block_points(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> list[list[Po
     return [[point for _, point in lut.rows[block.key].schedules] for block in blocks]
 
 
-def network_case(job: NetworkJob, lanes: int) -> ReferenceCase:
+def network_case(job: NetworkJob, lanes: int, dtype: str = "float32") -> ReferenceCase:
     """The reference case of a whole network (image and packed parameters in call order, packed logits)."""
-    packed = [pack_block(block, tensors, lanes) for block, tensors in zip(job.blocks, job.parameters, strict=True)]
+    packed = [pack_block(b, tensors, lanes, dtype) for b, tensors in zip(job.blocks, job.parameters, strict=True)]
+    tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_NETWORK_TOLERANCE
     image = job.image.reshape(job.image.shape[0], -1)
     weights = tuple(range(1, 1 + len(packed)))
-    return ReferenceCase((image, *packed), weights, pack_channels(job.logits[:, None], lanes))
+    return ReferenceCase((image, *packed), weights, pack_channels(job.logits[:, None], lanes), tolerance)
 
 
 def compile_networks(
@@ -83,7 +84,7 @@ def compile_networks(
 
 def _candidate(index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTarget, scratch: Path) -> Candidate[int]:
     case = scratch / f"{index}.npz"
-    network_case(job, target.vector_lanes).save(case)
+    network_case(job, target.vector_lanes, target.dtype).save(case)
     return Candidate(
         token=index,
         build="build_network",

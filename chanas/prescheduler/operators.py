@@ -3,6 +3,7 @@
 Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
     activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
     convolution weights [B_out, C·k·k, l] (winograd: [B_out, t·C·k·s, l]), biases [B, l], gates [B, 1, l]
+Activations and gates of bfloat16 operators are uint16 bits (`bf16_operators`).
 Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
 Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
 reads either, and `flatten_output` gives a block's last operator the flat shape.
@@ -21,6 +22,8 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.folding import num_blocks
+from chanas.prescheduler import bf16_operators
+from chanas.prescheduler.bf16_intrinsics import round_bits, widen
 from chanas.prescheduler.winograd import transforms
 from chanas.prescheduler.workload import Epilogue, Workload, tiled_columns
 
@@ -52,6 +55,8 @@ def parameter_shapes(workload: Workload, lanes: int) -> tuple[tuple[int, ...], .
         return ()
     blocks, k2 = num_blocks(workload.out_channels, lanes), workload.kernel_size**2
     depth = k2 if workload.op == "depthwise" else k2 * workload.in_channels
+    if workload.in_pairs:
+        depth = -(-depth // 2) if workload.op == "pointwise" else workload.kernel_size * -(-workload.kernel_size // 2)
     if workload.op == "winograd":
         products = transforms(workload.kernel_size, workload.stride).products
         depth = products * workload.in_channels * workload.kernel_size * workload.stride
@@ -86,6 +91,8 @@ def compute(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     """The output tensor of an operator on given input, parameters and extras (shapes as in the functions above)."""
+    if workload.in_pairs:
+        return _in_pairs(workload, lanes, prefix, x, parameters, extras)
     builder = {
         "conv": _conv,
         "blockconv": _blockconv,
@@ -97,11 +104,27 @@ def compute(
     return builder(workload, lanes, prefix, x, parameters, extras)
 
 
+def _in_pairs(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    finish = functools.partial(_epilogue, workload.epilogue)
+    if workload.op == "depthwise":
+        return bf16_operators.depthwise(workload, lanes, prefix, x, parameters, finish)
+    return bf16_operators.pointwise(workload, lanes, prefix, x, parameters, extras, pixel, finish)
+
+
+def _stored(workload: Workload, value: Any) -> Any:
+    """A float32 as the operator's output holds it."""
+    return round_bits(value) if workload.output_storage == "uint16" else value
+
+
 def _window_output(workload: Workload, lanes: int, prefix: str, acc: Any, bias: Any) -> Any:
     size = workload.output_size
     shape = (num_blocks(workload.out_channels, lanes), size, size, lanes)
     return te.compute(
-        shape, lambda b, h, w, v: _epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v]), name=f"{prefix}out"
+        shape,
+        lambda b, h, w, v: _stored(workload, _epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v])),
+        name=f"{prefix}out",
     )
 
 
@@ -276,21 +299,29 @@ def _winograd(
     return te.compute((shape[1], out, out, lanes), value, name=f"{prefix}out")
 
 
+def _as_is(value: Any) -> Any:
+    return value
+
+
 def _pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     pixels, shape = workload.input_size**2, output_shape(workload, lanes)
     m = te.reduce_axis((0, pixels), name="m")
-    acc = te.compute(shape, lambda b, o, v: te.sum(pixel(x, b, o + m, v), axis=m), name=f"{prefix}acc")
+    loaded = widen if workload.input_storage == "uint16" else _as_is
+    acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")
     share = tirx.const(1.0 / pixels, "float32")
-    return te.compute(shape, lambda b, o, v: acc[b, o, v] * share, name=f"{prefix}out")
+    return te.compute(shape, lambda b, o, v: _stored(workload, acc[b, o, v] * share), name=f"{prefix}out")
 
 
 def operator_graph(workload: Workload, lanes: int) -> OperatorGraph:
     """A function of one operator alone. Arguments: input, weights, bias, gate, residual (those there are), output."""
-    x = te.placeholder(input_shape(workload, lanes), name="x")
+    x = te.placeholder(input_shape(workload, lanes), workload.input_storage, name="x")
     parameters = [
         te.placeholder(s, name=n) for s, n in zip(parameter_shapes(workload, lanes), ("weights", "bias"), strict=False)
     ]
     names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
-    extras = [te.placeholder(s, name=n) for s, n in zip(extra_shapes(workload, lanes), names, strict=True)]
+    extras = [
+        te.placeholder(s, workload.input_storage, name=n)
+        for s, n in zip(extra_shapes(workload, lanes), names, strict=True)
+    ]
     output = compute(workload, lanes, "op0_", x, parameters, extras)
     return OperatorGraph((x, *parameters, *extras, output), output)

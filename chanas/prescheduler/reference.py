@@ -7,16 +7,30 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chanas.arch import BlockConfig
-from chanas.folding import pack_block, pack_channels, pack_convolution
+from chanas.bfloat16 import Bits, rounded, to_bits
+from chanas.folding import pack_block, pack_channels, pack_operator
 from chanas.prescheduler.winograd import pack_winograd
 from chanas.prescheduler.workload import Workload, block_workloads
 
 Array = npt.NDArray[np.float32]
+Stored = Array | Bits
+
+FLOAT32_TOLERANCE = 1e-4
+"""Sums of up to ~1000 terms in another order than PyTorch's."""
+BFLOAT16_OPERATOR_TOLERANCE = 5e-3
+"""Inputs and weights are rounded in the reference too; a sum that lies a little to the other side of the middle of two
+bfloat16 numbers comes out one step away, which is at most 2⁻⁷ of a number and 2⁻⁸ ≈ 4e-3 of the largest half."""
+BFLOAT16_BLOCK_TOLERANCE = 2e-2
+"""Against PyTorch in float32: every weight and each operator's output is rounded by up to 2⁻⁹, three to six times;
+5e-3 is usual."""
+BFLOAT16_NETWORK_TOLERANCE = 5e-2
+"""Against PyTorch in float32, over some twenty blocks in a row; under 1e-2 is usual."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +38,14 @@ class ReferenceCase:
     """One call of a compiled function: arguments in call order without the output, and the output that it must give.
 
     `weights` tells which arguments are weights: those are cold in a network and are rotated among copies when timed.
+    A result is right when it is within `tolerance` of the largest expected magnitude. What is stored as bfloat16 is
+    uint16 bits, `expected` too where the function's output is.
     """
 
-    arguments: tuple[Array, ...]
+    arguments: tuple[Stored, ...]
     weights: tuple[int, ...]
-    expected: Array
+    expected: Stored
+    tolerance: float = FLOAT32_TOLERANCE
 
     @property
     def weight_bytes(self) -> int:
@@ -36,8 +53,9 @@ class ReferenceCase:
 
     def save(self, path: Path) -> None:
         """An uncompressed .npz that `chanas.prescheduler.worker` reads."""
-        named = {f"argument{i}": a for i, a in enumerate(self.arguments)}
-        np.savez(path, expected=self.expected, weights=np.array(self.weights, dtype=np.int64), **named)  # type: ignore[arg-type]
+        named: dict[str, npt.NDArray[Any]] = {f"argument{i}": a for i, a in enumerate(self.arguments)}
+        named |= {"expected": self.expected, "tolerance": np.array(self.tolerance)}
+        np.savez(path, weights=np.array(self.weights, dtype=np.int64), **named)  # type: ignore[arg-type]
 
 
 def case_seed(key: str) -> int:
@@ -52,8 +70,18 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
 
     rng = np.random.default_rng(case_seed(workload.key))
     size, inp, out, kernel = workload.input_size, workload.in_channels, workload.out_channels, workload.kernel_size
-    x = rng.standard_normal((inp, size, size), dtype=np.float32)
-    arguments: list[Array] = [x.reshape(inp, -1) if workload.op == "conv" else pack_channels(x.reshape(inp, -1), lanes)]
+    in_bits = workload.input_storage == "uint16"
+
+    def drawn(shape: tuple[int, ...], *, uniform: bool = False) -> Array:
+        values: Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)
+        return rounded(values) if in_bits else values
+
+    def stored(values: Array) -> Stored:
+        packed = pack_channels(values.reshape(values.shape[0], -1), lanes)
+        return to_bits(packed) if in_bits else packed
+
+    x = drawn((inp, size, size))
+    arguments: list[Stored] = [x.reshape(inp, -1) if workload.op == "conv" else stored(x)]
     value = torch.from_numpy(x)[None]
     weights: tuple[int, ...] = ()
     if workload.op == "pool":
@@ -62,16 +90,18 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
         groups = inp if workload.op == "depthwise" else 1
         shape = (out, inp // groups, kernel, kernel)
         weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))
+        weight = rounded(weight) if workload.in_pairs else weight
         bias = rng.standard_normal(out, dtype=np.float32)
         if workload.op == "winograd":
             arguments += pack_winograd(weight, bias, workload.stride, lanes)
         else:
-            arguments += pack_convolution(weight, bias, lanes)
+            arguments += pack_operator(workload.op, weight, bias, lanes, workload.dtype)
         weights = (1, 2)
         if workload.scaled:
-            gate = rng.random(inp, dtype=np.float32)
-            arguments.append(pack_channels(gate[:, None], lanes))
+            gate = drawn((inp,), uniform=True)
+            arguments.append(stored(gate))
             value = value * torch.from_numpy(gate)[None, :, None, None]
+            value = torch.from_numpy(rounded(value.numpy())) if in_bits else value
         value = functional.conv2d(
             value, torch.from_numpy(weight), torch.from_numpy(bias), workload.stride, kernel // 2, groups=groups
         )
@@ -79,10 +109,16 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
         if workload.epilogue != "none":
             value = epilogues[workload.epilogue](value)
         if workload.residual:
-            residual = rng.standard_normal(tuple(value.shape[1:]), dtype=np.float32)
-            arguments.append(pack_channels(residual.reshape(out, -1), lanes))
+            residual = drawn(tuple(value.shape[1:]))
+            arguments.append(stored(residual))
             value = value + torch.from_numpy(residual)[None]
-    return ReferenceCase(tuple(arguments), weights, _packed_output(value.numpy()[0], lanes, workload.epilogue))
+    expected = _packed_output(value.numpy()[0], lanes, workload.epilogue)
+    tolerance = FLOAT32_TOLERANCE if workload.dtype == "float32" else BFLOAT16_OPERATOR_TOLERANCE
+    return ReferenceCase(tuple(arguments), weights, _as_stored(expected, workload), tolerance)
+
+
+def _as_stored(expected: Array, workload: Workload) -> Stored:
+    return to_bits(expected) if workload.output_storage == "uint16" else expected
 
 
 def _packed_output(value: Array, lanes: int, epilogue: str) -> Array:
@@ -92,30 +128,38 @@ def _packed_output(value: Array, lanes: int, epilogue: str) -> Array:
     return packed
 
 
-def block_case(block: BlockConfig, lanes: int) -> ReferenceCase:
-    """Random input and weights of a whole block, and PyTorch's answer (batch normalisation folded in ours)."""
+def block_case(block: BlockConfig, lanes: int, dtype: str = "float32") -> ReferenceCase:
+    """Random input and weights of a whole block, and PyTorch's answer (batch normalisation folded in ours).
+
+    PyTorch computes in float32 whatever the dtype, from an input that is rounded where ours is.
+    """
     import torch
 
     from chanas.network import block_module, randomise_statistics
 
-    seed = case_seed(block.key)
+    seed, operators = case_seed(block.key), block_workloads(block, dtype)
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(seed)
         module = block_module(block).eval()
         randomise_statistics(module, seed)
         size = block.input_size
         x = torch.randn(1, block.in_channels, size, size)
+        if operators[0].input_storage == "uint16":
+            x = torch.from_numpy(rounded(x.numpy()))
         out = module(x.flatten(1) if block.kind == "classifier" else x)[0]
         tensors = {name: value.numpy() for name, value in module.state_dict().items()}
     flat = x.numpy().reshape(block.in_channels, -1)
     expected = pack_channels(np.ascontiguousarray(out.numpy()).reshape(block.out_channels, -1), lanes)
-    first: Array = flat if block.kind == "stem" else pack_channels(flat, lanes)
-    return ReferenceCase((first, pack_block(block, tensors, lanes)), (1,), expected)
+    packed = flat if block.kind == "stem" else pack_channels(flat, lanes)
+    first: Stored = to_bits(packed) if operators[0].input_storage == "uint16" else packed
+    tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_BLOCK_TOLERANCE
+    parameters = pack_block(block, tensors, lanes, dtype)
+    return ReferenceCase((first, parameters), (1,), _as_stored(expected, operators[-1]), tolerance)
 
 
-def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]]) -> int:
+def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]], dtype: str = "float32") -> int:
     """Mean bytes of weights of whole networks: how much else passes through the caches before a block runs again."""
-    totals = [sum(w.weight_bytes for block in network for w in block_workloads(block)) for network in networks]
+    totals = [sum(w.weight_bytes for block in network for w in block_workloads(block, dtype)) for network in networks]
     return int(np.mean(totals))
 
 

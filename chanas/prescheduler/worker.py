@@ -26,11 +26,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from chanas.bfloat16 import from_bits
 from chanas.lean_tvm import hide_torch
 
-# A result is right when it is within this share of the largest expected magnitude (float32, sums of up to ~1000 terms
-# in another order than PyTorch's).
-RELATIVE_TOLERANCE = 1e-4
 # Copies of small weights beyond this change nothing: what they don't fill stays warm in a network too.
 _MAX_WEIGHT_COPIES = 256
 # As many operators are tuned side by side (`jobs`), one more, and the canary.
@@ -107,6 +105,12 @@ def _tensor(array: Any) -> Any:
     return tvm.runtime.tensor(array)
 
 
+def _as_float32(array: Any) -> Any:
+    import numpy as np
+
+    return from_bits(array) if array.dtype == np.uint16 else array
+
+
 class _Case:
     """A reference case in device memory, with enough copies of the weights that each call finds its own cold."""
 
@@ -114,13 +118,17 @@ class _Case:
         import numpy as np
 
         with np.load(path, allow_pickle=False) as data:
-            self.expected = data["expected"]
+            expected = data["expected"]
+            self.tolerance = float(data["tolerance"])
             count = sum(name.startswith("argument") for name in data.files)
             arrays = [data[f"argument{i}"] for i in range(count)]
             weights = {int(i) for i in data["weights"]}
         own = sum(arrays[i].nbytes for i in weights)
         copies = min(_MAX_WEIGHT_COPIES, max(1, -(-cold_bytes // own))) if own else 1
-        self.output = _tensor(np.zeros_like(self.expected))
+        # An output that nobody wrote to is NaN, as bits of a bfloat16 too.
+        self.unwritten = np.full_like(expected, 0x7FC0 if expected.dtype == np.uint16 else np.nan)
+        self.output = _tensor(self.unwritten)
+        self.expected = _as_float32(expected)
         fixed = [None if i in weights else _tensor(a) for i, a in enumerate(arrays)]
         self.argument_sets = [
             [_tensor(a) if f is None else f for a, f in zip(arrays, fixed, strict=True)] for _ in range(copies)
@@ -130,7 +138,7 @@ class _Case:
         """Largest error relative to the largest expected magnitude; NaN and infinity count as infinite."""
         import numpy as np
 
-        got = output.numpy().reshape(self.expected.shape)
+        got = _as_float32(output.numpy()).reshape(self.expected.shape)
         error = float(np.abs(got - self.expected).max())
         return error / max(1.0, float(np.abs(self.expected).max())) if math.isfinite(error) else math.inf
 
@@ -251,22 +259,25 @@ def _load_functions(library: str, copies: int) -> list[Any]:
     return functions
 
 
-def _checked_calls(library: str, case: str, cold_bytes: int, code_copies: int) -> tuple[list[Call], float]:
-    """The calls of a compiled function in the order in which they take turns, and its error against the reference case.
+def _checked_calls(library: str, case: str, cold_bytes: int, code_copies: int) -> tuple[list[Call], float, bool]:
+    """The calls of a compiled function in the order in which they take turns, its error against the reference case, and
+    whether that is within the case's tolerance.
 
     Each call has weights of its own (copies of `cold_bytes` together) and code of its own (`code_copies`): in a network
     both come from a cache further away, because everything else ran since.
     """
-    import numpy as np
-
     functions = _load_functions(library, code_copies)
     reference = _case(case, cold_bytes)
-    reference.output.copyfrom(np.full_like(reference.expected, np.nan))
+    reference.output.copyfrom(reference.unwritten)
     functions[0](*reference.argument_sets[0], reference.output)
     error = reference.check(reference.output)
     sets = [(*arguments, reference.output) for arguments in reference.argument_sets]
     num_calls = max(len(sets), len(functions))
-    return [(functions[i % len(functions)], sets[i % len(sets)]) for i in range(num_calls)], error
+    return (
+        [(functions[i % len(functions)], sets[i % len(sets)]) for i in range(num_calls)],
+        error,
+        error <= reference.tolerance,
+    )
 
 
 def measure(
@@ -280,8 +291,8 @@ def measure(
     hopeless_s: float | None = None,
 ) -> dict[str, Any]:
     """Check a compiled function against its reference case, then time it as a network would run it."""
-    calls, error = _checked_calls(library, case, cold_bytes, code_copies)
-    if error > RELATIVE_TOLERANCE:
+    calls, error, is_right = _checked_calls(library, case, cold_bytes, code_copies)
+    if not is_right:
         return {"wrong": error}
     timed = _time(calls, max(code_copies, 2), repeats, min_repeat_s, max_spread, hopeless_s)
     return {**timed, "max_error": error}
@@ -298,12 +309,11 @@ def measure_in_turns(
 ) -> dict[str, Any]:
     """Check the functions 0.so … of the folder `library`, then time the right ones in turns against each other."""
     checked = [_checked_calls(f"{library}/{i}.so", case, cold_bytes, code_copies) for i in range(num)]
-    right = [calls for calls, error in checked if error <= RELATIVE_TOLERANCE]
+    right = [calls for calls, _, is_right in checked if is_right]
     timed = iter(_time_in_turns(right, max(code_copies, 2), repeats, min_repeat_s))
     return {
         "members": [
-            {**next(timed), "max_error": error} if error <= RELATIVE_TOLERANCE else {"wrong": error}
-            for _, error in checked
+            {**next(timed), "max_error": error} if is_right else {"wrong": error} for _, error, is_right in checked
         ]
     }
 
@@ -320,7 +330,7 @@ def measure_network(
     reference = _Case(case, 0)
     arguments = reference.argument_sets[0]
     error = reference.check(function(*arguments))
-    if error > RELATIVE_TOLERANCE:
+    if error > reference.tolerance:
         return {"wrong": error}
     timed = _time([(function, arguments)], 3, repeats, min_repeat_s, max_spread, None)
     return {**timed, "max_error": error}

@@ -32,6 +32,9 @@ class Workload:
     pool       mean over all pixels
     scaled     the input is multiplied by a gate per channel first (squeeze-excite)
     residual   a tensor of the output's shape is added last
+    dtype      of weights and activations; sums and biases are float32, and so is the image that `conv` reads, with its
+               weights
+    wide       the output is float32 whatever the dtype (logits)
     """
 
     op: Operator
@@ -44,6 +47,7 @@ class Workload:
     scaled: bool = False
     residual: bool = False
     dtype: str = "float32"
+    wide: bool = False
 
     @property
     def output_size(self) -> int:
@@ -52,11 +56,26 @@ class Workload:
     @property
     def key(self) -> str:
         """Readable and unique: the key of records and schedules."""
-        flags = ("-scaled" if self.scaled else "") + ("-res" if self.residual else "")
+        flags = ("-scaled" if self.scaled else "") + ("-res" if self.residual else "") + ("-wide" if self.wide else "")
         return (
             f"{self.op}-{self.input_size}px-{self.in_channels}x{self.out_channels}-k{self.kernel_size}s{self.stride}"
             f"-{self.epilogue}{flags}-{self.dtype}"
         )
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether it computes two bfloat16 products at a time (`bf16_operators`), from weights in pairs."""
+        return self.dtype == "bfloat16" and self.op in ("pointwise", "depthwise")
+
+    @property
+    def input_storage(self) -> str:
+        """Type of the input activations in memory; bfloat16 is stored as uint16 bits."""
+        return "uint16" if self.dtype == "bfloat16" and self.op != "conv" else "float32"
+
+    @property
+    def output_storage(self) -> str:
+        """Type of the output activations in memory."""
+        return "uint16" if self.dtype == "bfloat16" and not self.wide else "float32"
 
     @property
     def num_flops(self) -> int:
@@ -79,7 +98,7 @@ class Workload:
         if self.op == "winograd":
             per_output = transforms(self.kernel_size, self.stride).products * self.in_channels * self.kernel_size
             per_output *= self.stride
-        return 4 * self.out_channels * (per_output + 1)
+        return self.out_channels * ((2 if self.in_pairs else 4) * per_output + 4)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -100,11 +119,19 @@ def tiled_columns(workload: Workload) -> int:
     return columns
 
 
-def block_workloads(block: BlockConfig) -> tuple[Workload, ...]:
-    """The operators of a block in order of execution.
+def block_workloads(block: BlockConfig, dtype: str = "float32") -> tuple[Workload, ...]:
+    """The operators of a block in order of execution, in `dtype`; logits are float32 in any.
 
     mbconv: expand (unless the expand ratio is 1), depthwise, [pool, reduce, gate], project.
     """
+    operators = _block_operators(block)
+    if dtype == "float32":
+        return operators
+    last = len(operators) - 1 if block.kind == "classifier" else -1
+    return tuple(dataclasses.replace(w, dtype=dtype, wide=i == last) for i, w in enumerate(operators))
+
+
+def _block_operators(block: BlockConfig) -> tuple[Workload, ...]:
     size, out_size, act = block.input_size, block.output_size, block.activation
     if block.kind == "stem":
         return (Workload("conv", size, block.in_channels, block.out_channels, block.kernel_size, block.stride, act),)

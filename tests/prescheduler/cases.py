@@ -92,7 +92,7 @@ workloads = st.builds(random_workload, st.sampled_from(OPERATORS), generators)
 
 def random_points(block: BlockConfig, target: HardwareTarget, rng: np.random.Generator) -> list[Point]:
     """A random point for each operator of a block."""
-    return [schedule_space(w, target).sample(1, rng)[0] for w in block_workloads(block)]
+    return [schedule_space(w, target).sample(1, rng)[0] for w in block_workloads(block, target.dtype)]
 
 
 def covering_points(space: ScheduleSpace, rng: np.random.Generator) -> list[Point]:
@@ -138,7 +138,7 @@ class Workbench:
             case = case or operator_case(what, target.vector_lanes)
             kind, arguments = "operator", {"workload": what.to_json(), "point": points}
         else:
-            case = case or block_case(what, target.vector_lanes)
+            case = case or block_case(what, target.vector_lanes, target.dtype)
             kind, arguments = "block", {"block": what.to_json(), "points": points}
         library = self.path(".so")
         quick = {"repeats": 1, "min_repeat_s": 1e-6}
@@ -245,9 +245,9 @@ def random_lut(space: SearchSpace, blocks: Iterable[BlockConfig], target: Hardwa
     rng = np.random.default_rng(seed)
     rows = {}
     for block in blocks:
-        keys = [w.key for w in block_workloads(block)]
+        keys = [w.key for w in block_workloads(block, target.dtype)]
         rows[block.key] = LUTRow(1e-5, 1e-7, 1, tuple(zip(keys, random_points(block, target, rng), strict=True)))
-    return LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest), rows)
+    return LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype), rows)
 
 
 def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0) -> NetworkJob:

@@ -355,3 +355,20 @@ def test_compiler_and_device_are_in_the_records(measured: tuple[Path, Preschedul
     store = RecordStore(RunDirectory(measured[0]).records, HOST)
     store.close()
     assert store.device == f"{HOST.fingerprint}/1t/tvm-{tvm_version()}"
+
+
+# ---- dtypes ---------------------------------------------------------------------------------------------------------
+def test_each_dtype_has_a_table_and_records_of_its_own(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
+    half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
+    plain = fill(run, sub_spaces=NARROW)
+    summary = preschedule(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
+    assert (plain.lut.header.dtype, summary.lut.header.dtype) == ("float32", "bfloat16")
+    assert summary.path == run.lut("cpu-bf16") != plain.path
+    assert summary.num_new_blocks == len(NARROW_BLOCKS)
+    keys = {key for row in summary.lut.rows.values() for key, _ in row.schedules}
+    assert keys
+    assert all(key.endswith("-bfloat16") for key in keys)
+    summary.lut.check(NANO, half)
+    with pytest.raises(LUTError, match="another target: expected cpu, got cpu-bf16"):
+        summary.lut.check(NANO, HOST)
+    assert fill(run, sub_spaces=NARROW).num_new_trials == 0

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from chanas.prescheduler.pool import Answer, WorkerPool
-from chanas.prescheduler.reference import ReferenceCase, operator_case
+from chanas.prescheduler.reference import FLOAT32_TOLERANCE, ReferenceCase, operator_case
 from chanas.prescheduler.space import schedule_space
-from chanas.prescheduler.worker import RELATIVE_TOLERANCE, _interquartile_range, _time_in_turns
+from chanas.prescheduler.worker import _interquartile_range, _time_in_turns
 from chanas.prescheduler.workload import Workload
 
 from .cases import HOST, Workbench
@@ -52,7 +52,7 @@ def test_a_right_result_has_a_time(workbench: Workbench, library: Path, case: Re
     assert set(answer.result) == {"seconds", "spread_s", "repeats", "max_error"}
     assert answer.result["seconds"] > 0.0
     assert answer.result["spread_s"] >= 0.0
-    assert answer.result["max_error"] < RELATIVE_TOLERANCE
+    assert answer.result["max_error"] < FLOAT32_TOLERANCE
 
 
 @pytest.mark.parametrize("index", [0, 17, -1])
@@ -123,7 +123,7 @@ def test_copies_of_weights_and_code_are_removed_and_change_no_result(
 ) -> None:
     before = set(library.parent.glob("*.so"))
     result = measure(workbench, library, case, **arguments).result
-    assert result["max_error"] < RELATIVE_TOLERANCE
+    assert result["max_error"] < FLOAT32_TOLERANCE
     assert set(library.parent.glob("*.so")) == before
 
 
