@@ -49,6 +49,10 @@ class MeasureError(ChanasError):
     """The device could not measure; retrying the same thing will not help."""
 
 
+class RunBusyError(ChanasError):
+    """Another process is at work in the same run directory."""
+
+
 class InfeasibleError(ChanasError):
     """A budget that no architecture can meet; the message names the smallest reachable value."""
 

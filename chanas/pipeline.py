@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from chanas.emit import proof_record, tested, winner_document
 from chanas.errors import ChanasError, ConfigError, StageOrderError, unknown_name
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory, file_digest, read_json
+from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget, load_target
 
 if TYPE_CHECKING:
@@ -332,8 +332,8 @@ def search(
     supernet, lut = load_stages(run, hardware)
     space, classes = supernet.space, supernet.num_classes
     further = limits.further_constraints(space, classes, macs, params)
-    with tempfile.TemporaryDirectory(prefix="chanas-") as scratch:
-        prover = Prover(supernet, lut, hardware, Path(scratch), progress)
+    with scratch_folder() as scratch:
+        prover = Prover(supernet, lut, hardware, scratch, progress)
         outcome = cosearch(
             space,
             lut,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from chanas.emit import proof_record, winner_document
 from chanas.latency import LatencyLUT
 from chanas.lut_pipeline import open_table
 from chanas.run import RunDirectory, file_digest
+from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget, load_target
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def search_with_table(
     lut.check(loaded, hardware)
     accuracies = load_accuracy_table(table, loaded)
     further = limits.further_constraints(loaded, classes, macs, params)
-    with tempfile.TemporaryDirectory(prefix="chanas-") as scratch:
-        prover = RandomWeightsProver(loaded, classes, accuracies, lut, hardware, Path(scratch), progress)
+    with scratch_folder() as scratch:
+        prover = RandomWeightsProver(loaded, classes, accuracies, lut, hardware, scratch, progress)
         outcome = search(
             loaded,
             lut,

@@ -6,9 +6,7 @@ is fitted with non-negative terms, and the error is that of networks left out of
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +17,7 @@ from chanas.genome import FloatArray
 from chanas.latency import Calibration, LatencyLUT
 from chanas.prescheduler.networks import NetworkJob, compile_networks
 from chanas.prescheduler.reference import random_network
+from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 
 MIN_NETWORKS = 6
@@ -50,12 +49,12 @@ def measure_networks(
     progress: bool = True,
 ) -> FloatArray:
     """float64[N] seconds of whole networks with random weights (NaN where one could not be measured)."""
-    with tempfile.TemporaryDirectory(prefix="chanas-") as scratch:
+    with scratch_folder() as scratch:
         jobs = []
         for i, architecture in enumerate(architectures):
             blocks = architecture.blocks(space, num_classes)
             parameters, image, logits = random_network(blocks, seed=i)
-            jobs.append(NetworkJob(blocks, parameters, image, logits, Path(scratch) / f"network{i}.so"))
+            jobs.append(NetworkJob(blocks, parameters, image, logits, scratch / f"network{i}.so"))
         outcomes = compile_networks(lut, target, jobs, progress)
     return np.array([np.nan if o.seconds is None else o.seconds for o in outcomes])
 

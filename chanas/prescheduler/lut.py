@@ -4,7 +4,6 @@ as cold as they are inside a network (paper, sections 3.5 and 3.6)."""
 from __future__ import annotations
 
 import datetime
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from chanas.prescheduler.budget import occurrences
 from chanas.prescheduler.calibrate import calibrate
 from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.jobs import TuningJobs
+from chanas.prescheduler.locks import run_lock
 from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord
@@ -28,6 +28,7 @@ from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.workload import Workload, block_workloads
 from chanas.run import RunDirectory
+from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget, tvm_version
 
 _NETWORKS_FOR_MEAN = 64
@@ -90,53 +91,64 @@ def preschedule(
     has changed since it last was.
 
     Raises:
+        RunBusyError: another prescheduler is at work in the run directory.
         MeasureError: blocks remain for which no combination of schedules works; the LUT holds all others.
     """
     blocks = space.all_blocks(num_classes, sub_spaces) if only is None else tuple(only)
     workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b, target.dtype)))
-    store = RecordStore(run.records, target)
-    before = store.count()
-    around = surroundings(space, num_classes, dtype=target.dtype)
-    try:
-        with WorkerPool(target) as pool, tempfile.TemporaryDirectory(prefix="chanas-") as scratch:
-            cold = around.weight_bytes, around.num_blocks
-            canary = Canary(target, Path(scratch), store.add_canary, *cold)
-            jobs = TuningJobs(pool, target, store, config, Path(scratch), model, seed, *cold, canary)
-            counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
-            records = jobs.run(workloads, progress, counts)
-            lut, num_new = _fill(
-                run, space, target, blocks, records, store, pool, Path(scratch), around, seed, progress, canary
+    with run_lock(run.root):
+        _remove_leftovers(run.luts)
+        store = RecordStore(run.records, target)
+        before = store.count()
+        around = surroundings(space, num_classes, dtype=target.dtype)
+        try:
+            with WorkerPool(target) as pool, scratch_folder() as scratch:
+                cold = around.weight_bytes, around.num_blocks
+                canary = Canary(target, scratch, store.add_canary, *cold)
+                jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary)
+                counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
+                records = jobs.run(workloads, progress, counts)
+                lut, num_new = _fill(
+                    run, space, target, blocks, records, store, pool, scratch, around, seed, progress, canary
+                )
+            after = store.count()
+            failure = store.most_frequent_error()
+        finally:
+            store.close()
+        holes = lut.missing(blocks)
+        if holes:
+            raise MeasureError(
+                f"{len(holes)} of {len(blocks)} blocks could not be measured (the first: {holes[0].key}); the LUT "
+                f"holds the others; what failed most often: {failure}; run the command again to retry, with more "
+                "trials where no schedule of an operator worked"
             )
-        after = store.count()
-    finally:
-        store.close()
-    holes = lut.missing(blocks)
-    if holes:
-        raise MeasureError(
-            f"{len(holes)} of {len(blocks)} blocks could not be measured (the first: {holes[0].key}); the LUT holds "
-            "the others; run the command again to retry, with more trials where no schedule of an operator worked"
-        )
-    if num_calibration and (lut.calibration is None or num_new):
-        lut.calibration = calibrate(
+        if num_calibration and (lut.calibration is None or num_new):
+            lut.calibration = calibrate(
+                lut,
+                space,
+                target,
+                num_classes,
+                num_networks=num_calibration,
+                sub_spaces=sub_spaces,
+                seed=seed,
+                progress=progress,
+            )
+            lut.save(run.lut(target.name))
+        return PrescheduleSummary(
             lut,
-            space,
-            target,
-            num_classes,
-            num_networks=num_calibration,
-            sub_spaces=sub_spaces,
-            seed=seed,
-            progress=progress,
+            run.lut(target.name),
+            len(workloads),
+            sum(after) - sum(before),
+            after[1] - before[1],
+            num_new,
+            canary.describe(),
         )
-        lut.save(run.lut(target.name))
-    return PrescheduleSummary(
-        lut,
-        run.lut(target.name),
-        len(workloads),
-        sum(after) - sum(before),
-        after[1] - before[1],
-        num_new,
-        canary.describe(),
-    )
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What a process that was killed while it wrote a table left beside it."""
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
 
 
 def _existing(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> LatencyLUT | None:

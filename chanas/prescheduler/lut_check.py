@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from chanas.latency import LatencyLUT
 from chanas.prescheduler.calibrate import draw_architectures, measure_networks, terms
 from chanas.prescheduler.lut import BlockTask, surroundings, time_blocks
 from chanas.prescheduler.pool import WorkerPool
+from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 from chanas.units import format_latency
 
@@ -198,11 +197,11 @@ def check_rows(
     found: dict[str, Remeasured] = {}
     with (
         WorkerPool(target) as pool,
-        tempfile.TemporaryDirectory(prefix="chanas-") as scratch,
+        scratch_folder() as scratch,
         tqdm(total=len(todo), desc="timing blocks again", unit="block", disable=not progress) as bar,
     ):
         around = surroundings(space, num_classes, dtype=target.dtype)
-        for (block, _, _), outcome in time_blocks(todo, pool, target, Path(scratch), around):
+        for (block, _, _), outcome in time_blocks(todo, pool, target, scratch, around):
             found[block.key] = Remeasured(block.key, lut.block_s(block), outcome.seconds, outcome.error)
             bar.update()
     return tuple(found[key] for key in order)

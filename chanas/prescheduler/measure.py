@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.pool import Answer, WorkerPool
+from chanas.scratch import raise_if_full
 
 Token = TypeVar("Token")
 Identity = tuple[str, str]
@@ -149,7 +150,11 @@ class CandidatePipeline(Generic[Token]):
             self._built.clear()
 
     def finished(self) -> Iterator[tuple[Candidate[Token], Outcome]]:
-        """Wait until at least one candidate is through, and yield those that are; nothing when none is in flight."""
+        """Wait until at least one candidate is through, and yield those that are; nothing when none is in flight.
+
+        Raises:
+            ChanasError: a candidate failed because the disk is full.
+        """
         while self.num_in_flight:
             self._advance()
             done, _ = wait([*self._building, *self._measuring, *self._reading], return_when=FIRST_COMPLETED)
@@ -168,6 +173,7 @@ class CandidatePipeline(Generic[Token]):
                         code = answer.result.get("code") if isinstance(answer.result, dict) else None
                         outcomes += self._take_built(_Built(candidate, answer.wall_s, code))
                     else:
+                        raise_if_full(candidate.library.parent, answer.error)
                         _remove(candidate.library)
                         outcomes.append((candidate, Outcome(None, None, answer.error, build_s=answer.wall_s)))
                 else:
@@ -197,6 +203,8 @@ class CandidatePipeline(Generic[Token]):
 
     def _hold(self, built: _Built[Token], answer: Answer) -> list[tuple[Candidate[Token], Outcome]]:
         """Keep what was timed until the canary is read: when it is due, and when there is nothing else to time."""
+        if answer.error is not None:
+            raise_if_full(built.candidate.library.parent, answer.error)
         self._held.append((built, answer))
         if self.canary is not None and not self._reading:
             idle = not self._measuring and not self._built

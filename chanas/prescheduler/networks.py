@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from chanas.prescheduler.measure import NETWORK_TIMEOUT_S, Candidate, CandidateP
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.reference import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
 from chanas.prescheduler.space import Point
+from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 
 
@@ -64,7 +64,7 @@ def compile_networks(
     outcomes: dict[int, Outcome] = {}
     with (
         WorkerPool(target) as pool,
-        tempfile.TemporaryDirectory(prefix="chanas-") as scratch,
+        scratch_folder() as scratch,
         tqdm(total=len(jobs), desc="compiling networks", unit="network", disable=not progress) as bar,
     ):
         line: CandidatePipeline[int] = CandidatePipeline(pool)
@@ -72,10 +72,10 @@ def compile_networks(
         while waiting or line.num_in_flight:
             while waiting and line.num_in_flight <= pool.num_builders:
                 index = waiting.pop(0)
-                line.submit(_candidate(index, jobs[index], lut, target, Path(scratch)))
+                line.submit(_candidate(index, jobs[index], lut, target, scratch))
             for candidate, outcome in line.finished():
                 outcomes[candidate.token] = outcome
-                (Path(scratch) / f"{candidate.token}.npz").unlink(missing_ok=True)
+                (scratch / f"{candidate.token}.npz").unlink(missing_ok=True)
                 bar.update()
                 if outcome.seconds is not None:
                     bar.set_postfix_str(f"{outcome.seconds * 1e3:.3f} ms")

@@ -22,9 +22,12 @@ from types import TracebackType
 from typing import Any
 
 from chanas.errors import MeasureError
+from chanas.prescheduler.locks import device_lock
+from chanas.prescheduler.worker import OUT_OF_MEMORY
 from chanas.target import HardwareTarget
 
 _START_TIMEOUT_S = 120.0
+_WORKER = ("-m", "chanas.prescheduler.worker")
 # A worker is replaced after this many calls: cheap insurance against anything that a thousand builds leave behind.
 _MAX_CALLS = 2000
 
@@ -57,7 +60,7 @@ class WorkerProcess:
             "OPENBLAS_NUM_THREADS": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "chanas.prescheduler.worker"],
+            [sys.executable, *_WORKER],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -107,6 +110,8 @@ class WorkerProcess:
             return Answer(None, f"crash: the worker ended with {_exit_reason(code)} in {name}", wall_s)
         line, _, self._pending = self._pending.partition(b"\n")
         data = json.loads(line)
+        if (data.get("error") or "").startswith(OUT_OF_MEMORY):
+            self.stop()  # what failed half-way in there is not known
         return Answer(data.get("result"), data.get("error"), time.monotonic() - start)
 
     def stop(self) -> None:
@@ -120,6 +125,10 @@ class WorkerProcess:
             if pipe is not None:
                 with contextlib.suppress(OSError):  # what a dead process has not read can't be flushed
                     pipe.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def close(self) -> None:
         """End the process for good."""
@@ -171,8 +180,15 @@ class WorkerPool:
                 self._idle.append(worker)
 
     def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        """Time on the device, one after the other."""
-        return self._timer_thread.submit(self._timer.call, name, arguments, timeout_s)
+        """Time on the device, one after the other, and not while another process does.
+
+        Waiting for that process is no part of the call's time.
+        """
+        return self._timer_thread.submit(self._measure, name, arguments, timeout_s)
+
+    def _measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+        with device_lock(lambda: self._timer.is_closed):
+            return self._timer.call(name, arguments, timeout_s)
 
     def warm_up(self) -> None:
         """Start all workers now, side by side."""

@@ -123,6 +123,18 @@ def _tuning_record(point: str, *figures: Any) -> TuningRecord:
     return replace(TuningRecord(_point(point), *figures[:-1]), same_as=same_as)
 
 
+def _remedy(error: Exception) -> str:
+    """What to do about an error that is not the file's own fault."""
+    text = str(error)
+    if "full" in text or "disk I/O" in text:
+        return "free some space and run the same command again"
+    if "locked" in text:
+        return "end the process that uses it and run the same command again"
+    if "readonly" in text or "open" in text or isinstance(error, OSError):
+        return "set its permissions and those of its folder, or use another --run"
+    return "run the same command again"
+
+
 class RecordStore:
     """Records of one device (fingerprint, threads and compiler version together) in a file that may hold several.
 
@@ -139,7 +151,7 @@ class RecordStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=60, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
-            raise CheckpointError(f"tuning records {path} cannot be opened: {error}") from error
+            raise CheckpointError(f"tuning records {path} cannot be opened: {error}; {_remedy(error)}") from error
         try:
             self._prepare()
         except BaseException:
@@ -157,8 +169,10 @@ class RecordStore:
             self._db.execute("PRAGMA journal_mode=WAL")
             if version < SCHEMA:
                 self._migrate()
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")  # a file that can't be written shows now, not after measuring
         except sqlite3.OperationalError as error:
-            raise CheckpointError(f"tuning records {self.path} cannot be used: {error}") from error
+            raise CheckpointError(f"tuning records {self.path} cannot be used: {error}; {_remedy(error)}") from error
         except sqlite3.DatabaseError as error:
             raise CheckpointError(f"{self.path} is not a database of tuning records ({error}); move it away") from error
 
@@ -191,8 +205,25 @@ class RecordStore:
                 )
         except sqlite3.OperationalError as error:
             raise CheckpointError(
-                f"tuning records {self.path} cannot be written: {error}; what was written before is whole"
+                f"tuning records {self.path} cannot be written: {error}; what was written before is whole; "
+                f"{_remedy(error)}"
             ) from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from error
+
+    def _rows(self, query: str, arguments: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, arguments).fetchall()
+        except sqlite3.OperationalError as error:
+            raise CheckpointError(f"tuning records {self.path} cannot be read: {error}; {_remedy(error)}") from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: sqlite3.DatabaseError) -> CheckpointError:
+        return CheckpointError(
+            f"tuning records {self.path} are damaged ({error}); save what can be read with `sqlite3 FILE .recover`, "
+            "or move the file away"
+        )
 
     def add(self, workload: str, records: Iterable[TuningRecord]) -> None:
         """Store a batch in one transaction; a point that is already there is replaced."""
@@ -231,7 +262,7 @@ class RecordStore:
 
     def load(self, workload: str) -> list[TuningRecord]:
         """The records of a workload on this device, oldest first, with the figures of the last measurement in turns."""
-        rows = self._db.execute(
+        rows = self._rows(
             """SELECT r.point, r.seconds, r.spread, r.error, a.seconds, a.spread, a.error, r.drift, r.code, r.same_as
             FROM records AS r LEFT JOIN remeasured AS a
             ON a.device = r.device AND a.workload = r.workload AND a.point = r.point AND a.created =
@@ -257,12 +288,12 @@ class RecordStore:
 
     def load_block(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> BlockRecord | None:
         """The measurement of a block of today's version at given schedules, if there is one."""
-        row = self._db.execute(
+        rows = self._rows(
             """SELECT seconds, spread, error, created, drift FROM blocks
             WHERE device=? AND version=? AND block=? AND schedules=?""",
             (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
-        ).fetchone()
-        return BlockRecord(schedules, *row) if row else None
+        )
+        return BlockRecord(schedules, *rows[0]) if rows else None
 
     def stop(self, workload: str, num_trials: int, expected: float, noise: float) -> None:
         """Note that after `num_trials` points no improvement above the noise was expected of a workload any more."""
@@ -277,10 +308,8 @@ class RecordStore:
 
     def stopped_after(self, workload: str) -> int | None:
         """After how many points a workload was given up last; None where it never was."""
-        row = self._db.execute(
-            "SELECT num_trials FROM stopped WHERE device=? AND workload=?", (self.device, workload)
-        ).fetchone()
-        return None if row is None else int(row[0])
+        rows = self._rows("SELECT num_trials FROM stopped WHERE device=? AND workload=?", (self.device, workload))
+        return int(rows[0][0]) if rows else None
 
     def add_canary(self, reading: Reading) -> None:
         """Store a reading of the canary."""
@@ -294,18 +323,26 @@ class RecordStore:
 
     def load_canary(self) -> list[Reading]:
         """All readings of the canary on this device, oldest first."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT seconds, spread, drift, created FROM canary WHERE device=? ORDER BY rowid", (self.device,)
         )
         return [Reading(*row) for row in rows]
 
     def count(self) -> tuple[int, int]:
         """Valid and failed records of this device."""
-        rows = self._db.execute(
-            "SELECT COUNT(seconds), COUNT(*) - COUNT(seconds) FROM records WHERE device=?", (self.device,)
-        )
-        valid, failed = rows.fetchone()
+        query = "SELECT COUNT(seconds), COUNT(*) - COUNT(seconds) FROM records WHERE device=?"
+        ((valid, failed),) = self._rows(query, (self.device,))
         return int(valid), int(failed)
+
+    def most_frequent_error(self) -> str | None:
+        """Why most of this device's records and blocks without seconds have none."""
+        rows = self._rows(
+            """SELECT error FROM (SELECT error FROM records WHERE device=? UNION ALL
+            SELECT error FROM blocks WHERE device=?) WHERE error IS NOT NULL
+            GROUP BY error ORDER BY COUNT(*) DESC, error LIMIT 1""",
+            (self.device, self.device),
+        )
+        return str(rows[0][0]) if rows else None
 
     def close(self) -> None:
         self._db.close()

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import gc
 import hashlib
 import itertools
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +34,8 @@ _MAX_WEIGHT_COPIES = 256
 _KEEP_CASES = 5
 _CALLS_FOR_ESTIMATE = 3
 _EXIT_CANNOT_LOAD = 3
+OUT_OF_MEMORY = "out of memory"
+"""How the error of a call that hit the limit of its worker begins."""
 
 
 def _die_with_parent() -> None:
@@ -42,12 +43,19 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux
 
 
-@contextlib.contextmanager
-def device_lock() -> Iterator[None]:
-    """Held while something is timed, so that two runs on one machine don't disturb each other's figures."""
-    with open(Path(tempfile.gettempdir()) / f"chanas-device-{os.getuid()}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def memory_limit() -> int:
+    """Bytes that a worker may allocate: 4 GiB, and on a small machine no more than half of its memory.
+
+    Building and timing whole networks of 224 pixels takes well under 1 GiB; what needs more is a bad candidate.
+    """
+    return min(4 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+
+
+def _limit_memory() -> None:
+    """An allocation beyond the limit fails in this process, instead of the system ending some other one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = memory_limit() if hard == resource.RLIM_INFINITY else min(memory_limit(), hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def build_operator(
@@ -167,12 +175,11 @@ def _seconds_per_call(turns: Iterator[Call], num_calls: int) -> float:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    with device_lock():
-        gc.disable()
-        try:
-            yield
-        finally:
-            gc.enable()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _time(
@@ -363,9 +370,18 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _describe(error: Exception) -> str:
+    """One short line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or "bad_alloc" in text:
+        return f"{OUT_OF_MEMORY}: a worker may allocate {memory_limit() / (1 << 30):.1f} GiB"
+    return f"{type(error).__name__}: {text[:300]}"
+
+
 def main() -> None:
     """Serve requests `{"call": name, "arguments": {...}}` until standard input closes."""
     _die_with_parent()
+    _limit_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hide_torch()
     answers = os.fdopen(os.dup(1), "w")
@@ -377,8 +393,7 @@ def main() -> None:
         try:
             answer: dict[str, Any] = {"result": CALLS[request["call"]](**request["arguments"])}
         except Exception as error:
-            text = " ".join(str(error).split())
-            answer = {"error": f"{type(error).__name__}: {text[:300]}"}
+            answer = {"error": _describe(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -1,0 +1,83 @@
+"""Who may do what at the same time: one process times on a machine, one prescheduler works in a run directory.
+
+Both locks are `flock`s, which the kernel frees however their holder ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from chanas.errors import ChanasError, MeasureError, RunBusyError
+
+_POLL_S = 0.002
+
+
+def _device_folder() -> Path:
+    """The same for all processes of the machine, wherever each has its temporary files."""
+    shared = Path("/tmp")
+    return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+
+
+@contextlib.contextmanager
+def device_lock(gives_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Held while something is timed, so that two runs on one machine don't disturb each other's figures.
+
+    Who waits is next: the holder, should it want the lock again at once, queues behind.
+
+    Raises:
+        MeasureError: `gives_up` became true while waiting.
+    """
+    path = _device_folder() / f"chanas-device-{os.getuid()}"
+    with open(f"{path}.lock", "w") as device, open(f"{path}.next", "w") as following:
+        _wait(following, gives_up)
+        _wait(device, gives_up)
+        fcntl.flock(following, fcntl.LOCK_UN)
+        yield
+
+
+def _wait(file: IO[str], gives_up: Callable[[], bool]) -> None:
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if gives_up():
+            raise MeasureError("given up while another process was timing on this machine")
+        time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def run_lock(root: Path) -> Iterator[None]:
+    """Held by the one prescheduler of a run directory; its process number is in `prescheduler.lock`.
+
+    Raises:
+        RunBusyError: another process holds it.
+        ChanasError: the directory cannot be written.
+    """
+    path = root / "prescheduler.lock"
+    with contextlib.ExitStack() as stack:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "a+", encoding="ascii"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        except BlockingIOError:
+            file.seek(0)
+            raise RunBusyError(
+                f"another prescheduler (pid {file.read().strip() or 'unknown'}) is at work in {root}; wait until it "
+                "is through, or use another --run"
+            ) from None
+        except OSError as error:
+            raise ChanasError(
+                f"run directory {root} cannot be written: {error.strerror or error}; make room or set its "
+                "permissions, or use another --run"
+            ) from error
+        yield
