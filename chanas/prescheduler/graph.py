@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,4 +154,5 @@ def build_network(
     module = network_module(blocks, points, target)
     with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
         executable = tvm.relax.build(module, target.tvm_target(), exec_mode="compiled")
-    executable.export_library(str(library_path))
+    with tempfile.TemporaryDirectory(dir=library_path.parent) as objects:  # not where a killed process leaves them
+        executable.export_library(str(library_path), workspace_dir=objects)
