@@ -66,6 +66,39 @@ def eager_network(stack: contextlib.ExitStack, subject: str) -> Calls:
     ]
 
 
+def untuned_network(stack: contextlib.ExitStack, onnx: str, target: dict[str, Any]) -> Calls:
+    """The network's ONNX file through TVM's own passes, nothing scheduled; image in, logits out, as ours."""
+    from chanas.lean_tvm import hide_torch
+
+    hide_torch()
+    import onnx as format
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.onnx import from_onnx
+
+    from chanas.target import HardwareTarget
+
+    passes = relax.transform
+    fusing = [
+        passes.DecomposeOpsForInference(),
+        passes.CanonicalizeBindings(),
+        passes.ConvertToDataflow(),
+        passes.LegalizeOps(),
+        passes.AnnotateTIROpPattern(),
+        passes.FoldConstant(),
+        passes.FuseOps(),
+        passes.FuseTIR(),
+        passes.DeadCodeElimination(),
+    ]
+    device = HardwareTarget.from_json(target).tvm_target()
+    with device, tvm.transform.PassContext(opt_level=3):
+        module = tvm.transform.Sequential(fusing)(from_onnx(format.load(onnx), keep_params_in_input=False))
+        machine = relax.VirtualMachine(tvm.compile(module, device), tvm.cpu())
+    inputs = format.load(onnx).graph.input[0].type.tensor_type.shape.dim
+    run, image = machine["main"], _image([d.dim_value for d in inputs][1:])[None]
+    return [lambda: run(tvm.runtime.tensor(image)).numpy()]
+
+
 def compiled_network(stack: contextlib.ExitStack, subject: str) -> Calls:
     """The network through torch.compile, weights frozen."""
     torch = _torch(stack)
@@ -201,6 +234,7 @@ def _torch_operator(torch: Any, workload: Any, groups: int, x: Any, weight: Any,
 
 SETUPS: dict[str, Callable[..., Calls]] = {
     "chanas": chanas_network,
+    "TVM untuned": untuned_network,
     "PyTorch eager": eager_network,
     "torch.compile": compiled_network,
     "ONNX Runtime": onnxruntime_network,

@@ -15,13 +15,22 @@ from typing import Any
 
 import pytest
 import torch
+from tables import random_table
 
 from chanas.arch import SearchSpace, SubSpace
 from chanas.network import StaticNetwork
 from chanas.prescheduler.workload import block_workloads
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-SCRIPTS = ("conv_layers", "evolution_speed", "lut_error", "network_latency", "operator_peak", "tuning_efficiency")
+SCRIPTS = (
+    "conv_layers",
+    "evolution_speed",
+    "lut_error",
+    "network_latency",
+    "operator_peak",
+    "tuning_efficiency",
+    "with_without",
+)
 HEAVY = ("torch", "tvm", "onnx", "onnxruntime", "openvino")
 OWN = (
     "common",
@@ -34,6 +43,7 @@ OWN = (
     "roofline",
     "subjects",
     "tuning",
+    "with_without",
 )
 
 
@@ -238,6 +248,39 @@ def test_an_array_in_the_nearest_cache_is_read_at_some_rate(
     roofline = load("roofline")
     monkeypatch.setattr(roofline, "READ_S", 0.01)
     assert roofline.read_bandwidth_gbs(1 << 14, tmp_path) > 1.0
+
+
+def ways(load: Any, tuned: float, untuned: float, eager: float) -> Any:
+    """One network's row of the comparison with and without schedules."""
+    return compared(load, chanas=tuned, TVM_untuned=untuned, PyTorch_eager=eager)
+
+
+def test_with_and_without_schedules_is_a_mean_of_ratios_and_a_comparison_of_ranks(load: Any) -> None:
+    rows = [ways(load, 1.0, 4.0, 2.0), ways(load, 2.0, 32.0, 4.0), ways(load, 3.0, 24.0, 6.0)]
+    figures = load("with_without").figures_of(rows)
+    assert figures["untuned_over_tuned"].value == pytest.approx((4 * 16 * 8) ** (1 / 3))
+    assert figures["smallest_untuned_over_tuned"].value == pytest.approx(4.0)
+    assert figures["eager_over_tuned"].value == pytest.approx(2.0)
+    assert figures["kendall_tau_tuned_untuned"].value == pytest.approx(1 / 3)
+    assert figures["kendall_tau_tuned_eager"].value == pytest.approx(1.0)
+    assert figures["num_networks"].value == 3
+
+
+def test_a_network_that_did_not_run_in_every_way_is_left_out(load: Any) -> None:
+    alone = compared(load, chanas=1.0, PyTorch_eager=2.0)
+    figures = load("with_without").figures_of([alone, ways(load, 1.0, 4.0, 3.0)])
+    assert (figures["eager_over_tuned"].value, figures["num_networks"].value) == (pytest.approx(3.0), 1)
+    assert load("with_without").figures_of([alone])["smallest_untuned_over_tuned"].value is None
+
+
+def test_networks_are_drawn_where_the_table_has_rows(load: Any, tiny_space: SearchSpace) -> None:
+    draw = load("with_without").drawn_architectures
+    covered = tiny_space.sub_spaces[:2]
+    drawn = draw(tiny_space, 10, random_table(tiny_space, sub_spaces=covered), 7, seed=0)
+    assert len(set(drawn)) == 7
+    assert {(a.resolution, a.width_multiplier) for a in drawn} == {(s.resolution, s.width_multiplier) for s in covered}
+    with pytest.raises(SystemExit, match="the table covers no sub-space"):
+        draw(tiny_space, 10, random_table(tiny_space, sub_spaces=()), 7, seed=0)
 
 
 def test_the_workloads_are_those_of_the_goal(load: Any) -> None:

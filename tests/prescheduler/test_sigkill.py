@@ -100,6 +100,13 @@ def rows_of(run: RunDirectory) -> set[Row]:
         return {(t, *row) for t in TABLES if t in names for row in database.execute(f"SELECT * FROM {t}")}
 
 
+def wait_for_rows(process: subprocess.Popen[bytes], run: RunDirectory) -> None:
+    """Until something more was measured, or the process ended."""
+    num = len(rows_of(run))
+    while process.poll() is None and len(rows_of(run)) <= num:
+        time.sleep(0.02)
+
+
 def is_whole(run: RunDirectory) -> bool:
     if not run.records.exists():
         return True
@@ -143,8 +150,10 @@ def test_a_run_killed_at_random_moments_loses_nothing(bench: Bench, num_kills: i
         run = bench.run(f"killed-{attempt}")
         before = rows_of(run)
         process = bench.start(run.root.name)
+        if kills % 3 and kills < num_kills:
+            wait_for_rows(process, run)
         try:
-            code = process.wait(None if kills == num_kills else rng.uniform(0.0, duration_s))
+            code = process.wait(None if kills == num_kills else rng.uniform(0.0, 1.0 if kills % 3 else duration_s))
         except subprocess.TimeoutExpired:
             seen = rows_of(run)
             process.send_signal(signal.SIGKILL)
