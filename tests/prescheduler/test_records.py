@@ -250,6 +250,27 @@ def test_a_store_that_cannot_be_written_is_one_error(open_store: Opener) -> None
     assert len(store.load("w")) == 1
 
 
+def test_a_full_disk_is_one_error_that_says_what_to_do(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((1,), 1e-6)])
+    store._db.execute("PRAGMA max_page_count=1")  # SQLite makes it the number of pages that there are
+    with pytest.raises(
+        CheckpointError, match=r"cannot be written: database or disk is full; .* whole; free some space"
+    ):
+        store.add("w", [TuningRecord((2, i), 1e-6) for i in range(5000)])
+    assert store.load("w") == [TuningRecord((1,), 1e-6)]
+
+
+def test_the_most_frequent_error_counts_operators_and_blocks(open_store: Opener) -> None:
+    store = open_store()
+    assert store.most_frequent_error() is None
+    store.add("w", [TuningRecord((i,), None, None, error) for i, error in enumerate(("crash", "timeout"))])
+    store.add("v", [TuningRecord((1,), 1e-6)])
+    store.add_block("b", BlockRecord(SCHEDULES, None, None, "timeout"))
+    assert store.most_frequent_error() == "timeout"
+    assert open_store(device(num_threads=2)).most_frequent_error() is None
+
+
 # ---- older files ----------------------------------------------------------------------------------------------------
 def make_older(file: Path, version: int) -> None:
     """A file as the chanas of that schema left it, with one operator and one block."""
@@ -326,3 +347,26 @@ def test_what_was_stored_before_the_process_was_killed_is_there(open_store: Open
     assert {(batch, i) for batch in confirmed for i in range(4)} <= found
     assert len(found) % 4 == 0
     open_store().add("w", [TuningRecord((-1, 0), 1e-6)])
+
+
+def test_two_processes_that_write_at_once_lose_nothing(open_store: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "records.sqlite"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER.replace('"w"', f'"{name}"'), str(path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "another")
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert [int(writer.stdout.readline()) for _ in range(20)] == list(range(20))
+    for writer in writers:
+        with writer:
+            writer.kill()
+    store = open_store()
+    for name in ("one", "another"):
+        assert {(batch, i) for batch in range(20) for i in range(4)} <= {r.point for r in store.load(name)}
+    assert store._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
