@@ -32,6 +32,7 @@ from chanas.folding import Array
 from chanas.preprocess import Preprocess
 from chanas.prescheduler.networks import compile_networks
 from chanas.run import file_digest
+from chanas.target import HardwareTarget, load_target
 
 from .prescheduler.cases import HOST, network_job, random_lut
 
@@ -41,27 +42,31 @@ DOCUMENT, WEIGHTS, MODULE = "codesign.json", "weights.safetensors", "module.so"
 Change = Callable[[Path], object]
 
 
-@pytest.fixture(scope="module")
-def bundle(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_bundle(tiny_space: SearchSpace, folder: Path, target: HardwareTarget) -> Path:
     """A compiled network of random weights, in a bundle."""
-    folder = tmp_path_factory.mktemp("codesign")
     architecture = tiny_space.smallest
     job = network_job(architecture.blocks(tiny_space, len(CLASSES)), folder / "network.so")
-    lut = random_lut(tiny_space, job.blocks, HOST)
-    (outcome,) = compile_networks(lut, HOST, [job], progress=False)
+    lut = random_lut(tiny_space, job.blocks, target)
+    (outcome,) = compile_networks(lut, target, [job], progress=False)
     assert outcome.error is None
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     preprocess = Preprocess(architecture.resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
     document = {
         "space": tiny_space.to_json(),
         "architecture": architecture.to_json(),
-        "target": HOST.to_json(),
+        "target": target.to_json(),
         "class_names": list(CLASSES),
         "preprocess": preprocess.to_json(),
         "hashes": {"lut": "0123456789abcdef"},
     }
     write_bundle(folder / "bundle", document, tensors, job.library)
     return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A float32 bundle."""
+    return make_bundle(tiny_space, tmp_path_factory.mktemp("codesign"), HOST)
 
 
 @pytest.fixture
@@ -330,3 +335,27 @@ def test_a_new_bundle_takes_the_place_of_the_old_one(bundle: Path, copy: Path) -
     document = {**json.loads((bundle / DOCUMENT).read_text()), "class_names": list("abcde")}
     write_bundle(copy, document, CoDesign.load(bundle).tensors, bundle / MODULE)
     assert CoDesign.load(copy).class_names == tuple("abcde")
+
+
+# ---- dtypes ---------------------------------------------------------------------------------------------------------
+def test_a_bundle_in_bfloat16_predicts_nearly_what_pytorch_does(tiny_space: SearchSpace, tmp_path: Path) -> None:
+    try:
+        target = load_target("cpu", 1, "bf16")
+    except TargetError:
+        pytest.skip("this processor lacks AVX512_BF16")
+    loaded = CoDesign.load(make_bundle(tiny_space, tmp_path, target))
+    assert loaded.target == target
+    resolution = loaded.architecture.resolution
+    images = np.random.default_rng(0).standard_normal((3, 3, resolution, resolution)).astype(np.float32)
+    with torch.inference_mode():
+        expected = loaded.torch_module()(torch.from_numpy(images)).numpy()
+    logits = loaded.predict(images)
+    assert logits.dtype == np.float32
+    assert np.abs(logits - expected).max() < 0.02 * np.abs(expected).max()
+
+
+def test_a_bundle_of_before_dtypes_is_float32(copy: Path) -> None:
+    document = json.loads((copy / DOCUMENT).read_text())
+    del document["target"]["dtype"]
+    (copy / DOCUMENT).write_text(json.dumps(document))
+    assert CoDesign.load(copy).target.dtype == "float32"
