@@ -85,6 +85,9 @@ def _accumulate(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> Non
 
 def _pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
     """for n, m, v, k  ->  for n_o, m_o (or m_o, n_o): for k_o: [k_i, m_i, n_i] written out, v a vector."""
+    if "order" not in named:
+        _half_block_pointwise(sch, workload, named, prefix, parallel)
+        return
     acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
     n, m, v = sch.get_loops(out)
     m_o, m_i = sch.split(m, list(named["split_m"]))
@@ -100,16 +103,62 @@ def _pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel
     sch.vectorize(a_v)
     _unroll(sch, k_i, a_m, a_n)
     if workload.scaled:
-        scale = sch.get_sblock(f"{prefix}scale")
-        if named["scale_at"][0]:
-            sch.compute_at(scale, m_o, preserve_unit_loops=True)
-        elif parallel:
-            sch.parallel(sch.get_loops(scale)[0])
-        sch.vectorize(sch.get_loops(scale)[-1])
+        _scale(sch, named, prefix, m_o, parallel)
     if parallel:
-        fusable = 1 if workload.scaled and named["scale_at"][0] and named["order"][0] else 2
+        fusable = 1 if named.get("scale_at", (0,))[0] and named["order"][0] else 2
         _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
     _accumulate(sch, acc, k_o, 2)
+
+
+def _scale(sch: Any, named: Named, prefix: str, tile: Any, parallel: bool) -> None:
+    """What the gate multiplies, weights or input: all of it at first, or the input of a tile where it is needed."""
+    scale = sch.get_sblock(f"{prefix}scale")
+    if named.get("scale_at", (0,))[0]:
+        sch.compute_at(scale, tile, preserve_unit_loops=True)
+    elif parallel:
+        sch.parallel(sch.fuse(*sch.get_loops(scale)[:-1]))
+    sch.vectorize(sch.get_loops(scale)[-1])
+
+
+def _half_block_pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+    """for m_o: the full blocks (for n_o: for k_o: [k_i, m_i, n_i] written out, v a vector), then the half one (for k_o:
+    [k_i, m_i] written out), then what follows the sums, for n: [m_i] written out."""
+    acc, tail, twice, mixed, out = (
+        sch.get_sblock(f"{prefix}{name}") for name in ("acc", "tail", "twice", "mixed", "out")
+    )
+    n, m, v = sch.get_loops(out)
+    m_o, m_i = sch.split(m, list(named["split_m"]))
+    sch.reorder(m_o, n, m_i, v)
+    sch.vectorize(v)
+    _unroll(sch, n, m_i)
+    sch.compute_at(tail, m_o, preserve_unit_loops=True)
+    t_m, t_v, pair = sch.get_loops(tail)[-3:]
+    p_o, p_i = sch.split(pair, list(named["split_k"]))
+    sch.reorder(p_o, p_i, t_m, t_v)
+    sch.compute_at(twice, p_i, preserve_unit_loops=True)
+    sch.vectorize(t_v)
+    _unroll(sch, p_i, t_m)
+    for stage in (twice, mixed):
+        w = sch.get_loops(stage)[-1]
+        w_o, w_i = sch.split(w, [None, 2])
+        sch.reorder(w_i, w_o)
+        sch.vectorize(w_o)
+        sch.unroll(w_i)
+    sch.unroll(sch.get_loops(twice)[-3])
+    sch.compute_at(acc, m_o, preserve_unit_loops=True)
+    a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
+    n_o, n_i = sch.split(a_n, list(named["split_n"]))
+    pairs, unrolled = named["split_k"]
+    k_o, k_i = sch.split(k, [pairs, 2 * unrolled])
+    sch.reorder(n_o, k_o, k_i, a_m, n_i, a_v)
+    sch.vectorize(a_v)
+    _unroll(sch, k_i, a_m, n_i)
+    if workload.scaled:
+        _scale(sch, named, prefix, m_o, parallel)
+    if parallel:
+        _parallelise(sch, named, [m_o])
+    _accumulate(sch, acc, k_o, 2)
+    _accumulate(sch, tail, p_o, 1)
 
 
 def _window(sch: Any, workload: Workload, named: Named, prefix: str) -> tuple[list[Any], Any, list[Any]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -25,7 +25,7 @@ from chanas.folding import num_blocks
 from chanas.prescheduler import bf16_operators
 from chanas.prescheduler.bf16_intrinsics import round_bits, widen
 from chanas.prescheduler.winograd import transforms
-from chanas.prescheduler.workload import Epilogue, Workload, tiled_columns
+from chanas.prescheduler.workload import Epilogue, Workload, ends_in_half_a_block, scales_weights, tiled_columns
 
 
 def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
@@ -128,30 +128,70 @@ def _window_output(workload: Workload, lanes: int, prefix: str, acc: Any, bias: 
     )
 
 
+def _block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Callable[..., Any]:
+    """Sums over input channels, one vector for each pixel and channel block."""
+    k = te.reduce_axis((0, workload.in_channels), name="k")
+    acc = te.compute(
+        output_shape(workload, lanes),
+        lambda b, m, v: te.sum(pixel(x, k // lanes, m, k % lanes) * weights[b, k, v], axis=k),
+        name=f"{prefix}acc",
+    )
+    return lambda b, m, v: acc[b, m, v]
+
+
+def _half_block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Callable[..., Any]:
+    """The same where the last channel block is half empty (`ends_in_half_a_block`).
+
+    Full blocks as ever. The half block takes two input channels at once, the even ones in lanes 0, 2, …, the odd ones
+    in lanes 1, 3, …, and adds neighbours in the end: half as many multiply-adds.
+    """
+    blocks, pixels, _ = output_shape(workload, lanes)
+    pairs, last, half = workload.in_channels // 2, blocks - 1, lanes // 2
+    k = te.reduce_axis((0, workload.in_channels), name="k")
+    acc = te.compute(
+        (last, pixels, lanes),
+        lambda b, m, v: te.sum(pixel(x, k // lanes, m, k % lanes) * weights[b, k, v], axis=k),
+        name=f"{prefix}acc",
+    )
+    mixed = te.compute((pairs, lanes), lambda p, v: weights[last, 2 * p + v % 2, v // 2], name=f"{prefix}mixed")
+    twice = te.compute(
+        (pairs, pixels, lanes), lambda p, m, v: pixel(x, p // half, m, p % half * 2 + v % 2), name=f"{prefix}twice"
+    )
+    p = te.reduce_axis((0, pairs), name="p")
+    tail = te.compute((pixels, lanes), lambda m, v: te.sum(twice[p, m, v] * mixed[p, v], axis=p), name=f"{prefix}tail")
+
+    def total(b: Any, m: Any, v: Any) -> Any:
+        first = v * 2 % lanes
+        halves = tirx.Select(v < half, tail[m, first] + tail[m, first + 1], tirx.const(0.0, "float32"))
+        return tirx.Select(b == last, halves, acc[tirx.min(b, last - 1), m, v])
+
+    return total
+
+
 def _pointwise(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     weights, bias = parameters
     rest = list(extras)
     if workload.scaled:
-        gate = rest.pop(0)
-        x_in = x
-        shape_in = input_shape(workload, lanes)
-        x = te.compute(shape_in, lambda b, m, v: pixel(x_in, b, m, v) * gate[b, 0, v], name=f"{prefix}scale")
-    shape = output_shape(workload, lanes)
-    k = te.reduce_axis((0, workload.in_channels), name="k")
-    acc = te.compute(
-        shape,
-        lambda b, m, v: te.sum(pixel(x, k // lanes, m, k % lanes) * weights[b, k, v], axis=k),
-        name=f"{prefix}acc",
-    )
+        gate, x_in, unscaled = rest.pop(0), x, weights
+        if scales_weights(workload):
+            shape_in: tuple[int, ...] = parameter_shapes(workload, lanes)[0]
+            weights = te.compute(
+                shape_in, lambda b, k, v: unscaled[b, k, v] * gate[k // lanes, 0, k % lanes], name=f"{prefix}scale"
+            )
+        else:
+            shape_in = input_shape(workload, lanes)
+            x = te.compute(shape_in, lambda b, m, v: pixel(x_in, b, m, v) * gate[b, 0, v], name=f"{prefix}scale")
+    sums = _half_block_sums if ends_in_half_a_block(workload, lanes) else _block_sums
+    total = sums(workload, lanes, prefix, x, weights)
     residual = rest.pop(0) if workload.residual else None
 
     def value(b: Any, m: Any, v: Any) -> Any:
-        out = _epilogue(workload.epilogue, acc[b, m, v] + bias[b, v])
+        out = _epilogue(workload.epilogue, total(b, m, v) + bias[b, v])
         return out if residual is None else out + residual[b, m, v]
 
-    return te.compute(shape, value, name=f"{prefix}out")
+    return te.compute(output_shape(workload, lanes), value, name=f"{prefix}out")
 
 
 def _depthwise(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ import numpy as np
 from chanas.errors import ScheduleError
 from chanas.folding import num_blocks
 from chanas.prescheduler.winograd import transforms
-from chanas.prescheduler.workload import Workload, tiled_columns
+from chanas.prescheduler.workload import Workload, ends_in_half_a_block, scales_weights, tiled_columns
 from chanas.target import HardwareTarget
 
 Point = tuple[int, ...]
@@ -32,6 +33,10 @@ _MAX_UNROLLED_REDUCTION = 16
 _MIN_ACCUMULATORS = 8
 # Multiply-adds written out in one loop body: longer ones don't fit the cache of decoded instructions, and spill.
 _MAX_WRITTEN_OUT = 352
+# The same for 1×1 and depthwise convolutions, where longer ones cost much time to compile and gain under 1 %; and the
+# tiles among which the best ones were, of samples of 48 points of 13 and 32 points of 17 workloads on Zen 4.
+_MAX_WRITTEN_OUT_POINTWISE, _MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 128, 7, 4
+_MAX_WRITTEN_OUT_DEPTHWISE, _TILE_DEPTHWISE, _MAX_TILE_ROWS = 200, (4, 16), 2
 # Maps with more tiles in a row than these need no tiles of several rows.
 _NARROW_COLUMNS = 8
 
@@ -163,6 +168,11 @@ def _parallel(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ...]:
     return (Coordinate.choice("fuse", *fused),) if target.num_threads > 1 else ()
 
 
+def _scale(workload: Workload) -> tuple[Coordinate, ...]:
+    """Whether the input is multiplied by its gate tile by tile; the weights are at once."""
+    return (Coordinate.choice("scale_at", 0, 1),) if workload.scaled and not scales_weights(workload) else ()
+
+
 def _pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     lanes, limit = target.vector_lanes, max_accumulators(target)
     k_options = tuple(
@@ -170,35 +180,80 @@ def _pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         for o, i in factorisations(workload.in_channels, 2, _MAX_UNROLLED_REDUCTION)
         if lanes % i == 0 or i % lanes == 0
     )
+    if ends_in_half_a_block(workload, lanes):
+        return _half_block_pointwise(workload, target)
     coordinates = (
         Coordinate.split("m", workload.output_size**2, innermost_max=limit),
         Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", 0, 1),
         *_parallel(target, 1, 2),
-        *((Coordinate.choice("scale_at", 0, 1),) if workload.scaled else ()),
+        *_scale(workload),
     )
-    # With one tile in a direction both orders are the same program.
-    return ScheduleSpace(
-        workload,
-        coordinates,
-        lambda p: (
-            p["split_m"][1] * p["split_n"][1] <= limit
-            and not (p["order"][0] and (p["split_m"][0] == 1 or p["split_n"][0] == 1))
-        ),
+    tiles = _tiles(coordinates[0], coordinates[1], limit)
+
+    def legal(p: Named) -> bool:
+        (m_o, m_i), (n_o, n_i) = p["split_m"], p["split_n"]
+        if (m_i, n_i) not in tiles or m_i * n_i * p["split_k"][1] > max(_MAX_WRITTEN_OUT_POINTWISE, m_i * n_i):
+            return False
+        return not p["order"][0] or (m_o > 1 and n_o > 1)  # with one tile in a direction both orders are one program
+
+    return ScheduleSpace(workload, coordinates, legal)
+
+
+def _tiles(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks that fit in registers and fill them well, as far as the factors allow."""
+    fitting = {(m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit}
+    fewest_pixels = min(_MIN_TILE_PIXELS, max(m for m, _ in fitting))
+    tall = {(m, n) for m, n in fitting if m >= fewest_pixels}
+    smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall))
+    return frozenset((m, n) for m, n in tall if m * n >= smallest)
+
+
+def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
+    lanes, limit = target.vector_lanes, max_accumulators(target)
+    full = num_blocks(workload.out_channels, lanes) - 1
+    pairs = workload.in_channels // 2
+    k_options = tuple((o, i) for o, i in factorisations(pairs, 2, _MAX_UNROLLED_REDUCTION // 2) if lanes // 2 % i == 0)
+    coordinates = (
+        Coordinate.split("m", workload.output_size**2, innermost_max=limit),
+        Coordinate.split("n", full, innermost_max=limit),
+        Coordinate("split_k", k_options),
+        *_parallel(target, 1),
+        *_scale(workload),
     )
+    tiles = _tiles(coordinates[0], coordinates[1], limit)
+
+    def legal(p: Named) -> bool:
+        tile = (p["split_m"][1], p["split_n"][1])
+        return tile in tiles and math.prod(tile) * 2 * p["split_k"][1] <= _MAX_WRITTEN_OUT_POINTWISE
+
+    return ScheduleSpace(workload, coordinates, legal)
 
 
 def _depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
-    limit, size = max_accumulators(target), workload.output_size
+    """Tiles of one or two rows; the padding is part of the input's loads."""
+    limit, size, kernel = max_accumulators(target), workload.output_size, workload.kernel_size
     coordinates = (
-        Coordinate.split("h", size, innermost_max=limit),
+        Coordinate.split("h", size, innermost_max=_MAX_TILE_ROWS),
         Coordinate.split("w", size, innermost_max=limit),
         *_parallel(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
-        Coordinate.choice("pad_at", 0, 1, 2),
+        Coordinate.choice("pad_at", 2),
     )
-    return ScheduleSpace(workload, coordinates, lambda p: p["split_h"][1] * p["split_w"][1] <= limit)
+    low, high = _TILE_DEPTHWISE
+    sizes = {h[1] * w[1] for h in coordinates[0].options for w in coordinates[1].options if h[1] * w[1] <= limit}
+    smallest = min(low, max(sizes))
+    largest = min((s for s in sizes if s >= smallest), key=lambda s: (max(s, high), s))
+    largest = max(largest, min(high, limit))
+
+    def legal(p: Named) -> bool:
+        accumulators = p["split_h"][1] * p["split_w"][1]
+        written_out = accumulators * kernel * (kernel if p["unroll"][0] else 1)
+        return smallest <= accumulators <= largest and (written_out <= _MAX_WRITTEN_OUT_DEPTHWISE or not p["unroll"][0])
+
+    return ScheduleSpace(workload, coordinates, legal)
 
 
 def _conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:

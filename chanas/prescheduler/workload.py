@@ -18,6 +18,7 @@ Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
 
 # Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
 _TILE_COLUMNS = range(5, 16)
+_MAX_FULL_BLOCKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,22 @@ def tiled_columns(workload: Workload) -> int:
     while columns > _TILE_COLUMNS[-1] and not any(columns % tile == 0 for tile in _TILE_COLUMNS):
         columns += 1
     return columns
+
+
+def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:
+    """Whether the last channel block of a 1×1 convolution is at most half full, and that costs enough to have a kernel
+    of its own: a quarter of all multiply-adds at 24 channels in vectors of 16, a sixteenth at 120.
+
+    Channels are counted in eights: shorter vectors are full anyway.
+    """
+    full, rest = divmod(workload.out_channels, lanes)
+    worth_it = lanes >= 16 and 0 < rest <= lanes // 2 and 0 < full <= _MAX_FULL_BLOCKS
+    return workload.op == "pointwise" and worth_it and workload.in_channels % 2 == 0 and workload.output_size > 1
+
+
+def scales_weights(workload: Workload) -> bool:
+    """Whether squeeze-excite's gate multiplies the weights, not the input: where there are fewer of them."""
+    return workload.scaled and workload.output_size**2 > workload.out_channels
 
 
 def block_workloads(block: BlockConfig, dtype: str = "float32") -> tuple[Workload, ...]:

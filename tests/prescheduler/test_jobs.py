@@ -366,17 +366,17 @@ def like_even(asked: dict[str, Any]) -> str:
 def test_the_same_program_is_timed_once_and_the_others_say_whose_time_it_is(store: RecordStore, scratch: Path) -> None:
     pool = SyntheticPool()
     pool.code = like_even
-    config = TuneConfig(num_trials=80, num_initial=4, batch_size=3)
+    config = TuneConfig(num_trials=50, num_initial=4, batch_size=3)
     tuning(pool, store, scratch, config).run([LUCKY], progress=False)
     records = {r.point: r for r in store.load(LUCKY.key)}
-    assert len(records) == len(pool.built) == 80
-    assert len(pool.timed) == len({p[:6] for p in records}) < 80
+    assert len(records) == len(pool.built) == 50
+    assert len(pool.timed) == len({p[:6] for p in records}) < 50
     for point, record in records.items():
         assert record.code == str(point[:6])
         if record.same_as is not None:
             original = records[record.same_as]
             assert (original.same_as, original.code, original.seconds) == (None, record.code, record.seconds)
-    assert sum(r.same_as is not None for r in records.values()) == 80 - len(pool.timed)
+    assert sum(r.same_as is not None for r in records.values()) == 50 - len(pool.timed)
     assert list(scratch.iterdir()) == []
 
 

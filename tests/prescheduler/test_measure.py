@@ -19,7 +19,7 @@ from chanas.prescheduler.workload import Workload
 
 from .cases import HOST, SyntheticPool, Workbench
 
-WORKLOAD = Workload("depthwise", 5, 24, 24, 3, 1, "relu")
+WORKLOAD = Workload("depthwise", 8, 24, 24, 3, 1, "relu")
 POINTS = schedule_space(WORKLOAD, HOST).points
 
 

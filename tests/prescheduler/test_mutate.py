@@ -109,8 +109,8 @@ def test_children_are_legal_distinct_and_new(
 @pytest.mark.parametrize("crossover_share", [0.0, 1.0])
 def test_children_come_by_mutation_and_by_crossover(crossover_share: float, rng: np.random.Generator) -> None:
     points, seconds = parents(SPACE, 8, rng)
-    children = breed(SPACE, points, seconds, 20, rng, crossover_share=crossover_share, exclude=frozenset(points))
-    assert len(children) == 20
+    children = breed(SPACE, points, seconds, 12, rng, crossover_share=crossover_share, exclude=frozenset(points))
+    assert len(children) == 12
 
 
 def test_the_same_generator_breeds_the_same_children() -> None:

@@ -21,7 +21,7 @@ from chanas.prescheduler.space import (
     schedule_space,
 )
 from chanas.prescheduler.winograd import transforms
-from chanas.prescheduler.workload import Operator, Workload, block_workloads, tiled_columns
+from chanas.prescheduler.workload import Operator, Workload, block_workloads, ends_in_half_a_block, tiled_columns
 from chanas.target import HardwareTarget
 
 from .cases import DEVICES, HOST, OPERATORS, device, generators, workloads
@@ -36,8 +36,13 @@ def extents(workload: Workload, target: HardwareTarget) -> dict[str, int]:
     """The length of each loop that a point splits."""
     lanes, size = target.vector_lanes, workload.output_size
     out_blocks = num_blocks(workload.out_channels, lanes)
+    in_half = ends_in_half_a_block(workload, lanes)
     loops: dict[Operator, dict[str, int]] = {
-        "pointwise": {"split_m": size**2, "split_n": out_blocks, "split_k": workload.in_channels},
+        "pointwise": {
+            "split_m": size**2,
+            "split_n": out_blocks - in_half,
+            "split_k": workload.in_channels // (2 if in_half else 1),
+        },
         "depthwise": {"split_h": size, "split_w": size},
         "conv": {"split_h": size, "split_w": size, "split_n": out_blocks},
         "blockconv": {
@@ -197,6 +202,42 @@ def test_a_1x1_convolution_has_no_padding_to_place() -> None:
 def test_a_convolution_of_prime_size_has_full_tiles(size: int) -> None:
     workload = Workload("blockconv", size, 16, 32, 3, 1)
     assert max(num_accumulators(workload, named) for named in bands(workload)) >= 12
+
+
+@pytest.mark.parametrize("size", [7, 14, 28, 56, 112])
+@pytest.mark.parametrize("kernel_size", [3, 5, 7])
+def test_depthwise_tiles_are_neither_tiny_nor_long_to_compile(size: int, kernel_size: int) -> None:
+    found = bands(Workload("depthwise", size, 32, 32, kernel_size, 1))
+    for named in found:
+        taps = kernel_size * (kernel_size if named["unroll"] == (1,) else 1)
+        assert 4 <= math.prod((named["split_h"][-1], named["split_w"][-1])) <= 16
+        assert math.prod((named["split_h"][-1], named["split_w"][-1])) * taps <= 200
+    assert {named["pad_at"] for named in found} == {(2,)}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 11, 13, 17, 19, 23, 29, 31])
+@pytest.mark.parametrize("op", ["depthwise", "pointwise"])
+def test_maps_of_any_size_have_tiles(op: Operator, size: int) -> None:
+    assert bands(Workload(op, size, 24, 24, 3 if op == "depthwise" else 1))
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "fewest"), [(28, 112, 7), (7, 160, 7), (1, 160, 10), (1, 32, 2), (2, 32, 8)]
+)
+def test_a_1x1_convolution_hides_the_latency_of_its_multiply_adds(size: int, channels: int, fewest: int) -> None:
+    found = bands(Workload("pointwise", size, 64, channels))
+    assert min(named["split_m"][-1] * named["split_n"][-1] for named in found) == fewest
+    assert min(named["split_m"][-1] for named in found) >= min(4, size**2)
+
+
+def test_a_half_empty_block_of_channels_is_not_split_with_the_full_ones() -> None:
+    split = {channels: bands(Workload("pointwise", 28, 96, channels))[0]["split_n"] for channels in (24, 32, 40, 120)}
+    assert {channels: math.prod(factors) for channels, factors in split.items()} == {24: 1, 32: 2, 40: 2, 120: 8}
+
+
+def test_the_gate_multiplies_what_there_is_less_of() -> None:
+    assert "scale_at" not in bands(Workload("pointwise", 28, 96, 40, scaled=True))[0]
+    assert "scale_at" in bands(Workload("pointwise", 7, 96, 160, scaled=True))[0]
 
 
 # ---- what is not a point --------------------------------------------------------------------------------------------
