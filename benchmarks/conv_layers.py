@@ -39,6 +39,7 @@ import common
 from common import Figure, finish, geometric_mean
 from contenders import Contender, ContenderError, Timing, time_in_turns
 from operator_peak import FmaPeak
+from peers import PEERS, open_peers, peer_calls, peer_s
 
 from chanas.errors import ChanasError
 from chanas.prescheduler.pool import WorkerPool
@@ -53,8 +54,7 @@ if TYPE_CHECKING:
 SHAPES = ((224, 3, 16, 1), (224, 16, 24, 2), (112, 24, 40, 2), (56, 40, 80, 2), (28, 80, 112, 1), (14, 160, 160, 1))
 KERNEL_SIZES = (3, 5, 7)
 QUICK = ("L1", "L3", "L6")
-CHANAS, PLAIN, WINOGRAD, LAYOUTS = "chanas", "chanas, plain", "chanas, Winograd", ("", ", channels last")
-PEERS = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+CHANAS, PLAIN, WINOGRAD = "chanas", "chanas, plain", "chanas, Winograd"
 
 
 def layers() -> dict[str, Workload]:
@@ -98,8 +98,7 @@ class Row:
 
     def peer_s(self, name: str) -> float | None:
         """Seconds of a peer in the faster of its layouts, None when it is not there."""
-        kinds = (f"{name}{layout}" for layout in LAYOUTS)
-        return min((self.timings[k].median_s for k in kinds if k in self.timings), default=None)
+        return peer_s(self.timings, name)
 
     @property
     def best_peer_s(self) -> float | None:
@@ -127,40 +126,6 @@ def _ratio(peer_s: float | None, ours_s: float) -> float | None:
     return None if peer_s is None else peer_s / ours_s
 
 
-def write_onnx(workload: Workload, path: Path) -> None:
-    """The layer with its bias and activation as an ONNX file.
-
-    Raises:
-        ContenderError: onnx is not installed.
-    """
-    try:
-        import onnx
-        from onnx import TensorProto, helper, numpy_helper
-    except ImportError as error:
-        raise ContenderError(f"onnx is not installed: {error}") from error
-    import numpy as np
-
-    rng, k, pad, out = np.random.default_rng(0), workload.kernel_size, workload.kernel_size // 2, workload.output_size
-    weight = rng.standard_normal((workload.out_channels, workload.in_channels, k, k), dtype=np.float32)
-    bias = rng.standard_normal(workload.out_channels, dtype=np.float32)
-    attributes = {"kernel_shape": [k, k], "strides": [workload.stride] * 2, "pads": [pad] * 4}
-    nodes = [
-        helper.make_node("Conv", ["x", "weight", "bias"], ["y"], **attributes),
-        helper.make_node("Relu", ["y"], ["z"]),
-    ]
-    shape_in = [1, workload.in_channels, workload.input_size, workload.input_size]
-    graph = helper.make_graph(
-        nodes,
-        "layer",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape_in)],
-        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, workload.out_channels, out, out])],
-        [numpy_helper.from_array(weight, "weight"), numpy_helper.from_array(bias, "bias")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
-    onnx.save(model, str(path))
-
-
 def compare(
     rows: Sequence[Mapping[str, Workload]], folder: Path, rounds: int, min_round_s: float
 ) -> list[dict[str, Timing]]:
@@ -174,21 +139,10 @@ def compare(
         files = [operator_files(folder, w) for _, _, w in own]
         operators = [{"library": str(library), "case": str(case)} for library, case in files]
         ours = stack.enter_context(Contender("chanas operators", operators=operators))
-        torch = Contender("PyTorch operators", workloads=[w.to_json() for w in workloads])
-        others = {PEERS["pytorch"]: stack.enter_context(torch)}
-        for name in (PEERS["onnxruntime"], PEERS["openvino"]):
-            try:
-                models = [folder / f"{w.key}.onnx" for w in workloads]
-                for workload, path in zip(workloads, models, strict=True):
-                    write_onnx(workload, path)
-                others[name] = stack.enter_context(Contender(f"{name} operators", models=[str(p) for p in models]))
-            except ContenderError as error:
-                print(f"{name} takes no part: {error}")
+        others = open_peers(stack, workloads, folder)
         for i in range(len(workloads)):
             calls = {name: (ours, call) for call, (row, name, _) in enumerate(own) if row == i}
-            for name, contender in others.items():
-                layouts = contender.num_calls // len(workloads)
-                calls.update({f"{name}{LAYOUTS[j]}": (contender, layouts * i + j) for j in range(layouts)})
+            calls.update(peer_calls(others, len(workloads), i))
             timings.append(time_in_turns(calls, rounds, min_round_s))
     return timings
 

@@ -6,8 +6,10 @@ Figures, float32, one thread, batch 1:
   pointwise_share_of_peak       1×1 convolutions: GFLOP/s over the core's multiply-add peak, geometric mean, every
                                 operator in a loop of its own (its weights as warm as they fit)
   pointwise_share_of_peak_cold  the same, with weights and code as cold as inside a network, which is how chanas tunes
-  depthwise_vs_pytorch          depthwise convolutions with bias and activation: PyTorch's time over ours, geometric
-                                mean, in turns on the same core, the faster of PyTorch's two memory layouts for each
+  depthwise_vs_best_peer        depthwise convolutions with bias and activation: the time of the fastest of PyTorch,
+                                ONNX Runtime and OpenVINO over ours, geometric mean, in turns on the same core, each
+                                peer in the faster of its memory layouts
+  depthwise_vs_pytorch, depthwise_vs_onnxruntime, depthwise_vs_openvino   the same against one of them
   candidate_ms                  milliseconds per schedule point built, checked and timed, all in, as chanas tunes
 
 The workloads are all distinct ones of space `mbv3` at resolution 224 and width 1.0: the 1×1 convolutions of at least
@@ -25,12 +27,14 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish, geometric_mean
 from contenders import Contender, Timing, time_in_turns, timing_core
+from peers import PEERS, open_peers, peer_calls, peer_s
 
 from chanas.arch import SearchSpace, SubSpace
 from chanas.errors import ChanasError
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 
 SPACE, NUM_CLASSES, SUB_SPACE = "mbv3", 1000, SubSpace(224, 1.0)
 MIN_FLOPS = 2_000_000
+CHANAS = "chanas"
 WARM_POINTWISE, COLD_POINTWISE, DEPTHWISE = "1x1, warm weights", "1x1, cold weights", "depthwise, cold weights"
 QUICK_SHARE = 20  # one workload in this many
 PEAK_S = 0.4
@@ -88,18 +93,17 @@ def gflops(workload: Workload, outcome: Outcome | None) -> float | None:
 def compare_depthwise(
     workloads: Sequence[Workload], folder: Path, rounds: int, min_round_s: float
 ) -> dict[Workload, dict[str, Timing]]:
-    """Compiled operators beside PyTorch's, in turns."""
+    """Compiled operators beside those of the frameworks that are there, in turns."""
     from tuning import operator_files
 
     files = [operator_files(folder, w) for w in workloads]
     operators = [{"library": str(library), "case": str(case)} for library, case in files]
     rows = {}
-    with (
-        Contender("chanas operators", operators=operators) as ours,
-        Contender("PyTorch operators", workloads=[w.to_json() for w in workloads]) as torch,
-    ):
+    with ExitStack() as stack:
+        ours = stack.enter_context(Contender("chanas operators", operators=operators))
+        peers = open_peers(stack, workloads, folder)
         for i, workload in enumerate(workloads):
-            calls = {"chanas": (ours, i), "contiguous": (torch, 2 * i), "channels last": (torch, 2 * i + 1)}
+            calls = {CHANAS: (ours, i), **peer_calls(peers, len(workloads), i)}
             rows[workload] = time_in_turns(calls, rounds, min_round_s)
     return rows
 
@@ -121,23 +125,26 @@ def print_pointwise(rows: Sequence[Mapping[str, Any]], peak_gflops: float) -> No
 
 
 def print_depthwise(rows: Sequence[Mapping[str, Any]]) -> None:
-    print(f"\n{'depthwise convolution':48s} {'chanas':>9s} {'contiguous':>11s} {'chan. last':>11s} {'ratio':>7s}   us")
+    print(f"\n{'depthwise convolution':48s} {CHANAS:>8s}", end="")
+    print("".join(f" {name:>15s}" for name in PEERS.values()), "  us, over ours")
     for row in rows:
-        times = [row[k] * 1e6 for k in ("chanas_s", "contiguous_s", "channels_last_s")]
-        print(f"{row['workload']:48s} {times[0]:9.1f} {times[1]:11.1f} {times[2]:11.1f} {row['ratio']:6.2f}x")
+        times = [row["peers_s"][key] for key in PEERS]
+        cells = (f" {1e6 * s:8.1f} {s / row['chanas_s']:5.2f}x" if s else f" {'–':>15s}" for s in times)
+        print(f"{row['workload']:48s} {1e6 * row['chanas_s']:8.1f}" + "".join(cells))
 
 
 def depthwise_row(workload: Workload, timings: Mapping[str, Timing]) -> dict[str, Any]:
-    """A row of the depthwise table; the ratio is against the faster of PyTorch's layouts."""
-    ours, first, last = (timings[k] for k in ("chanas", "contiguous", "channels last"))
-    return {
-        "workload": workload.key,
-        "chanas_s": ours.median_s,
-        "contiguous_s": first.median_s,
-        "channels_last_s": last.median_s,
-        "ratio": min(first.median_s, last.median_s) / ours.median_s,
-        "chanas_spread": ours.spread,
-    }
+    """A row of the depthwise table: seconds of ours and of every peer (None where it took no part)."""
+    peers = {key: peer_s(timings, name) for key, name in PEERS.items()}
+    ours = timings[CHANAS]
+    return {"workload": workload.key, "chanas_s": ours.median_s, "chanas_spread": ours.spread, "peers_s": peers}
+
+
+def depthwise_ratio(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> float | None:
+    """Time of the fastest of the peers `keys` over ours, geometric mean; None unless all of them have all rows."""
+    if not rows or not all(row["peers_s"][key] for row in rows for key in keys):
+        return None
+    return geometric_mean([min(row["peers_s"][key] for key in keys) / row["chanas_s"] for row in rows])
 
 
 def share_of_peak(rows: Sequence[Mapping[str, Any]], key: str, peak_gflops: float) -> float | None:
@@ -217,16 +224,17 @@ def measure(num_trials: int, step: int, rounds: int, min_round_s: float, seed: i
 
 def figures_of(results: Results) -> dict[str, Figure]:
     """The figures; an operator without a valid schedule leaves its geometric mean without a value."""
-    rows, peak = results.pointwise, results.peak_gflops
+    rows, peak, goals = results.pointwise, results.peak_gflops, {"pytorch": 1.5}
     convolutions = [row for row in rows if not row["dense"]]
-    ratios = [row["ratio"] for row in results.depthwise] if len(results.depthwise) == results.num_depthwise else []
+    depthwise = results.depthwise if len(results.depthwise) == results.num_depthwise else []
     as_chanas_tunes = [t for what, t in results.tuned.items() if what != WARM_POINTWISE]
     wall_s, num_trials = sum(t.wall_s for t in as_chanas_tunes), sum(t.num_trials for t in as_chanas_tunes)
     return {
         "pointwise_share_of_peak": Figure(share_of_peak(rows, "warm_gflops", peak), 0.70),
         "pointwise_share_of_peak_cold": Figure(share_of_peak(rows, "cold_gflops", peak)),
         "pointwise_share_of_peak_without_dense": Figure(share_of_peak(convolutions, "warm_gflops", peak)),
-        "depthwise_vs_pytorch": Figure(geometric_mean(ratios) if ratios else None, 1.5),
+        "depthwise_vs_best_peer": Figure(depthwise_ratio(depthwise, list(PEERS)), 2.0),
+        **{f"depthwise_vs_{key}": Figure(depthwise_ratio(depthwise, [key]), goals.get(key)) for key in PEERS},
         "candidate_ms": Figure(1e3 * wall_s / max(1, num_trials), 150.0, lower_is_better=True),
         "failed_candidates": Figure(sum(sum(t.errors.values()) for t in results.tuned.values())),
     }

@@ -306,7 +306,10 @@ def operator_results(load: Any, **changes: Any) -> Any:
             {"warm_gflops": 80.0, "cold_gflops": 60.0, "dense": False},
             {"warm_gflops": 20.0, "cold_gflops": 15.0, "dense": True},
         ],
-        "depthwise": [{"ratio": 1.0}, {"ratio": 4.0}],
+        "depthwise": [
+            {"chanas_s": 1.0, "peers_s": {"pytorch": 1.0, "onnxruntime": 2.0, "openvino": 0.5}},
+            {"chanas_s": 2.0, "peers_s": {"pytorch": 8.0, "onnxruntime": 1.0, "openvino": None}},
+        ],
         "num_depthwise": 2,
         "tuned": {
             operator_peak.WARM_POINTWISE: tuned({}, 10, {}, 9.0),
@@ -327,9 +330,18 @@ def test_the_operators_figures(load: Any) -> None:
     assert figures["pointwise_share_of_peak_without_dense"].value == pytest.approx(0.8)
     assert figures["depthwise_vs_pytorch"].value == pytest.approx(2.0)
     assert figures["depthwise_vs_pytorch"].met is True
+    assert figures["depthwise_vs_onnxruntime"].value == pytest.approx(1.0)
+    assert figures["depthwise_vs_openvino"].value is None
+    assert figures["depthwise_vs_best_peer"].value is None
     assert figures["candidate_ms"].value == pytest.approx(100.0)
     assert figures["candidate_ms"].met is True
     assert figures["failed_candidates"].value == 2
+
+
+def test_the_fastest_peer_is_that_of_each_operator(load: Any) -> None:
+    ratio, rows = load("operator_peak").depthwise_ratio, operator_results(load).depthwise
+    assert ratio(rows, ["pytorch", "onnxruntime"]) == pytest.approx((1.0 * 0.5) ** 0.5)
+    assert ratio([], ["pytorch"]) is None
 
 
 def test_a_depthwise_operator_without_a_schedule_leaves_no_ratio(load: Any) -> None:
