@@ -36,6 +36,7 @@ _MAX_WRITTEN_OUT = 352
 # The same for 1×1 and depthwise convolutions, where longer ones cost much time to compile and gain under 1 %; and the
 # tiles among which the best ones were, of samples of 48 points of 13 and 32 points of 17 workloads on Zen 4.
 _MAX_WRITTEN_OUT_POINTWISE, _MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 128, 7, 4
+_MAX_WRITTEN_OUT_HALF_BLOCK = 64
 _MAX_WRITTEN_OUT_DEPTHWISE, _TILE_DEPTHWISE, _MAX_TILE_ROWS = 200, (4, 16), 2
 # Maps with more tiles in a row than these need no tiles of several rows.
 _NARROW_COLUMNS = 8
@@ -202,11 +203,14 @@ def _pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
 
 
 def _tiles(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
-    """Tiles of pixels times channel blocks that fit in registers and fill them well, as far as the factors allow."""
+    """Tiles of pixels times channel blocks that fit in registers and fill them well, as far as the factors allow.
+
+    All that fit for a map of one pixel: it waits for its weights, not for its multiply-adds.
+    """
     fitting = {(m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit}
     fewest_pixels = min(_MIN_TILE_PIXELS, max(m for m, _ in fitting))
     tall = {(m, n) for m, n in fitting if m >= fewest_pixels}
-    smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall))
+    smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall)) if fewest_pixels > 1 else 1
     return frozenset((m, n) for m, n in tall if m * n >= smallest)
 
 
@@ -227,7 +231,7 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
 
     def legal(p: Named) -> bool:
         tile = (p["split_m"][1], p["split_n"][1])
-        return tile in tiles and math.prod(tile) * 2 * p["split_k"][1] <= _MAX_WRITTEN_OUT_POINTWISE
+        return tile in tiles and math.prod(tile) * 2 * p["split_k"][1] <= _MAX_WRITTEN_OUT_HALF_BLOCK
 
     return ScheduleSpace(workload, coordinates, legal)
 

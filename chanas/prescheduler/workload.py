@@ -18,7 +18,7 @@ Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
 
 # Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
 _TILE_COLUMNS = range(5, 16)
-_MAX_FULL_BLOCKS = 4
+_MAX_FULL_BLOCKS = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,9 +221,7 @@ def test_maps_of_any_size_have_tiles(op: Operator, size: int) -> None:
     assert bands(Workload(op, size, 24, 24, 3 if op == "depthwise" else 1))
 
 
-@pytest.mark.parametrize(
-    ("size", "channels", "fewest"), [(28, 112, 7), (7, 160, 7), (1, 160, 10), (1, 32, 2), (2, 32, 8)]
-)
+@pytest.mark.parametrize(("size", "channels", "fewest"), [(28, 112, 7), (7, 160, 7), (1, 160, 1), (2, 32, 8)])
 def test_a_1x1_convolution_hides_the_latency_of_its_multiply_adds(size: int, channels: int, fewest: int) -> None:
     found = bands(Workload("pointwise", size, 64, channels))
     assert min(named["split_m"][-1] * named["split_n"][-1] for named in found) == fewest
