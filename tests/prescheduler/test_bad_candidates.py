@@ -20,7 +20,7 @@ from chanas.prescheduler.workload import Workload
 
 from .cases import HOST
 
-WORKLOAD = Workload("pointwise", 4, 8, 8)
+WORKLOAD = Workload("pointwise", 4, 8, 32)
 POINTS = schedule_space(WORKLOAD, HOST).points
 ERRORS = {
     "compiler fails": "RuntimeError: planted",
