@@ -31,6 +31,10 @@ class LUTHeader:
     batch: int = 1
     created: str = ""
     seed: int = 0
+    built_in_s: float | None = None
+    """Seconds that tuning and timing took, all runs of the prescheduler together; None in tables of old."""
+    timing_s: float | None = None
+    """Those of them in which the device was timing something."""
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "target": self.target.to_json()}

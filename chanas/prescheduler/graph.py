@@ -18,6 +18,7 @@ from typing import Any
 
 from chanas.arch import BlockConfig
 from chanas.errors import ScheduleError, TargetError
+from chanas.prescheduler.lowering import pipeline
 from chanas.prescheduler.operators import compute, input_shape, output_shape, parameter_shapes
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import block_workloads
@@ -133,7 +134,7 @@ def build_function(function: Any, target: HardwareTarget, library_path: Path) ->
 
     config = {"tirx.disable_assert": True}
     with tvm.transform.PassContext(opt_level=3, config=config):
-        library = tvm.tirx.build(function, target.tvm_target())
+        library = tvm.tirx.build(function, target.tvm_target(), pipeline())
     object_path = library_path.with_suffix(".o")
     try:
         library.write_to_file(str(object_path))
@@ -153,6 +154,6 @@ def build_network(
 
     module = network_module(blocks, points, target)
     with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
-        executable = tvm.relax.build(module, target.tvm_target(), exec_mode="compiled")
+        executable = tvm.relax.build(module, target.tvm_target(), tir_pipeline=pipeline(), exec_mode="compiled")
     with tempfile.TemporaryDirectory(dir=library_path.parent) as objects:  # not where a killed process leaves them
         executable.export_library(str(library_path), workspace_dir=objects)

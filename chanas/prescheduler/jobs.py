@@ -3,7 +3,7 @@ load-aware scheduling of Stiller, 2019: interleave the stages of independent tun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from chanas.prescheduler.measure import BUILD_TIMEOUT_S, Candidate, CandidatePip
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.records import RecordStore, TuningRecord
 from chanas.prescheduler.reference import case_seed, operator_case
-from chanas.prescheduler.remeasure import contenders, is_settled, ranked
+from chanas.prescheduler.remeasure import contenders, is_settled, leaders, ranked
 from chanas.prescheduler.space import Point, schedule_space
 from chanas.prescheduler.tune import OperatorTuner, TuneConfig
 from chanas.prescheduler.workload import Workload
@@ -69,6 +69,10 @@ class TuningJobs:
     code_copies: int = 1
     canary: Canary | None = None
     _models: dict[str, CostModel] = field(default_factory=dict)
+    _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
+    """What may have to be timed again, compiled: it is not compiled twice."""
+    _improvements: dict[Workload, tuple[int, float]] = field(default_factory=dict)
+    """The improvement expected of a workload after so many trials."""
 
     def run(
         self, workloads: Sequence[Workload], progress: bool = True, counts: FloatArray | None = None
@@ -91,6 +95,8 @@ class TuningJobs:
             for _ in () if counts is None else self._rounds(tuners, counts):
                 self._explore(line, tuners, bar, settle=False)
             self._explore(line, tuners, bar, settle=True)
+        for workload in tuners:
+            self._drop_libraries(workload)
         return {w: self.best_records(w) for w in tuners}
 
     def _num_left(self, tuners: dict[Workload, OperatorTuner]) -> int:
@@ -121,7 +127,11 @@ class TuningJobs:
             if given_up is not None and tuner.num_tried <= given_up:
                 improvements.append(0.0)
                 continue
-            improvements.append(tuner.expected_improvement())
+            num_tried, improvement = self._improvements.get(workload, (-1, 0.0))
+            if num_tried != tuner.num_tried:  # what others have taught the model since is not worth asking for
+                improvement = tuner.expected_improvement()
+                self._improvements[workload] = tuner.num_tried, improvement
+            improvements.append(improvement)
             if tuner.room and improvements[-1] < tuner.noise:
                 self.store.stop(workload.key, tuner.num_tried, improvements[-1], tuner.noise)
         seconds = np.array([t.best_s or 0.0 for t in tuners.values()])
@@ -151,7 +161,9 @@ class TuningJobs:
                     if candidate.token.again:
                         self._take_turns(line, job, candidate.token, outcome)
                     else:
-                        job.finished.append(_record(candidate.token.points[0], outcome))
+                        record = _record(candidate.token.points[0], outcome)
+                        job.finished.append(record)
+                        self._libraries.setdefault(job.workload, {})[record.point] = candidate.library
                         bar.update()
                     if job.outstanding == 0:
                         self._complete(job)
@@ -213,11 +225,13 @@ class TuningJobs:
         what = {"target": self.target.to_json(), "workload": job.workload.to_json()}
         how = {"case": str(job.case), "cold_bytes": self.cold_bytes, "code_copies": self.code_copies}
         if ask.again:
+            kept = self._libraries.get(job.workload, {})
+            compiled = [str(kept[p]) if p in kept else None for p in ask.points]
             library = self.scratch / f"{job.workload.key}-again-{len(ask.points)}-{'_'.join(map(str, ask.points[0]))}"
             candidate = Candidate(
                 token=ask,
                 build="build_operators",
-                build_arguments={**what, "points": ask.points, "library": str(library)},
+                build_arguments={**what, "points": ask.points, "library": str(library), "compiled": compiled},
                 library=library,
                 measure="measure_in_turns",
                 measure_arguments={
@@ -243,6 +257,7 @@ class TuningJobs:
                     "max_spread": _MAX_SPREAD,
                     "hopeless_s": hopeless_s,
                 },
+                keep_library=True,
                 family=job.workload.key,
             )
         line.submit(candidate)
@@ -271,6 +286,12 @@ class TuningJobs:
             self.store.add(job.workload.key, job.finished)
             job.tuner.observe(job.finished)
             job.finished = []
+            self._drop_libraries(job.workload, keep={r.point for r in leaders(self._legal_records(job.workload))})
+
+    def _drop_libraries(self, workload: Workload, keep: Collection[Point] = ()) -> None:
+        kept = self._libraries.get(workload, {})
+        for point in set(kept) - set(keep):
+            kept.pop(point).unlink(missing_ok=True)
 
 
 def _record(point: Point, outcome: Outcome) -> TuningRecord:

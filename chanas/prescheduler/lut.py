@@ -3,9 +3,11 @@ as cold as they are inside a network (paper, sections 3.5 and 3.6)."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +23,8 @@ from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.jobs import TuningJobs
 from chanas.prescheduler.locks import run_lock
 from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
-from chanas.prescheduler.pool import WorkerPool
-from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord
+from chanas.prescheduler.pool import WorkerPool, kept_off, split_cores
+from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.reference import block_case, mean_network_weight_bytes
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
@@ -53,6 +55,8 @@ class PrescheduleSummary:
     num_new_blocks: int
     drift: str = ""
     """How the machine's speed changed during the run (`Canary.describe`)."""
+    work: Work = field(default_factory=Work)
+    """What this run took, without the calibration."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +103,28 @@ def preschedule(
     with run_lock(run.root):
         _remove_leftovers(run.luts)
         store = RecordStore(run.records, target)
-        before = store.count()
+        before, started, start = store.count(), time.time(), time.monotonic()
         around = surroundings(space, num_classes, dtype=target.dtype)
         try:
-            with WorkerPool(target) as pool, scratch_folder() as scratch:
+            timing_cores, _ = split_cores(target.num_threads)
+            with WorkerPool(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
                 cold = around.weight_bytes, around.num_blocks
                 canary = Canary(target, scratch, store.add_canary, *cold)
                 jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary)
                 counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
-                records = jobs.run(workloads, progress, counts)
-                lut, num_new = _fill(
-                    run, space, target, blocks, records, store, pool, scratch, around, seed, progress, canary
-                )
-            after = store.count()
+                try:
+                    records = jobs.run(workloads, progress, counts)
+                    lut, num_new = _fill(
+                        run, space, target, blocks, records, store, pool, scratch, around, seed, progress, canary
+                    )
+                finally:
+                    work = Work(time.monotonic() - start, pool.timing_s, pool.building_s)
+                    if work.timing_s:
+                        store.note_work(started, work)
+            after, total = store.count(), store.worked()
+            if total.wall_s:
+                lut.header = dataclasses.replace(lut.header, built_in_s=total.wall_s, timing_s=total.timing_s)
+                lut.save(run.lut(target.name))
             failure = store.most_frequent_error()
         finally:
             store.close()
@@ -142,6 +155,7 @@ def preschedule(
             after[1] - before[1],
             num_new,
             canary.describe(),
+            work,
         )
 
 

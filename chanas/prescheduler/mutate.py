@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from chanas.prescheduler.space import Point, ScheduleSpace
+from chanas.prescheduler.space import Named, Point, ScheduleSpace
 
 # Attempts for each child that is asked for, before fewer children are returned (small spaces run dry).
 _ATTEMPTS_PER_CHILD = 8
@@ -25,7 +25,11 @@ def start_probabilities(seconds: npt.NDArray[np.float64], gamma: float) -> npt.N
 
 def mutate_point(space: ScheduleSpace, point: Point, rng: np.random.Generator) -> Point | None:
     """One coordinate redrawn among its options; a split keeps dividing its loop. None when the result is illegal."""
-    named = space.decode(point)
+    return _mutate(space, space.decode(point), rng)
+
+
+def _mutate(space: ScheduleSpace, parent: Named, rng: np.random.Generator) -> Point | None:
+    named = dict(parent)
     movable = [c for c in space.coordinates if len(c.options) > 1]
     if not movable:
         return None
@@ -36,7 +40,10 @@ def mutate_point(space: ScheduleSpace, point: Point, rng: np.random.Generator) -
 
 def cross_points(space: ScheduleSpace, mother: Point, father: Point, rng: np.random.Generator) -> Point | None:
     """Each coordinate from either parent. None when the result is illegal."""
-    first, second = space.decode(mother), space.decode(father)
+    return _cross(space, space.decode(mother), space.decode(father), rng)
+
+
+def _cross(space: ScheduleSpace, first: Named, second: Named, rng: np.random.Generator) -> Point | None:
     named = {name: (first if rng.random() < 0.5 else second)[name] for name in first}
     return space.encode(named) if space.legal(named) else None
 
@@ -52,16 +59,19 @@ def breed(
     exclude: frozenset[Point] = frozenset(),
 ) -> list[Point]:
     """Up to `num` distinct new points from measured ones, none of them in `exclude`."""
-    probabilities = start_probabilities(seconds, gamma)
+    parents = [space.decode(p) for p in points]
+    shares = np.cumsum(start_probabilities(seconds, gamma))
+    shares /= shares[-1]
+
+    def draw() -> Named:
+        return parents[shares.searchsorted(rng.random(), side="right")]
+
     children: dict[Point, None] = {}
     for _ in range(num * _ATTEMPTS_PER_CHILD):
         if len(children) >= num:
             break
-        start = points[rng.choice(len(points), p=probabilities)]
-        if rng.random() < crossover_share:
-            child = cross_points(space, start, points[rng.choice(len(points), p=probabilities)], rng)
-        else:
-            child = mutate_point(space, start, rng)
+        start = draw()
+        child = _cross(space, start, draw(), rng) if rng.random() < crossover_share else _mutate(space, start, rng)
         if child is not None and child not in exclude:
             children[child] = None
     return list(children)

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -151,8 +153,22 @@ def split_cores(num_threads: int) -> tuple[list[int], list[int]]:
     return cores[:num_threads], cores[num_threads:]
 
 
+@dataclass(frozen=True)
+class _Task:
+    """One call that waits for a worker."""
+
+    name: str
+    arguments: dict[str, Any]
+    timeout_s: float
+    future: Future[Answer]
+
+
 class WorkerPool:
-    """One timing worker and a few compiling ones. `overlap` tells whether they may work at the same time."""
+    """One timing worker and a few compiling ones. `overlap` tells whether they may work at the same time.
+
+    Where they may, the timing cores compile too (in one more worker) while there is nothing to time and every other
+    core is busy: two cores then share all of the work. Never while something is timed on them.
+    """
 
     def __init__(self, target: HardwareTarget) -> None:
         timing, compiling = split_cores(target.num_threads)
@@ -160,47 +176,117 @@ class WorkerPool:
         build_cores = compiling or timing
         self.num_builders = len(build_cores)
         self._timer = WorkerProcess(target.num_threads, timing)
-        self._timer_thread = ThreadPoolExecutor(1)
-        self._builder_threads = ThreadPoolExecutor(self.num_builders)
         self._builders = [WorkerProcess(1, [core]) for core in build_cores]
-        self._idle = list(self._builders)
-        self._lock = threading.Lock()
+        self._stand_in = WorkerProcess(1, timing[:1]) if compiling else None
+        self._timings: deque[_Task] = deque()
+        self._builds: deque[_Task] = deque()
+        self._pings: dict[WorkerProcess, _Task] = {}  # of `warm_up`, each for one worker alone
+        self._num_free_builders = len(self._builders)
+        self.timing_s = self.building_s = 0.0
+        """Seconds spent so far, those of building summed over the workers."""
+        self._closed = False
+        self._changed = threading.Condition()
+        self._threads = [threading.Thread(target=self._serve_builds, args=(b,), daemon=True) for b in self._builders]
+        self._threads.append(threading.Thread(target=self._serve_timings, daemon=True))
+        for thread in self._threads:
+            thread.start()
 
     def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
         """Compile on any free core."""
-        return self._builder_threads.submit(self._build, name, arguments, timeout_s)
-
-    def _build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
-        with self._lock:
-            worker = self._idle.pop()
-        try:
-            return worker.call(name, arguments, timeout_s)
-        finally:
-            with self._lock:
-                self._idle.append(worker)
+        return self._submit(self._builds, name, arguments, timeout_s)
 
     def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
         """Time on the device, one after the other, and not while another process does.
 
         Waiting for that process is no part of the call's time.
         """
-        return self._timer_thread.submit(self._measure, name, arguments, timeout_s)
+        return self._submit(self._timings, name, arguments, timeout_s)
 
-    def _measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
-        with device_lock(lambda: self._timer.is_closed):
-            return self._timer.call(name, arguments, timeout_s)
+    def _submit(self, queue: deque[_Task], name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        future: Future[Answer] = Future()
+        with self._changed:
+            if self._closed:
+                raise MeasureError(f"the pool that was asked for {name} is closed")
+            queue.append(_Task(name, arguments, timeout_s, future))
+            self._changed.notify_all()
+        return future
+
+    def _serve_builds(self, worker: WorkerProcess) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or worker in self._pings or self._builds)
+                if self._closed:
+                    return
+                task = self._pings.pop(worker, None) or self._builds.popleft()
+                self._num_free_builders -= 1
+            wall_s = _answer(task, worker)
+            with self._changed:
+                self._num_free_builders += 1
+                self.building_s += wall_s
+
+    def _serve_timings(self) -> None:
+        mine = [worker for worker in (self._timer, self._stand_in) if worker is not None]
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._closed or self._pings.keys() & set(mine) or self._timings or self._can_stand_in
+                )
+                if self._closed:
+                    return
+                pings = [(self._pings.pop(worker), worker) for worker in mine if worker in self._pings]
+            for ping, greeted in pings:
+                _answer(ping, greeted)
+            with self._changed:
+                if self._closed or not (self._timings or self._can_stand_in):
+                    continue
+                task, worker = (
+                    (self._timings.popleft(), self._timer) if self._timings else (self._builds.popleft(), None)
+                )
+            try:
+                # building here would disturb another process that times on these cores as much as timing would
+                with device_lock(lambda: self._closed):
+                    wall_s = _answer(task, worker or self._stand_in or self._timer)
+            except MeasureError:
+                task.future.cancel()
+                return
+            with self._changed:
+                if worker is None:
+                    self.building_s += wall_s
+                else:
+                    self.timing_s += wall_s
+
+    @property
+    def _can_stand_in(self) -> bool:
+        """Whether a build waits that no compiling worker is free for."""
+        return self._stand_in is not None and len(self._builds) > self._num_free_builders
+
+    def _workers(self) -> list[WorkerProcess]:
+        return [self._timer, *self._builders, *([self._stand_in] if self._stand_in else [])]
 
     def warm_up(self) -> None:
-        """Start all workers now, side by side."""
-        pings = [self.build("ping", {}, _START_TIMEOUT_S) for _ in self._builders]
-        for future in [self.measure("ping", {}, _START_TIMEOUT_S), *pings]:
-            future.result()
+        """Start all workers now, side by side.
+
+        Each is started by the thread that serves it: a worker ends with the thread that started it (`worker`).
+        """
+        tasks = {worker: _Task("ping", {}, _START_TIMEOUT_S, Future()) for worker in self._workers()}
+        with self._changed:
+            self._pings.update(tasks)
+            self._changed.notify_all()
+        for task in tasks.values():
+            task.future.result()
 
     def close(self) -> None:
         """End all workers at once; what was under way is lost."""
-        self._builder_threads.shutdown(wait=False, cancel_futures=True)
-        self._timer_thread.shutdown(wait=False, cancel_futures=True)
-        for worker in (self._timer, *self._builders):
+        with self._changed:
+            self._closed = True
+            waiting = [*self._pings.values(), *self._timings, *self._builds]
+            self._pings.clear()
+            self._timings.clear()
+            self._builds.clear()
+            self._changed.notify_all()
+        for task in waiting:
+            task.future.cancel()
+        for worker in self._workers():
             worker.close()
 
     def __enter__(self) -> WorkerPool:
@@ -210,3 +296,36 @@ class WorkerPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _answer(task: _Task, worker: WorkerProcess) -> float:
+    """Run a task and give its future what came of it; returns the seconds that it took."""
+    if not task.future.set_running_or_notify_cancel():
+        return 0.0
+    start = time.monotonic()
+    try:
+        task.future.set_result(worker.call(task.name, task.arguments, task.timeout_s))
+    except BaseException as error:  # the future's owner hears of it, like from any executor
+        task.future.set_exception(error)
+    return time.monotonic() - start
+
+
+@contextlib.contextmanager
+def kept_off(cores: Sequence[int]) -> Iterator[None]:
+    """Keep this process off some cores, as far as there are others: what it computes would disturb what is timed."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    _move_to(before - set(cores) or before)
+    try:
+        yield
+    finally:
+        _move_to(before)
+
+
+def _move_to(cores: set[int]) -> None:
+    """All threads of this process, and those that they start."""
+    for entry in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            os.sched_setaffinity(int(entry.name), cores)

@@ -59,10 +59,15 @@ _STEPS: tuple[tuple[str, ...], ...] = (
         "DROP TABLE blocks",
         "ALTER TABLE versioned RENAME TO blocks",
     ),
+    (
+        """CREATE TABLE runs (
+            device TEXT NOT NULL, started REAL NOT NULL, wall REAL NOT NULL, timing REAL NOT NULL,
+            building REAL NOT NULL, PRIMARY KEY (device, started))""",
+    ),
 )
 SCHEMA = len(_STEPS)
 
-BLOCK_VERSION = 2
+BLOCK_VERSION = 3
 """How a block is compiled and timed. Records of another version are kept, but are no measurement of today's blocks.
 
 1  an array for each operator's weights and each one's biases
@@ -113,6 +118,15 @@ class BlockRecord:
     drift: float = 1.0
 
 
+@dataclass(frozen=True)
+class Work:
+    """Seconds of a run by the clock, and those in which the device was timing; `building_s` is a sum over workers."""
+
+    wall_s: float = 0.0
+    timing_s: float = 0.0
+    building_s: float = 0.0
+
+
 def _point(text: str) -> Point:
     return tuple(json.loads(text))
 
@@ -146,6 +160,7 @@ class RecordStore:
 
     def __init__(self, path: Path, target: HardwareTarget) -> None:
         self.device = f"{target.fingerprint}/{target.num_threads}t/tvm-{tvm_version()}"
+        self._target = self.device if target.dtype == "float32" else f"{self.device}/{target.dtype}"
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,6 +182,8 @@ class RecordStore:
                     "use the chanas that wrote them, or move the file away"
                 )
             self._db.execute("PRAGMA journal_mode=WAL")
+            # Not forced to the disk with every batch: a killed process loses nothing by that, a power cut a few.
+            self._db.execute("PRAGMA synchronous=NORMAL")
             if version < SCHEMA:
                 self._migrate()
             with self._db:
@@ -310,6 +327,24 @@ class RecordStore:
         """After how many points a workload was given up last; None where it never was."""
         rows = self._rows("SELECT num_trials FROM stopped WHERE device=? AND workload=?", (self.device, workload))
         return int(rows[0][0]) if rows else None
+
+    def note_work(self, started: float, work: Work) -> None:
+        """Store what a run took so far; `started` (seconds since 1970) tells it from others, and says it again."""
+        row: dict[str, object] = {
+            "device": self._target,
+            "started": started,
+            "wall": work.wall_s,
+            "timing": work.timing_s,
+            "building": work.building_s,
+        }
+        self._insert("runs", [row])
+
+    def worked(self) -> Work:
+        """What all runs for this target took together."""
+        row = self._db.execute(
+            "SELECT sum(wall), sum(timing), sum(building) FROM runs WHERE device=?", (self._target,)
+        ).fetchone()
+        return Work(*(value or 0.0 for value in row))
 
     def add_canary(self, reading: Reading) -> None:
         """Store a reading of the canary."""

@@ -20,11 +20,16 @@ def contenders(records: Sequence[TuningRecord]) -> list[TuningRecord]:
 
     These depend on the first timings alone, so that a run that was cut off finds the same ones.
     """
+    close = leaders(records)
+    return close if len(close) > 1 else []
+
+
+def leaders(records: Sequence[TuningRecord]) -> list[TuningRecord]:
+    """The fastest point by its first timing, and the few that noise may have put behind it, fastest first."""
     distinct = [r for r in records if r.seconds is not None and r.same_as is None]
     valid = sorted(distinct, key=lambda r: r.seconds or 0.0)
     limit_s = (1.0 + CONTENDER_MARGIN) * (valid[0].seconds or 0.0) if valid else 0.0
-    close = [r for r in valid[:MAX_CONTENDERS] if (r.seconds or 0.0) <= limit_s]
-    return close if len(close) > 1 else []
+    return [r for r in valid[:MAX_CONTENDERS] if (r.seconds or 0.0) <= limit_s]
 
 
 def is_settled(records: Sequence[TuningRecord]) -> bool:

@@ -129,15 +129,16 @@ class OperatorTuner:
         rng, tried = np.random.default_rng(self.num_tried), frozenset(self._records)
         seconds = np.array([r.seconds for r in valid], dtype=np.float64)
         points = [p for p in self.space.sample(_IMPROVEMENT_POINTS + len(tried), rng) if p not in tried]
-        points += breed(
-            self.space,
-            [r.point for r in valid],
-            seconds,
-            self._config.num_children,
-            rng,
-            self._config.gamma,
-            exclude=tried,
-        )
+        if len(points) < self.room:  # others are left
+            points += breed(
+                self.space,
+                [r.point for r in valid],
+                seconds,
+                self._config.num_children,
+                rng,
+                self._config.gamma,
+                exclude=tried,
+            )
         mean, deviation = self._model.predict(self.space, points)
         best = math.log(seconds.min()) - float(np.log(seconds).mean())  # the model's means are centred like this
         return float(expected_improvement(best, mean, deviation).max())

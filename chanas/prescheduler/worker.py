@@ -74,13 +74,24 @@ def build_operator(
 
 
 def build_operators(
-    target: dict[str, Any], workload: dict[str, Any], points: Sequence[Sequence[int]], library: str
+    target: dict[str, Any],
+    workload: dict[str, Any],
+    points: Sequence[Sequence[int]],
+    library: str,
+    compiled: Sequence[str | None] | None = None,
 ) -> None:
-    """Compile several schedule points of one operator into the folder `library`: 0.so, 1.so, …"""
+    """Compile several schedule points of one operator into the folder `library`: 0.so, 1.so, …
+
+    A point whose library is there already, as `compiled` says, is copied.
+    """
     folder = Path(library)
     folder.mkdir(exist_ok=True)
-    for i, point in enumerate(points):
-        build_operator(target, workload, point, str(folder / f"{i}.so"))
+    for i, (point, there) in enumerate(zip(points, compiled or [None] * len(points), strict=True)):
+        path = folder / f"{i}.so"
+        if there is not None and Path(there).exists():
+            shutil.copyfile(there, path)
+        else:
+            build_operator(target, workload, point, str(path))
 
 
 def build_block(target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], library: str) -> None:

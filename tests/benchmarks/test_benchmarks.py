@@ -26,6 +26,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = (
     "conv_layers",
     "evolution_speed",
+    "lut_build",
     "lut_error",
     "network_latency",
     "operator_peak",
@@ -37,6 +38,7 @@ OWN = (
     "common",
     "contenders",
     "conv_layers",
+    "lut_build",
     "lut_error",
     "network_latency",
     "operator_peak",
@@ -138,6 +140,39 @@ def test_a_full_run_writes_figures_facts_and_seeds(common: ModuleType, capsys: p
 def test_the_geometric_mean_weighs_ratios_alike(common: ModuleType) -> None:
     assert common.geometric_mean([0.5, 2.0, 1.0]) == pytest.approx(1.0)
     assert math.isnan(common.geometric_mean([]))
+
+
+# ---- lut_build ------------------------------------------------------------------------------------------------------
+def test_a_whole_table_alone_has_a_goal(load: Any) -> None:
+    lut_build = load("lut_build")
+    build = lut_build.Build(10, 5, 80, 4, 20, 3600.0, 900.0, 3600.0, 1000, "", {"timeout": 4})
+    figures = lut_build.figures_of(build, 2, whole=True)
+    assert (figures["lut_minutes"].value, figures["lut_minutes"].met) == (60.0, True)
+    assert figures["lut_timing_percent"].value == 25.0
+    assert figures["lut_building_percent"].value == 50.0
+    assert figures["lut_trials_per_operator"].value == 8.0
+    assert figures["lut_failed_percent"].value == 5.0
+    assert lut_build.figures_of(build, 2, whole=False)["lut_minutes"].met is None
+
+
+def test_a_table_is_built_and_described(
+    load: Any, common: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from chanas.prescheduler import lut as module
+    from tests.prescheduler.cases import SyntheticPool
+
+    monkeypatch.setattr(module, "WorkerPool", lambda _target: SyntheticPool())
+    load("lut_build").main(["--quick"])
+    figures = last_line(capsys)
+    assert figures["lut_trials_per_operator"]["value"] == 1.0
+    assert figures["lut_failed_percent"]["value"] == 0.0
+    assert figures["lut_timing_percent"]["value"] > 0.0
+    assert not common.RESULTS.exists()
+
+
+def test_an_unknown_sub_space_ends_a_build_with_one_line(load: Any) -> None:
+    with pytest.raises(SystemExit, match="lut_build: error: "):
+        load("lut_build").main(["--quick", "--sub-space", "r1-w1"])
 
 
 def test_the_table_is_judged_by_its_relative_errors(load: Any) -> None:

@@ -195,6 +195,7 @@ class SyntheticPool:
         self.timed: list[str] = []
         self.turns: list[dict[str, Any]] = []
         self.code: Callable[[dict[str, Any]], str] | None = None
+        self.timing_s = self.building_s = 0.0
 
     def __enter__(self) -> SyntheticPool:
         return self
@@ -203,6 +204,7 @@ class SyntheticPool:
         pass
 
     def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        self.building_s += 0.1
         if name == "build_operators":
             self.turns.append(arguments)
             Path(arguments["library"]).mkdir(exist_ok=True)
@@ -213,6 +215,7 @@ class SyntheticPool:
         return answered(Answer({"code": self.code(arguments)} if self.code and is_one else None, None, 0.1))
 
     def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        self.timing_s += 0.1
         if name == "measure_in_turns":
             return answered(self._measure_in_turns(arguments["library"]))
         self.timed.append(arguments["library"])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from chanas.errors import CheckpointError
 from chanas.prescheduler import records as module
 from chanas.prescheduler.canary import Reading
-from chanas.prescheduler.records import SCHEMA, BlockRecord, RecordStore, TuningRecord
+from chanas.prescheduler.records import SCHEMA, BlockRecord, RecordStore, TuningRecord, Work
 from chanas.target import HardwareTarget
 
 from .cases import HOST, device
@@ -158,6 +158,15 @@ def test_a_workload_that_was_given_up_is_kept(open_store: Opener) -> None:
     assert store.stopped_after("w") == 20
 
 
+def test_what_all_runs_took_is_summed_up_and_a_run_may_say_it_again(open_store: Opener) -> None:
+    store = open_store()
+    assert store.worked() == Work(0.0, 0.0, 0.0)
+    store.note_work(1.7e9, Work(10.0, 2.0, 8.0))
+    store.note_work(1.7e9, Work(20.0, 4.0, 16.0))
+    store.note_work(1.8e9, Work(1.0, 0.5, 0.25))
+    assert open_store().worked() == Work(21.0, 4.5, 16.25)
+
+
 def test_drift_and_the_canary_are_kept(open_store: Opener) -> None:
     readings = [Reading(5e-6, 1e-8, 1.0, 1.7e9), Reading(6e-6, 1e-8, 1.2, 1.7e9 + 2.0)]
     record, block = TuningRecord((1,), 1e-6, drift=1.2), BlockRecord((("w", (1,)),), 1e-5, drift=0.9)
@@ -284,7 +293,11 @@ def make_older(file: Path, version: int) -> None:
         f"INSERT INTO records (workload, point, {columns}) VALUES ('w', '[1]', 1e-6, 0, 1.7e9, ?)", [device]
     )
     schedules = json.dumps(SCHEDULES)
-    values = f"INSERT INTO blocks (block, schedules, {columns}) VALUES ('b', ?, 1e-5, 0, 1.7e9, ?)"
+    versioned = version >= 6  # drift has no default there
+    columns += ", drift, version" * versioned
+    values = (
+        f"INSERT INTO blocks (block, schedules, {columns}) VALUES ('b', ?, 1e-5, 0, 1.7e9, ?{', 1, 1' * versioned})"
+    )
     database.execute(values, [schedules, device])
     database.execute(f"PRAGMA user_version={version}")
     database.commit()
