@@ -1,10 +1,12 @@
 """How long the latency table of a space takes, and what the time goes to.
 
-    python benchmarks/lut_build.py [--quick] [--space mbv3] [--sub-space KEY …] [--trials 8] [--threads 1] [--seed 0]
+    python benchmarks/lut_build.py [--quick] [--space mbv3] [--sub-space KEY …] [--trials 8] [--threads 1]
+                                  [--dtype f32] [--run DIR] [--seed 0]
 
 `chanas prescheduler` fills the table of a fresh run directory, without the calibration: every operator of the space (or
 of some of its sub-spaces) is tuned with --trials schedule points on average, its best points are timed again in turns,
-and every fused block is timed. With --quick, the smallest sub-space of `mbv3-32` with one point per operator.
+and every fused block is timed. With --run the run directory stays; it must have no records before. With --quick, the
+smallest sub-space of `mbv3-32` with one point per operator.
 
 Figures: lut_minutes, the time by the clock, workers' start included (goal: at most 60 for the whole of `mbv3`; no goal
 for a part); for information lut_records_per_s, points and blocks timed per second of it, lut_timing_percent, the share
@@ -28,7 +30,7 @@ from typing import Any
 from common import Figure, finish
 
 from chanas.arch import SearchSpace
-from chanas.errors import ChanasError
+from chanas.errors import ChanasError, ConfigError
 from chanas.run import RunDirectory
 from chanas.target import HardwareTarget, load_target
 
@@ -93,6 +95,7 @@ def fill(
     summary = preschedule(
         run,
         num_threads=target.num_threads,
+        dtype=target.dtype_name,
         space=space.name,
         num_classes=NUM_CLASSES,
         num_trials=num_trials,
@@ -105,7 +108,7 @@ def fill(
     blocks = space.all_blocks(NUM_CLASSES, tuple(chosen) or None)
     store = RecordStore(run.records, target)
     try:
-        records = [r for w in {w for b in blocks for w in block_workloads(b)} for r in store.load(w.key)]
+        records = [r for w in {w for b in blocks for w in block_workloads(b, target.dtype)} for r in store.load(w.key)]
     finally:
         store.close()
     errors = collections.Counter(" ".join((r.error or "").split()[:4]) for r in records if r.seconds is None)
@@ -142,15 +145,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sub-space", action="append", default=[], help="only this sub-space; may be repeated")
     parser.add_argument("--trials", type=int, help="schedule points per operator on average (8; 1 with --quick)")
     parser.add_argument("--threads", type=int, default=1, help="threads of one inference")
+    parser.add_argument("--dtype", default="f32", help="f32 or bf16")
+    parser.add_argument("--run", type=Path, help="run directory to fill and keep")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     num_trials = options.trials or (1 if options.quick else 8)
     try:
-        target = load_target("cpu", options.threads)
+        target = load_target("cpu", options.threads, options.dtype)
         space = SearchSpace.load(options.space or (QUICK_SPACE if options.quick else GOAL_SPACE))
         sub_spaces = options.sub_space or ([space.smallest.sub_space.key] if options.quick else [])
-        with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
-            build = fill(Path(folder), space, target, sub_spaces, num_trials, options.seed)
+        with tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
+            folder = options.run or Path(scratch)
+            if RunDirectory(folder).records.exists():
+                raise ConfigError(f"expected a run directory without records, got {folder}; name another one")
+            build = fill(folder, space, target, sub_spaces, num_trials, options.seed)
     except ChanasError as error:
         raise SystemExit(f"lut_build: error: {error}") from error
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -162,9 +170,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "sub_spaces": list(sub_spaces) or "all",
         "trials": num_trials,
         "threads": target.num_threads,
+        "dtype": target.dtype,
         "build": dataclasses.asdict(build),
     }
-    finish("lut_build", figures, options.quick, extra)
+    parts = [space.name] if space.name != GOAL_SPACE else []
+    parts += [f"{target.num_threads}t"] if target.num_threads > 1 else []
+    parts += [target.dtype_name] if target.dtype != "float32" else []
+    finish("_".join(["lut_build", *parts, *sub_spaces]), figures, options.quick, extra)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,12 @@ from chanas.prescheduler.space import schedule_space
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
-WORKLOAD = Workload("pointwise", 7, 64, 64, epilogue="relu")
+# Some 50 us of arithmetic from the nearest caches: what is left of its noise is the machine's own.
+WORKLOAD = Workload("pointwise", 14, 128, 128, epilogue="relu")
 EVERY_S = 2.0
 """Seconds of measuring between two readings, at most."""
+FRESH_S = 0.5
+"""How old a reading may be to speak for what was timed since, when there is nothing else to time."""
 NOISE = 0.03
 """A drift of up to this share (or of the reading's own spread, where that is larger) says nothing."""
 LIMIT = 0.25
@@ -44,20 +47,12 @@ class Reading:
 
 
 class Canary:
-    """Drift of one run. `keep` gets every reading; `cold_bytes` and `code_copies` are as for `worker.measure`."""
+    """Drift of one run. `keep` gets every reading."""
 
-    def __init__(
-        self,
-        target: HardwareTarget,
-        scratch: Path,
-        keep: Callable[[Reading], None] = lambda _: None,
-        cold_bytes: int = 0,
-        code_copies: int = 1,
-    ) -> None:
+    def __init__(self, target: HardwareTarget, scratch: Path, keep: Callable[[Reading], None] = lambda _: None) -> None:
         self.readings: list[Reading] = []
         self.num_corrected = self.num_again = 0
         self._target, self._scratch, self._keep = target, scratch, keep
-        self._surroundings = {"cold_bytes": cold_bytes, "code_copies": code_copies}
         self._since_s = 0.0
         self._library: Path | None = None
         self._works, self._lasts = True, False
@@ -75,7 +70,6 @@ class Canary:
             "case": str(self._scratch / "canary.npz"),
             "repeats": _REPEATS,
             "min_repeat_s": _MIN_REPEAT_S,
-            **self._surroundings,
         }
         return [pool.measure("measure", arguments, _TIMEOUT_S) for _ in range(1 if self.readings else _NUM_FIRST)]
 
@@ -100,6 +94,11 @@ class Canary:
         self.readings.append(Reading(seconds, float(answer.result["spread_s"]), seconds / median_s))
         self._lasts = self._lasts and self.is_disturbed
         self._keep(self.readings[-1])
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the last reading is recent enough to speak for what was timed since."""
+        return bool(self.readings) and time.time() - self.readings[-1].created < FRESH_S
 
     # ---- what it means ----------------------------------------------------------------------------------------------
     def is_due(self, measured_s: float = 0.0) -> bool:

@@ -109,7 +109,7 @@ def preschedule(
             timing_cores, _ = split_cores(target.num_threads)
             with WorkerPool(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
                 cold = around.weight_bytes, around.num_blocks
-                canary = Canary(target, scratch, store.add_canary, *cold)
+                canary = Canary(target, scratch, store.add_canary)
                 jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary)
                 counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
                 try:

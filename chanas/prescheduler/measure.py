@@ -202,15 +202,15 @@ class CandidatePipeline(Generic[Token]):
         return built.candidate, dataclasses.replace(outcome, build_s=built.build_s, measure_s=0.0, same_as=token)
 
     def _hold(self, built: _Built[Token], answer: Answer) -> list[tuple[Candidate[Token], Outcome]]:
-        """Keep what was timed until the canary is read: when it is due, and when there is nothing else to time."""
+        """Keep what was timed until the canary is read: when it is due, or old when all is timed."""
         if answer.error is not None:
             raise_if_full(built.candidate.library.parent, answer.error)
         self._held.append((built, answer))
         if self.canary is not None and not self._reading:
             idle = not self._measuring and not self._built
-            if self.canary.is_due(answer.wall_s) or idle:
+            if self.canary.is_due(answer.wall_s) or (idle and not self.canary.is_fresh):
                 self._reading += self.canary.read(self.pool)
-            elif self.canary.readings:
+            elif self.canary.readings and not idle:
                 return []
         return [] if self._reading else self._release()
 

@@ -212,7 +212,7 @@ class RecordStore:
         """
         if not rows:
             return
-        columns = ["device", *rows[0]]
+        columns = list({"device": None, **rows[0]})
         values = ", ".join(f":{c}" for c in columns)
         try:
             with self._db:

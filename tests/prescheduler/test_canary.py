@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chanas.prescheduler import canary as module
 from chanas.prescheduler.canary import EVERY_S, LIMIT, NOISE, Canary, Reading
 from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import Answer, WorkerPool
 
 from .cases import HOST, SyntheticPool, answered
+
+
+@pytest.fixture(autouse=True)
+def never_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These candidates take no time: without this one reading would speak for all of them."""
+    monkeypatch.setattr(module, "FRESH_S", 0.0)
 
 
 def reading(seconds: float, spread_s: float = 0.0) -> Answer:
@@ -42,6 +49,13 @@ class DriftingPool(SyntheticPool):
         answer = super().measure(name, arguments, timeout_s).result()
         seconds = 1e-6 * self.drift(len(self.timed))
         return answered(Answer({**answer.result, "seconds": seconds, "spread_s": 1e-8}, None, 0.1))
+
+
+def test_a_fresh_reading_speaks_for_what_was_timed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRESH_S", 60.0)
+    outcomes, canary = run(DriftingPool(lambda _: 1.0), tmp_path, 6)
+    assert len(outcomes) == 6
+    assert len(canary.readings) == 3  # those before anything else
 
 
 def run(pool: Any, folder: Path, num: int, canary: Canary | None = None) -> tuple[list[Outcome], Canary]:
@@ -190,7 +204,7 @@ def test_a_canary_that_does_not_work_stops_nothing(tmp_path: Path, call: str) ->
 
 
 def test_a_real_canary_sings(pool: WorkerPool, tmp_path: Path) -> None:
-    canary = Canary(HOST, tmp_path, cold_bytes=20_000, code_copies=2)
+    canary = Canary(HOST, tmp_path)
     for future in canary.read(pool):
         canary.observe(future.result())
     assert len(canary.readings) == 3

@@ -298,7 +298,7 @@ def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scra
 
 # ---- a common budget ------------------------------------------------------------------------------------------------
 BUDGET = TuneConfig(num_trials=12, num_initial=3, batch_size=2, shared=True)
-LARGE_ONES = [Workload("pointwise", 6, 48, 96), Workload("pointwise", 7, 96, 64), Workload("pointwise", 4, 96, 192)]
+LARGE_ONES = [Workload("pointwise", 6, 48, 96), Workload("pointwise", 7, 96, 64), Workload("pointwise", 12, 96, 192)]
 COUNTS = np.array([[0.0, 1.0, 40.0]])
 
 
