@@ -110,12 +110,12 @@ def stored_table(run: RunDirectory, target: HardwareTarget) -> tuple[SearchSpace
     Raises:
         ChanasError: there is no table for this machine.
     """
-    from chanas.pipeline import stored_task
+    from chanas.lut_pipeline import open_table
 
-    lut = LatencyLUT.load(run.lut(target.name))
-    space, num_classes = stored_task(run) or (SearchSpace.load(lut.header.space), NUM_CLASSES)
-    lut.check(space, target)
-    return space, num_classes, lut
+    opened = open_table(None, run, num_threads=target.num_threads, dtype=target.dtype_name)
+    space = opened.required_space()
+    opened.lut.check(space, target)
+    return space, opened.num_classes, opened.lut
 
 
 def fresh_table(

@@ -1,7 +1,7 @@
 """Latency of whole compiled networks beside what people run instead: same network, weights, image, cores.
 
     python benchmarks/network_latency.py [--quick] [--network all|demo|mobilenetv3] [--bundle DIR] [--trials 24]
-                                         [--threads 1]
+                                         [--threads 1] [--dtype f32]
 
 Peers: PyTorch eager, torch.compile (frozen weights), ONNX Runtime, OpenVINO (float32, latency hint). Every contender is
 a process of its own, pinned to the cores that the others are pinned to, and they run in turns. Ours runs the compiled
@@ -15,7 +15,8 @@ PyTorch's is out.
 
 Figures, the peer's median over ours: demo_vs_eager (the smallest of the networks' ratios; of PyTorch's two memory
 layouts the faster counts) and those of mobilenetv3 have goals; the other pairs are for information. A peer that is not
-installed is skipped with a note. Results of more than one thread go to a file of their own.
+installed is skipped with a note. Results of more than one thread go to a file of their own, and so do those of
+`--dtype bf16`, where OpenVINO may compute in bfloat16 too, and whose logits may differ by more.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ if TYPE_CHECKING:
 
 TASKS = ("demo", "mobilenetv3")
 DEMO_SPACE, DEMO_CLASSES = "mbv3-32", 10
-# By number of threads.
+# By number of threads and dtype.
 GOALS = {
-    1: {
+    (1, "f32"): {
         ("demo", "eager"): 2.0,
         ("mobilenetv3", "openvino"): 1.3,
         ("mobilenetv3", "onnxruntime"): 1.35,
         ("mobilenetv3", "torch_compile"): 2.0,
         ("mobilenetv3", "eager"): 3.3,
     },
-    2: {("mobilenetv3", "openvino"): 1.2},
+    (2, "f32"): {("mobilenetv3", "openvino"): 1.2},
+    (1, "bf16"): {("mobilenetv3", "openvino_bf16"): 1.35},
 }
 PEERS = {
     "eager": "PyTorch eager",
@@ -61,8 +63,9 @@ PEERS = {
     "openvino": "OpenVINO",
 }
 CHANNELS_LAST = "PyTorch eager, channels last"
-# Logits of another library: other orders of sums through some sixty layers.
-TOLERANCE = 1e-3
+BFLOAT16_PEERS = {"openvino_bf16": "OpenVINO bf16"}
+# Logits of another library: other orders of sums through some sixty layers; rounding to eight bits in every one.
+TOLERANCE, BFLOAT16_TOLERANCE = 1e-3, 5e-2
 NUM_FOR_MEDIAN = 1000
 
 
@@ -118,7 +121,7 @@ def compiled_bundles(
     from chanas.prescheduler.lut import surroundings
 
     space = SearchSpace.load(DEMO_SPACE)
-    around = surroundings(space, DEMO_CLASSES)
+    around = surroundings(space, DEMO_CLASSES, dtype=target.dtype)
     blocks = [b for a in architectures.values() for b in a.blocks(space, DEMO_CLASSES)]
     lut, tuned = tune_blocks(space, target, blocks, trials, around, folder / "tuning", seed)
     jobs = {name: random_job(space, a, DEMO_CLASSES, folder / f"{name}.so", seed) for name, a in architectures.items()}
@@ -163,13 +166,13 @@ def compiled_torchvision(
     name = "mobilenetv3"
     module = mobilenet_v3_large(seed)
     blocks = torchvision_blocks(module)
-    around = Surroundings(mean_network_weight_bytes([blocks]), len(blocks))
+    around = Surroundings(mean_network_weight_bytes([blocks], target.dtype), len(blocks))
     lut, tuned = tune_blocks(SearchSpace.load("mbv3"), target, blocks, trials, around, folder / "tuning", seed)
     job = torchvision_job(module, blocks, folder / f"{name}.so", seed)
     sums_s = compile_jobs(lut, target, {name: job})
     write_torchvision(folder / name, module, job, target)
     cost: dict[str, Any] = {"tuning": tuned.to_json(), "measured_by_prescheduler": sums_s}
-    if target.num_threads == 1:
+    if target.num_threads == 1 and target.dtype == "float32":
         limits = roofline.measured_limits(blocks, folder)
         with WorkerPool(target) as pool:
             timed = time_operators(pool, target, tuned.points, around, folder / "operators")
@@ -195,7 +198,13 @@ def export_onnx(subject: Subject, path: Path) -> str | None:
 
 
 def compare(
-    name: str, path: Path, folder: Path, num_threads: int, skip: Sequence[str], rounds: int, min_round_s: float
+    name: str,
+    path: Path,
+    folder: Path,
+    target: HardwareTarget,
+    skip: Sequence[str],
+    rounds: int,
+    min_round_s: float,
 ) -> Compared:
     """Start every contender on one network, check what it computes, time all in turns."""
     from subjects import load_subject
@@ -206,14 +215,15 @@ def compare(
     no_onnx = export_onnx(subject, onnx)
     with contextlib.ExitStack() as stack:
         calls: dict[str, tuple[Contender, int]] = {}
-        for kind in ("chanas", *PEERS.values()):
-            needs_onnx = kind in (PEERS["onnxruntime"], PEERS["openvino"])
+        in_bfloat16 = BFLOAT16_PEERS.values() if target.dtype == "bfloat16" else ()
+        for kind in ("chanas", *PEERS.values(), *in_bfloat16):
+            needs_onnx = kind in (PEERS["onnxruntime"], PEERS["openvino"], *in_bfloat16)
             if kind in skip or (needs_onnx and no_onnx):
                 result.notes[kind] = "skipped" if kind in skip else no_onnx or ""
                 continue
             arguments = {"onnx": str(onnx)} if needs_onnx else {"subject": str(path)}
             try:
-                contender = stack.enter_context(Contender(kind, num_threads, **arguments))
+                contender = stack.enter_context(Contender(kind, target.num_threads, **arguments))
             except ContenderError as error:
                 result.notes[kind] = str(error)
                 continue
@@ -223,7 +233,8 @@ def compare(
         expected = _logits(calls, PEERS["eager"])
         for kind in list(calls):
             difference = relative_error(_logits(calls, kind), expected)
-            if difference > TOLERANCE:
+            rounds_off = target.dtype == "bfloat16" and kind in ("chanas", *in_bfloat16)
+            if difference > (BFLOAT16_TOLERANCE if rounds_off else TOLERANCE):
                 result.notes[kind] = f"logits differ from PyTorch's by {difference:.2g}"
                 del calls[kind]
             elif kind == "chanas":
@@ -253,11 +264,11 @@ def print_table(compared: Compared) -> None:
         print(f"  {name:30s} {'-':>12s}    {note}")
 
 
-def figures_of(task: str, compared: Sequence[Compared], num_threads: int = 1) -> dict[str, Figure]:
+def figures_of(task: str, compared: Sequence[Compared], num_threads: int = 1, dtype: str = "f32") -> dict[str, Figure]:
     """For each peer the smallest ratio over a task's networks; no value unless it ran on all of them."""
-    goals = GOALS.get(num_threads, {})
+    goals = GOALS.get((num_threads, dtype), {})
     figures = {}
-    for short, peer in PEERS.items():
+    for short, peer in {**PEERS, **(BFLOAT16_PEERS if dtype == "bf16" else {})}.items():
         ratios = [c.ratio(peer) for c in compared]
         value = None if not ratios or None in ratios else min(r for r in ratios if r is not None)
         figures[f"{task}_vs_{short}"] = Figure(value, goals.get((task, short)))
@@ -273,6 +284,7 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="the demo's network: a bundle that `chanas demo` or `search` made")
     parser.add_argument("--trials", type=int, help="schedule points tried per operator (24; 2 with --quick)")
     parser.add_argument("--threads", type=int, default=1, help="threads of every contender")
+    parser.add_argument("--dtype", default="f32", help="what chanas computes in: f32 or bf16")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     chosen = options.network or ("demo" if options.quick else "all")
@@ -280,10 +292,15 @@ def main() -> None:
     num_trials = options.trials or (2 if options.quick else 24)
     rounds, min_round_s = (9, 0.01) if options.quick else (41, 0.03)
     skip = [PEERS["torch_compile"]] if options.quick else []
-    target = load_target("cpu", options.threads)
+    target = load_target("cpu", options.threads, options.dtype)
 
     figures: dict[str, Figure] = {}
-    extra: dict[str, Any] = {"seed": options.seed, "num_trials": num_trials, "threads": target.num_threads}
+    extra: dict[str, Any] = {
+        "seed": options.seed,
+        "num_trials": num_trials,
+        "threads": target.num_threads,
+        "dtype": target.dtype,
+    }
     for task in tasks:
         with tempfile.TemporaryDirectory(prefix="chanas-bench-") as name:
             folder = Path(name)
@@ -295,16 +312,15 @@ def main() -> None:
                 bundles, cost = compiled_bundles(architectures, folder, target, num_trials, options.seed)
             else:
                 bundles, cost = compiled_torchvision(folder, target, num_trials, options.seed)
-            compared = [
-                compare(n, path, folder, options.threads, skip, rounds, min_round_s) for n, path in bundles.items()
-            ]
+            compared = [compare(n, path, folder, target, skip, rounds, min_round_s) for n, path in bundles.items()]
         for row in compared:
             print_table(row)
-        figures.update(figures_of(task, compared, options.threads))
+        figures.update(figures_of(task, compared, options.threads, options.dtype))
         extra[task] = {"networks": [row.to_json() for row in compared], **cost}
     print()
     name = "network_latency" + ("" if chosen == "all" else f"_{chosen}")
     name += "" if options.threads == 1 else f"_{options.threads}t"
+    name += "" if options.dtype == "f32" else f"_{options.dtype}"
     finish(name, figures, options.quick, extra)
 
 

@@ -90,8 +90,8 @@ def write_torchvision(path: Path, module: Any, job: NetworkJob, target: Hardware
     from safetensors.torch import save_file
 
     path.mkdir(parents=True)
-    lanes = target.vector_lanes
-    packed = [pack_block(block, tensors, lanes) for block, tensors in zip(job.blocks, job.parameters, strict=True)]
+    lanes, dtype = target.vector_lanes, target.dtype
+    packed = [pack_block(b, tensors, lanes, dtype) for b, tensors in zip(job.blocks, job.parameters, strict=True)]
     arrays: dict[str, Any] = {f"block{i}": array for i, array in enumerate(packed)}
     np.savez(path / _PARAMETERS, **arrays)
     save_file(module.state_dict(), path / _WEIGHTS)

@@ -159,18 +159,18 @@ def tune_blocks(
     A block that fails is left out of the table.
     """
     blocks = list(dict.fromkeys(blocks))
-    workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
+    workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b, target.dtype)))
     lut = LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, seed=seed))
     with WorkerPool(target) as pool:
         tuned = tune_operators(pool, target, workloads, num_trials, around, scratch, seed)
         line: CandidatePipeline[tuple[BlockConfig, list[tuple[str, Point]]]] = CandidatePipeline(pool)
         for i, block in enumerate(blocks):
-            operators = block_workloads(block)
+            operators = block_workloads(block, target.dtype)
             if not all(w in tuned.points for w in operators):
                 continue
             schedules = [(w.key, tuned.points[w]) for w in operators]
             case, library = scratch / f"block{i}.npz", scratch / f"block{i}.so"
-            block_case(block, target.vector_lanes).save(case)
+            block_case(block, target.vector_lanes, target.dtype).save(case)
             line.submit(
                 Candidate(
                     token=(block, schedules),

@@ -16,7 +16,10 @@ from chanas.run import DEFAULT_RUN, RunDirectory
 from chanas.units import format_count, format_latency, parse_latency_s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from chanas.codesign import CoDesign
+    from chanas.search.front import FrontPoint
     from chanas.supernet.judge import Judged, Spread
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -190,7 +193,11 @@ def prescheduler(
 
 @app.command()
 def search(
-    latency: Annotated[str, typer.Option(help="Latency budget with its unit, such as 2ms.")],
+    latency: Annotated[str | None, typer.Option(help="Latency budget with its unit, such as 2ms.")] = None,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="No budget: the whole front of latency and accuracy.")
+    ] = False,
+    points: Annotated[int | None, typer.Option(help="With --pareto: points that are measured; 8.")] = None,
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
@@ -207,8 +214,12 @@ def search(
     num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
     seed: Seed = 0,
 ) -> None:
-    """Find the most accurate network inside the budget, prove it, and emit the bundle."""
-    budget_s = parse_latency_s(latency)
+    """Find the most accurate network inside the budget, prove it, and emit the bundle; or measure the Pareto front."""
+    if (latency is None) != pareto or (points is not None and not pareto):
+        raise ConfigError("expected --latency, such as --latency 2ms, or --pareto (with --points, if any)")
+    if accuracy_table is None and (space is not None or num_classes is not None):
+        raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
+    budget_s = None if latency is None else parse_latency_s(latency)
     from chanas import pipeline
     from chanas.search.config import SearchConfig
 
@@ -216,6 +227,25 @@ def search(
     if evaluations is not None:
         settings["initial_evaluations"] = min(36, evaluations)
     config = SearchConfig.parse({k: v for k, v in settings.items() if v is not None})
+    if budget_s is None:
+        from chanas.front_search import DEFAULT_POINTS, search_front
+
+        front = search_front(
+            RunDirectory(run),
+            accuracy_table=accuracy_table,
+            target=target,
+            num_threads=threads,
+            dtype=dtype,
+            space=space,
+            num_classes=num_classes,
+            num_points=DEFAULT_POINTS if points is None else points,
+            config=config,
+            macs=macs,
+            params=params,
+            seed=seed,
+        )
+        _print_front(front, RunDirectory(run))
+        return
     if accuracy_table is not None:
         from chanas.table_search import search_with_table
 
@@ -234,8 +264,6 @@ def search(
             seed=seed,
         )
         typer.echo(f"{'accuracies':19s} {accuracies.describe()}")
-    elif space is not None or num_classes is not None:
-        raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
     else:
         bundle = pipeline.search(
             RunDirectory(run),
@@ -326,6 +354,19 @@ def _print_result(result: Judged | Spread, as_json: bool, is_first: bool) -> Non
         deviation = "-" if result.deviation is None else f"{result.deviation:.2%}"
         ends = f"min {result.lowest:.2%}, max {result.highest:.2%}"
         typer.echo(f"{result.mean:8.2%}  mean of {result.request}, sd {deviation}, {ends}")
+
+
+def _print_front(front: Sequence[FrontPoint], run: RunDirectory) -> None:
+    typer.echo(f"{'measured':>10s} {'predicted':>10s} {'top-1':>8s}   architecture")
+    for point in front:
+        predicted = f"{format_latency(point.predicted_latency_s):>10s}"
+        if point.proof.error is not None:
+            typer.echo(f"{'failed':>10s} {predicted} {'-':>8s}   {point.architecture.key}: {point.proof.error}")
+            continue
+        note = "   (another is faster and as accurate)" if point.dominated else ""
+        measured = f"{format_latency(point.proof.measured_latency_s):>10s}"
+        typer.echo(f"{measured} {predicted} {point.top1:8.2%}   {point.architecture.key}{note}")
+    typer.echo(f"front      {run.search / 'pareto.json'}")
 
 
 def _print_bundle(bundle: CoDesign, run: Path) -> None:

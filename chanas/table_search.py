@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chanas.arch import Architecture, SearchSpace
 from chanas.emit import proof_record, winner_document
 from chanas.latency import LatencyLUT
-from chanas.lut_pipeline import open_table
+from chanas.lut_pipeline import OpenTable, open_table
 from chanas.run import RunDirectory, file_digest
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget, load_target
@@ -54,6 +54,33 @@ class RandomWeightsProver:
         return [proof_record(*facts) for facts in zip(architectures, outcomes, top1, strict=True)]
 
 
+def open_accuracies(
+    run: RunDirectory,
+    table: Path | str,
+    target: str,
+    num_threads: int,
+    dtype: str,
+    space: str | Path | None,
+    num_classes: int | None,
+) -> tuple[OpenTable, AccuracyTable]:
+    """The run's latency table of this machine, and the accuracies of a file, both of one space.
+
+    Raises:
+        DataError: the file cannot be used.
+        LUTError: the latency table is of another device, or its space is not at hand.
+        StageOrderError: there is no latency table.
+    """
+    from chanas.search.accuracy_table import load_accuracy_table
+
+    hardware = load_target(target, num_threads, dtype)
+    opened = open_table(
+        None, run, target=target, num_threads=num_threads, dtype=dtype, space=space, num_classes=num_classes
+    )
+    loaded = opened.required_space()
+    opened.lut.check(loaded, hardware)
+    return opened, load_accuracy_table(table, loaded)
+
+
 def search_with_table(
     run: RunDirectory,
     table: Path | str,
@@ -81,19 +108,13 @@ def search_with_table(
     """
     from chanas.codesign import CoDesign, write_bundle
     from chanas.search import constraints as limits
-    from chanas.search.accuracy_table import load_accuracy_table
     from chanas.search.cosearch import search
 
-    hardware = load_target(target, num_threads, dtype)
-    opened = open_table(
-        None, run, target=target, num_threads=num_threads, dtype=dtype, space=space, num_classes=num_classes
-    )
+    opened, accuracies = open_accuracies(run, table, target, num_threads, dtype, space, num_classes)
     lut, loaded, classes = opened.lut, opened.required_space(), opened.num_classes
-    lut.check(loaded, hardware)
-    accuracies = load_accuracy_table(table, loaded)
     further = limits.further_constraints(loaded, classes, macs, params)
     with scratch_folder() as scratch:
-        prover = RandomWeightsProver(loaded, classes, accuracies, lut, hardware, scratch, progress)
+        prover = RandomWeightsProver(loaded, classes, accuracies, lut, lut.header.target, scratch, progress)
         outcome = search(
             loaded,
             lut,

@@ -16,11 +16,13 @@ import pytest
 from tables import random_table
 from typer.testing import CliRunner
 
-from chanas import pipeline
+from chanas import front_search, pipeline
 from chanas.arch import SearchSpace
 from chanas.cli import app
 from chanas.latency import Calibration
 from chanas.run import DEFAULT_RUN, RunDirectory
+from chanas.search.front import FrontPoint
+from chanas.search.proof import ProofRecord
 from chanas.supernet.judge import Judged, Spread
 
 
@@ -37,6 +39,10 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("search", "--latency=-3ms"), "expected a positive latency"),
         (("search", "--latency", "0ms"), "above zero"),
         (("search", "--latency", "2ms"), "run `chanas train-supernet"),
+        (("search",), "expected --latency, such as --latency 2ms, or --pareto"),
+        (("search", "--latency", "2ms", "--pareto"), "expected --latency, such as --latency 2ms, or --pareto"),
+        (("search", "--latency", "2ms", "--points", "4"), "expected --latency, such as --latency 2ms, or --pareto"),
+        (("search", "--pareto"), "run `chanas train-supernet"),
         (("search", "--latency", "2ms", "--space", "mbv3"), "--space and --num-classes go with --accuracy-table"),
         (("search", "--latency", "2ms", "--accuracy-table", "none.csv"), "there is no latency table of target 'cpu'"),
         (("prescheduler", "--target", "moon"), "unknown target 'moon'; known: cpu, cuda"),
@@ -156,6 +162,29 @@ def test_search_says_how_far_the_table_is_off(
         assert line.startswith("not calibrated: the plain sum of blocks")
     else:
         assert line.startswith("error 2.1% on average, 5.0% at worst")
+
+
+def test_the_front_is_a_table_with_failed_and_dominated_points(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_space: SearchSpace
+) -> None:
+    small, large = tiny_space.smallest, tiny_space.largest
+    points = (
+        FrontPoint(small, 1e-3, 0.8, ProofRecord(small, 1.1e-3, 1e-6, 0.81)),
+        FrontPoint(large, 2e-3, 0.9, ProofRecord(large, 2.1e-3, 1e-6, 0.80), dominated=True),
+        FrontPoint(large, 2e-3, 0.9, ProofRecord(large, error="crash")),
+    )
+    asked = {}
+    monkeypatch.setattr(front_search, "search_front", lambda run, **options: asked.update(options) or points)
+    done = CliRunner().invoke(app, ["search", "--pareto", "--points", "3", "--run", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert asked["num_points"] == 3
+    first, second, third, last = done.output.splitlines()[1:]
+    assert "1.1 ms" in first
+    assert "81.00%" in first
+    assert "another is faster and as accurate" in second
+    assert third.split()[0] == "failed"
+    assert third.endswith("crash")
+    assert last.endswith("pareto.json")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX here")

@@ -93,10 +93,19 @@ def test_nothing_imports_the_command_line(file: Path) -> None:
 @each_module
 def test_only_the_command_line_imports_the_pipeline(file: Path) -> None:
     if is_one_of(
-        file, ("cli.py", "lut_commands.py", "lut_pipeline.py", "table_search.py", "__main__.py", "__init__.py")
+        file,
+        (
+            "cli.py",
+            "lut_commands.py",
+            "lut_pipeline.py",
+            "table_search.py",
+            "front_search.py",
+            "__main__.py",
+            "__init__.py",
+        ),
     ):
         return
-    pipelines = ("chanas.pipeline.", "chanas.lut_pipeline.", "chanas.table_search.")
+    pipelines = ("chanas.pipeline.", "chanas.lut_pipeline.", "chanas.table_search.", "chanas.front_search.")
     assert [i.name for i in imports(file) if f"{i.name}.".startswith(pipelines)] == []
 
 

@@ -11,6 +11,7 @@ from chanas import genome
 from chanas.arch import SearchSpace
 from chanas.codesign import CoDesign, benchmark
 from chanas.errors import CheckpointError, DataError, InfeasibleError, StageOrderError
+from chanas.front_search import search_front
 from chanas.pipeline import report
 from chanas.run import RunDirectory, read_json
 from chanas.search.config import SearchConfig
@@ -66,6 +67,22 @@ def test_a_bundle_without_weights_is_timed_but_does_not_classify(prepared: Path)
     rows = {row.name: row for row in benchmark(bundle, with_compile=False, rounds=3)}
     assert rows["chanas"].median_s is not None
     assert rows["PyTorch eager"].median_s is not None
+
+
+def test_the_front_of_such_a_run_is_measured(prepared: Path, tiny_space: SearchSpace) -> None:
+    run = RunDirectory(prepared / "run")
+    points = search_front(
+        run,
+        accuracy_table=prepared / "accuracies.csv",
+        space=prepared / "space.yaml",
+        num_points=2,
+        config=FAST.model_copy(update={"pareto_generations": 5}),
+        progress=False,
+    )
+    assert len(points) == 2
+    assert all(tiny_space.contains(p.architecture) and p.proof.measured_latency_s > 0 for p in points)
+    document = read_json(run.search / "pareto.json", "front")
+    assert {p["key"] for p in document["points"]} == {p.architecture.key for p in points}
 
 
 def test_the_report_of_such_a_run_is_written(prepared: Path) -> None:

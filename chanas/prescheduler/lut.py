@@ -22,7 +22,7 @@ from chanas.prescheduler.calibrate import calibrate
 from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.jobs import TuningJobs
 from chanas.prescheduler.locks import run_lock
-from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
+from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome, timed_again
 from chanas.prescheduler.pool import WorkerPool, kept_off, split_cores
 from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.reference import block_case, mean_network_weight_bytes
@@ -35,6 +35,7 @@ from chanas.target import HardwareTarget, tvm_version
 
 _NETWORKS_FOR_MEAN = 64
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
+_ROUNDS, _GROUP = 3, 64
 # When a block built from the best schedules fails, the next best of each operator are tried this many times.
 _FALLBACKS = 2
 
@@ -267,15 +268,20 @@ def time_blocks(
     around: Surroundings,
     canary: Canary | None = None,
 ) -> Iterator[tuple[BlockTask, Outcome]]:
-    """Compile, check and time blocks one by one, as rows of a table are, each as soon as it is through.
+    """Compile, check and time blocks, as rows of a table are, in groups that are timed in several rounds.
 
-    `todo` is emptied; who iterates may append to it. A block may be in it once at a time. `canary` tells of drift.
+    A slow moment of the machine lasts seconds: the median over rounds that lie seconds apart is free of it. `todo` is
+    emptied; who iterates may append to it. A block may be in it once at a time. `canary` tells of drift.
     """
     line: CandidatePipeline[BlockTask] = CandidatePipeline(pool, canary)
     while todo or line.num_in_flight:
-        while todo and line.num_in_flight < 2 * pool.num_builders + 1:
-            line.submit(_block_candidate(*todo.pop(0), target, scratch, around))
-        for candidate, outcome in line.finished():
+        group: list[tuple[Candidate[BlockTask], Outcome]] = []
+        while len(group) < _GROUP and (todo or line.num_in_flight):
+            while todo and line.num_in_flight < 2 * pool.num_builders + 1:
+                line.submit(_block_candidate(*todo.pop(0), target, scratch, around))
+            group += line.finished()
+        for candidate, outcome in timed_again(group, pool, _ROUNDS - 1):
+            candidate.library.unlink(missing_ok=True)
             (scratch / f"{candidate.token[0].key}.npz").unlink(missing_ok=True)
             yield candidate.token, outcome
 
@@ -306,4 +312,5 @@ def _block_candidate(
             "max_spread": _MAX_SPREAD,
         },
         timeout_s=60.0,
+        keep_library=True,
     )

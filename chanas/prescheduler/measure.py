@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,9 +145,7 @@ class CandidatePipeline(Generic[Token]):
                 self._reading += self.canary.read(self.pool)
             for built in self._built:
                 candidate = built.candidate
-                arguments = {"library": str(candidate.library), **candidate.measure_arguments}
-                measuring = self.pool.measure(candidate.measure, arguments, MEASURE_TIMEOUT_S + candidate.timeout_s)
-                self._measuring[measuring] = dataclasses.replace(built, num_tries=built.num_tries + 1)
+                self._measuring[_ask(self.pool, candidate)] = dataclasses.replace(built, num_tries=built.num_tries + 1)
             self._built.clear()
 
     def finished(self) -> Iterator[tuple[Candidate[Token], Outcome]]:
@@ -243,3 +242,36 @@ def _corrected(outcome: Outcome, canary: Canary) -> Outcome:
     canary.num_corrected += 1
     spread_s = None if outcome.spread_s is None else outcome.spread_s / drift
     return dataclasses.replace(outcome, seconds=outcome.seconds / drift, spread_s=spread_s, drift=drift)
+
+
+def timed_again(
+    group: Sequence[tuple[Candidate[Token], Outcome]], pool: WorkerPool, num_rounds: int
+) -> list[tuple[Candidate[Token], Outcome]]:
+    """The same candidates with the median of their seconds over `num_rounds` more rounds, one after the other.
+
+    Their libraries must still be there. A candidate that failed stays as it is; a round in which one fails is left out.
+    """
+    working = [i for i, (_, outcome) in enumerate(group) if outcome.seconds is not None]
+    rounds = [[(i, _ask(pool, group[i][0])) for i in working] for _ in range(num_rounds)]
+    found = [[outcome] for _, outcome in group]
+    for asked in rounds:
+        for i, future in asked:
+            outcome = _outcome(future.result(), 0.0)
+            if outcome.seconds is not None:
+                found[i].append(outcome)
+    return [(candidate, _median(mine)) for (candidate, _), mine in zip(group, found, strict=True)]
+
+
+def _ask(pool: WorkerPool, candidate: Candidate[Token]) -> Future[Answer]:
+    arguments = {"library": str(candidate.library), **candidate.measure_arguments}
+    return pool.measure(candidate.measure, arguments, MEASURE_TIMEOUT_S + candidate.timeout_s)
+
+
+def _median(outcomes: Sequence[Outcome]) -> Outcome:
+    """The first, with the median of all seconds; the spread is the largest of theirs or of what lies between them."""
+    seconds = [o.seconds for o in outcomes if o.seconds is not None]
+    if len(seconds) < 2:
+        return outcomes[0]
+    low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    spread_s = max(high - low, statistics.median(o.spread_s or 0.0 for o in outcomes))
+    return dataclasses.replace(outcomes[0], seconds=statistics.median(seconds), spread_s=spread_s)

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -242,13 +243,8 @@ class WorkerPool:
                 task, worker = (
                     (self._timings.popleft(), self._timer) if self._timings else (self._builds.popleft(), None)
                 )
-            try:
-                # building here would disturb another process that times on these cores as much as timing would
-                with device_lock(lambda: self._closed):
-                    wall_s = _answer(task, worker or self._stand_in or self._timer)
-            except MeasureError:
-                task.future.cancel()
-                return
+            # building here would disturb another process that times on these cores as much as timing would
+            wall_s = _answer(task, worker or self._stand_in or self._timer, device_lock(lambda: self._closed))
             with self._changed:
                 if worker is None:
                     self.building_s += wall_s
@@ -298,13 +294,16 @@ class WorkerPool:
         self.close()
 
 
-def _answer(task: _Task, worker: WorkerProcess) -> float:
-    """Run a task and give its future what came of it; returns the seconds that it took."""
+def _answer(task: _Task, worker: WorkerProcess, lock: AbstractContextManager[None] | None = None) -> float:
+    """Run a task with `lock` held and give its future what came of it; returns its seconds, waiting left out."""
     if not task.future.set_running_or_notify_cancel():
         return 0.0
     start = time.monotonic()
     try:
-        task.future.set_result(worker.call(task.name, task.arguments, task.timeout_s))
+        with lock or contextlib.nullcontext():
+            start = time.monotonic()
+            answer = worker.call(task.name, task.arguments, task.timeout_s)
+        task.future.set_result(answer)
     except BaseException as error:  # the future's owner hears of it, like from any executor
         task.future.set_exception(error)
     return time.monotonic() - start

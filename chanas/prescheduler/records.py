@@ -67,7 +67,7 @@ _STEPS: tuple[tuple[str, ...], ...] = (
 )
 SCHEMA = len(_STEPS)
 
-BLOCK_VERSION = 3
+BLOCK_VERSION = 4
 """How a block is compiled and timed. Records of another version are kept, but are no measurement of today's blocks.
 
 1  an array for each operator's weights and each one's biases

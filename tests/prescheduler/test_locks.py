@@ -72,7 +72,9 @@ def test_a_pool_that_is_closed_stops_waiting(holder: subprocess.Popen[str]) -> N
     try:
         with WorkerPool(HOST) as workers:
             waiting = workers.measure("ping", {}, 60.0)
+            started = time.monotonic()
             while not waiting.running():
+                assert time.monotonic() - started < 60.0
                 time.sleep(0.01)
         with pytest.raises(MeasureError, match="given up while another process was timing on this machine"):
             waiting.result(60.0)

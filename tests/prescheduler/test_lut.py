@@ -337,7 +337,8 @@ def test_blocks_are_timed_as_cold_as_in_the_mean_network(run: RunDirectory, monk
 
     class Noting(SyntheticPool):
         def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
-            seen.append((arguments["cold_bytes"], arguments["code_copies"]))
+            if not arguments["library"].endswith("canary.so"):  # which tells of the machine, not of a network
+                seen.append((arguments["cold_bytes"], arguments["code_copies"]))
             return super().measure(name, arguments, timeout_s)
 
     monkeypatch.setattr(lut, "WorkerPool", lambda _target: Noting())

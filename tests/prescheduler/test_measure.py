@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chanas.prescheduler.measure import Candidate, CandidatePipeline
+from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome, timed_again
 from chanas.prescheduler.pool import Answer, WorkerPool
 from chanas.prescheduler.reference import operator_case
 from chanas.prescheduler.space import schedule_space
 from chanas.prescheduler.workload import Workload
 
-from .cases import HOST, SyntheticPool, Workbench
+from .cases import HOST, SyntheticPool, Workbench, answered
 
 WORKLOAD = Workload("depthwise", 8, 24, 24, 3, 1, "relu")
 POINTS = schedule_space(WORKLOAD, HOST).points
@@ -136,3 +136,38 @@ def test_whatever_the_order_of_events_every_candidate_comes_out_once(
     assert sorted(finished) == list(range(submitted))
     assert list(line.finished()) == []
     assert list(folder.iterdir()) == []
+
+
+def test_the_median_of_several_rounds_counts(tmp_path: Path) -> None:
+    seconds = {"a": iter([9e-6, 1e-6, 2e-6]), "b": iter([5e-6, 5e-6, 5e-6])}
+
+    class Noisy(SyntheticPool):
+        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+            value = next(seconds[Path(arguments["library"]).stem])
+            return answered(Answer({"seconds": value, "spread_s": 1e-8, "max_error": 0.0}, None, 0.1))
+
+    pool, through = Noisy(), []
+    line: CandidatePipeline[str] = CandidatePipeline(pool)
+    for name in "ab":
+        library = tmp_path / f"{name}.so"
+        line.submit(
+            Candidate(name, "build_operator", {"library": str(library)}, library, "measure", {}, keep_library=True)
+        )
+    while line.num_in_flight:
+        through += line.finished()
+    outcomes = {c.token: o for c, o in timed_again(through, pool, 2)}
+    assert outcomes["a"].seconds == 2e-6
+    assert (outcomes["a"].spread_s or 0.0) > 1e-6
+    assert outcomes["b"].seconds == 5e-6
+    assert outcomes["b"].spread_s == 1e-8
+
+
+def test_what_failed_is_not_timed_again_and_a_round_that_fails_is_left_out(tmp_path: Path) -> None:
+    class Failing(SyntheticPool):
+        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+            return answered(Answer(None, "crash: the worker ended", 0.1))
+
+    library = tmp_path / "x.so"
+    good, bad = Outcome(1e-6, 1e-8, None), Outcome(None, None, "compile error")
+    group = [(Candidate(i, "build_operator", {}, library, "measure", {}), o) for i, o in enumerate((good, bad))]
+    assert [o for _, o in timed_again(group, Failing(), 2)] == [good, bad]

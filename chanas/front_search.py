@@ -1,0 +1,81 @@
+"""The measured Pareto front of a run: with the accuracies of its supernet, or of a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.pipeline import Prover, load_stages
+from chanas.run import RunDirectory
+from chanas.scratch import scratch_folder
+from chanas.table_search import RandomWeightsProver, open_accuracies
+from chanas.target import load_target
+
+if TYPE_CHECKING:
+    from chanas.search.config import SearchConfig
+    from chanas.search.front import FrontPoint
+
+DEFAULT_POINTS = 8
+
+
+def search_front(
+    run: RunDirectory,
+    *,
+    accuracy_table: Path | str | None = None,
+    target: str = "cpu",
+    num_threads: int = 1,
+    dtype: str = "f32",
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+    num_points: int = DEFAULT_POINTS,
+    config: SearchConfig | None = None,
+    macs: int | None = None,
+    params: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> tuple[FrontPoint, ...]:
+    """Points of the front of latency and accuracy, compiled whole and measured; `search/pareto.json` keeps them.
+
+    `space` and `num_classes` go with an `accuracy_table`. No bundle is written: `chanas search --latency` makes one.
+
+    Raises:
+        ChanasError: as `chanas.search.front.search_front`, `load_stages` and `open_accuracies` say.
+    """
+    from chanas.search import constraints as limits
+    from chanas.search import front
+
+    with scratch_folder() as scratch:
+        if accuracy_table is None:
+            hardware = load_target(target, num_threads, dtype)
+            supernet, lut = load_stages(run, hardware)
+            return front.search_front(
+                supernet.space,
+                lut,
+                supernet.top1,
+                Prover(supernet, lut, hardware, scratch, progress),
+                num_classes=supernet.num_classes,
+                store=run,
+                supernet=supernet.digest,
+                num_points=num_points,
+                config=config,
+                constraints=limits.further_constraints(supernet.space, supernet.num_classes, macs, params),
+                seed=seed,
+                progress=progress,
+            )
+        opened, accuracies = open_accuracies(run, accuracy_table, target, num_threads, dtype, space, num_classes)
+        loaded, classes, lut = opened.required_space(), opened.num_classes, opened.lut
+        return front.search_front(
+            loaded,
+            lut,
+            None,
+            RandomWeightsProver(loaded, classes, accuracies, lut, lut.header.target, scratch, progress),
+            num_classes=classes,
+            store=run,
+            supernet=accuracies.digest,
+            num_points=num_points,
+            config=config,
+            constraints=limits.further_constraints(loaded, classes, macs, params),
+            table=accuracies,
+            seed=seed,
+            progress=progress,
+        )
