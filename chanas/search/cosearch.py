@@ -141,17 +141,9 @@ def search(
         path,
         {
             "schema": SCHEMA,
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "space": {"name": space.name, "digest": space.digest},
-            "target": lut.header.target.name,
-            "target_fingerprint": lut.header.target.fingerprint,
-            "supernet": supernet,
-            "num_classes": num_classes,
-            "seed": seed,
-            "config": config.model_dump(mode="json"),
+            **provenance(space, lut, supernet, num_classes, seed, config, (latency, *constraints)),
             "budget_s": budget_s,
             "latency_limit_s": first_limit_s,
-            "constraints": [{"name": c.name, "limit": c.limit, "unit": c.unit} for c in (latency, *constraints)],
             "smallest_latency_s": least(latency.table)[0],
             "winner": winner.architecture.key,
             "finalists": [f.to_json() for f in finalists],
@@ -162,6 +154,29 @@ def search(
         },
     )
     return outcome
+
+
+def provenance(
+    space: SearchSpace,
+    lut: LatencyLUT,
+    supernet: str,
+    num_classes: int,
+    seed: int,
+    config: SearchConfig,
+    constraints: Sequence[Constraint],
+) -> dict[str, Any]:
+    """What every result of a search says of where it comes from."""
+    return {
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "space": {"name": space.name, "digest": space.digest},
+        "target": lut.header.target.name,
+        "target_fingerprint": lut.header.target.fingerprint,
+        "supernet": supernet,
+        "num_classes": num_classes,
+        "seed": seed,
+        "config": config.model_dump(mode="json"),
+        "constraints": [{"name": c.name, "limit": c.limit, "unit": c.unit} for c in constraints],
+    }
 
 
 def _learn(

@@ -5,7 +5,6 @@ As in the search for one budget, what an architecture's accuracy is and how a fi
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.accuracy_table import AccuracyTable
 from chanas.search.config import SearchConfig
 from chanas.search.constraints import Constraint, check_reachable, latency_constraint
+from chanas.search.cosearch import provenance
 from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluations
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
 from chanas.search.pareto import ParetoResult, nsga2, pareto_front
@@ -128,15 +128,7 @@ def search_front(
         store.search / "pareto.json",
         {
             "schema": SCHEMA,
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "space": {"name": space.name, "digest": space.digest},
-            "target": lut.header.target.name,
-            "target_fingerprint": lut.header.target.fingerprint,
-            "supernet": supernet,
-            "num_classes": num_classes,
-            "seed": seed,
-            "config": config.model_dump(mode="json"),
-            "constraints": [{"name": c.name, "limit": c.limit, "unit": c.unit} for c in constraints],
+            **provenance(space, lut, supernet, num_classes, seed, config, constraints),
             "num_evaluations": len(evaluations.found),
             "error_points": 100.0 * predictor.error,
             "points": [p.to_json() for p in points],
