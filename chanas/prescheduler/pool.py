@@ -129,10 +129,6 @@ class WorkerProcess:
                 with contextlib.suppress(OSError):  # what a dead process has not read can't be flushed
                     pipe.close()
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """End the process for good."""
         self._closed = True
@@ -240,16 +236,17 @@ class WorkerPool:
             with self._changed:
                 if self._closed or not (self._timings or self._can_stand_in):
                     continue
-                task, worker = (
-                    (self._timings.popleft(), self._timer) if self._timings else (self._builds.popleft(), None)
-                )
+                times = bool(self._timings)
+                task = (self._timings if times else self._builds).popleft()
+            worker = self._timer if times else self._stand_in
+            assert worker is not None
             # building here would disturb another process that times on these cores as much as timing would
-            wall_s = _answer(task, worker or self._stand_in or self._timer, device_lock(lambda: self._closed))
+            wall_s = _answer(task, worker, device_lock(lambda: self._closed))
             with self._changed:
-                if worker is None:
-                    self.building_s += wall_s
-                else:
+                if times:
                     self.timing_s += wall_s
+                else:
+                    self.building_s += wall_s
 
     @property
     def _can_stand_in(self) -> bool:
