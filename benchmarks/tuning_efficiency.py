@@ -1,6 +1,7 @@
 """How few measured schedule points it takes to find a good one.
 
     python benchmarks/tuning_efficiency.py [--quick] [--trials 32] [--seeds 5] [--points 1000] [--metaschedule-seeds 1]
+        [--records DIR]
 
 Twelve operators, four families from small to large. First up to --points random points of each are measured (all, where
 the space has fewer) as chanas tunes: checked, weights and code cold. The best of them is what the searches are judged
@@ -306,6 +307,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="seeds of each search (5; 2 with --quick)")
     parser.add_argument("--points", type=int, help=f"random points measured (1000; {QUICK_POINTS} with --quick)")
     parser.add_argument("--metaschedule-seeds", type=int, help="seeds of MetaSchedule (1; 0 with --quick)")
+    parser.add_argument("--records", type=Path, help="keep the random points' records here, use those that there are")
     options = parser.parse_args()
     quick = options.quick
     num_trials, num_seeds = options.trials or (8 if quick else 32), options.seeds or (2 if quick else 5)
@@ -318,7 +320,7 @@ def main() -> None:
     around = surroundings(SearchSpace.load("mbv3"), 1000)
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as name:
         folder = Path(name)
-        tables = measure_all(workloads, target, around, num_points, folder / "all")
+        tables = measure_all(workloads, target, around, num_points, options.records or folder / "all")
         curves = replay_all(tables, target, num_trials, num_seeds)
         print_table(curves, num_trials)
         metaschedule = compare_metaschedule(tables, target, around, num_trials, peer_seeds, folder)
