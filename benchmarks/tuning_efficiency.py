@@ -81,14 +81,20 @@ Table = dict[tuple[int, ...], "TuningRecord"]
 
 
 def measure_all(
-    workloads: Sequence[Workload], target: HardwareTarget, around: Surroundings, num_points: int, folder: Path
+    workloads: Sequence[Workload],
+    target: HardwareTarget,
+    around: Surroundings,
+    num_points: int,
+    records: Path,
+    folder: Path,
 ) -> dict[Workload, Table]:
-    """Records of up to `num_points` random points of each workload, failed ones among them."""
+    """Records of up to `num_points` random points of each workload, failed ones among them; kept in `records`."""
     from chanas.prescheduler.jobs import TuningJobs
     from chanas.prescheduler.records import RecordStore
 
-    folder.mkdir(parents=True, exist_ok=True)
-    store = RecordStore(folder / "all.sqlite", target)
+    folder.mkdir()
+    records.mkdir(parents=True, exist_ok=True)
+    store = RecordStore(records / "all.sqlite", target)
     config = TuneConfig(num_trials=num_points, num_initial=num_points)
     try:
         with WorkerPool(target) as pool:
@@ -320,7 +326,7 @@ def main() -> None:
     around = surroundings(SearchSpace.load("mbv3"), 1000)
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as name:
         folder = Path(name)
-        tables = measure_all(workloads, target, around, num_points, options.records or folder / "all")
+        tables = measure_all(workloads, target, around, num_points, options.records or folder, folder / "all")
         curves = replay_all(tables, target, num_trials, num_seeds)
         print_table(curves, num_trials)
         metaschedule = compare_metaschedule(tables, target, around, num_trials, peer_seeds, folder)
