@@ -79,6 +79,16 @@ class Workload:
         return "uint16" if self.dtype == "bfloat16" and not self.wide else "float32"
 
     @property
+    def input_itemsize(self) -> int:
+        """Bytes of one input activation."""
+        return 2 if self.input_storage == "uint16" else 4
+
+    @property
+    def weight_itemsize(self) -> int:
+        """Bytes of one weight."""
+        return 2 if self.in_pairs else 4
+
+    @property
     def num_flops(self) -> int:
         """Floating-point operations of the operator itself (2 per multiply-accumulate), without padding or epilogue.
 
@@ -99,7 +109,7 @@ class Workload:
         if self.op == "winograd":
             per_output = transforms(self.kernel_size, self.stride).products * self.in_channels * self.kernel_size
             per_output *= self.stride
-        return self.out_channels * ((2 if self.in_pairs else 4) * per_output + 4)
+        return self.out_channels * (self.weight_itemsize * per_output + 4)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -15,8 +15,6 @@ from chanas.folding import num_blocks
 from chanas.prescheduler.space import Named, Point, ScheduleSpace
 from chanas.target import HardwareTarget
 
-_FLOAT_BYTES = 4
-
 
 def features(space: ScheduleSpace, points: Sequence[Point], target: HardwareTarget) -> npt.NDArray[np.float64]:
     """float64[N, F], with the same F for every workload."""
@@ -41,7 +39,8 @@ def _point_features(space: ScheduleSpace, named: Named, target: HardwareTarget) 
         )
     # Vectors loaded and multiply-adds done by one pass over the reduction of a tile.
     loads = input_rows * (lanes if workload.op in ("depthwise", "pool") else 1) + columns * kernel**2 * lanes
-    tile_bytes = _FLOAT_BYTES * depth * (input_rows + columns * lanes * kernel**2)
+    weights = columns * lanes * kernel**2
+    tile_bytes = depth * (workload.input_itemsize * input_rows + workload.weight_itemsize * weights)
     work = accumulators * kernel**2 * lanes
     logs = [
         workload.input_size,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from chanas.target import HardwareTarget
 from ..cases import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
 
 POOL = schedule_space(Workload("pool", 4, 8, 8), HOST)
+HERE = dataclasses.replace(HOST, vector_lanes=16, num_vector_registers=32)
 NUM_FEATURES = features(POOL, POOL.points, HOST).shape[1]
 
 
@@ -35,3 +38,12 @@ def test_features_tell_the_points_of_a_space_apart(op: Operator, rng: np.random.
     space = schedule_space(random_workload(op, rng), device(num_threads=2))
     points = space.sample(200, rng)
     assert len(np.unique(features(space, points, device(num_threads=2)), axis=0)) == len(points)
+
+
+def test_a_tile_of_bfloat16_is_half_as_large_and_else_the_same() -> None:
+    plain = Workload("pointwise", 8, 32, 32)
+    spaces = [schedule_space(w, HERE) for w in (plain, dataclasses.replace(plain, dtype="bfloat16"))]
+    tile = {"split_m": (8, 8), "split_n": (2, 1), "order": (0,)}
+    points = [space.encode({**tile, "split_k": (k, 1)}) for space, k in zip(spaces, (32, 16), strict=True)]
+    in_float32, in_bfloat16 = (features(s, [p], HERE)[0] for s, p in zip(spaces, points, strict=True))
+    assert sorted(in_float32 - in_bfloat16) == [0.0] * (NUM_FEATURES - 2) + [1.0, 1.0]  # of level 1 and level 2
