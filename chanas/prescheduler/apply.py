@@ -23,7 +23,6 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
         ScheduleError: the point is not in the workload's space.
     """
     named = schedule_space(workload, target).decode(point)
-    in_pairs = {"pointwise": bf16_schedules.apply_pointwise, "depthwise": bf16_schedules.apply_depthwise}
     plain = {
         "conv": _conv,
         "blockconv": _blockconv,
@@ -32,7 +31,8 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
         "depthwise": _depthwise,
         "pool": _pool,
     }
-    scheduler = in_pairs[workload.op] if workload.in_pairs else plain[workload.op]
+    in_pairs = workload.in_pairs and workload.op == "pointwise"
+    scheduler = bf16_schedules.apply_pointwise if in_pairs else plain[workload.op]
     scheduler(sch, workload, named, prefix, target.num_threads > 1)
     if workload.dtype == "bfloat16":
         from chanas.prescheduler.bf16_intrinsics import import_instructions

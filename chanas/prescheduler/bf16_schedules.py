@@ -1,6 +1,7 @@
-"""Schedule spaces of the operators that compute in bfloat16, and how a point of them becomes a schedule.
+"""Schedule spaces of 1×1 convolutions that compute in bfloat16, and how a point of them becomes a schedule.
 
-The coordinates mean what they do in `space`; the reduction of a 1×1 convolution counts pairs of channels.
+The coordinates mean what they do in `space`; the reduction counts pairs of channels, or four channels at once where the
+last channel block is half empty. Depthwise convolutions are scheduled as in float32.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 from chanas.folding import num_blocks
 from chanas.prescheduler.space import Coordinate, Named, ScheduleSpace, factorisations, max_accumulators
-from chanas.prescheduler.workload import Workload
+from chanas.prescheduler.workload import Workload, ends_in_half_a_block, scales_weights
 from chanas.target import HardwareTarget
 
 # Pairs of channels, and dot products, written out in one loop body.
@@ -19,13 +20,22 @@ _MAX_WRITTEN_OUT = 224
 _MIN_ACCUMULATORS = 6
 
 
-def _parallel(target: HardwareTarget) -> tuple[Coordinate, ...]:
-    return (Coordinate.choice("fuse", 1, 2),) if target.num_threads > 1 else ()
+def _parallel(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ...]:
+    return (Coordinate.choice("fuse", *fused),) if target.num_threads > 1 else ()
+
+
+def _scale(workload: Workload) -> tuple[Coordinate, ...]:
+    return (Coordinate.choice("scale_at", 0, 1),) if workload.scaled and not scales_weights(workload) else ()
 
 
 def pointwise_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
-    """Tiles of pixels and channel blocks, pairs written out, loop order, and where a gate is applied."""
+    """Tiles of pixels and channel blocks, pairs written out, loop order, and where a gate is applied.
+
+    Tiles of any size for a map of one pixel: it waits for its weights.
+    """
     lanes, limit = target.vector_lanes, max_accumulators(target)
+    if ends_in_half_a_block(workload, lanes):
+        return _half_block_space(workload, target)
     pixels, blocks, half = workload.output_size**2, num_blocks(workload.out_channels, lanes), lanes // 2
     k_options = tuple(o for o in factorisations(-(-workload.in_channels // 2), 2, _MAX_PAIRS) if half % o[1] == 0)
     tiles = {
@@ -34,14 +44,14 @@ def pointwise_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace
         for _, n in factorisations(blocks, 2, limit)
         if m * n <= limit
     }
-    smallest = min(_MIN_ACCUMULATORS, max(tiles))
+    smallest = min(_MIN_ACCUMULATORS, max(tiles)) if pixels > 1 else 1
     coordinates = (
         Coordinate.split("m", pixels, innermost_max=limit),
         Coordinate.split("n", blocks, innermost_max=limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", 0, 1),
-        *_parallel(target),
-        *((Coordinate.choice("scale_at", 0, 1),) if workload.scaled else ()),
+        *_parallel(target, 1, 2),
+        *_scale(workload),
     )
 
     def legal(p: Named) -> bool:
@@ -55,21 +65,32 @@ def pointwise_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace
     return ScheduleSpace(workload, coordinates, legal)
 
 
-def depthwise_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
-    """Tiles of rows and columns, whether a kernel's rows are written out, and for how much of a map zeros are added."""
-    limit, size = max_accumulators(target), workload.output_size
+def _half_block_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
+    lanes, limit = target.vector_lanes, max_accumulators(target)
+    options = factorisations(workload.in_channels // 4, 2, _MAX_PAIRS // 2)
     coordinates = (
-        Coordinate.split("h", size, innermost_max=limit),
-        Coordinate.split("w", size, innermost_max=limit),
-        *_parallel(target),
-        Coordinate.choice("unroll", 0, 1),
-        Coordinate.choice("pad_at", 0, 1),
+        Coordinate.split("m", workload.output_size**2, innermost_max=limit),
+        Coordinate.split("n", num_blocks(workload.out_channels, lanes) - 1, innermost_max=limit),
+        Coordinate("split_k", tuple(o for o in options if lanes // 4 % o[1] == 0)),
+        *_parallel(target, 1),
+        *_scale(workload),
     )
-    return ScheduleSpace(workload, coordinates, lambda p: p["split_h"][1] * p["split_w"][1] <= limit)
+    tiles = {m[-1] * n[-1] for m in coordinates[0].options for n in coordinates[1].options if m[-1] * n[-1] <= limit}
+    smallest = min(_MIN_ACCUMULATORS, max(tiles))
+
+    def legal(p: Named) -> bool:
+        accumulators = p["split_m"][1] * p["split_n"][1]
+        return smallest <= accumulators <= limit and accumulators * 2 * p["split_k"][1] <= _MAX_WRITTEN_OUT
+
+    return ScheduleSpace(workload, coordinates, legal)
 
 
 def apply_pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
     """for n, m, v, k  ->  for n_o, m_o (or m_o, n_o): for k_o: [k_i, m_i, n_i] written out, v a vector."""
+    if "order" not in named:
+        _apply_half_block(sch, workload, named, prefix, parallel)
+        return
     acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
     n, m, v = sch.get_loops(out)
     m_o, m_i = sch.split(m, list(named["split_m"]))
@@ -83,39 +104,53 @@ def apply_pointwise(sch: Any, workload: Workload, named: Named, prefix: str, par
     sch.reorder(k_o, k_i, a_m, a_n, a_v)
     _written_out(sch, k_i, a_m, a_n, a_v)
     fusable = 2
-    if workload.scaled:
-        scale = sch.get_sblock(f"{prefix}scale")
-        if named["scale_at"][0]:
-            sch.compute_at(scale, m_o, preserve_unit_loops=True)
-            fusable = 1 if named["order"][0] else 2
-        elif parallel:
-            sch.parallel(sch.get_loops(scale)[0])
-        sch.vectorize(sch.get_loops(scale)[-1])
+    if workload.scaled and _apply_scale(sch, named, prefix, m_o, parallel):
+        fusable = 1 if named["order"][0] else 2
     if parallel:
         _parallelise(sch, outer[: min(named["fuse"][0], fusable)])
     _zero_first(sch, acc, k_o, 2)
 
 
-def apply_depthwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
-    """for c, h, w, v, rh, rp  ->  for c, h_o, w_o: for rh: [rp, h_i, w_i] written out, v a vector."""
-    pad, acc, out = (sch.get_sblock(f"{prefix}{name}") for name in ("pad", "acc", "out"))
-    c, h, w, v = sch.get_loops(out)
-    h_o, h_i = sch.split(h, list(named["split_h"]))
-    w_o, w_i = sch.split(w, list(named["split_w"]))
-    sch.reorder(c, h_o, w_o, h_i, w_i, v)
-    _written_out(sch, h_i, w_i, v)
-    sch.compute_at(acc, w_o, preserve_unit_loops=True)
-    a_h, a_w, a_v, rh, rp = sch.get_loops(acc)[-5:]
-    sch.reorder(rh, rp, a_h, a_w, a_v)
-    _written_out(sch, rp, a_h, a_w, a_v)
-    if named["unroll"][0]:
-        sch.unroll(rh)
-    place = named["pad_at"][0]
-    sch.compute_at(pad, (c, h_o)[place], preserve_unit_loops=True)
-    sch.vectorize(sch.get_loops(pad)[-1])
+def _apply_scale(sch: Any, named: Named, prefix: str, tile: Any, parallel: bool) -> bool:
+    """What the gate multiplies, weights or input: all of it at first, or (the answer) the input of a tile as needed."""
+    scale, in_tile = sch.get_sblock(f"{prefix}scale"), bool(named.get("scale_at", (0,))[0])
+    if in_tile:
+        sch.compute_at(scale, tile, preserve_unit_loops=True)
+    elif parallel:
+        sch.parallel(sch.get_loops(scale)[0])
+    sch.vectorize(sch.get_loops(scale)[-1])
+    return in_tile
+
+
+def _apply_half_block(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+    """for m_o: the full blocks (for n_o: for k_o: [k_i, m_i, n_i] written out, v a vector), then the half one (for q_o:
+    [q_i, m_i] written out), then what follows the sums, for n: [m_i] written out."""
+    acc, tail, mixed, out = (sch.get_sblock(f"{prefix}{name}") for name in ("acc", "tail", "mixed", "out"))
+    n, m, v = sch.get_loops(out)
+    m_o, m_i = sch.split(m, list(named["split_m"]))
+    sch.reorder(m_o, n, m_i, v)
+    _written_out(sch, n, m_i, v)
+    sch.compute_at(tail, m_o, preserve_unit_loops=True)
+    t_m, t_v, quad = sch.get_loops(tail)[-3:]
+    q_o, q_i = sch.split(quad, list(named["split_k"]))
+    sch.reorder(q_o, q_i, t_m, t_v)
+    _written_out(sch, q_i, t_m, t_v)
+    w_o, w_i = sch.split(sch.get_loops(mixed)[-1], [None, 2])
+    sch.reorder(w_i, w_o)
+    _written_out(sch, w_i, w_o)
+    sch.compute_at(acc, m_o, preserve_unit_loops=True)
+    a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
+    n_o, n_i = sch.split(a_n, list(named["split_n"]))
+    quads, written_out = named["split_k"]
+    k_o, k_i = sch.split(k, [quads, 2 * written_out])
+    sch.reorder(n_o, k_o, k_i, a_m, n_i, a_v)
+    _written_out(sch, k_i, a_m, n_i, a_v)
+    if workload.scaled:
+        _apply_scale(sch, named, prefix, m_o, parallel)
     if parallel:
-        _parallelise(sch, [c, h_o][: 1 if place == 0 else named["fuse"][0]])
-    _zero_first(sch, acc, rh, 2)
+        _parallelise(sch, [m_o])
+    _zero_first(sch, acc, k_o, 2)
+    _zero_first(sch, tail, q_o, 1)
 
 
 def _written_out(sch: Any, *loops: Any) -> None:

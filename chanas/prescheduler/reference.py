@@ -16,7 +16,7 @@ from chanas.arch import BlockConfig
 from chanas.bfloat16 import Bits, rounded, to_bits
 from chanas.folding import pack_block, pack_channels, pack_operator
 from chanas.prescheduler.winograd import pack_winograd
-from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.prescheduler.workload import Workload, block_workloads, scales_weights
 
 Array = npt.NDArray[np.float32]
 Stored = Array | Bits
@@ -100,8 +100,11 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
         if workload.scaled:
             gate = drawn((inp,), uniform=True)
             arguments.append(stored(gate))
-            value = value * torch.from_numpy(gate)[None, :, None, None]
-            value = torch.from_numpy(rounded(value.numpy())) if in_bits else value
+            if in_bits and scales_weights(workload):
+                weight = rounded(weight * gate[None, :, None, None])
+            else:
+                value = value * torch.from_numpy(gate)[None, :, None, None]
+                value = torch.from_numpy(rounded(value.numpy())) if in_bits else value
         value = functional.conv2d(
             value, torch.from_numpy(weight), torch.from_numpy(bias), workload.stride, kernel // 2, groups=groups
         )

@@ -141,12 +141,11 @@ class ScheduleSpace:
 
 def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     """The space of a workload on a target, from the target's vector width and number of registers."""
-    if workload.in_pairs:
+    if workload.in_pairs and workload.op == "pointwise":
         from chanas.prescheduler import bf16_schedules
 
-        in_pairs = bf16_schedules.pointwise_space if workload.op == "pointwise" else bf16_schedules.depthwise_space
-        return in_pairs(workload, target)
-    if workload.dtype == "bfloat16" and workload.op not in ("conv", "pool"):
+        return bf16_schedules.pointwise_space(workload, target)
+    if workload.dtype == "bfloat16" and workload.op not in ("conv", "depthwise", "pool"):
         raise ScheduleError(f"operator {workload.op} is not there in bfloat16 (workload {workload.key})")
     builder = {
         "conv": _conv,

@@ -138,7 +138,8 @@ def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:
     """
     full, rest = divmod(workload.out_channels, lanes)
     worth_it = lanes >= 16 and 0 < rest <= lanes // 2 and 0 < full <= _MAX_FULL_BLOCKS
-    return workload.op == "pointwise" and worth_it and workload.in_channels % 2 == 0 and workload.output_size > 1
+    at_once = 4 if workload.in_pairs else 2  # input channels
+    return workload.op == "pointwise" and worth_it and workload.in_channels % at_once == 0 and workload.output_size > 1
 
 
 def scales_weights(workload: Workload) -> bool:

@@ -57,11 +57,16 @@ EDGES = [
     Workload("pointwise", 3, 13, 10, dtype=DTYPE, wide=True),
     Workload("pointwise", 7, 17, 40, epilogue="hsigmoid", scaled=True, dtype=DTYPE),
     Workload("pointwise", 11, 8, 24, residual=True, dtype=DTYPE),
+    Workload("pointwise", 7, 24, 40, scaled=True, dtype=DTYPE),
+    Workload("pointwise", 5, 20, 56, epilogue="hswish", scaled=True, residual=True, dtype=DTYPE),
+    Workload("pointwise", 5, 18, 24, dtype=DTYPE),
     Workload("depthwise", 1, 8, 8, 7, 2, "relu", dtype=DTYPE),
     Workload("depthwise", 2, 24, 24, 7, 1, "none", dtype=DTYPE),
     Workload("depthwise", 7, 40, 40, 3, 2, "hsigmoid", dtype=DTYPE),
     Workload("depthwise", 13, 16, 16, 7, 1, "hswish", dtype=DTYPE),
     Workload("depthwise", 9, 5, 5, 3, 3, "none", dtype=DTYPE),
+    Workload("depthwise", 12, 16, 16, 5, 2, "relu", dtype=DTYPE),
+    Workload("depthwise", 14, 16, 16, 7, 2, "relu", dtype=DTYPE),
     Workload("pool", 1, 8, 8, dtype=DTYPE),
 ]
 BLOCKS = [
