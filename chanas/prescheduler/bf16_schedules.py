@@ -6,6 +6,7 @@ last channel block is half empty. Depthwise convolutions are scheduled as in flo
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from chanas.folding import num_blocks
@@ -13,6 +14,8 @@ from chanas.prescheduler.space import Coordinate, Named, ScheduleSpace, factoris
 from chanas.prescheduler.workload import Workload, ends_in_half_a_block, scales_weights
 from chanas.target import HardwareTarget
 
+# Registers that hold neither sums nor the weights of a tile.
+_OTHER_REGISTERS = 1
 # Pairs of channels, and dot products, written out in one loop body.
 _MAX_PAIRS = 8
 _MAX_WRITTEN_OUT = 224
@@ -29,22 +32,12 @@ def _scale(workload: Workload) -> tuple[Coordinate, ...]:
 
 
 def pointwise_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
-    """Tiles of pixels and channel blocks, pairs written out, loop order, and where a gate is applied.
-
-    Tiles of any size for a map of one pixel: it waits for its weights.
-    """
+    """Tiles of pixels and channel blocks, pairs written out, loop order, and where a gate is applied."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
     if ends_in_half_a_block(workload, lanes):
         return _half_block_space(workload, target)
     pixels, blocks, half = workload.output_size**2, num_blocks(workload.out_channels, lanes), lanes // 2
     k_options = tuple(o for o in factorisations(-(-workload.in_channels // 2), 2, _MAX_PAIRS) if half % o[1] == 0)
-    tiles = {
-        m * n
-        for _, m in factorisations(pixels, 2, limit)
-        for _, n in factorisations(blocks, 2, limit)
-        if m * n <= limit
-    }
-    smallest = min(_MIN_ACCUMULATORS, max(tiles)) if pixels > 1 else 1
     coordinates = (
         Coordinate.split("m", pixels, innermost_max=limit),
         Coordinate.split("n", blocks, innermost_max=limit),
@@ -53,16 +46,31 @@ def pointwise_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace
         *_parallel(target, 1, 2),
         *_scale(workload),
     )
+    tiles = _tiles(coordinates[0], coordinates[1], target)
 
     def legal(p: Named) -> bool:
-        accumulators = p["split_m"][1] * p["split_n"][1]
-        if not smallest <= accumulators <= limit:
-            return False
-        if accumulators * p["split_k"][1] > max(_MAX_WRITTEN_OUT, accumulators):
+        tile = (p["split_m"][1], p["split_n"][1])
+        if tile not in tiles or math.prod(tile) * p["split_k"][1] > _MAX_WRITTEN_OUT:
             return False
         return not (p["order"][0] and (p["split_m"][0] == 1 or p["split_n"][0] == 1))
 
     return ScheduleSpace(workload, coordinates, legal)
+
+
+def _tiles(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks whose sums and weights fit in registers: all of them for a map of one pixel.
+
+    Else, where there are such, those of at least two pixels and two blocks (what is loaded is used twice: with one
+    block a kernel reaches three quarters of the peak, with one pixel half) and enough sums to hide a dot product's
+    latency.
+    """
+    registers = target.num_vector_registers - _OTHER_REGISTERS
+    fitting = {(m[-1], n[-1]) for m in pixels.options for n in blocks.options if (m[-1] + 1) * n[-1] <= registers}
+    if fitting and max(m for m, _ in fitting) == 1:
+        return frozenset(fitting)
+    square = {(m, n) for m, n in fitting if m > 1 and n > 1} or fitting
+    smallest = min(_MIN_ACCUMULATORS, max(m * n for m, n in square))
+    return frozenset((m, n) for m, n in square if m * n >= smallest)
 
 
 def _half_block_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
@@ -76,12 +84,11 @@ def _half_block_space(workload: Workload, target: HardwareTarget) -> ScheduleSpa
         *_parallel(target, 1),
         *_scale(workload),
     )
-    tiles = {m[-1] * n[-1] for m in coordinates[0].options for n in coordinates[1].options if m[-1] * n[-1] <= limit}
-    smallest = min(_MIN_ACCUMULATORS, max(tiles))
+    tiles = _tiles(coordinates[0], coordinates[1], target)
 
     def legal(p: Named) -> bool:
-        accumulators = p["split_m"][1] * p["split_n"][1]
-        return smallest <= accumulators <= limit and accumulators * 2 * p["split_k"][1] <= _MAX_WRITTEN_OUT
+        tile = (p["split_m"][1], p["split_n"][1])
+        return tile in tiles and math.prod(tile) * 2 * p["split_k"][1] <= _MAX_WRITTEN_OUT
 
     return ScheduleSpace(workload, coordinates, legal)
 

@@ -134,11 +134,12 @@ def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:
     """Whether the last channel block of a 1×1 convolution is at most half full, and that costs enough to have a kernel
     of its own: a quarter of all multiply-adds at 24 channels in vectors of 16, a sixteenth at 120.
 
-    Channels are counted in eights: shorter vectors are full anyway.
+    Channels are counted in eights: shorter vectors are full anyway. In bfloat16 a single full block beside it is too
+    little work for each load.
     """
     full, rest = divmod(workload.out_channels, lanes)
-    worth_it = lanes >= 16 and 0 < rest <= lanes // 2 and 0 < full <= _MAX_FULL_BLOCKS
-    at_once = 4 if workload.in_pairs else 2  # input channels
+    at_once, fewest = (4, 2) if workload.in_pairs else (2, 1)  # input channels, full blocks
+    worth_it = lanes >= 16 and 0 < rest <= lanes // 2 and fewest <= full <= _MAX_FULL_BLOCKS
     return workload.op == "pointwise" and worth_it and workload.in_channels % at_once == 0 and workload.output_size > 1
 
 
