@@ -18,11 +18,14 @@ from chanas.errors import ChanasError, CheckpointError
 DEFAULT_RUN = Path("runs/default")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class RunDirectory:
     """All files of one project. Nothing is created before something is written."""
 
     root: Path
+
+    def __init__(self, root: Path | str) -> None:
+        object.__setattr__(self, "root", Path(root))
 
     @property
     def supernet(self) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -11,13 +10,17 @@ from typing import Any
 
 from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ArchitectureError, ChanasError, ConfigError
-from chanas.report import figures
+from chanas.report import blocks, curves, figures
+from chanas.report.cost import cost_rows
 from chanas.report.drawing import draw_architecture
+from chanas.report.pieces import figure, missing, paragraph, percent, seconds, table, tile
 from chanas.report.reading import RunData, at, dicts, read_run, real
+from chanas.report.svg import Figure
 from chanas.run import RunDirectory, replacing
-from chanas.units import format_count, format_latency
+from chanas.units import format_count
 
 SEARCH = "chanas search --latency …"
+FRONT = "chanas search --pareto"
 TRAIN = "chanas train-supernet"
 TUNE = "chanas prescheduler"
 
@@ -32,7 +35,7 @@ def build_report(run: RunDirectory) -> Path:
     """
     if not run.root.is_dir():
         raise ChanasError(f"run directory {run.root} does not exist; run `{TRAIN}` first")
-    page = render(read_run(run), run.root.name)
+    page = render(read_run(run), run.root.absolute().name)
     with replacing(run.report) as path:
         path.write_text(page, encoding="utf-8")
     return run.report
@@ -41,81 +44,38 @@ def build_report(run: RunDirectory) -> Path:
 def render(run: RunData, name: str) -> str:
     """The page as text."""
     style = (resources.files("chanas.report") / "page.css").read_text(encoding="utf-8")
-    sections = [_answer(run, name), *_search(run), *_network(run), *_tuning(run), *_training(run), *_provenance(run)]
+    sections = [
+        *(_answer(run, name), *_choice(run), *_front(run), *_network(run), *_latency(run), *_division(run)),
+        *(*_predictor(run), *_tuning(run), *_training(run), *_cost(run), *_provenance(run)),
+    ]
     notes = "".join(f'<p class="missing">{escape(note)}</p>' for note in run.notes)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f'<link rel="icon" href="data:,">\n<title>{escape(name)}: co-design report</title>\n<style>\n{style}</style>\n'
-        f"</head>\n<body>\n{notes}{chr(10).join(sections)}\n</body>\n</html>\n"
+        f"</head>\n<body>\n<main>\n{notes}{chr(10).join(sections)}\n</main>\n</body>\n</html>\n"
     )
 
 
-# ---- pieces ---------------------------------------------------------------------------------------------------------
-def _missing(what: str, command: str) -> str:
-    return f'<p class="missing">{escape(what)} is not there yet: run <code>{escape(command)}</code>.</p>'
-
-
-def _figure(name: str, drawing: str | None, caption: str, wide: bool = False) -> str:
-    if drawing is None:
-        return ""
-    body = f'<div class="scroll">{drawing}</div>' if wide else drawing
-    return f'<figure id="figure-{name}">{body}<figcaption>{escape(caption)}</figcaption></figure>'
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0, winner: int | None = None) -> str:
-    """Cells are plain text and get escaped; the last `numbers` columns stand to the right."""
-
-    def cells(tag: str, row: Sequence[str]) -> str:
-        first = len(row) - numbers
-        css = ["" if i < first else ' class="number"' for i in range(len(row))]
-        return "".join(f"<{tag}{c}>{escape(str(v))}</{tag}>" for c, v in zip(css, row, strict=True))
-
-    body = "".join(
-        f"<tr{' class=' + chr(34) + 'winner' + chr(34) if i == winner else ''}>{cells('td', row)}</tr>"
-        for i, row in enumerate(rows)
-    )
-    header = f"<thead><tr>{cells('th', head)}</tr></thead>" if any(head) else ""
-    return f'<div class="scroll"><table>{header}<tbody>{body}</tbody></table></div>'
-
-
-def _percent(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{100 * value:.{digits}f} %"
-
-
-def _seconds(value: float | None) -> str:
-    return "–" if value is None or value <= 0 else format_latency(value)
-
-
-def _tile(value: str, label: str) -> str:
-    return f'<div class="tile"><b>{escape(value)}</b>{escape(label)}</div>'
-
-
-# ---- sections -------------------------------------------------------------------------------------------------------
 def _answer(run: RunData, name: str) -> str:
     bundle = run.bundle
     if bundle is None:
-        return f"<h1>{escape(name)}: no network yet</h1>{_missing('The co-design bundle', SEARCH)}"
+        return f"<h1>{escape(name)}: no network yet</h1>{missing('The co-design bundle', SEARCH)}"
     measured, budget = real(bundle, "measured", "latency_s"), real(bundle, "constraints", "latency_s")
-    eager, test = real(bundle, "measured", "pytorch_eager_latency_s"), real(bundle, "measured", "top1_test")
     tiles = []
     if measured is not None:
-        inside = (
-            f"measured, {100 * measured / budget:.0f} % of the budget of {_seconds(budget)}" if budget else "measured"
+        share = (
+            f"measured, {100 * measured / budget:.0f} % of the budget of {seconds(budget)}" if budget else "measured"
         )
-        tiles.append(_tile(_seconds(measured), inside))
-    if test is not None:
-        num_images = real(bundle, "measured", "num_test_images")
-        label = f"accuracy on {num_images:.0f} test images" if num_images else "accuracy on the test images"
-        if num_images:
-            label += f" (± {100 * math.sqrt(max(test * (1 - test), 0) / num_images):.1f})"
-        tiles.append(_tile(_percent(test), label))
+        tiles.append(tile(seconds(measured), share))
+    tiles += _accuracy_tile(bundle)
+    eager = real(bundle, "measured", "pytorch_eager_latency_s")
     if eager is not None and measured:
-        tiles.append(_tile(f"{eager / measured:.1f} ×", f"as fast as PyTorch eager ({_seconds(eager)})"))
+        tiles.append(tile(f"{eager / measured:.1f} ×", f"as fast as PyTorch eager ({seconds(eager)})"))
     macs, params = real(bundle, "num_macs"), real(bundle, "num_params")
     if macs and params:
-        tiles.append(_tile(format_count(macs), f"multiply-accumulates, {format_count(params)} parameters"))
+        tiles.append(tile(format_count(macs), f"multiply-accumulates, {format_count(params)} parameters"))
     device = at(bundle, "target", "device")
     where = f" on {device}, {at(bundle, 'target', 'num_threads')} thread(s)" if device else ""
     key = str(at(bundle, "architecture", "key"))
@@ -126,13 +86,27 @@ def _answer(run: RunData, name: str) -> str:
     )
 
 
-def _search(run: RunData) -> list[str]:
-    out = ["<h2>Why this one</h2>"]
-    result = run.result
+def _accuracy_tile(bundle: dict[str, Any]) -> list[str]:
+    """Accuracy on the test images with its standard error; without weights, what the table of accuracies says."""
+    test, num_images = real(bundle, "measured", "top1_test"), real(bundle, "measured", "num_test_images")
+    if test is not None:
+        label = "accuracy on the test images"
+        if num_images:
+            error = math.sqrt(max(test * (1 - test), 0) / num_images)
+            label = f"accuracy on {num_images:.0f} test images (± {100 * error:.1f})"
+        return [tile(percent(test), label)]
+    given, predicted = real(bundle, "measured", "top1_table"), real(bundle, "predicted", "top1")
+    if given is not None:
+        return [tile(percent(given), "accuracy by the table that was given; the bundle has no weights")]
+    return [tile(percent(predicted), "accuracy, predicted")] if predicted is not None else []
+
+
+def _choice(run: RunData) -> list[str]:
+    out, result = ["<h2>Why this one</h2>"], run.result
     if result is None:
-        return [*out, _missing("The search", SEARCH)]
+        return [*out, missing("The search", SEARCH)]
     out.append(
-        _figure(
+        figure(
             "pareto",
             figures.pareto(run),
             "Accuracy against latency. What is predicted comes from the latency table and the accuracy predictor; "
@@ -142,39 +116,128 @@ def _search(run: RunData) -> list[str]:
     finalists = dicts(result, "finalists")
     rows = []
     for f in finalists:
-        latency, table = real(f, "measured", "latency_s"), real(f, "predicted", "latency_s")
+        latency, by_table = real(f, "measured", "latency_s"), real(f, "predicted", "latency_s")
         error = at(f, "error")
         rows.append(
             [
                 str(f.get("key")) + (f": {error}" if error else ""),
-                _seconds(table),
-                _seconds(latency),
-                f"{100 * (latency / table - 1):+.1f} %" if latency and table else "–",
-                _percent(real(f, "predicted", "top1"), 2),
-                _percent(real(f, "measured", "top1_holdout"), 2),
+                seconds(by_table),
+                seconds(latency),
+                f"{100 * (latency / by_table - 1):+.1f} %" if latency and by_table else "–",
+                percent(real(f, "predicted", "top1"), 2),
+                percent(real(f, "measured", "top1_holdout"), 2),
             ]
         )
     if rows:
         winner = next((i for i, f in enumerate(finalists) if f.get("key") == at(result, "winner")), None)
         head = ["finalist", "by the table", "measured", "difference", "predicted top-1", "on holdout"]
-        out.append(_table(head, rows, 5, winner))
-        out.append(
-            _figure(
-                "lut",
-                figures.lut_against_measured(run),
-                "Sum of the latency table against the whole compiled network, for the finalists.",
-            )
-        )
-    rule = at(result, "division", "rule")
-    out.append(
-        _figure(
-            "cdf",
-            figures.cdfs(run),
-            f"Latency of random members of each sub-space. The search went on in what the rule “{rule}” chose.",
-        )
+        out.append(table(head, rows, 5, winner, "The finalists"))
+    return out
+
+
+def _front(run: RunData) -> list[str]:
+    """The whole front, where one was measured."""
+    found = figures.measured_front(run)
+    if found is None:
+        if run.result is None:
+            return []
+        return [paragraph(f"The front of all budgets was not measured; {FRONT} does it.")]
+    caption = (
+        "What latency buys without a budget: points of the predicted front, each compiled whole and measured. "
+        f"The predictor is {real(run.front, 'error_points') or 0.0:.2f} points off on architectures it has not seen."
     )
-    out.append(_figure("evolution", figures.evolution(run), "The evolution inside the chosen sub-space."))
-    out.append("<h2>How sure the accuracy predictor is</h2>")
+    return ["<h2>The front of all budgets</h2>", figure("front", found, caption)]
+
+
+def _network(run: RunData) -> list[str]:
+    if run.bundle is None:
+        return []
+    out, drawing = ["<h2>The network</h2>"], _drawing(run.bundle)
+    if drawing is None:
+        out.append(
+            '<p class="missing">The architecture cannot be drawn: the bundle names no search space it is in.</p>'
+        )
+    out.append(figure("architecture", drawing, "One column per block, from input to classes."))
+    bars = blocks.draw_block_times(run)
+    if bars is None:
+        return [*out, paragraph("Where the time goes is not known: the bundle lists no blocks.")]
+    return [*out, "<h2>Where the time goes</h2>", figure("blocks", bars, _told_of_blocks(run))]
+
+
+def _drawing(bundle: dict[str, Any]) -> Figure | None:
+    """None where the bundle does not hold an architecture of its space."""
+    try:
+        space = SearchSpace.from_json(bundle["space"])
+        architecture = Architecture.from_key(str(at(bundle, "architecture", "key")))
+        names = at(bundle, "class_names")
+        num_classes = len(names) if isinstance(names, list) and names else 1000
+        return draw_architecture(architecture, space, num_classes)
+    except (ArchitectureError, ConfigError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _told_of_blocks(run: RunData) -> str:
+    """The sum of the blocks, what the calibration makes of it, and the measurement, in words."""
+    text = "Each block as the latency table has it. "
+    parts = [f"{name} {percent(share, 0)}" for name, share in blocks.shares(run)]
+    text += f"Of the time: {', '.join(parts)}. " if parts else ""
+    total = sum(b.seconds for b in blocks.block_times(run))
+    extra, measured = blocks.correction_s(run), real(run.bundle, "measured", "latency_s")
+    text += f"The sum is {seconds(total)}. "
+    if extra is not None:
+        fit = at(run.table, "calibration")
+        signed = f"{'+' if extra >= 0 else '−'}{seconds(abs(extra))}"
+        text += f"Calibration corrects it by {signed}: {_calibration_terms(fit)}. "
+    return text + (f"The whole network measured {seconds(measured)}." if measured else "")
+
+
+def _calibration_terms(fit: dict[str, Any]) -> str:
+    start, boundary, scale = (real(fit, name) for name in ("start_s", "boundary_s", "scale"))
+    terms = [(start, "for the start of the network"), (boundary, "at the end of each block")]
+    told = [f"{1e6 * value:.2g} µs {what}" for value, what in terms if value]
+    if scale is not None:
+        told.append(f"blocks times {scale:.3f}")
+    return ", ".join(told)
+
+
+def _latency(run: RunData) -> list[str]:
+    out = ["<h2>How far the table is off</h2>"] if run.result or run.front else []
+    if out:
+        caption = "Latency by the table (the corrected sum of its blocks) against the whole compiled network."
+        out.append(figure("lut", figures.lut_against_measured(run), caption))
+    fit = at(run.table, "calibration")
+    error, worst, tau, num = (real(fit, name) for name in ("mape", "worst", "kendall_tau", "num_networks"))
+    if out and error is not None and worst is not None and tau is not None and num is not None:
+        plain = real(fit, "uncorrected_mape")
+        before = f"; {percent(plain)} before the correction" if plain is not None else ""
+        out.append(
+            f"<p>On {num:.0f} random whole networks, each left out of the fit: {percent(error)} on average, "
+            f"{percent(worst)} at worst, Kendall τ {tau:.3f}{before}.</p>"
+        )
+    elif out:
+        out.append(paragraph("The table was not calibrated; chanas lut calibrate does it."))
+    return out
+
+
+def _division(run: RunData) -> list[str]:
+    if run.result is None:
+        return []
+    rule = at(run.result, "division", "rule")
+    latency = f"Latency of random members of each sub-space. The search went on in what the rule “{rule}” chose."
+    accuracy = "Predicted accuracy of those of them that are inside the budget."
+    return [
+        "<h2>The sub-spaces</h2>",
+        figure("cdf", figures.cdfs(run), latency),
+        figure("cdf-accuracy", figures.accuracy_cdfs(run), accuracy),
+        figure("evolution", figures.evolution(run), "The evolution inside the chosen sub-space."),
+    ]
+
+
+def _predictor(run: RunData) -> list[str]:
+    result = run.result
+    if result is None:
+        return []
+    out = ["<h2>How sure the accuracy predictor is</h2>"]
     validation = at(result, "predictor", "cross_validation")
     if isinstance(validation, dict) and validation:
         cells = [
@@ -182,75 +245,58 @@ def _search(run: RunData) -> list[str]:
                 str(kind),
                 f"{real(v, 'rmse_points') or 0:.3f}",
                 "–" if (tau := real(v, "kendall_tau")) is None else f"{tau:.3f}",
-                _percent(real(v, "top_decile_recall"), 0),
+                percent(real(v, "top_decile_recall"), 0),
             ]
             for kind, v in validation.items()
         ]
-        out.append(_table(["kind", "RMSE (points)", "Kendall τ", "best tenth found"], cells, 3))
+        out.append(table(["kind", "RMSE (points)", "Kendall τ", "best tenth found"], cells, 3, label="Predictors"))
         used, num = at(result, "predictor", "kind"), at(result, "predictor", "num_training")
-        out.append(
-            f'<p class="soft">Cross-validated on {escape(str(num))} sub-networks; used: {escape(str(used))}.</p>'
-        )
-    out.append(_figure("predictor", figures.learning_curve(run), "Its error as evaluations came in."))
-    return out
-
-
-def _network(run: RunData) -> list[str]:
-    if run.bundle is None:
-        return []
-    out = ["<h2>The network</h2>"]
-    try:
-        space = SearchSpace.from_json(run.bundle["space"])
-        architecture = Architecture.from_key(str(at(run.bundle, "architecture", "key")))
-        names = at(run.bundle, "class_names")
-        num_classes = len(names) if isinstance(names, list) and names else 1000
-        drawing: str | None = draw_architecture(architecture, space, num_classes)
-    except (ArchitectureError, ConfigError, KeyError, TypeError, AttributeError):
-        drawing = None
-        out.append(
-            '<p class="missing">The architecture cannot be drawn: the bundle names no search space it is in.</p>'
-        )
-    out.append(_figure("architecture", drawing, "One column per block, from input to classes.", wide=True))
-    table = sum(real(b, "latency_s") or 0.0 for b in dicts(run.bundle, "blocks"))
-    measured = real(run.bundle, "measured", "latency_s")
-    told = (
-        f" Their sum is {_seconds(table)}; the whole network took {_seconds(measured)}." if measured and table else ""
-    )
-    out.append(
-        _figure("blocks", figures.block_times(run), f"Where the time goes, by the latency table.{told}", wide=True)
-    )
-    return out
+        out.append(paragraph(f"Cross-validated on {num} sub-networks; used: {used}."))
+    else:
+        out.append(paragraph("It was not cross-validated: too few sub-networks, or switched off."))
+    return [*out, figure("predictor", figures.learning_curve(run), "Its error as evaluations came in.")]
 
 
 def _tuning(run: RunData) -> list[str]:
     out = ["<h2>Tuning</h2>"]
     if not run.tables:
-        out.append(_missing("The latency table", TUNE))
-    for table in run.tables:
-        header = table["header"]
-        device, made = at(header, "target", "device"), at(header, "created")
-        facts = [f"{table['num_rows']} blocks", device and f"on {device}", made and f"made {made}"]
+        out.append(missing("The latency table", TUNE))
+    for made in run.tables:
+        header = made["header"]
+        device, created = at(header, "target", "device"), at(header, "created")
+        facts = [f"{made['num_rows']} blocks", device and f"on {device}", created and f"made {created}"]
         text = ", ".join(str(f) for f in facts if f)
-        out.append(f"<p>Table <code>{escape(table['name'])}</code>: {escape(text)}.</p>")
+        out.append(f"<p>Table <code>{escape(made['name'])}</code>: {escape(text)}.</p>")
     if run.tuning is None:
-        return [*out, _missing("Tuning records (the table records of records.sqlite)", TUNE)]
+        return [*out, missing("Tuning records (the table records of records.sqlite)", TUNE)]
     t = run.tuning
     out.append(
         f"<p>{t.num_trials} trials of {t.num_workloads} workloads; {t.num_failed} did not compile, run or compute the "
         "right result, and are kept with their reason.</p>"
     )
-    caption = "Best so far of the workloads with most trials, as a multiple of the best found in the end."
-    return [*out, _figure("tuning", figures.tuning(run), caption)]
+    which = "Operators with most trials"
+    if t.share is not None:
+        which = f"The operators that the winner spends most time in ({percent(t.share, 0)} of the time of all)"
+    return [*out, figure("tuning", curves.tuning(run), f"{which}: best so far, as a multiple of the best in the end.")]
 
 
 def _training(run: RunData) -> list[str]:
     out = ["<h2>Training</h2>"]
     if not run.training:
-        return [*out, _missing("The supernet's training", TRAIN)]
-    out.append(_figure("losses", figures.training_losses(run), "Losses of the sampled sub-networks."))
+        if at(run.bundle, "hashes", "accuracy_table") is not None:
+            return [*out, paragraph("Nothing was trained: the accuracies came from a table.")]
+        return [*out, missing("The supernet's training", TRAIN)]
+    out.append(figure("losses", curves.training_losses(run), "Losses of the sampled sub-networks."))
     caption = "Accuracy of the two ends of the space on images that no step was trained on."
-    out.append(_figure("accuracy", figures.training_accuracy(run), caption))
-    return out
+    return [*out, figure("accuracy", curves.training_accuracy(run), caption)]
+
+
+def _cost(run: RunData) -> list[str]:
+    rows = cost_rows(run)
+    if not rows:
+        return []
+    spent = table(["", "needed", "time", "of which"], rows, label="What it cost")
+    return ["<h2>What it cost</h2>", spent, paragraph("By the clock, as the stages recorded it.")]
 
 
 def _provenance(run: RunData) -> list[str]:
@@ -262,15 +308,14 @@ def _provenance(run: RunData) -> list[str]:
 
     for group in ("target", "versions", "seeds", "hashes"):
         add(group, at(run.bundle, group))
-    if run.bundle is None:
-        for table in run.tables:
-            add(f"table {table['name']}", table["header"])
+    for made in run.tables:
+        add(f"table {made['name']}", made["header"])
     result = run.result
-    keys = ("created", "seed", "space", "supernet", "target", "target_fingerprint", "budget_s", "smallest_latency_s")
+    keys = ("created", "seed", "supernet", "target", "target_fingerprint", "budget_s", "smallest_latency_s")
     add("search", {k: at(result, k) for k in keys if at(result, k) is not None})
+    add("search settings", at(result, "config"))
     add("search space", at(result, "space"))
-    add(
-        "supernet",
-        {k: at(run.checkpoint, k) for k in ("step", "phase", "space_digest") if at(run.checkpoint, k) is not None},
-    )
-    return ["<h2>Provenance</h2>", _table(["", "", ""], rows) if rows else _missing("Everything", TRAIN)]
+    keys = ("step", "phase", "seed", "space_digest", "splits_digest", "checksum", "world_size")
+    add("supernet", {k: at(run.checkpoint, k) for k in keys if at(run.checkpoint, k) is not None})
+    body = table(["of", "what", "value"], rows, label="Provenance") if rows else missing("Everything", TRAIN)
+    return ["<h2>Provenance</h2>", body]

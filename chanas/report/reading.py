@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,25 +14,34 @@ from chanas.errors import CheckpointError
 from chanas.run import RunDirectory, read_json
 
 # Curves of more workloads can't be told apart in one figure.
-NUM_CURVES = 5
+NUM_CURVES = 6
 
 
 @dataclass(frozen=True)
 class TuningCurve:
-    """Best seconds so far of one workload, after each of its trials that worked: (trial number, seconds)."""
+    """Best seconds so far of one workload, after each of its trials that worked: (trial number, seconds).
+
+    `num_uses` is how often the winning network runs it; 0 where there is no winner yet.
+    """
 
     workload: str
     best_s: tuple[tuple[int, float], ...]
+    num_uses: int = 0
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The records in short: how many workloads, trials, failed ones, and the curves of the longest tuned workloads."""
+    """The records in short: how many workloads, trials, failed ones, and the curves of some workloads.
+
+    `share` is what the operators with curves take of the time of all operators of the winning network, at their best;
+    None where there is no winner yet: then the curves are those of the longest tuned workloads.
+    """
 
     num_workloads: int
     num_trials: int
     num_failed: int
     curves: tuple[TuningCurve, ...]
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -39,18 +49,25 @@ class RunData:
     """Everything the page shows. A field is None (or empty) when its stage has not run.
 
     bundle      codesign.json                    result   search/result.json
-    tables      header and number of rows of each LUT
+    front       search/pareto.json               tables   name, header, calibration and number of rows of each LUT
     training    rows of supernet/metrics.jsonl   tuning   records.sqlite in short
     checkpoint  supernet/checkpoint.json         notes    what could not be read, one line each
     """
 
     bundle: dict[str, Any] | None
     result: dict[str, Any] | None
+    front: dict[str, Any] | None
     tables: tuple[dict[str, Any], ...]
     training: tuple[dict[str, Any], ...]
     tuning: Tuning | None
     checkpoint: dict[str, Any] | None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """The table that the search used: its target's, or the only one."""
+        name = at(self.bundle, "target", "name") or at(self.result, "target") or at(self.front, "target")
+        return next((t for t in self.tables if t["name"] == name), self.tables[0] if len(self.tables) == 1 else None)
 
 
 def read_run(run: RunDirectory) -> RunData:
@@ -62,13 +79,17 @@ def read_run(run: RunDirectory) -> RunData:
         if table is not None:
             header = table.get("header") if isinstance(table.get("header"), dict) else {}
             rows = table.get("rows")
-            tables.append({"name": path.stem, "header": header, "num_rows": len(rows) if isinstance(rows, dict) else 0})
+            num_rows = len(rows) if isinstance(rows, dict) else 0
+            fit = table.get("calibration")
+            tables.append({"name": path.stem, "header": header, "calibration": fit, "num_rows": num_rows})
+    bundle = _json(run, "bundle/codesign.json", notes)
     return RunData(
-        bundle=_json(run, "bundle/codesign.json", notes),
+        bundle=bundle,
         result=_json(run, "search/result.json", notes),
+        front=_json(run, "search/pareto.json", notes),
         tables=tuple(tables),
         training=_lines(run, "supernet/metrics.jsonl", notes),
-        tuning=_tuning(run, notes),
+        tuning=_tuning(run, bundle, notes),
         checkpoint=_json(run, "supernet/checkpoint.json", notes),
         notes=notes,
     )
@@ -108,27 +129,53 @@ def _lines(run: RunDirectory, name: str, notes: list[str]) -> tuple[dict[str, An
     return tuple(rows)
 
 
-def _tuning(run: RunDirectory, notes: list[str]) -> Tuning | None:
+def _tuning(run: RunDirectory, bundle: dict[str, Any] | None, notes: list[str]) -> Tuning | None:
     if not run.records.is_file():
         return None
     try:
         database = sqlite3.connect(f"file:{quote(str(run.records.resolve()))}?mode=ro", uri=True, timeout=10)
         try:
-            trials: dict[str, list[float | None]] = {}
-            for workload, seconds in database.execute("SELECT workload, seconds FROM records ORDER BY rowid"):
-                trials.setdefault(str(workload), []).append(None if seconds is None else float(seconds))
+            trials: dict[tuple[str, str], list[float | None]] = {}
+            for device, workload, seconds in database.execute(
+                "SELECT device, workload, seconds FROM records ORDER BY rowid"
+            ):
+                value = None if seconds is None else float(seconds)
+                trials.setdefault((str(device), str(workload)), []).append(value)
         finally:
             database.close()
     except (sqlite3.Error, ValueError) as error:
         notes.append(f"records.sqlite could not be read ({error})")
         return None
-    longest = sorted(trials, key=lambda w: -len(trials[w]))[:NUM_CURVES]
+    share, uses = None, _uses(bundle)
+    here = f"{at(bundle, 'target', 'fingerprint')}/{at(bundle, 'target', 'num_threads')}t/"
+    spent = {
+        pair: uses[pair[1]] * min(worked)
+        for pair, seconds in trials.items()
+        if pair[0].startswith(here) and pair[1] in uses and (worked := [s for s in seconds if s])
+    }
+    if spent:
+        shown = sorted(spent, key=lambda pair: -spent[pair])[:NUM_CURVES]
+        share = sum(spent[pair] for pair in shown) / sum(spent.values())
+    else:
+        shown = sorted(trials, key=lambda pair: -len(trials[pair]))[:NUM_CURVES]
     return Tuning(
         num_workloads=len(trials),
         num_trials=sum(map(len, trials.values())),
         num_failed=sum(seconds is None for values in trials.values() for seconds in values),
-        curves=tuple(TuningCurve(w, _best_so_far(trials[w])) for w in longest),
+        curves=tuple(TuningCurve(p[1], _best_so_far(trials[p]), uses.get(p[1], 0)) for p in shown),
+        share=share,
     )
+
+
+def _uses(bundle: dict[str, Any] | None) -> Counter[str]:
+    """How often the winning network runs each workload."""
+    uses: Counter[str] = Counter()
+    for block in dicts(bundle, "schedules"):
+        operators = block.get("operators")
+        for operator in operators if isinstance(operators, list) else []:
+            if isinstance(operator, list) and operator:
+                uses[str(operator[0])] += 1
+    return uses
 
 
 def _best_so_far(trials: list[float | None]) -> tuple[tuple[int, float], ...]:

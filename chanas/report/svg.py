@@ -72,12 +72,12 @@ class Chart:
     y_label: str
     x_range: tuple[float, float]
     y_range: tuple[float, float]
-    width: int = 720
-    height: int = 380
-    left: int = 62
+    width: int = 640
+    height: int = 360
+    left: int = 66
     right: int = 16
     top: int = 14
-    bottom: int = 46
+    bottom: int = 50
     parts: list[str] = field(default_factory=list)
     legend: list[tuple[str, str]] = field(default_factory=list)
 
@@ -131,7 +131,7 @@ class Chart:
         if not self.x_range[0] <= value <= self.x_range[1]:
             return
         x = self.x(value)
-        near_end = x > self.width - self.right - 7 * len(label)
+        near_end = x > self.width - self.right - 8 * len(label)
         anchor, shift = ("end", -5) if near_end else ("start", 5)
         self.parts.append(
             f'<path d="M{x:.1f} {self.top}V{self.height - self.bottom}" stroke="{colour}" stroke-dasharray="6 3"/>'
@@ -144,25 +144,26 @@ class Chart:
         for value in ticks(*self.x_range, num=7):
             x = self.x(value)
             out.append(f'<path class="grid" d="M{x:.1f} {self.top}V{floor}"/>')
-            out.append(f'<text class="soft" x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{number(value)}</text>')
+            out.append(f'<text class="soft" x="{x:.1f}" y="{floor + 17}" text-anchor="middle">{number(value)}</text>')
         for value in ticks(*self.y_range):
             y = self.y(value)
             out.append(f'<path class="grid" d="M{self.left} {y:.1f}H{wall}"/>')
             label = f'<text class="soft" x="{self.left - 6}" y="{y + 4:.1f}" text-anchor="end">{number(value)}</text>'
             out.append(label)
         out.append(f'<path class="axis" d="M{self.left} {self.top}V{floor}H{wall}"/>')
-        below, beside = f"translate({(self.left + wall) / 2:.0f} {floor + 36})", (self.top + floor) / 2
+        below, beside = f"translate({(self.left + wall) / 2:.0f} {floor + 40})", (self.top + floor) / 2
         for place, label in ((below, self.x_label), (f"translate(14 {beside:.0f}) rotate(-90)", self.y_label)):
             out.append(f'<text transform="{place}" text-anchor="middle">{escape(label)}</text>')
         return "".join(out)
 
     def _legend(self) -> tuple[str, int]:
         """The legend's rows below the plot, and their height."""
-        x, y, out = self.left, self.height + 8, []
+        start, out = 10, list[str]()
+        x, y = start, self.height + 10
         for sample, label in self.legend:
-            width = 40 + 7 * len(label)
-            if x + width > self.width and x > self.left:
-                x, y = self.left, y + 20
+            width = 52 + int(7.3 * len(label))
+            if x + width > self.width and x > start:
+                x, y = start, y + 22
             out.append(f'<g transform="translate({x} {y})">{sample}<text x="33" y="4">{escape(label)}</text></g>')
             x += width
         return "".join(out), (y + 14 - self.height) if self.legend else 0
@@ -181,10 +182,24 @@ class Chart:
 
 
 def svg(name: str, title: str, description: str, width: int, height: int, content: str) -> str:
-    """An `<svg>` element that names itself to screen readers."""
-    size = f'viewBox="0 0 {width} {height}" style="max-width:{width * 1.3:.0f}px"'
+    """An `<svg>` element that names itself to screen readers. On a narrow screen it keeps 85 % of its size, so that its
+    text can be read, and its frame scrolls."""
+    size = f'viewBox="0 0 {width} {height}" style="max-width:{width * 1.15:.0f}px;min-width:{width * 0.85:.0f}px"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" '
         f'aria-labelledby="{name}-title {name}-desc"><title id="{name}-title">{escape(title)}</title>'
         f'<desc id="{name}-desc">{escape(description)}</desc>{content}</svg>'
     )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing, and the same data as a table of plain text for those who can't or won't look at it.
+
+    head, rows  names of the columns, and cells; the last `numbers` columns are numbers
+    """
+
+    drawing: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: int

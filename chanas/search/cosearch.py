@@ -7,6 +7,7 @@ callables. Everything but these two is a few seconds of numpy.
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,6 +92,7 @@ def search(
         LUTError: the table is of another space or has holes.
         MeasureError: no finalist could be compiled and measured.
     """
+    began, proving_s = time.perf_counter(), 0.0
     config = config or SearchConfig()
     latency = latency_constraint(lut, space, num_classes, budget_s)
     check_reachable([latency, *constraints])
@@ -107,6 +109,7 @@ def search(
     # the margin is given up rather than declared infeasible: measuring decides
     first_limit_s = max(budget_s / margin, min(budget_s, least(latency.table)[0]))
     predictor, curve = _learn(job, evaluate, evaluations, first_limit_s, progress)
+    learning_s = time.perf_counter() - began
     division = job.divide(predictor, first_limit_s)
     runs: dict[float, EvolutionResult] = {}
 
@@ -121,7 +124,14 @@ def search(
         facts = zip(decode(space, genomes), latency.cost(genomes).tolist(), mean.tolist(), spread.tolist(), strict=True)
         return [fact for fact in facts if fact[0].key not in tried]
 
-    winner, finalists = prove_rounds(propose, prove, budget_s, first_limit_s, config.max_rounds)
+    def timed(architectures: Sequence[Architecture]) -> Sequence[Proof]:
+        nonlocal proving_s
+        start = time.perf_counter()
+        proofs = prove(architectures)
+        proving_s += time.perf_counter() - start
+        return proofs
+
+    winner, finalists = prove_rounds(propose, timed, budget_s, first_limit_s, config.max_rounds)
     path = store.search / "result.json"
     outcome = SearchOutcome(
         winner.architecture,
@@ -151,6 +161,11 @@ def search(
             "predictor": _predictor_json(job, evaluations, predictor, curve),
             "evolution": None if run is None else run.history.to_json(),
             **job.pictures(predictor, run, evaluations),
+            "seconds": {  # the pictures above are counted
+                "learning": learning_s,
+                "searching": time.perf_counter() - began - learning_s - proving_s,
+                "proving": proving_s,
+            },
         },
     )
     return outcome

@@ -25,7 +25,7 @@ from chanas.supernet.distributed import World, joined
 from chanas.supernet.evaluate import EvaluationImages, calibrated_subnet, top1
 from chanas.supernet.interrupts import DeferredSignals
 from chanas.supernet.loader import Batch, training_batches
-from chanas.supernet.metrics import Log
+from chanas.supernet.metrics import Log, read_metrics
 from chanas.supernet.network import Supernet
 from chanas.supernet.phases import Schedule, StepPlan, TrainConfig
 from chanas.supernet.resume import check_resumable, refuse_existing, resumable
@@ -152,6 +152,7 @@ class Trainer:
         single: SingleNetwork | None = None,
     ) -> None:
         self.run, self.space, self.config, self.world = run, space, config, world
+        self._began = time.perf_counter()
         self.only = only = None if single is None else single.architecture
         saved = None
         if resume:
@@ -185,7 +186,9 @@ class Trainer:
         self.state = TrainState(self.network, optimizer, config.ema_decay, self.execution.scaler)
         self.log = Log(run, tensorboard and world.is_main)
         self._settle_threads(None if saved is None else saved.header.get("num_threads"))
+        self._spent_s = 0.0  # before this process, repeated steps included
         if saved is not None:
+            self._spent_s = max((float(row.get("wall_s", 0.0)) for row in read_metrics(run)), default=0.0)
             self._load(saved)
             self._cut_metrics()
             if path != ckpt.checkpoint_path(run):
@@ -398,7 +401,8 @@ class Trainer:
 
     def _append(self, row: dict[str, Any]) -> None:
         if self.world.is_main:
-            self.log.append(row)
+            wall_s = self._spent_s + time.perf_counter() - self._began
+            self.log.append({**row, "wall_s": round(wall_s, 1)})
 
     def _cut_metrics(self) -> None:
         """Rows of steps that are about to be done again go."""

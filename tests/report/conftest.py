@@ -22,7 +22,13 @@ def _result() -> dict[str, Any]:
 
     def sub_space(key: str, start_s: float, score: float) -> dict[str, Any]:
         quantiles = [start_s * (1 + level) for level in levels]
-        return {"key": key, "feasible_fraction": 0.5, "score": score, "latency_quantiles_s": quantiles}
+        return {
+            "key": key,
+            "feasible_fraction": 0.5,
+            "score": score,
+            "latency_quantiles_s": quantiles,
+            "top1_quantiles": [score + level / 100 for level in levels],
+        }
 
     def finalist(key: str, predicted_s: float, measured_s: float | None, error: str | None = None) -> dict[str, Any]:
         measured = {"latency_s": measured_s, "top1_holdout": None if error else 0.96}
@@ -59,9 +65,24 @@ def _result() -> dict[str, Any]:
             },
         },
         "evolution": {"generation": [0, 10, 20], "best": [0.94, 0.95, 0.96], "mean": [0.93, 0.94, 0.94]},
+        "seconds": {"learning": 30.0, "searching": 2.0, "proving": 10.0},
+        "evaluated": {"latency_s": [1e-3, 1.2e-3], "top1": [0.91, 0.93]},
         "cloud": {"latency_s": [1e-3 + 1e-5 * i for i in range(40)], "top1": [0.9 + 0.001 * i for i in range(40)]},
         "pareto": [{"key": KEY, "latency_s": 5e-4 + 1e-4 * i, "top1": 0.92 + 0.005 * i} for i in range(9)],
     }
+
+
+def _front() -> dict[str, Any]:
+    """Three measured points, one of them worse than another, and one that failed."""
+
+    def point(number: int, latency_s: float | None, top1: float, dominated: bool = False) -> dict[str, Any]:
+        measured = None if latency_s is None else {"latency_s": latency_s, "spread_s": 1e-7, "top1": top1}
+        predicted = {"latency_s": 5e-4 * number, "top1": top1}
+        key = f"{KEY}.k3e{number}"
+        return {"key": key, "predicted": predicted, "measured": measured, "error": None, "dominated": dominated}
+
+    points = [point(1, 5.1e-4, 0.93), point(2, 9.8e-4, 0.96), point(3, 1.6e-3, 0.95, True), point(4, None, 0.9)]
+    return {"schema": 1, "target": "cpu", "error_points": 0.3, "points": points, "front": _result()["pareto"]}
 
 
 def _bundle() -> dict[str, Any]:
@@ -88,18 +109,28 @@ def _bundle() -> dict[str, Any]:
         "seeds": {"search": 7},
         "versions": {"chanas": "0.1.0"},
         "hashes": {"lut": "beef"},
-        "blocks": [{"key": b.key, "latency_s": 5e-5} for b in blocks],
+        "blocks": [{"key": b.key, "latency_s": 3.3e-4 if i == 5 else 2e-5} for i, b in enumerate(blocks)],
+        "schedules": [{"block": b.key, "operators": [[f"conv1x1 <{i % 3}>", [0]]]} for i, b in enumerate(blocks)],
     }
 
 
 def _records(path: Path) -> None:
     database = sqlite3.connect(path)
-    database.execute("CREATE TABLE records (workload TEXT, point TEXT, seconds REAL, error TEXT, created REAL)")
+    database.execute(
+        "CREATE TABLE records (device TEXT, workload TEXT, point TEXT, seconds REAL, error TEXT, created REAL)"
+    )
     for workload in range(7):
         for trial in range(5 + workload):
             seconds = None if trial == 2 else 1e-5 * (1 + math.exp(-trial))
-            row = (f"conv1x1 <{workload}>", f"[{trial}]", seconds, "slow" if seconds is None else None, float(trial))
-            database.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", row)
+            row = (
+                "feed/1t/tvm-0.27",
+                f"conv1x1 <{workload}>",
+                f"[{trial}]",
+                seconds,
+                "slow" if seconds is None else None,
+                float(trial),
+            )
+            database.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)", row)
     database.commit()
     database.close()
 
@@ -109,6 +140,7 @@ def _metrics(path: Path) -> None:
     for step in range(0, 100, 10):
         losses = {"loss": 2.0 - step / 100, "train_loss": 1.9 - step / 100, "gap_loss": None, "distillation": 0.1}
         rows.append({"kind": "training", "step": step, "phase": "kernel", "lr": 0.1, "images_per_s": 900.0, **losses})
+        rows[-1]["wall_s"] = 2.5 * step
         if step % 30 == 0:
             rows.append(
                 {"kind": "evaluation", "step": step, "phase": "kernel", "top1_largest": 0.9, "top1_smallest": 0.8}
@@ -128,7 +160,7 @@ def make_run(tmp_path: Path) -> Callable[..., RunDirectory]:
     def make(*stages: str) -> RunDirectory:
         run = RunDirectory(tmp_path / "a <run> & more")
         run.root.mkdir()
-        wanted = stages or ("supernet", "records", "luts", "search", "bundle")
+        wanted = stages or ("supernet", "records", "luts", "search", "front", "bundle")
         if "supernet" in wanted:
             write_json(run.supernet / "checkpoint.json", {"step": 100, "phase": "kernel", "space_digest": "0123"})
             _metrics(run.supernet / "metrics.jsonl")
@@ -139,10 +171,17 @@ def make_run(tmp_path: Path) -> Callable[..., RunDirectory]:
                 "target": {"device": "A <fast> & quiet CPU"},
                 "created": "2025-01-01T00:00:00Z",
                 "compiler": "0.27",
+                "built_in_s": 600.0,
+                "timing_s": 300.0,
             }
-            write_json(run.lut("cpu"), {"schema": 1, "header": header, "rows": {"a": {}, "b": {}}})
+            fit = {"start_s": 2e-6, "scale": 1.01, "boundary_s": 1e-7, "num_networks": 12, "uncorrected_mape": 0.04}
+            fit |= {"mape": 0.02, "worst": 0.05, "kendall_tau": 0.97}
+            table = {"schema": 1, "header": header, "calibration": fit, "rows": {"a": {}, "b": {}}}
+            write_json(run.lut("cpu"), table)
         if "search" in wanted:
             write_json(run.search / "result.json", _result())
+        if "front" in wanted:
+            write_json(run.search / "pareto.json", _front())
         if "bundle" in wanted:
             write_json(run.bundle / "codesign.json", _bundle())
         return run

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from chanas.report.reading import at, dicts, read_run, real, reals
-from chanas.run import RunDirectory
+from chanas.run import RunDirectory, read_json, write_json
 
 
 def test_all_stages_are_read(make_run: Callable[..., RunDirectory], key: str) -> None:
@@ -15,15 +17,39 @@ def test_all_stages_are_read(make_run: Callable[..., RunDirectory], key: str) ->
     assert run.notes == []
     assert run.tuning is not None
     assert (run.tuning.num_workloads, run.tuning.num_trials, run.tuning.num_failed) == (7, 56, 7)
-    assert [c.workload for c in run.tuning.curves] == [f"conv1x1 <{i}>" for i in (6, 5, 4, 3, 2)]
+    assert [(c.workload, c.num_uses) for c in run.tuning.curves] == [
+        ("conv1x1 <0>", 5),
+        ("conv1x1 <1>", 4),
+        ("conv1x1 <2>", 4),
+    ]
+    assert run.tuning.share == pytest.approx(1.0)
+    assert run.table is not None
+    assert run.table["calibration"]["num_networks"] == 12
     for curve in run.tuning.curves:
         best = [s for _, s in curve.best_s]
         assert best == sorted(best, reverse=True)
 
 
+def test_without_a_winner_the_longest_tuned_operators_have_curves(make_run: Callable[..., RunDirectory]) -> None:
+    tuning = read_run(make_run("records")).tuning
+    assert tuning is not None
+    assert [c.workload for c in tuning.curves] == [f"conv1x1 <{i}>" for i in (6, 5, 4, 3, 2, 1)]
+    assert tuning.share is None
+
+
+def test_records_of_another_device_are_not_those_of_the_winner(make_run: Callable[..., RunDirectory]) -> None:
+    directory = make_run()
+    path = directory.bundle / "codesign.json"
+    bundle = read_json(path, "bundle")
+    write_json(path, {**bundle, "target": {**bundle["target"], "fingerprint": "beef"}})
+    tuning = read_run(directory).tuning
+    assert tuning is not None
+    assert tuning.share is None
+
+
 def test_an_empty_run_has_nothing_and_no_notes(make_run: Callable[..., RunDirectory]) -> None:
     run = read_run(make_run("none"))
-    assert [run.bundle, run.result, run.tuning, run.checkpoint] == [None] * 4
+    assert [run.bundle, run.result, run.front, run.tuning, run.checkpoint, run.table] == [None] * 6
     assert run.tables == run.training == ()
     assert run.notes == []
 

@@ -98,6 +98,8 @@ def test_the_winner_measures_inside_and_everything_is_written_down(bench: Bench)
     assert len(result["division"]["sub_spaces"]) == 4
     assert set(result["predictor"]["cross_validation"]) == {"mlp", "ridge"}
     assert result["evolution"]["num_evaluated"] <= 1200
+    assert set(result["seconds"]) == {"learning", "searching", "proving"}
+    assert all(value >= 0 for value in result["seconds"].values())
     front = result["pareto"]
     assert all(a["latency_s"] < b["latency_s"] and a["top1"] < b["top1"] for a, b in pairwise(front))
     predictor = AccuracyPredictor.load(bench.run.search, bench.space)
@@ -136,7 +138,7 @@ def test_equal_seeds_give_equal_results(bench: Bench, tmp_path: Path, make_accur
     other = Bench(bench.space, bench.lut, make_accuracy(bench.space), tmp_path / "other")
     two = other.search(1.2e-4, seed=5)
     assert one.architecture == two.architecture
-    results = [{k: v for k, v in b.result.items() if k != "created"} for b in (bench, other)]
+    results = [{k: v for k, v in b.result.items() if k not in {"created", "seconds"}} for b in (bench, other)]
     assert results[0] == results[1]
 
 

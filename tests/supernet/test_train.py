@@ -20,6 +20,7 @@ from chanas.supernet import train
 from chanas.supernet.checkpoint import (
     checkpoint_path,
     kept_checkpoints,
+    metrics_path,
     read_checkpoint,
     read_header,
     splits_path,
@@ -72,7 +73,7 @@ def assert_same_result(run: RunDirectory, other: RunDirectory) -> None:
     assert set(ours) == set(theirs)
     for name, tensor in ours.items():
         assert torch.equal(tensor, theirs[name]), name
-    volatile = {"images_per_s"}
+    volatile = {"images_per_s", "wall_s"}
     rows = [[{k: v for k, v in row.items() if k not in volatile} for row in read_metrics(r)] for r in (run, other)]
     assert rows[0] == rows[1]
 
@@ -122,7 +123,9 @@ def test_a_run_leaves_checkpoint_splits_and_metrics(
         "phase": "end",
         "top1_largest": summary.top1_largest,
         "top1_smallest": summary.top1_smallest,
+        "wall_s": max(row["wall_s"] for row in rows),
     }
+    assert rows[-1]["wall_s"] > 0
     names = ("lr", "loss", "train_loss", "gap_loss", "generalization_gap", "distillation", "images_per_s")
     for row in rows[:-1]:
         assert all(math.isfinite(row[name]) for name in names)
@@ -194,6 +197,15 @@ def test_a_finished_run_resumes_to_itself(
 ) -> None:
     assert go(copy, tiny_space, make_config(), resume=True).resumed_from == 6
     assert_same_result(copy, whole)
+
+
+def test_seconds_of_training_are_summed_over_processes(
+    copy: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    rows = [{**row, "wall_s": 1000.0 + row["step"]} for row in read_metrics(copy)]
+    metrics_path(copy).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    go(copy, tiny_space, make_config(), resume=True)
+    assert read_metrics(copy)[-1]["wall_s"] >= 1006.0
 
 
 def test_a_finished_run_is_not_overwritten_unasked(

@@ -1,0 +1,73 @@
+"""Pieces of HTML. All text that comes in is plain and gets escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from chanas.report.svg import Figure
+from chanas.units import format_latency
+
+_LONG = 24  # a cell of more characters may break anywhere
+
+
+def missing(what: str, command: str) -> str:
+    """The line that stands where a stage has not run yet."""
+    return f'<p class="missing">{escape(what)} is not there yet: run <code>{escape(command)}</code>.</p>'
+
+
+def paragraph(text: str) -> str:
+    return f'<p class="soft">{escape(text)}</p>'
+
+
+def figure(name: str, found: Figure | None, caption: str) -> str:
+    """A drawing with its caption and, folded away, its data; nothing where there is none."""
+    if found is None:
+        return ""
+    data = table(found.head, found.rows, found.numbers, label=f"Data of the figure {name}")
+    return (
+        f'<figure id="figure-{name}">{_scrolling(found.drawing, f"Figure {name}")}'
+        f"<figcaption>{escape(caption)}</figcaption>"
+        f"<details><summary>The same as a table</summary>{data}</details></figure>"
+    )
+
+
+def _scrolling(content: str, label: str) -> str:
+    """A frame that scrolls where its content is wider than the page, with the keyboard too."""
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(label)}">{content}</div>'
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: int = 0,
+    winner: int | None = None,
+    label: str = "Table",
+) -> str:
+    """The last `numbers` columns stand to the right."""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        first = len(row) - numbers
+        kinds = ["number" if i >= first else "long" if len(str(v)) > _LONG else "" for i, v in enumerate(row)]
+        css = [f' class="{kind}"' if kind else "" for kind in kinds]
+        return "".join(f"<{tag}{c}>{escape(str(v))}</{tag}>" for c, v in zip(css, row, strict=True))
+
+    body = "".join(
+        f"<tr{' class=' + chr(34) + 'winner' + chr(34) if i == winner else ''}>{cells('td', row)}</tr>"
+        for i, row in enumerate(rows)
+    )
+    header = f"<thead><tr>{cells('th', head)}</tr></thead>" if any(head) else ""
+    return _scrolling(f"<table>{header}<tbody>{body}</tbody></table>", label)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def seconds(value: float | None) -> str:
+    return "–" if value is None or value <= 0 else format_latency(value).replace(" us", " µs")
+
+
+def tile(value: str, label: str) -> str:
+    """One number that matters, and what it is."""
+    return f'<div class="tile"><b>{escape(value)}</b>{escape(label)}</div>'

@@ -1,0 +1,63 @@
+# %% [markdown]
+# # Accuracies from elsewhere, latency from here
+#
+# Whoever has a supernet already (once-for-all's, say) has a list of sub-networks with their accuracy. As a CSV file
+# with the columns `r`, `w`, `ks`, `e`, `d` and `acc` it takes the place of chanas' own supernet; `docs/formats.md`
+# describes the columns. The latency table is made on this machine. The bundle holds a compiled module and no weights.
+#
+#     .venv/bin/python examples/bring_your_own_accuracies.py
+#
+# The list here is made up, since it stands for yours: accuracy grows with the logarithm of the multiply-adds.
+
+# %%
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+
+from chanas import genome, pipeline
+from chanas.arch import SearchSpace
+from chanas.run import RunDirectory
+from chanas.search.config import SearchConfig
+from chanas.table_search import search_with_table
+from chanas.units import format_latency
+
+NUM_CLASSES = 10
+space_file = Path(__file__).parent / "small_space.yaml"
+run = RunDirectory("runs/own-accuracies")
+space = SearchSpace.load(space_file)
+
+# %% [markdown]
+# ## The list
+# `ks` and `e` have an entry for each place a block can be in, as once-for-all keeps them; of each stage only the first
+# `d` count.
+
+# %%
+accuracies = run.root / "accuracies.csv"
+accuracies.parent.mkdir(parents=True, exist_ok=True)
+most = max(space.depths)
+with accuracies.open("w", newline="") as file:
+    rows = csv.writer(file)
+    rows.writerow(["r", "w", "ks", "e", "d", "acc"])
+    for architecture in genome.decode(space, genome.sample(space, 80, np.random.default_rng(0))):
+        padded = [[*stage, *[(0, 0)] * (most - len(stage))] for stage in architecture.stages]
+        kernels, ratios = zip(*(choice for stage in padded for choice in stage), strict=True)
+        top1 = 60 + 8 * math.log10(architecture.num_macs(space, NUM_CLASSES) / 1e5)
+        depths = [len(stage) for stage in architecture.stages]
+        row = [architecture.resolution, architecture.width_multiplier, list(kernels), list(ratios), depths, top1]
+        rows.writerow(row)
+
+# %% [markdown]
+# ## Table and search
+
+# %%
+table = pipeline.preschedule(run, space=space_file, num_classes=NUM_CLASSES, num_trials=4, num_calibration=8).lut
+budget_s = pipeline.median_latency_s(table, space, NUM_CLASSES)
+bundle, given = search_with_table(
+    run, accuracies, latency_s=budget_s, space=space_file, config=SearchConfig(predictor="ridge", num_finalists=2)
+)
+predicted, measured = bundle.document["predicted"], bundle.document["measured"]
+print(f"{len(given.architectures)} accuracies")
+print(f"{bundle.architecture.key}: {format_latency(measured['latency_s'])} of {format_latency(budget_s)}")
+print(f"{predicted['top1']:.2%} predicted")
