@@ -42,8 +42,8 @@ if not checkpoint.is_file() or not read_json(checkpoint, "supernet checkpoint")[
 # What lies between the two: ten random sub-networks, each with batch-norm statistics of its own.
 
 # %%
-for judged in pipeline.evaluate(run, ["random:10"]):
-    print(judged)
+*_, spread = pipeline.evaluate(run, ["random:10"])
+print(f"holdout: {spread.mean:.2%} on average, {spread.lowest:.2%} to {spread.highest:.2%}")
 
 # %% [markdown]
 # ## 2. Tune every block on this device

@@ -52,11 +52,12 @@ def draw_block_times(run: RunData) -> Figure | None:
     blocks = block_times(run)
     if not blocks:
         return None
-    total, longest = sum(b.seconds for b in blocks), max(b.seconds for b in blocks) or 1.0
+    total, extra_s = sum(b.seconds for b in blocks), correction_s(run)
+    slowest = max(blocks, key=lambda b: b.seconds)
+    longest = max(slowest.seconds, abs(extra_s or 0.0)) or 1.0
     unit, factor = unit_of([longest])
     known = at(run.bundle, "space", "kernel_sizes")
     kernels = known if isinstance(known, list) else []
-    extra_s = correction_s(run)
     parts = []
     for i, block in enumerate(blocks):
         index = kernels.index(block.kernel_size) if block.kernel_size in kernels else None
@@ -66,10 +67,10 @@ def draw_block_times(run: RunData) -> Figure | None:
     if extra_s is not None:
         paint = 'fill="none" stroke="var(--ink)" stroke-width="1.5" stroke-dasharray="4 3"'
         told = f"{factor * extra_s:+.3g} {unit}"
-        parts.append(_bar(len(blocks), "correction", min(1.0, abs(extra_s) / longest), paint, told, "correction"))
+        parts.append(_bar(len(blocks), "correction", abs(extra_s) / longest, paint, told, "correction"))
     description = (
         f"{len(blocks)} blocks take {factor * total:.3g} {unit} together; the longest is "
-        f"{max(blocks, key=lambda b: b.seconds).name} with {factor * longest:.3g} {unit}."
+        f"{slowest.name} with {factor * slowest.seconds:.3g} {unit}."
     )
     height = 12 + _ROW * (len(blocks) + (extra_s is not None))
     drawing = svg("blocks", "Time inside the network", description, _WIDTH, height, "".join(parts))

@@ -8,20 +8,21 @@ from chanas.report.reading import RunData, at, real
 NOT_RECORDED = "not recorded"
 
 
-def cost_rows(run: RunData) -> list[tuple[str, str, str, str]]:
-    """(what, how often, time, what is in it) of each step that has run, and of one more target."""
-    rows = []
+def cost_rows(run: RunData) -> list[tuple[str, str, str, str, str]]:
+    """(what, how often, what is in it, time, hours) of each step that has run, and of one more target."""
+    rows: list[tuple[str, str, str, float | None]] = []
     if run.checkpoint is not None or run.training:
-        rows.append(("training the supernet", "once per task", _duration(training_s(run)), _training_detail(run)))
+        rows.append(("training the supernet", "once per task", _training_detail(run), training_s(run)))
     for table in run.tables:
-        rows.append((f"table “{table['name']}”", "once per device", _duration(_table_s(table)), _table_detail(table)))
-    spent = _search_s(run)
+        rows.append((f"table “{table['name']}”", "once per device", _table_detail(table), _table_s(table)))
+    spent, device = _search_s(run), _table_s(run.table)
     if run.result is not None:
-        rows.append(("search", "per budget", _duration(spent), _search_detail(run)))
-    device = _table_s(run.table)
+        rows.append(("search", "per budget", _search_detail(run), spent))
     if device is not None and spent is not None:
-        rows.append(("one more target", "each", _duration(device + spent), "a table and a search; nothing is trained"))
-    return rows
+        rows.append(("one more target", "each", "a table and a search; nothing is trained", device + spent))
+    return [
+        (what, often, detail, _duration(s), "–" if s is None else f"{s / 3600:.2g}") for what, often, detail, s in rows
+    ]
 
 
 def training_s(run: RunData) -> float | None:

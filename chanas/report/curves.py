@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def tuning(run: RunData) -> Figure | None:
     )
     rows = []
     for i, (c, curve) in enumerate(zip(curves, relative, strict=True)):
-        shown = [(n, min(v, top)) for n, v in thinned(curve)]
+        shown = [(n, min(v, top)) for n, v in _steps(thinned(curve))]
         uses = f"{c.num_uses} × " if c.num_uses > 1 else ""
         label = f"{uses}{c.workload} ({seconds(c.best_s[-1][1])})"
         label = label if len(label) <= 78 else label[:77] + "…"
@@ -38,6 +39,14 @@ def tuning(run: RunData) -> Figure | None:
         changes = [pair for before, pair in zip([None, *c.best_s], c.best_s, strict=False) if _improves(before, pair)]
         rows += [(c.workload, f"{n}", seconds(s), f"{s / c.best_s[-1][1]:.2f}") for n, s in changes]
     return Figure(chart.render(), ("operator", "after so many", "best so far", "× the best found"), tuple(rows), 3)
+
+
+def _steps(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The corners of a curve that stays where it is until it jumps."""
+    out = list(curve[:1])
+    for (_, before), (n, value) in itertools.pairwise(curve):
+        out += [(n, before), (n, value)]
+    return out
 
 
 def _improves(before: tuple[int, float] | None, now: tuple[int, float]) -> bool:

@@ -201,7 +201,8 @@ def lut_against_measured(run: RunData) -> Figure | None:
         return None
     unit, factor = unit_of([v for a, b, *_ in pairs for v in (a, b)])
     errors = [100 * abs(a - b) / b for a, b, *_ in pairs]
-    limits = spread([factor * v for a, b, *_ in pairs for v in (a, b)], 0.15)
+    low, high = spread([factor * v for a, b, *_ in pairs for v in (a, b)], 0.15)
+    limits = max(low, 0.0), high
     chart = Chart(
         "lut",
         "Table against measurement",

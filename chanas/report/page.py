@@ -111,6 +111,7 @@ def _choice(run: RunData) -> list[str]:
             figures.pareto(run),
             "Accuracy against latency. What is predicted comes from the latency table and the accuracy predictor; "
             "finalists stand where they were measured as whole compiled networks.",
+            "No picture of the space: the search stored neither random architectures nor a front.",
         )
     )
     finalists = dicts(result, "finalists")
@@ -204,7 +205,8 @@ def _latency(run: RunData) -> list[str]:
     out = ["<h2>How far the table is off</h2>"] if run.result or run.front else []
     if out:
         caption = "Latency by the table (the corrected sum of its blocks) against the whole compiled network."
-        out.append(figure("lut", figures.lut_against_measured(run), caption))
+        otherwise = "No whole network was measured beside its prediction."
+        out.append(figure("lut", figures.lut_against_measured(run), caption, otherwise))
     fit = at(run.table, "calibration")
     error, worst, tau, num = (real(fit, name) for name in ("mape", "worst", "kendall_tau", "num_networks"))
     if out and error is not None and worst is not None and tau is not None and num is not None:
@@ -227,9 +229,14 @@ def _division(run: RunData) -> list[str]:
     accuracy = "Predicted accuracy of those of them that are inside the budget."
     return [
         "<h2>The sub-spaces</h2>",
-        figure("cdf", figures.cdfs(run), latency),
-        figure("cdf-accuracy", figures.accuracy_cdfs(run), accuracy),
-        figure("evolution", figures.evolution(run), "The evolution inside the chosen sub-space."),
+        figure("cdf", figures.cdfs(run), latency, "The search stored no latencies of the sub-spaces."),
+        figure("cdf-accuracy", figures.accuracy_cdfs(run), accuracy, "It stored no predicted accuracies of them."),
+        figure(
+            "evolution",
+            figures.evolution(run),
+            "The evolution inside the chosen sub-space.",
+            "There was no evolution, or a single generation.",
+        ),
     ]
 
 
@@ -249,12 +256,15 @@ def _predictor(run: RunData) -> list[str]:
             ]
             for kind, v in validation.items()
         ]
-        out.append(table(["kind", "RMSE (points)", "Kendall τ", "best tenth found"], cells, 3, label="Predictors"))
         used, num = at(result, "predictor", "kind"), at(result, "predictor", "num_training")
+        head, kinds = ["kind", "RMSE (points)", "Kendall τ", "best tenth found"], list(validation)
+        winner = kinds.index(used) if used in kinds else None
+        out.append(table(head, cells, 3, winner, "Predictors"))
         out.append(paragraph(f"Cross-validated on {num} sub-networks; used: {used}."))
     else:
         out.append(paragraph("It was not cross-validated: too few sub-networks, or switched off."))
-    return [*out, figure("predictor", figures.learning_curve(run), "Its error as evaluations came in.")]
+    caption, otherwise = "Its error as evaluations came in.", "No learning curve: the predictor was fitted once."
+    return [*out, figure("predictor", figures.learning_curve(run), caption, otherwise)]
 
 
 def _tuning(run: RunData) -> list[str]:
@@ -277,7 +287,8 @@ def _tuning(run: RunData) -> list[str]:
     which = "Operators with most trials"
     if t.share is not None:
         which = f"The operators that the winner spends most time in ({percent(t.share, 0)} of the time of all)"
-    return [*out, figure("tuning", curves.tuning(run), f"{which}: best so far, as a multiple of the best in the end.")]
+    caption = f"{which}: best so far, as a multiple of the best in the end."
+    return [*out, figure("tuning", curves.tuning(run), caption, "No operator has two schedules that worked.")]
 
 
 def _training(run: RunData) -> list[str]:
@@ -286,16 +297,17 @@ def _training(run: RunData) -> list[str]:
         if at(run.bundle, "hashes", "accuracy_table") is not None:
             return [*out, paragraph("Nothing was trained: the accuracies came from a table.")]
         return [*out, missing("The supernet's training", TRAIN)]
-    out.append(figure("losses", curves.training_losses(run), "Losses of the sampled sub-networks."))
+    caption, otherwise = "Losses of the sampled sub-networks.", "Fewer than two steps were logged."
+    out.append(figure("losses", curves.training_losses(run), caption, otherwise))
     caption = "Accuracy of the two ends of the space on images that no step was trained on."
-    return [*out, figure("accuracy", curves.training_accuracy(run), caption)]
+    return [*out, figure("accuracy", curves.training_accuracy(run), caption, "It was not evaluated yet.")]
 
 
 def _cost(run: RunData) -> list[str]:
     rows = cost_rows(run)
     if not rows:
         return []
-    spent = table(["", "needed", "time", "of which"], rows, label="What it cost")
+    spent = table(["", "needed", "of which", "time", "hours"], rows, 2, label="What it cost")
     return ["<h2>What it cost</h2>", spent, paragraph("By the clock, as the stages recorded it.")]
 
 

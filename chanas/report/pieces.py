@@ -20,10 +20,10 @@ def paragraph(text: str) -> str:
     return f'<p class="soft">{escape(text)}</p>'
 
 
-def figure(name: str, found: Figure | None, caption: str) -> str:
-    """A drawing with its caption and, folded away, its data; nothing where there is none."""
+def figure(name: str, found: Figure | None, caption: str, otherwise: str = "") -> str:
+    """A drawing with its caption and, folded away, its data; where there is none, a line that says why."""
     if found is None:
-        return ""
+        return paragraph(otherwise) if otherwise else ""
     data = table(found.head, found.rows, found.numbers, label=f"Data of the figure {name}")
     return (
         f'<figure id="figure-{name}">{_scrolling(found.drawing, f"Figure {name}")}'
