@@ -9,7 +9,7 @@ NOT_RECORDED = "not recorded"
 
 
 def cost_rows(run: RunData) -> list[tuple[str, str, str, str, str]]:
-    """(what, how often, what is in it, time, hours) of each step that has run, and of one more target."""
+    """(what, how often, time, hours, what is in it) of each step that has run, and of one more target."""
     rows: list[tuple[str, str, str, float | None]] = []
     if run.checkpoint is not None or run.training:
         rows.append(("training the supernet", "once per task", _training_detail(run), training_s(run)))
@@ -21,7 +21,7 @@ def cost_rows(run: RunData) -> list[tuple[str, str, str, str, str]]:
     if device is not None and spent is not None:
         rows.append(("one more target", "each", "a table and a search; nothing is trained", device + spent))
     return [
-        (what, often, detail, _duration(s), "–" if s is None else f"{s / 3600:.2g}") for what, often, detail, s in rows
+        (what, often, _duration(s), "–" if s is None else f"{s / 3600:.2g}", detail) for what, often, detail, s in rows
     ]
 
 

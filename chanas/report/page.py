@@ -307,7 +307,7 @@ def _cost(run: RunData) -> list[str]:
     rows = cost_rows(run)
     if not rows:
         return []
-    spent = table(["", "needed", "of which", "time", "hours"], rows, 2, label="What it cost")
+    spent = table(["", "needed", "time", "hours", "of which"], rows, label="What it cost")
     return ["<h2>What it cost</h2>", spent, paragraph("By the clock, as the stages recorded it.")]
 
 
