@@ -10,6 +10,7 @@ from chanas.report.svg import COLOURS, DASHES, OTHER, Chart, Figure, number, spr
 
 _T = TypeVar("_T")
 _MAX_POINTS = 300
+_MAX_CLOUD = 1000
 
 
 def unit_of(values: Sequence[float]) -> tuple[str, float]:
@@ -18,9 +19,9 @@ def unit_of(values: Sequence[float]) -> tuple[str, float]:
     return ("s", 1.0) if largest >= 1.0 else ("ms", 1e3) if largest >= 1e-3 else ("µs", 1e6)
 
 
-def thinned(values: Sequence[_T]) -> list[_T]:
-    """At most about `_MAX_POINTS` of the values, evenly spaced, with the last."""
-    step = max(1, len(values) // _MAX_POINTS)
+def thinned(values: Sequence[_T], most: int = _MAX_POINTS) -> list[_T]:
+    """At most about twice as many of the values as `most`, evenly spaced, with the last."""
+    step = max(1, len(values) // most)
     out = list(values[::step])
     return out if not values or out[-1] is values[-1] else [*out, values[-1]]
 
@@ -33,8 +34,10 @@ def percent(share: float, digits: int = 2) -> str:
 def pareto(run: RunData) -> Figure | None:
     """Accuracy against latency: random architectures, those evaluated, the front, the budget, the finalists."""
     result = run.result
-    cloud = list(zip(reals(result, "cloud", "latency_s"), reals(result, "cloud", "top1"), strict=False))
-    known = list(zip(reals(result, "evaluated", "latency_s"), reals(result, "evaluated", "top1"), strict=False))
+    cloud, known = (
+        thinned(list(zip(reals(result, name, "latency_s"), reals(result, name, "top1"), strict=False)), _MAX_CLOUD)
+        for name in ("cloud", "evaluated")
+    )
     front = [
         (a, b, str(p.get("key")))
         for p in dicts(result, "pareto")

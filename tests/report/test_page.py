@@ -98,6 +98,15 @@ def test_the_page_needs_nothing_from_outside(make_run: Callable[..., RunDirector
     assert "@media print" in text
 
 
+def test_a_page_of_a_large_search_stays_small(make_run: Callable[..., RunDirectory]) -> None:
+    run = make_run()
+    path = run.search / "result.json"
+    result = json.loads(path.read_text())
+    many = {"latency_s": [1e-3 + 1e-9 * i for i in range(100_000)], "top1": [0.9] * 100_000}
+    path.write_text(json.dumps({**result, "cloud": many, "evaluated": many}))
+    assert build_report(run).stat().st_size < 1_000_000
+
+
 def test_text_from_files_is_escaped(make_run: Callable[..., RunDirectory]) -> None:
     run = make_run()
     text = build_report(run).read_text(encoding="utf-8")
