@@ -57,17 +57,17 @@ def pareto(run: RunData) -> Figure | None:
     chart = Chart(
         "pareto",
         "Accuracy against latency",
-        f"{len(cloud)} random architectures, {len(known)} evaluated ones, the Pareto front of {len(front)} and "
+        f"{len(cloud)} random architectures, {len(known)} of known accuracy, the Pareto front of {len(front)} and "
         f"{len(finalists)} measured finalists" + (f"; the budget is {factor * budget:.3g} {unit}." if budget else "."),
         f"latency ({unit})",
-        "top-1 on holdout (%)",
+        f"top-1 {run.judged} (%)",
         spread([factor * a for a, _ in points] + ([factor * budget] if budget else [])),
         spread([100 * b for _, b in points]),
         height=420,
     )
     chart.points([(factor * a, 100 * b) for a, b in cloud], OTHER, size=2, label="random, predicted", opacity=0.5)
     evaluated = [(factor * a, 100 * b) for a, b in known]
-    chart.points(evaluated, COLOURS[2], "plus", 3, "evaluated on holdout", opacity=0.7)
+    chart.points(evaluated, COLOURS[2], "plus", 3, f"known, {run.judged}", opacity=0.7)
     steps = sorted((factor * a, 100 * b) for a, b, _ in front)
     chart.line(steps, COLOURS[0], label="Pareto front, predicted")
     winner = str(at(result, "winner"))
@@ -81,7 +81,7 @@ def pareto(run: RunData) -> Figure | None:
     kinds = [
         *[("winner" if key == winner else "finalist", key, a, b) for a, b, key in finalists],
         *[("front, predicted", key, a, b) for a, b, key in sorted(front)],
-        *[("evaluated", "", a, b) for a, b in sorted(known)],
+        *[("known", "", a, b) for a, b in sorted(known)],
         *[("random, predicted", "", a, b) for a, b in sorted(cloud)],
     ]
     rows = tuple((kind, key, number(factor * a), percent(b)) for kind, key, a, b in kinds)
@@ -109,7 +109,7 @@ def measured_front(run: RunData) -> Figure | None:
         f"{len(points)} points of the front, compiled whole and measured, from {factor * points[0][0]:.3g} to "
         f"{factor * points[-1][0]:.3g} {unit}, and the predicted front of {len(front)} architectures.",
         f"latency ({unit})",
-        "top-1 on holdout (%)",
+        f"top-1 {run.judged} (%)",
         spread([factor * a for a in (*(p[0] for p in points), *(a for a, _ in front))]),
         spread([100 * b for b in (*(p[1] for p in points), *(b for _, b in front))]),
     )

@@ -131,7 +131,7 @@ def _choice(run: RunData) -> list[str]:
         )
     if rows:
         winner = next((i for i, f in enumerate(finalists) if f.get("key") == at(result, "winner")), None)
-        head = ["finalist", "by the table", "measured", "difference", "predicted top-1", "on holdout"]
+        head = ["finalist", "by the table", "measured", "difference", "predicted top-1", run.judged]
         out.append(table(head, rows, 5, winner, "The finalists"))
     return out
 

@@ -64,6 +64,11 @@ class RunData:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def judged(self) -> str:
+        """Where known accuracies come from, as words behind "top-1"."""
+        return "by the given table" if at(self.bundle, "hashes", "accuracy_table") is not None else "on holdout"
+
+    @property
     def table(self) -> dict[str, Any] | None:
         """The table that the search used: its target's, or the only one."""
         name = at(self.bundle, "target", "name") or at(self.result, "target") or at(self.front, "target")

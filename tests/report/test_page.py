@@ -190,6 +190,8 @@ def test_a_network_without_weights_says_where_its_accuracy_is_from(make_run: Cal
     text = read(run).text
     assert "77.1 % accuracy by the table that was given" in text
     assert "Nothing was trained" in text
+    assert "known, by the given table" in text
+    assert "on holdout" not in text
 
 
 def test_an_empty_run_still_makes_a_page(make_run: Callable[..., RunDirectory]) -> None:
