@@ -76,25 +76,13 @@ def untuned_network(stack: contextlib.ExitStack, onnx: str, target: dict[str, An
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
+    from chanas.prescheduler.untuned import stock_build
     from chanas.target import HardwareTarget
 
-    passes = relax.transform
-    fusing = [
-        passes.DecomposeOpsForInference(),
-        passes.CanonicalizeBindings(),
-        passes.ConvertToDataflow(),
-        passes.LegalizeOps(),
-        passes.AnnotateTIROpPattern(),
-        passes.FoldConstant(),
-        passes.FuseOps(),
-        passes.FuseTIR(),
-        passes.DeadCodeElimination(),
-    ]
-    device = HardwareTarget.from_json(target).tvm_target()
-    with device, tvm.transform.PassContext(opt_level=3):
-        module = tvm.transform.Sequential(fusing)(from_onnx(format.load(onnx), keep_params_in_input=False))
-        machine = relax.VirtualMachine(tvm.compile(module, device), tvm.cpu())
-    inputs = format.load(onnx).graph.input[0].type.tensor_type.shape.dim
+    model = format.load(onnx)
+    executable = stock_build(from_onnx(model, keep_params_in_input=False), HardwareTarget.from_json(target))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    inputs = model.graph.input[0].type.tensor_type.shape.dim
     run, image = machine["main"], _image([d.dim_value for d in inputs][1:])[None]
     return [lambda: run(tvm.runtime.tensor(image)).numpy()]
 

@@ -280,6 +280,46 @@ def search(
 
 
 @app.command()
+def ablate(
+    run: Run = DEFAULT_RUN,
+    latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
+    schedules: Annotated[
+        list[str] | None, typer.Option(help="Default schedules to compare with: untuned, pytorch; repeatable, both.")
+    ] = None,
+    points: Annotated[int | None, typer.Option(help="Points of each front that are measured; 8.")] = None,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    rule: Annotated[str, typer.Option(help="How the sub-space is chosen: accuracy, paper, or all.")] = "accuracy",
+    accuracy_table: Annotated[Path | None, typer.Option(help="CSV of accuracies, instead of a supernet.")] = None,
+    space: Annotated[str | None, typer.Option(help="With --accuracy-table: space; the latency table's.")] = None,
+    num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Repeat the search with default schedules, and measure what tuning them is worth to it."""
+    if accuracy_table is None and (space is not None or num_classes is not None):
+        raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
+    budget_s = None if latency is None else parse_latency_s(latency)
+    from chanas import ablation
+    from chanas.search.config import SearchConfig
+
+    result = ablation.ablate(
+        RunDirectory(run),
+        latency_s=budget_s,
+        schedules=schedules or ablation.DEFAULT_SCHEDULES,
+        accuracy_table=accuracy_table,
+        target=target,
+        num_threads=threads,
+        space=space,
+        num_classes=num_classes,
+        num_points=ablation.DEFAULT_POINTS if points is None else points,
+        config=SearchConfig.parse({"rule": rule}),
+        seed=seed,
+    )
+    for line in result.lines():
+        typer.echo(line)
+
+
+@app.command()
 def predict(
     bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
     images: Annotated[list[Path], typer.Argument(help="Image files.")],

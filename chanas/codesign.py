@@ -250,7 +250,7 @@ def interleaved_latency_s(
 
 
 @contextlib.contextmanager
-def _limited_to(num_threads: int) -> Iterator[None]:
+def limited_to(num_threads: int) -> Iterator[None]:
     """This process on its first `num_threads` cores, and PyTorch on as many threads; undone afterwards."""
     import torch
 
@@ -290,7 +290,7 @@ def benchmark(bundle: CoDesign, with_compile: bool = True, rounds: int = 40) -> 
         "PyTorch eager": functools.partial(network, x),
     }
     notes: dict[str, str] = {}
-    with _limited_to(bundle.target.num_threads), torch.inference_mode():
+    with limited_to(bundle.target.num_threads), torch.inference_mode():
         if with_compile:
             try:
                 import torch._inductor.config as inductor

@@ -86,6 +86,16 @@ def pack_operators(block: BlockConfig, tensors: Mapping[str, Array], lanes: int,
     Raises:
         CheckpointError: a parameter is missing.
     """
+    folded = fold_operators(block, tensors)
+    return [part for op, weight, bias in folded for part in pack_operator(op, weight, bias, lanes, dtype)]
+
+
+def fold_operators(block: BlockConfig, tensors: Mapping[str, Array]) -> list[tuple[str, Array, Array]]:
+    """Kind (conv, pointwise or depthwise), weight and bias of each operator of a block that has weights, in order.
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
 
     def get(name: str) -> Array:
         if name not in tensors:
@@ -94,24 +104,22 @@ def pack_operators(block: BlockConfig, tensors: Mapping[str, Array], lanes: int,
             )
         return tensors[name]
 
-    def conv_bn(name: str) -> list[Array]:
+    def conv_bn(name: str) -> list[tuple[str, Array, Array]]:
         bn = [get(f"{name}.bn.{part}") for part in ("weight", "bias", "running_mean", "running_var")]
         op = "depthwise" if name == "depthwise" else "conv" if block.kind == "stem" else "pointwise"
-        return pack_operator(op, *fold_batch_norm(get(f"{name}.conv.weight"), *bn), lanes, dtype)
+        return [(op, *fold_batch_norm(get(f"{name}.conv.weight"), *bn))]
 
     if block.kind in ("stem", "head"):
         return conv_bn("conv")
     if block.kind == "classifier":
         feature, linear = get("feature.weight"), get("linear.weight")
         no_bias = np.zeros(feature.shape[0], dtype=np.float32)
-        first = pack_operator("pointwise", feature, no_bias, lanes, dtype)
-        return first + pack_operator("pointwise", linear, get("linear.bias"), lanes, dtype)
-    packed = conv_bn("expand") if block.has_expand else []
-    packed += conv_bn("depthwise")
+        return [("pointwise", feature, no_bias), ("pointwise", linear, get("linear.bias"))]
+    folded = conv_bn("expand") if block.has_expand else []
+    folded += conv_bn("depthwise")
     if block.use_se:
-        for name in ("se.reduce", "se.expand"):
-            packed += pack_operator("pointwise", get(f"{name}.weight"), get(f"{name}.bias"), lanes, dtype)
-    return packed + conv_bn("project")
+        folded += [("pointwise", get(f"se.{name}.weight"), get(f"se.{name}.bias")) for name in ("reduce", "expand")]
+    return folded + conv_bn("project")
 
 
 def split_tensors(tensors: Mapping[str, Array], num_network_blocks: int) -> list[dict[str, Array]]:

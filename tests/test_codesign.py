@@ -22,9 +22,9 @@ from chanas.codesign import (
     SCHEMA,
     BenchmarkRow,
     CoDesign,
-    _limited_to,
     benchmark,
     interleaved_latency_s,
+    limited_to,
     write_bundle,
 )
 from chanas.errors import ChanasError, CheckpointError, DataError, TargetError
@@ -156,7 +156,7 @@ def test_a_benchmark_has_a_row_for_each_contender_even_one_that_does_not_run(
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_a_benchmark_gives_threads_and_cores_back(num_threads: int) -> None:
     threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
-    with pytest.raises(KeyboardInterrupt), _limited_to(num_threads):
+    with pytest.raises(KeyboardInterrupt), limited_to(num_threads):
         assert torch.get_num_threads() == num_threads
         assert os.sched_getaffinity(0) == set(sorted(cores)[:num_threads])
         raise KeyboardInterrupt

@@ -155,5 +155,10 @@ def build_network(
     module = network_module(blocks, points, target)
     with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
         executable = tvm.relax.build(module, target.tvm_target(), tir_pipeline=pipeline(), exec_mode="compiled")
+    export(executable, library_path)
+
+
+def export(executable: Any, library_path: Path) -> None:
+    """A Relax executable as a shared library that `relax.VirtualMachine` loads."""
     with tempfile.TemporaryDirectory(dir=library_path.parent) as objects:  # not where a killed process leaves them
         executable.export_library(str(library_path), workspace_dir=objects)

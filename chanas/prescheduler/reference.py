@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from chanas.arch import BlockConfig
 from chanas.bfloat16 import Bits, rounded, to_bits
-from chanas.folding import pack_block, pack_channels, pack_operator
+from chanas.folding import fold_operators, pack_block, pack_channels, pack_operator
 from chanas.prescheduler.winograd import pack_winograd
 from chanas.prescheduler.workload import Workload, block_workloads, scales_weights
 
@@ -136,28 +136,45 @@ def block_case(block: BlockConfig, lanes: int, dtype: str = "float32") -> Refere
 
     PyTorch computes in float32 whatever the dtype, from an input that is rounded where ours is.
     """
+    operators = block_workloads(block, dtype)
+    in_bits = operators[0].input_storage == "uint16"
+    x, out, tensors = _random_block(block, in_bits)
+    flat = x.reshape(block.in_channels, -1)
+    expected = pack_channels(out.reshape(block.out_channels, -1), lanes)
+    packed = flat if block.kind == "stem" else pack_channels(flat, lanes)
+    first: Stored = to_bits(packed) if in_bits else packed
+    tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_BLOCK_TOLERANCE
+    parameters = pack_block(block, tensors, lanes, dtype)
+    return ReferenceCase((first, parameters), (1,), _as_stored(expected, operators[-1]), tolerance)
+
+
+def plain_block_case(block: BlockConfig) -> ReferenceCase:
+    """The same block as PyTorch lays it out: input float32[1, C, S, S], then weight float32[C_out, C_in / groups, k, k]
+    and bias float32[1, C_out, 1, 1] of each operator, batch normalisation folded."""
+    x, out, tensors = _random_block(block)
+    arguments = [x]
+    for _, weight, bias in fold_operators(block, tensors):
+        arguments += [weight.reshape(*weight.shape, *([1] * (4 - weight.ndim))), bias.reshape(1, -1, 1, 1)]
+    return ReferenceCase(tuple(arguments), tuple(range(1, len(arguments))), out)
+
+
+def _random_block(block: BlockConfig, round_input: bool = False) -> tuple[Array, Array, dict[str, Array]]:
+    """Input float32[1, C, S, S], PyTorch's output and the parameters by name of a block with random ones."""
     import torch
 
     from chanas.network import block_module, randomise_statistics
 
-    seed, operators = case_seed(block.key), block_workloads(block, dtype)
+    seed = case_seed(block.key)
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(seed)
         module = block_module(block).eval()
         randomise_statistics(module, seed)
-        size = block.input_size
-        x = torch.randn(1, block.in_channels, size, size)
-        if operators[0].input_storage == "uint16":
+        x = torch.randn(1, block.in_channels, block.input_size, block.input_size)
+        if round_input:
             x = torch.from_numpy(rounded(x.numpy()))
-        out = module(x.flatten(1) if block.kind == "classifier" else x)[0]
+        out = module(x.flatten(1) if block.kind == "classifier" else x)
         tensors = {name: value.numpy() for name, value in module.state_dict().items()}
-    flat = x.numpy().reshape(block.in_channels, -1)
-    expected = pack_channels(np.ascontiguousarray(out.numpy()).reshape(block.out_channels, -1), lanes)
-    packed = flat if block.kind == "stem" else pack_channels(flat, lanes)
-    first: Stored = to_bits(packed) if operators[0].input_storage == "uint16" else packed
-    tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_BLOCK_TOLERANCE
-    parameters = pack_block(block, tensors, lanes, dtype)
-    return ReferenceCase((first, parameters), (1,), _as_stored(expected, operators[-1]), tolerance)
+    return x.numpy(), np.ascontiguousarray(out.numpy()), tensors
 
 
 def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]], dtype: str = "float32") -> int:

@@ -118,6 +118,15 @@ def build_network(
     graph.build_network(configs, tuples, HardwareTarget.from_json(target), Path(library))
 
 
+def build_untuned_block(target: dict[str, Any], block: dict[str, Any], library: str) -> None:
+    """Compile one block as TVM does without schedules of anybody's."""
+    from chanas.arch import BlockConfig
+    from chanas.prescheduler import untuned
+    from chanas.target import HardwareTarget
+
+    untuned.build_block(BlockConfig.from_json(block), HardwareTarget.from_json(target), Path(library))
+
+
 def _tensor(array: Any) -> Any:
     import tvm
 
@@ -337,20 +346,28 @@ def measure_in_turns(
 
 
 def measure_network(
-    library: str, case: str, repeats: int = 15, min_repeat_s: float = 0.01, max_spread: float = 0.02
+    library: str,
+    case: str,
+    repeats: int = 15,
+    min_repeat_s: float = 0.01,
+    max_spread: float = 0.02,
+    cold_bytes: int = 0,
 ) -> dict[str, Any]:
-    """Check a compiled network against its reference case, then time whole inferences, as a user's process does."""
+    """Check a compiled Relax module against its reference case, then time whole calls, as a user's process does.
+
+    With `cold_bytes` the calls take turns among copies of the weights of as many bytes together.
+    """
     import tvm
     from tvm import relax
 
     machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
     function = machine["main"]
-    reference = _Case(case, 0)
-    arguments = reference.argument_sets[0]
-    error = reference.check(function(*arguments))
+    reference = _Case(case, cold_bytes)
+    error = reference.check(function(*reference.argument_sets[0]))
     if error > reference.tolerance:
         return {"wrong": error}
-    timed = _time([(function, arguments)], 3, repeats, min_repeat_s, max_spread, None)
+    calls: list[Call] = [(function, arguments) for arguments in reference.argument_sets]
+    timed = _time(calls, 3, repeats, min_repeat_s, max_spread, None)
     return {**timed, "max_error": error}
 
 
@@ -372,6 +389,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "build_operators": build_operators,
     "build_block": build_block,
     "build_network": build_network,
+    "build_untuned_block": build_untuned_block,
     "measure": measure,
     "measure_in_turns": measure_in_turns,
     "measure_network": measure_network,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chanas.prescheduler import lut, lut_check, networks
+from chanas.prescheduler import defaults, lut, lut_check, networks
 from chanas.prescheduler.pool import WorkerPool
 
 from .cases import HOST, SyntheticPool, Workbench
@@ -28,7 +28,7 @@ def workbench(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Wor
 @pytest.fixture
 def shared_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """Whoever would start workers of their own gets those that are there."""
-    for module in (lut, lut_check, networks):
+    for module in (defaults, lut, lut_check, networks):
         monkeypatch.setattr(module, "WorkerPool", lambda _target: contextlib.nullcontext(pool))
     return pool
 
@@ -37,6 +37,6 @@ def shared_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool
 def synthetic_pool(monkeypatch: pytest.MonkeyPatch) -> SyntheticPool:
     """Whoever would start workers gets invented seconds, at once."""
     invented = SyntheticPool()
-    for module in (lut, lut_check, networks):
+    for module in (defaults, lut, lut_check, networks):
         monkeypatch.setattr(module, "WorkerPool", lambda _target: invented)
     return invented

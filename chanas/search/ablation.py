@@ -1,0 +1,354 @@
+"""What schedules are worth to a search (CHaNAS-W against CHaNAS-W/O; paper, section 4.2 and figure 4): the same search
+with a latency table of default schedules and with the tuned one, everything that either finds measured with tuned ones.
+
+As in the search, how an architecture is proven is a callable, and tables are given; only the latencies that the search
+looks at differ: predictor, seed and settings are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from chanas.arch import Architecture, SearchSpace
+from chanas.errors import ConfigError, InfeasibleError
+from chanas.genome import BlockTable, FloatArray, Genomes, decode, encode, sample
+from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.config import SearchConfig
+from chanas.search.constraints import Constraint, check_reachable, least
+from chanas.search.evaluations import Evaluations, EvaluationStore
+from chanas.search.evolution import evolve
+from chanas.search.explore import Evaluate, explore, new_predictor, training_set
+from chanas.search.front import FrontPoint, spread_over
+from chanas.search.pareto import nsga2, pareto_front
+from chanas.search.proof import Finalist, Proof, Prove, pick, prove_rounds, proven
+from chanas.search.subspace import divide
+from chanas.search.validation import kendall_tau
+
+TUNED = "tuned"
+# Kendall's tau takes the square of this in memory; the share inside the budget is read from more.
+NUM_RANKED, NUM_FOR_SHARE = 1000, 5000
+# Limits of finalists, as shares of the budget: a table's error lets some that are just inside measure outside.
+_SHARES = (1.0, 0.95)
+_GRID = 200
+_RANK, _SHARE, _DIVIDE, _EVOLVE, _FRONT = 1_000_061, 1_000_067, 1_000_081, 1_000_099, 1_000_117
+
+
+@dataclass(frozen=True)
+class RankingChange:
+    """How a table orders random architectures, compared with the tuned one.
+
+    kendall_tau  over the whole space, -1 to 1; None when a table tells nothing apart
+    sub_spaces   the same inside each sub-space, by its key
+    slowdown     geometric mean of this table's latencies over the tuned ones
+    """
+
+    kendall_tau: float | None
+    sub_spaces: dict[str, float | None]
+    slowdown: float
+    num_architectures: int
+
+    def known(self) -> list[float]:
+        """The sub-spaces' values that there are."""
+        return [tau for tau in self.sub_spaces.values() if tau is not None]
+
+
+def ranking_change(
+    space: SearchSpace, tuned: BlockTable, other: BlockTable, seed: int, num: int = NUM_RANKED
+) -> RankingChange:
+    """Compare two tables over `num` random architectures of the space, and as many of each sub-space."""
+    rng = np.random.default_rng([seed, _RANK])
+    anywhere = sample(space, num, rng)
+    tuned_s, other_s = tuned.sum(anywhere), other.sum(anywhere)
+    inside = {}
+    for sub_space in space.sub_spaces:
+        genomes = sample(space, num, rng, sub_space)
+        inside[sub_space.key] = kendall_tau(tuned.sum(genomes), other.sum(genomes))
+    slowdown = float(np.exp(np.mean(np.log(other_s / tuned_s))))
+    return RankingChange(kendall_tau(tuned_s, other_s), inside, slowdown, num)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What the search found with one table.
+
+    limit_s    the budget in this table's seconds: as many architectures are inside as with the tuned table
+    winner     the most accurate finalist that measured inside the budget with tuned schedules; None: there was none
+    front      measured points of its front, those that could not be measured last
+    ranking    None for the tuned table itself
+    note       why there is no winner
+    """
+
+    name: str
+    limit_s: float
+    winner: Finalist | None
+    finalists: tuple[Finalist, ...]
+    front: tuple[FrontPoint, ...]
+    ranking: RankingChange | None
+    note: str | None = None
+
+    def measured(self) -> list[FrontPoint]:
+        """Points of the front that could be measured."""
+        return [p for p in self.front if p.proof.error is None]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """The tuned table's search and the others', under one budget in seconds as measured with tuned schedules."""
+
+    budget_s: float
+    share_inside: float
+    tuned: Searched
+    others: tuple[Searched, ...]
+    num_evaluations: int
+    error_points: float
+
+    def changed(self, other: Searched) -> bool:
+        """Whether another network wins than with the tuned table."""
+        mine, theirs = self.tuned.winner, other.winner
+        return mine is None or theirs is None or mine.architecture != theirs.architecture
+
+    def points_lost(self, other: Searched) -> float | None:
+        """Mean accuracy in points by which the front of `other` lies below the tuned one's, over the logarithm of the
+        measured latencies that both reach; None when they share none."""
+        return points_below(
+            [(p.proof.measured_latency_s, p.top1) for p in self.tuned.measured()],
+            [(p.proof.measured_latency_s, p.top1) for p in other.measured()],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What `result.json` holds besides its provenance."""
+        return {
+            "budget_s": self.budget_s,
+            "share_inside": self.share_inside,
+            "num_evaluations": self.num_evaluations,
+            "error_points": self.error_points,
+            "searched": {s.name: self._side_json(s) for s in (self.tuned, *self.others)},
+        }
+
+    def _side_json(self, side: Searched) -> dict[str, Any]:
+        ranking, is_tuned = side.ranking, side.name == TUNED
+        return {
+            "limit_s": side.limit_s,
+            "winner": None if side.winner is None else side.winner.architecture.key,
+            "note": side.note,
+            "winner_changed": None if is_tuned else self.changed(side),
+            "finalists": [f.to_json() for f in side.finalists],
+            "front": [p.to_json() for p in side.front],
+            "points_lost": None if is_tuned else self.points_lost(side),
+            "ranking": None
+            if ranking is None
+            else {
+                "kendall_tau": ranking.kendall_tau,
+                "sub_spaces": ranking.sub_spaces,
+                "slowdown": ranking.slowdown,
+                "num_architectures": ranking.num_architectures,
+            },
+        }
+
+
+def points_below(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[float, float]]) -> float | None:
+    """Mean of (best top-1 of `upper` - best top-1 of `lower`) within a latency, in points, over even steps of the
+    logarithm of latency from where both have an architecture to the slowest of all. Pairs are (seconds, top-1)."""
+    if not upper or not lower:
+        return None
+    start = max(min(latency_s for latency_s, _ in side) for side in (upper, lower))
+    end = max(latency_s for latency_s, _ in (*upper, *lower))
+    grid = np.geomspace(start, end, _GRID)
+
+    def best_within(side: Sequence[tuple[float, float]]) -> FloatArray:
+        at, top1 = np.array(sorted(side)).T
+        out: FloatArray = np.maximum.accumulate(top1)[np.searchsorted(at, grid * (1.0 + 1e-9), side="right") - 1]
+        return out
+
+    return 100.0 * float(np.mean(best_within(upper) - best_within(lower)))
+
+
+def taught(
+    space: SearchSpace,
+    evaluate: Evaluate | None,
+    evaluations: Evaluations,
+    config: SearchConfig,
+    seed: int,
+    progress: bool,
+) -> AccuracyPredictor:
+    """The one predictor that all searches share: from what is known, evaluating more where that can be done."""
+    if evaluate is not None and isinstance(evaluations, EvaluationStore):
+        with tqdm(total=config.num_evaluations, desc="evaluate", unit="net", disable=not progress) as bar:
+            bar.update(min(len(evaluations.found), config.num_evaluations))
+            explore(space, evaluate, evaluations, (), config, seed, bar)
+    return new_predictor(space, config, seed).fit(*training_set(space, list(evaluations.found.values())))
+
+
+def ablate(
+    space: SearchSpace,
+    tables: Mapping[str, BlockTable],
+    predictor: AccuracyPredictor,
+    evaluations: Evaluations,
+    prove: Prove,
+    *,
+    budget_s: float,
+    num_points: int,
+    config: SearchConfig,
+    seed: int = 0,
+) -> Ablation:
+    """Search with each table, measure what was found with tuned schedules, and compare.
+
+    Args:
+        tables: seconds of every block by the name of its schedules; `TUNED` is one of them.
+        evaluations: what the predictor has learnt from; the fronts start from these architectures.
+        prove: compiles with tuned schedules, checks, measures and evaluates. No architecture is given to it twice.
+        budget_s: measured seconds with tuned schedules. Searching with another table, the limit is the latency under
+            which that table has as large a share of random architectures; where none of the finalists measures inside
+            the budget, it is tightened as in any search.
+
+    Raises:
+        ConfigError: fewer than two points are asked for.
+        InfeasibleError: by the tuned table nothing is inside the budget, or nothing measured inside.
+        MeasureError: no finalist could be compiled and measured.
+    """
+    if num_points < 2:
+        raise ConfigError(f"expected at least 2 points of each front, got {num_points}")
+    check_reachable([Constraint("latency", budget_s, tables[TUNED], "s")])
+    drawn = sample(space, NUM_FOR_SHARE, np.random.default_rng([seed, _SHARE]))
+    share = float(np.mean(tables[TUNED].sum(drawn) <= budget_s))
+    search = _Search(space, predictor, evaluations, _Remembered(prove), budget_s, num_points, config, seed)
+    plans = []
+    for name, table in tables.items():
+        limit_s = budget_s if name == TUNED else max(float(np.quantile(table.sum(drawn), share)), least(table)[0])
+        ranking = None if name == TUNED else ranking_change(space, tables[TUNED], table, seed)
+        plans.append(search.plan(name, Constraint("latency", limit_s, table, "s"), ranking))
+    search.prove(list({a.key: a for plan in plans for a in plan.architectures()}.values()))  # all that is known at once
+    found = {plan.name: search.finish(plan) for plan in plans}
+    tuned = found.pop(TUNED)
+    num = len(evaluations.found)
+    return Ablation(budget_s, share, tuned, tuple(found.values()), num, 100.0 * predictor.error)
+
+
+class _Remembered:
+    """A prover that measures each architecture once: equal networks have equal figures."""
+
+    def __init__(self, prove: Prove) -> None:
+        self._prove, self._known = prove, dict[str, Proof]()
+
+    def __call__(self, architectures: Sequence[Architecture]) -> list[Proof]:
+        new = [a for a in architectures if a.key not in self._known]
+        if new:
+            self._known |= {p.architecture.key: p for p in proven(self._prove, new)}
+        return [self._known[a.key] for a in architectures]
+
+
+# An architecture with its latency by the table, its predicted top-1 and the spread of that.
+Proposal = tuple[Architecture, float, float, float]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What one table's search wants measured first: finalists, and points of its front."""
+
+    name: str
+    latency: Constraint
+    ranking: RankingChange | None
+    finalists: list[Proposal]
+    front: list[Proposal]
+
+    def architectures(self) -> list[Architecture]:
+        return [architecture for architecture, *_ in (*self.finalists, *self.front)]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What the searches share."""
+
+    space: SearchSpace
+    predictor: AccuracyPredictor
+    evaluations: Evaluations
+    prove: Prove
+    budget_s: float
+    num_points: int
+    config: SearchConfig
+    seed: int
+
+    def rng(self, stream: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, stream])
+
+    def plan(self, name: str, latency: Constraint, ranking: RankingChange | None) -> _Plan:
+        return _Plan(name, latency, ranking, self._finalists(latency, set()), self._front(latency))
+
+    def finish(self, plan: _Plan) -> Searched:
+        """The winner among measured finalists, of further rounds where none of the first is inside; the front."""
+        name, latency = plan.name, plan.latency
+        finalists: list[Finalist] = []
+        winner: Finalist | None = None
+        note = None
+
+        def propose(limit_s: float, tried: set[str]) -> list[Proposal]:
+            return self._finalists(replace(latency, limit=limit_s), tried) if tried else plan.finalists
+
+        try:
+            winner, finalists = prove_rounds(propose, self.prove, self.budget_s, latency.limit, self.config.max_rounds)
+        except InfeasibleError as error:
+            if name == TUNED:
+                raise
+            note = str(error)
+        proofs = self.prove([architecture for architecture, *_ in plan.front])
+        points = [FrontPoint(a, cost, top1, p) for (a, cost, top1, _), p in zip(plan.front, proofs, strict=True)]
+        return Searched(name, latency.limit, winner, tuple(finalists), _judged(points), plan.ranking, note)
+
+    def _finalists(self, latency: Constraint, tried: set[str]) -> list[Proposal]:
+        """The best by the predictor inside the limit and a little below it; the fastest of all where nothing is."""
+        config, chosen = self.config, dict[str, Architecture]()
+        num = -(-config.num_finalists // len(_SHARES))
+        for share in _SHARES:
+            inside = [replace(latency, limit=share * latency.limit)]
+            try:
+                division = divide(
+                    self.space,
+                    self.predictor.mean,
+                    latency,
+                    inside,
+                    self.rng(_DIVIDE),
+                    config.rule,
+                    config.num_samples,
+                )
+                result = evolve(
+                    self.space, self.predictor.mean, inside, config.evolution, self.rng(_EVOLVE), division.chosen
+                )
+                genomes, value = result.genomes, result.fitness
+            except InfeasibleError:
+                genomes = least(latency.table)[1]
+                value = self.predictor.mean(genomes)
+            fresh = [a.key not in tried and a.key not in chosen for a in decode(self.space, genomes)]
+            genomes, value = genomes[fresh], value[fresh]
+            best = np.array(pick(genomes, value, num, config.min_distance), dtype=np.intp)
+            chosen |= {a.key: a for a in decode(self.space, genomes[best])}
+        return self._proposals(latency, encode(self.space, list(chosen.values()))) if chosen else []
+
+    def _front(self, latency: Constraint) -> list[Proposal]:
+        """Points of the front of this table's latency and accuracy, spread over it."""
+
+        def objectives(genomes: Genomes) -> FloatArray:
+            return np.stack([latency.cost(genomes), -self.predictor.mean(genomes)], axis=1)
+
+        settings = self.config.evolution.model_copy(update={"generations": max(1, self.config.pareto_generations)})
+        known, _ = training_set(self.space, list(self.evaluations.found.values()))
+        front = nsga2(self.space, objectives, (), settings, self.rng(_FRONT), start=known)
+        return self._proposals(latency, front.genomes[spread_over(front.objectives[:, 0], self.num_points)])
+
+    def _proposals(self, latency: Constraint, genomes: Genomes) -> list[Proposal]:
+        mean, spread = self.predictor.predict(genomes)
+        facts = decode(self.space, genomes), latency.cost(genomes).tolist(), mean.tolist(), spread.tolist()
+        return list(zip(*facts, strict=True))
+
+
+def _judged(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
+    """By measured latency, those that others dominate marked, those that could not be measured last."""
+    measured = sorted((p for p in points if p.proof.error is None), key=lambda p: p.proof.measured_latency_s)
+    reached = np.array([[p.proof.measured_latency_s, -p.top1] for p in measured]).reshape(-1, 2)
+    best = set(pareto_front(reached).tolist())
+    marked = [replace(p, dominated=i not in best) for i, p in enumerate(measured)]
+    return (*marked, *(p for p in points if p.proof.error is not None))
