@@ -1,7 +1,8 @@
 """The accuracy predictor: top-1 of an architecture from its genome (paper, section 3.6), with its own uncertainty.
 
-Three kinds behind one class. `mlp`, the paper's, is an ensemble of perceptrons that corrects a ridge fit: with few
-evaluations it is the ridge, with many it learns what a sum over blocks cannot say. `ridge` and `gp` are yardsticks.
+Four kinds behind one class. `mlp`, the default, blends an ensemble of perceptrons with a ridge fit by what they prove
+to be worth on rows that they have not seen: with few evaluations it is the ridge, with many it learns what a sum over
+blocks cannot say. `mlp-plain` is the perceptrons by themselves, as in the paper; `ridge` and `gp` are yardsticks.
 
 Notation: N architectures, F features, M members, H hidden sizes. Shape suffixes: _mnh is [M, N, H].
 """
@@ -23,11 +24,11 @@ from chanas.errors import CheckpointError, ConfigError, unknown_name
 from chanas.genome import FloatArray, Genomes
 from chanas.run import file_digest, read_json, replacing, write_json
 from chanas.search.encoding import Features, feature_map
-from chanas.search.ensemble import CorrectedRidge, Ensemble, worth
-from chanas.search.regression import GaussianProcess, Ridge, fit_gp, fit_ridge
+from chanas.search.ensemble import Blend, Ensemble, worth
+from chanas.search.regression import GaussianProcess, Ridge, constant, fit_gp, fit_ridge
 
-Kind = Literal["mlp", "ridge", "gp"]
-SCHEMA = 1
+Kind = Literal["mlp", "mlp-plain", "ridge", "gp"]
+SCHEMA = 2
 MIN_TRAINING = 8
 DEFAULT_HIDDEN = (64, 64)
 _STEPS, _LEARNING_RATE, _WEIGHT_DECAY = 250, 3e-3, 3e-2
@@ -61,7 +62,7 @@ def _train_ensemble(
     for layer, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         weight = torch.randn(num_members, fan_in, fan_out, generator=generator) * (2.0 / fan_in) ** 0.5
         if layer == len(sizes) - 2:
-            weight = weight * 0.1  # starts near zero: no correction until there is a reason for one
+            weight = weight * 0.1  # starts near zero: the mean, until there is a reason for more
         params += [weight.requires_grad_(), torch.zeros(num_members, 1, fan_out).requires_grad_()]
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in params]
     x_nf, y_mn, taught_mn = torch.from_numpy(x), torch.from_numpy(targets), torch.from_numpy(taught).float()
@@ -91,28 +92,45 @@ def _train_ensemble(
     return Ensemble(first, tuple(arrays[2::2]), (arrays[1].reshape(-1), *arrays[3::2]))
 
 
+def _perceptrons(
+    x: Features, y: FloatArray, fold: npt.NDArray[np.int64], hidden: Sequence[int], num_members: int, seed: int
+) -> tuple[Ensemble, float, float, FloatArray]:
+    """An ensemble of which member m was taught all but fold m; origin and unit of its outputs; and what each row's own
+    member, which has not seen it, predicts, float64[N]."""
+    offset, scale = float(y.mean()), float(y.std())
+    targets = np.tile(((y - offset) / (scale or 1.0)).astype(np.float32), (num_members, 1))
+    ensemble = _train_ensemble(x, targets, fold[None, :] != np.arange(num_members)[:, None], hidden, seed)
+    left_out: FloatArray = offset + scale * ensemble(x)[fold, np.arange(len(y))].astype(np.float64)
+    return ensemble, offset, scale, left_out
+
+
 def _fit_mlp(
     x: Features, y: FloatArray, hidden: Sequence[int], num_members: int, seed: int
-) -> tuple[CorrectedRidge, FloatArray]:
-    """Member m leaves out fold m: it learns the leave-one-out residuals of a ridge on the other folds, and fold m tells
-    what the correction is worth. Returns the model and its residuals on left-out rows, float64[N]."""
+) -> tuple[Blend, FloatArray]:
+    """Ridge and perceptrons, each taught without a fold, tell on that fold what the perceptrons are worth. Returns the
+    model and its residuals on left-out rows, float64[N]."""
     fold = np.random.default_rng(seed).permutation(len(y)) % num_members
-    members = np.arange(num_members)
-    targets, unseen, leverage = np.zeros((num_members, len(y))), np.zeros(len(y)), np.zeros(len(y))
-    for m in members:
+    linear, leverage = np.zeros(len(y)), np.zeros(len(y))
+    for m in range(num_members):
         train = fold != m
-        ridge_m, targets[m, train] = fit_ridge(x[train], y[train])
-        unseen[~train] = y[~train] - ridge_m.mean(x[~train])
-        leverage[~train] = ridge_m.leverage(x[~train])
+        ridge_m, _ = fit_ridge(x[train], y[train])
+        linear[~train], leverage[~train] = ridge_m.mean(x[~train]), ridge_m.leverage(x[~train])
     ridge, _ = fit_ridge(x, y)
-    scale = float(targets.std()) or 1.0
-    taught = fold[None, :] != members[:, None]
-    ensemble = _train_ensemble(x, (targets / scale).astype(np.float32), taught, hidden, seed)
-    correction = scale * ensemble(x)[fold, np.arange(len(y))].astype(np.float64)
-    share = worth(unseen, correction)
-    left_over = unseen - share * correction
+    ensemble, offset, scale, left_out = _perceptrons(x, y, fold, hidden, num_members, seed)
+    share = worth(y - linear, left_out - linear)
+    left_over = y - linear - share * (left_out - linear)
     noise = float(np.sqrt(np.mean(left_over**2) / (1.0 + np.mean(leverage))))
-    return CorrectedRidge(ridge, ensemble, share, scale, noise), left_over
+    return Blend(ridge, ensemble, share, offset, scale, noise), left_over
+
+
+def _fit_plain_mlp(
+    x: Features, y: FloatArray, hidden: Sequence[int], num_members: int, seed: int
+) -> tuple[Blend, FloatArray]:
+    """The perceptrons alone, and their residuals on left-out rows, float64[N]."""
+    fold = np.random.default_rng(seed).permutation(len(y)) % num_members
+    ensemble, offset, scale, left_out = _perceptrons(x, y, fold, hidden, num_members, seed)
+    noise = float(np.sqrt(np.mean((y - left_out) ** 2)))
+    return Blend(constant(x, y), ensemble, 1.0, offset, scale, noise), y - left_out
 
 
 def _fit_gp(x: Features, y: FloatArray, seed: int) -> tuple[GaussianProcess, FloatArray]:
@@ -124,6 +142,9 @@ def _fit_gp(x: Features, y: FloatArray, seed: int) -> tuple[GaussianProcess, Flo
 
 
 # ---- models as arrays -----------------------------------------------------------------------------------------------
+_BLEND_SCALARS = ("share", "offset", "scale", "noise")
+
+
 def _ridge_arrays(model: Ridge) -> dict[str, Any]:
     return {f"ridge.{name}": getattr(model, name) for name in Ridge.__dataclass_fields__}
 
@@ -133,20 +154,20 @@ def _ridge_from(arrays: dict[str, Any]) -> Ridge:
     return Ridge(**named | {name: arrays[f"ridge.{name}"].item() for name in ("offset", "noise", "strength")})
 
 
-def _mlp_arrays(model: CorrectedRidge) -> dict[str, Any]:
+def _mlp_arrays(model: Blend) -> dict[str, Any]:
     layers = {f"hidden.{i}": w for i, w in enumerate(model.ensemble.hidden)}
     biases = {f"bias.{i}": b for i, b in enumerate(model.ensemble.biases)}
-    scalars = {name: getattr(model, name) for name in ("share", "scale", "noise")}
+    scalars = {name: getattr(model, name) for name in _BLEND_SCALARS}
     return {**_ridge_arrays(model.ridge), "first": model.ensemble.first, **layers, **biases, **scalars}
 
 
-def _mlp_from(arrays: dict[str, Any]) -> CorrectedRidge:
+def _mlp_from(arrays: dict[str, Any]) -> Blend:
     def numbered(name: str) -> tuple[Any, ...]:
         return tuple(arrays[f"{name}.{i}"] for i in range(sum(key.startswith(f"{name}.") for key in arrays)))
 
     ensemble = Ensemble(arrays["first"], numbered("hidden"), numbered("bias"))
-    scalars = {name: arrays[name].item() for name in ("share", "scale", "noise")}
-    return CorrectedRidge(_ridge_from(arrays), ensemble, **scalars)
+    scalars = {name: arrays[name].item() for name in _BLEND_SCALARS}
+    return Blend(_ridge_from(arrays), ensemble, **scalars)
 
 
 def _gp_arrays(model: GaussianProcess) -> dict[str, Any]:
@@ -160,10 +181,11 @@ def _gp_from(arrays: dict[str, Any]) -> GaussianProcess:
 
 _CODECS: dict[str, tuple[Callable[..., dict[str, Any]], Callable[[dict[str, Any]], Model]]] = {
     "mlp": (_mlp_arrays, _mlp_from),
+    "mlp-plain": (_mlp_arrays, _mlp_from),
     "ridge": (_ridge_arrays, _ridge_from),
     "gp": (_gp_arrays, _gp_from),
 }
-KINDS: tuple[Kind, ...] = ("mlp", "ridge", "gp")
+KINDS: tuple[Kind, ...] = ("mlp", "mlp-plain", "ridge", "gp")
 
 
 # ---- the class ------------------------------------------------------------------------------------------------------
@@ -172,9 +194,9 @@ class AccuracyPredictor:
 
     Args:
         space: whose genomes are predicted.
-        kind: `mlp`, `ridge` or `gp`.
-        hidden: hidden sizes of each perceptron (the paper's predictor; `mlp` only).
-        num_members: perceptrons in the ensemble, and folds by which they are judged (`mlp` only).
+        kind: `mlp`, `mlp-plain`, `ridge` or `gp`.
+        hidden: hidden sizes of each perceptron (the paper's predictor; both kinds of `mlp`).
+        num_members: perceptrons in the ensemble, and folds by which they are judged (both kinds of `mlp`).
         seed: of folds and initial weights; equal seeds and data give equal predictors.
 
     Raises:
@@ -221,8 +243,9 @@ class AccuracyPredictor:
             raise ConfigError(f"expected top-1 between 0 and 1, got {y.min():g} to {y.max():g}; divide points by 100")
         x = self._features(genomes)
         model: Model
-        if self.kind == "mlp":
-            model, residuals = _fit_mlp(x, y, self.hidden, self.num_members, self.seed)
+        if self.kind in ("mlp", "mlp-plain"):
+            fit_perceptrons = _fit_mlp if self.kind == "mlp" else _fit_plain_mlp
+            model, residuals = fit_perceptrons(x, y, self.hidden, self.num_members, self.seed)
         elif self.kind == "ridge":
             model, residuals = fit_ridge(x, y)
         else:
@@ -247,7 +270,7 @@ class AccuracyPredictor:
             ConfigError: nothing was fitted.
         """
         model, x = self._fitted(), self._features(genomes)
-        return model.mean_spread(x) if isinstance(model, CorrectedRidge) else (model.mean(x), model.spread(x))
+        return model.mean_spread(x) if isinstance(model, Blend) else (model.mean(x), model.spread(x))
 
     def save(self, folder: Path) -> None:
         """`predictor.safetensors` and `predictor.json` in `folder`."""

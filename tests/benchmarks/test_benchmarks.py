@@ -24,6 +24,7 @@ from chanas.prescheduler.workload import block_workloads
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = (
+    "accuracy_predictor",
     "conv_layers",
     "evolution_speed",
     "lut_build",
@@ -35,9 +36,11 @@ SCRIPTS = (
 )
 HEAVY = ("torch", "tvm", "onnx", "onnxruntime", "openvino")
 OWN = (
+    "accuracy_predictor",
     "common",
     "contenders",
     "conv_layers",
+    "labels",
     "lut_build",
     "lut_error",
     "network_latency",

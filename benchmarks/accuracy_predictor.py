@@ -1,0 +1,173 @@
+"""The accuracy predictor beside ridge and a Gaussian process, taught by 50 to 1000 evaluated architectures.
+
+    python benchmarks/accuracy_predictor.py [--quick] [--run DIR] [--space mbv3] [--seeds 4] [--seed 0]
+
+Accuracies are SYNTHETIC, of three kinds and with two amounts of noise of evaluation (`benchmarks/labels.py`). With
+--run they are those of the run's own sub-networks on its holdout images, too. Kinds of predictors: `mlp`, the default;
+`mlp-plain`, the paper's perceptrons by themselves; `ridge`; `gp`. All learn from the same architectures and are judged
+on others.
+
+Figures, each over seeds: root mean square error in points (hundredths of top-1), Kendall's tau, and the share of the
+true best tenth that is in the predicted best tenth. The goal: at no number of architectures is the error of the default
+above the ridge's (geometric mean over seeds of their ratio, the largest of all cases and numbers).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from common import Figure, finish, geometric_mean
+from labels import Accuracies, draw, of_supernet, synthetic
+from threadpoolctl import threadpool_limits
+
+from chanas.arch import SearchSpace
+from chanas.errors import ChanasError
+from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.validation import kendall_tau, top_decile_recall
+
+KINDS = ("mlp", "mlp-plain", "ridge", "gp")
+DEFAULT, YARDSTICK = "mlp", "ridge"
+SIZES, QUICK_SIZES = (50, 100, 200, 350, 500, 1000), (50, 100)
+NUM_TEST, QUICK_TEST = 2000, 300
+NUM_TEST_SUPERNET = 500
+NUM_SEEDS, QUICK_SEEDS = 4, 1
+# The goal is about the other two; these take longest, and are compared on as many seeds.
+SIDE_KINDS, SIDE_SEEDS = ("mlp-plain", "gp"), 2
+NOISE_POINTS = (0.1, 0.4)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fit: a kind of predictor, taught by `num` architectures of a case, judged on others."""
+
+    case: str
+    num: int
+    seed: int
+    kind: str
+    rmse_points: float
+    kendall_tau: float | None
+    top_decile_recall: float
+    fit_s: float
+
+
+def judged(case: Accuracies, num: int, num_test: int, kinds: Sequence[str], seed: int) -> Iterator[Row]:
+    """Each kind, taught by `num` of the architectures and judged on `num_test` others."""
+    order = np.random.default_rng([seed, num]).permutation(len(case.genomes))
+    taught, asked = order[:num], order[num : num + num_test]
+    for kind in kinds:
+        start = time.perf_counter()
+        predictor = AccuracyPredictor(case.space, kind, seed=seed).fit(case.genomes[taught], case.labels[taught])
+        fit_s = time.perf_counter() - start
+        predicted, truth = predictor.mean(case.genomes[asked]), case.truth[asked]
+        rmse = 100.0 * float(np.sqrt(np.mean((predicted - truth) ** 2)))
+        tau, recall = kendall_tau(truth, predicted), top_decile_recall(truth, predicted)
+        yield Row(case.name, num, seed, kind, rmse, tau, recall, fit_s)
+
+
+def ratios(rows: Sequence[Row], kind: str) -> dict[tuple[str, int], list[float]]:
+    """Error of `kind` over the ridge's, fit by fit, for each case and number of architectures."""
+    plain = {(r.case, r.num, r.seed): r.rmse_points for r in rows if r.kind == YARDSTICK}
+    out: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        if row.kind == kind:
+            out.setdefault((row.case, row.num), []).append(row.rmse_points / plain[row.case, row.num, row.seed])
+    return out
+
+
+def figures_of(rows: Sequence[Row]) -> dict[str, Figure]:
+    """The goal, then each kind's means over all cases and numbers, of those seeds that all kinds have."""
+    default = ratios(rows, DEFAULT)
+    means = {key: geometric_mean(values) for key, values in default.items()}
+    single = [ratio for values in default.values() for ratio in values]
+    found = {
+        "largest_mean_ratio_to_ridge": Figure(max(means.values(), default=None), 1.0, lower_is_better=True),
+        "largest_single_ratio_to_ridge": Figure(max(single, default=None)),
+        "mean_ratio_to_ridge": Figure(geometric_mean(single)),
+    }
+    for num in (min(r.num for r in rows), max(r.num for r in rows)):
+        found[f"mean_ratio_to_ridge_{num}"] = Figure(geometric_mean([m for (_, n), m in means.items() if n == num]))
+    by_kind = {kind: {r.seed for r in rows if r.kind == kind} for kind in dict.fromkeys(r.kind for r in rows)}
+    shared = set.intersection(*by_kind.values())
+    for kind in by_kind:
+        own = [r for r in rows if r.kind == kind and r.seed in shared]
+        taus = [r.kendall_tau for r in own if r.kendall_tau is not None]
+        name = kind.replace("-", "_")
+        found[f"{name}_rmse_points"] = Figure(geometric_mean([r.rmse_points for r in own]))
+        found[f"{name}_kendall_tau"] = Figure(float(np.mean(taus)) if taus else None)
+        found[f"{name}_top_decile_recall"] = Figure(float(np.mean([r.top_decile_recall for r in own])))
+    return found
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Means over seeds of one case and number of architectures, a line for each kind."""
+    for kind in dict.fromkeys(r.kind for r in rows):
+        own = [r for r in rows if r.kind == kind]
+        tau = float(np.mean([math.nan if r.kendall_tau is None else r.kendall_tau for r in own]))
+        ratio = geometric_mean(ratios(rows, kind)[own[0].case, own[0].num])
+        rmse, recall, fit_s = (
+            float(np.mean([getattr(r, name) for r in own])) for name in ("rmse_points", "top_decile_recall", "fit_s")
+        )
+        numbers = f"{rmse:>8.3f}{ratio:>8.3f}{tau:>8.3f}{recall:>8.2f}{fit_s:>8.2f}"
+        print(f"{own[0].case:<28}{own[0].num:>6}  {kind:<10}{numbers}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few architectures, one seed; nothing is written")
+    parser.add_argument("--run", type=Path, help="also accuracies of this run's sub-networks, evaluated on holdout")
+    parser.add_argument("--space", default="mbv3", help="of the synthetic accuracies: a preset or a YAML file")
+    parser.add_argument("--seeds", type=int, help=f"draws of each ({NUM_SEEDS}; {QUICK_SEEDS} with --quick)")
+    parser.add_argument("--seed", type=int, default=0, help="the first of them")
+    options = parser.parse_args(arguments)
+    quick = options.quick
+    sizes, num_test = (QUICK_SIZES, QUICK_TEST) if quick else (SIZES, NUM_TEST)
+    seeds = range(options.seed, options.seed + (options.seeds or (QUICK_SEEDS if quick else NUM_SEEDS)))
+    space = SearchSpace.load(options.space)
+
+    print(f"{'accuracies':<28}{'number':>6}  {'kind':<10}{'RMSE':>8}{'ratio':>8}{'tau':>8}{'top 10%':>8}{'fit s':>8}")
+    rows: list[Row] = []
+
+    def judge(cases: dict[int, Accuracies], num_asked: int) -> None:
+        for num in sizes:
+            found: list[Row] = []
+            for seed, case in cases.items():
+                kinds = [k for k in KINDS if k not in SIDE_KINDS or seed - options.seed < SIDE_SEEDS]
+                found += judged(case, num, num_asked, kinds, seed)
+            print_rows(found)
+            rows.extend(found)
+
+    import torch
+
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        if options.run is not None:
+            pool = of_supernet(options.run, sizes[-1] + (num_test if quick else NUM_TEST_SUPERNET), options.seed)
+            judge(dict.fromkeys(seeds, pool), len(pool.genomes) - sizes[-1])
+        functions = {seed: synthetic(space, seed) for seed in seeds}
+        for kind in functions[options.seed]:
+            for points in NOISE_POINTS:
+                name, num = f"{kind}, noise {points} points", sizes[-1] + num_test
+                judge({s: draw(name, functions[s][kind], space, num, points / 100.0, s) for s in seeds}, num_test)
+    print()
+    extra = {
+        "seed": options.seed,
+        "num_seeds": len(seeds),
+        "space": space.name,
+        "run": options.run is not None,
+        "accuracies": "synthetic, as benchmarks/labels.py makes them",
+        "rows": [asdict(row) for row in rows],
+    }
+    finish("accuracy_predictor", figures_of(rows), quick, extra)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ChanasError as error:
+        raise SystemExit(f"accuracy_predictor: error: {error}") from error
