@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from chanas.search.ensemble import Ensemble, worth
+from chanas.search.ensemble import Blend, Ensemble, worth
+from chanas.search.regression import fit_ridge
 
 
 @pytest.mark.parametrize("hidden", [(7,), (6, 5), (4, 3, 2)])
@@ -38,3 +39,19 @@ def test_a_true_correction_is_worth_all_and_never_more(rng: np.random.Generator)
     assert worth(3.0 * correction, correction) == 1.0
     assert worth(-correction, correction) == 0.0
     assert worth(correction, np.zeros(50)) == 0.0
+
+
+def test_a_blend_lies_between_the_ridge_and_the_perceptrons(rng: np.random.Generator) -> None:
+    x = rng.integers(0, 2, size=(30, 6)).astype(np.float32)
+    ridge, _ = fit_ridge(x, rng.normal(size=30))
+    weights = [rng.normal(size=(2, a, b)).astype(np.float32) for a, b in pairwise((6, 4, 1))]
+    biases = (np.zeros(8, np.float32), np.zeros((2, 1, 1), np.float32))
+    ensemble = Ensemble(weights[0].transpose(1, 0, 2).reshape(6, -1), (weights[1],), biases)
+    means, spreads = zip(
+        *(Blend(ridge, ensemble, share, 0.5, 0.1, 0.01).mean_spread(x) for share in (0.0, 0.5, 1.0)), strict=True
+    )
+    np.testing.assert_array_equal(means[0], ridge.mean(x))
+    np.testing.assert_allclose(means[2], 0.5 + 0.1 * ensemble(x).mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(means[1], (means[0] + means[2]) / 2, rtol=1e-5)
+    assert (spreads[0] <= spreads[1]).all()
+    assert (spreads[1] <= spreads[2]).all()
