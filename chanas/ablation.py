@@ -56,7 +56,8 @@ class AblationResult:
         yield ""
         for side in found.others:
             lost = found.points_lost(side)
-            text = "no latency in common" if lost is None else f"{lost:.2f} points below the tuned table's on average"
+            where = "below" if (lost or 0.0) >= 0.0 else "above"
+            text = "none measured" if lost is None else f"{abs(lost):.2f} points {where} the tuned table's on average"
             yield f"front by {self.names[side.name]}: {text}"
         yield f"result     {self.path}"
 

@@ -19,12 +19,13 @@ from chanas.errors import ConfigError, InfeasibleError
 from chanas.genome import BlockTable, FloatArray, Genomes, decode, encode, sample
 from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint, check_reachable, least
+from chanas.search.constraints import Constraint, check_reachable, feasible, least
 from chanas.search.evaluations import Evaluations, EvaluationStore
 from chanas.search.evolution import evolve
 from chanas.search.explore import Evaluate, explore, new_predictor, training_set
 from chanas.search.front import FrontPoint, spread_over
 from chanas.search.pareto import nsga2, pareto_front
+from chanas.search.population import keys
 from chanas.search.proof import Finalist, Proof, Prove, pick, prove_rounds, proven
 from chanas.search.subspace import divide
 from chanas.search.validation import kendall_tau
@@ -114,7 +115,7 @@ class Ablation:
 
     def points_lost(self, other: Searched) -> float | None:
         """Mean accuracy in points by which the front of `other` lies below the tuned one's, over the logarithm of the
-        measured latencies that both reach; None when they share none."""
+        measured latencies from where both have an architecture; None when one has none."""
         return points_below(
             [(p.proof.measured_latency_s, p.top1) for p in self.tuned.measured()],
             [(p.proof.measured_latency_s, p.top1) for p in other.measured()],
@@ -300,8 +301,10 @@ class _Search:
         return Searched(name, latency.limit, winner, tuple(finalists), _judged(points), plan.ranking, note)
 
     def _finalists(self, latency: Constraint, tried: set[str]) -> list[Proposal]:
-        """The best by the predictor inside the limit and a little below it; the fastest of all where nothing is."""
+        """The best inside the limit and a little below it, by their accuracy where it is known, else as predicted; the
+        fastest of all where nothing is inside."""
         config, chosen = self.config, dict[str, Architecture]()
+        known, top1 = training_set(self.space, list(self.evaluations.found.values()))
         num = -(-config.num_finalists // len(_SHARES))
         for share in _SHARES:
             inside = [replace(latency, limit=share * latency.limit)]
@@ -318,7 +321,10 @@ class _Search:
                 result = evolve(
                     self.space, self.predictor.mean, inside, config.evolution, self.rng(_EVOLVE), division.chosen
                 )
-                genomes, value = result.genomes, result.fitness
+                usable = feasible(inside, known)
+                new = ~np.isin(keys(result.genomes), keys(known))
+                genomes = np.concatenate([known[usable], result.genomes[new]])
+                value = np.concatenate([top1[usable], result.fitness[new]])
             except InfeasibleError:
                 genomes = least(latency.table)[1]
                 value = self.predictor.mean(genomes)
