@@ -6,14 +6,14 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chanas import __version__, lut_commands
 from chanas.errors import ChanasError, ConfigError
-from chanas.run import DEFAULT_RUN, RunDirectory
-from chanas.units import format_count, format_latency, parse_latency_s
+from chanas.run import DEFAULT_RUN, RunDirectory, read_json
+from chanas.units import format_bytes, format_count, format_latency, parse_bytes, parse_count, parse_latency_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,7 @@ Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory: wh
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine).")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
 Dtype = Annotated[str, typer.Option(help="Weights and activations: f32, or bf16 with AVX512_BF16; a table each.")]
+OfBundle = Annotated[str | None, typer.Option("--target", help="Target of the bundle, such as cpu-2t; the first.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
 
 
@@ -193,7 +194,10 @@ def prescheduler(
 
 @app.command()
 def search(
-    latency: Annotated[str | None, typer.Option(help="Latency budget with its unit, such as 2ms.")] = None,
+    latency: Annotated[
+        list[str] | None,
+        typer.Option(help="Latency budget, such as 2ms; or TARGET:BUDGET, such as cpu-2t:2ms, repeatable."),
+    ] = None,
     pareto: Annotated[
         bool, typer.Option("--pareto", help="No budget: the whole front of latency and accuracy.")
     ] = False,
@@ -202,9 +206,19 @@ def search(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
-    macs: Annotated[int | None, typer.Option(help="Most multiply-accumulates.")] = None,
-    params: Annotated[int | None, typer.Option(help="Most parameters.")] = None,
+    macs: Annotated[str | None, typer.Option(help="Most multiply-accumulates, such as 300M.")] = None,
+    params: Annotated[str | None, typer.Option(help="Most parameters, such as 5M.")] = None,
+    peak_memory: Annotated[
+        str | None,
+        typer.Option(help="Most memory for activations at once, such as 8MB; weights, code and image don't count."),
+    ] = None,
     rule: Annotated[str, typer.Option(help="How the sub-space is chosen: accuracy, paper, or all.")] = "accuracy",
+    compare_rules: Annotated[
+        bool, typer.Option("--compare-rules", help="Say what each rule costs against all sub-spaces.")
+    ] = False,
+    covered_only: Annotated[
+        bool, typer.Option("--covered-only", help="Search what the latency table has rows for.")
+    ] = False,
     evaluations: Annotated[int | None, typer.Option(help="Sub-networks evaluated to teach the predictor.")] = None,
     confidence: Annotated[float | None, typer.Option(help="Chance wanted that a prediction holds; 0.5 to 1.")] = None,
     accuracy_table: Annotated[
@@ -215,19 +229,26 @@ def search(
     seed: Seed = 0,
 ) -> None:
     """Find the most accurate network inside the budget, prove it, and emit the bundle; or measure the Pareto front."""
-    if (latency is None) != pareto or (points is not None and not pareto):
+    if (not latency) != pareto or (points is not None and not pareto):
         raise ConfigError("expected --latency, such as --latency 2ms, or --pareto (with --points, if any)")
     if accuracy_table is None and (space is not None or num_classes is not None):
         raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
-    budget_s = None if latency is None else parse_latency_s(latency)
+    limits: dict[str, Any] = {
+        "macs": None if macs is None else parse_count(macs, "number of multiply-accumulates"),
+        "params": None if params is None else parse_count(params, "number of parameters"),
+        "peak_memory": None if peak_memory is None else parse_bytes(peak_memory, "peak memory"),
+    }
     from chanas import pipeline
     from chanas.search.config import SearchConfig
+    from chanas.search_targets import parse_latencies
 
+    latency_s = parse_latencies(latency) if latency else None
     settings = {"rule": rule, "num_evaluations": evaluations, "confidence": confidence}
+    settings |= {"compare_rules": compare_rules, "covered_only": covered_only}
     if evaluations is not None:
         settings["initial_evaluations"] = min(36, evaluations)
     config = SearchConfig.parse({k: v for k, v in settings.items() if v is not None})
-    if budget_s is None:
+    if latency_s is None:
         from chanas.front_search import DEFAULT_POINTS, search_front
 
         front = search_front(
@@ -240,8 +261,7 @@ def search(
             num_classes=num_classes,
             num_points=DEFAULT_POINTS if points is None else points,
             config=config,
-            macs=macs,
-            params=params,
+            **limits,
             seed=seed,
         )
         _print_front(front, RunDirectory(run))
@@ -252,31 +272,31 @@ def search(
         bundle, accuracies = search_with_table(
             RunDirectory(run),
             accuracy_table,
-            latency_s=budget_s,
+            latency_s=latency_s,
             target=target,
             num_threads=threads,
             dtype=dtype,
             space=space,
             num_classes=num_classes,
             config=config,
-            macs=macs,
-            params=params,
+            **limits,
             seed=seed,
         )
         typer.echo(f"{'accuracies':19s} {accuracies.describe()}")
     else:
         bundle = pipeline.search(
             RunDirectory(run),
-            latency_s=budget_s,
+            latency_s=latency_s,
             target=target,
             num_threads=threads,
             dtype=dtype,
             config=config,
-            macs=macs,
-            params=params,
+            **limits,
             seed=seed,
         )
     _print_bundle(bundle, run)
+    if config.compares_rules:
+        _print_regrets(RunDirectory(run))
 
 
 @app.command()
@@ -324,11 +344,12 @@ def predict(
     bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
     images: Annotated[list[Path], typer.Argument(help="Image files.")],
     convert_rgb: Annotated[bool, typer.Option(help="Convert images that are not RGB.")] = False,
+    target: OfBundle = None,
 ) -> None:
     """Classify images with the compiled module."""
     from chanas.codesign import CoDesign
 
-    predictions = CoDesign.load(bundle).classify(images, convert_rgb)
+    predictions = CoDesign.load(bundle, target).classify(images, convert_rgb)
     for path, prediction in zip(images, predictions, strict=True):
         typer.echo(f"{path}\t{prediction.class_name}\t{prediction.probability:.4f}")
 
@@ -337,11 +358,12 @@ def predict(
 def bench(
     bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
+    target: OfBundle = None,
 ) -> None:
     """Time the compiled module beside PyTorch: same weights, image, threads and cores, in turns."""
     from chanas.codesign import CoDesign, benchmark
 
-    loaded = CoDesign.load(bundle)
+    loaded = CoDesign.load(bundle, target)
     typer.echo(f"{loaded.architecture.key}, {loaded.target.num_threads} thread(s), {loaded.target.device}")
     typer.echo(f"{'':16s} {'median':>10s} {'ratio':>8s}")
     for row in benchmark(loaded, with_compile=compile_):
@@ -417,12 +439,16 @@ def _print_bundle(bundle: CoDesign, run: Path) -> None:
     latency_s = measured["latency_s"]
     rows = [
         ("architecture", bundle.architecture.key),
-        ("", f"{format_count(document['num_macs'])} MACs, {format_count(document['num_params'])} parameters"),
+        ("", ", ".join(_sizes(document))),
         ("latency budget", format_latency(document["constraints"]["latency_s"])),
         ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
         ("", lut_pipeline.table_error(RunDirectory(run), bundle.target.name)),
         ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])})"),
     ]
+    for part in document.get("further_targets", ()):
+        budget, guess, found = (part[k]["latency_s"] for k in ("constraints", "predicted", "measured"))
+        texts = (format_latency(found), format_latency(guess), format_latency(budget))
+        rows.append((f"on {part['target']['name']}", "{} measured, {} predicted, budget {}".format(*texts)))
     if bundle.has_weights:
         eager_s = measured["pytorch_eager_latency_s"]
         num_images = measured["num_test_images"]
@@ -440,6 +466,20 @@ def _print_bundle(bundle: CoDesign, run: Path) -> None:
         ]
     for name, value in [*rows, ("bundle", str(bundle.path))]:
         typer.echo(f"{name:19s} {value}")
+
+
+def _sizes(document: dict[str, Any]) -> list[str]:
+    sizes = [f"{format_count(document['num_macs'])} MACs", f"{format_count(document['num_params'])} parameters"]
+    if "peak_memory_bytes" in document:
+        sizes.append(f"{format_bytes(document['peak_memory_bytes'])} of activations")
+    return sizes
+
+
+def _print_regrets(run: RunDirectory) -> None:
+    for row in read_json(run.search / "result.json", "result of the search")["rule_regrets"]:
+        below = f"{row['regret_points']:.2f} points below the best"
+        name = f"rule {row['rule']}"
+        typer.echo(f"{name:19s} {row['sub_space'] or 'all'}: {row['top1']:.2%} predicted, {below}")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ process without torch.
     weights.safetensors  PyTorch parameters by name (as `chanas.network` names them); not there in a bundle that was
                          searched with accuracies measured elsewhere
     module.so            the compiled network, for the processor that codesign.json names; its weights are arguments
+    module-TARGET.so     the same for each further target that it was searched for
 """
 
 from __future__ import annotations
@@ -46,15 +47,31 @@ class Prediction:
     probability: float
 
 
-def write_bundle(path: Path, document: Mapping[str, Any], tensors: Mapping[str, Array] | None, module: Path) -> None:
-    """Write a bundle in one step, without weights where `tensors` is None; hashes of its files go into the document."""
+def write_bundle(
+    path: Path,
+    document: Mapping[str, Any],
+    tensors: Mapping[str, Array] | None,
+    module: Path,
+    further_modules: Sequence[Path] = (),
+) -> None:
+    """Write a bundle in one step, without weights where `tensors` is None; hashes of its files go into the document.
+
+    `further_modules` are those of `document["further_targets"]`, in order.
+    """
+    further = [
+        {**part, "module": f"module-{part['target']['name']}.so"} for part in document.get("further_targets", ())
+    ]
     with replacing_folder(path) as folder:
         if tensors is not None:
             save_file(dict(tensors), folder / _WEIGHTS)
         shutil.copyfile(module, folder / _MODULE)
-        files = {name: file_digest(folder / name) for name in (_WEIGHTS, _MODULE) if (folder / name).is_file()}
+        for part, source in zip(further, further_modules, strict=True):
+            shutil.copyfile(source, folder / part["module"])
+        names = (_WEIGHTS, _MODULE, *(part["module"] for part in further))
+        files = {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
         hashes = {**document.get("hashes", {}), **files}
-        write_json(folder / _DOCUMENT, {"schema": SCHEMA, **document, "hashes": hashes})
+        content = {"schema": SCHEMA, **document, "hashes": hashes}
+        write_json(folder / _DOCUMENT, content | ({"further_targets": further} if further else {}))
 
 
 def compiled_network(
@@ -95,24 +112,38 @@ def compiled_network(
 class CoDesign:
     """A loaded bundle. `predict` takes arrays, `classify` image files.
 
-    The compiled module runs in this process with as many threads as it was tuned for.
+    The compiled module runs in this process with as many threads as it was tuned for. A bundle that was searched for
+    several targets has a module for each; `target` is the one that is used, by name, by default the first.
+
+    Raises:
+        TargetError: the bundle has no module for the target; the message names those that it has.
     """
 
-    def __init__(self, path: Path, document: dict[str, Any]) -> None:
+    def __init__(self, path: Path, document: dict[str, Any], target: str | None = None) -> None:
         self.path, self.document = path, document
         self.space = SearchSpace.from_json(document["space"])
         self.architecture = Architecture.from_json(document["architecture"])
         self.space.check(self.architecture)
-        self.target = HardwareTarget.from_json(document["target"])
+        parts = {part["target"]["name"]: part for part in (document, *document.get("further_targets", ()))}
+        self.targets = tuple(parts)
+        if target is not None and target not in parts:
+            raise TargetError(
+                f"bundle {path} has no module for target '{target}'; it has one for {', '.join(parts)}: search with "
+                f"--latency {target}:BUDGET besides"
+            )
+        self.part = parts[target] if target else document
+        self.target = HardwareTarget.from_json(self.part["target"])
+        self._module = path / self.part.get("module", _MODULE)
         self.class_names: tuple[str, ...] = tuple(document["class_names"])
         self.preprocess = None if document["preprocess"] is None else Preprocess.from_json(document["preprocess"])
 
     @classmethod
-    def load(cls, path: Path | str) -> CoDesign:
-        """Open a bundle and check that it is whole.
+    def load(cls, path: Path | str, target: str | None = None) -> CoDesign:
+        """Open a bundle, with its module for `target` (by default the first), and check that it is whole.
 
         Raises:
             CheckpointError: the folder is not a bundle, or a file of it is missing, cut short or changed.
+            TargetError: it has no module for the target.
         """
         path = Path(path)
         if not path.is_dir():
@@ -121,7 +152,10 @@ class CoDesign:
         try:
             if document["schema"] != SCHEMA:
                 raise CheckpointError(f"expected a bundle of schema {SCHEMA}, got {document['schema']} in {path}")
-            for name in (_WEIGHTS, _MODULE):
+            further = [str(part["module"]) for part in document.get("further_targets", ())]
+            for name in (_WEIGHTS, _MODULE, *further):
+                if Path(name).name != name:
+                    raise CheckpointError(f"{path / _DOCUMENT} names a module outside its folder: {name}")
                 if name not in document["hashes"] and name == _WEIGHTS:
                     continue
                 if not (path / name).is_file():
@@ -131,7 +165,7 @@ class CoDesign:
                         f"{path / name} is cut short or was changed (its hash differs from the one in {_DOCUMENT}); "
                         "make the bundle again with `chanas search`"
                     )
-            return cls(path, document)
+            return cls(path, document, target)
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"{path / _DOCUMENT} is not a bundle document: {error!r}") from error
 
@@ -174,7 +208,7 @@ class CoDesign:
             )
         resolution = self.architecture.resolution
         image_shape = (self.space.in_channels, resolution, resolution)
-        return compiled_network(self.path / _MODULE, self._parameters, image_shape, len(self.class_names), self.target)
+        return compiled_network(self._module, self._parameters, image_shape, len(self.class_names), self.target)
 
     def predict(self, images: Array) -> Array:
         """Logits float32[N, classes] of preprocessed images float32[N, 3, R, R], one inference each.

@@ -29,8 +29,9 @@ def search_front(
     num_classes: int | None = None,
     num_points: int = DEFAULT_POINTS,
     config: SearchConfig | None = None,
-    macs: int | None = None,
-    params: int | None = None,
+    macs: float | None = None,
+    params: float | None = None,
+    peak_memory: float | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> tuple[FrontPoint, ...]:
@@ -44,9 +45,9 @@ def search_front(
     from chanas.search import constraints as limits
     from chanas.search import front
 
+    hardware = load_target(target, num_threads, dtype)
     with scratch_folder() as scratch:
         if accuracy_table is None:
-            hardware = load_target(target, num_threads, dtype)
             supernet, lut = load_stages(run, hardware)
             return front.search_front(
                 supernet.space,
@@ -58,11 +59,13 @@ def search_front(
                 supernet=supernet.digest,
                 num_points=num_points,
                 config=config,
-                constraints=limits.further_constraints(supernet.space, supernet.num_classes, macs, params),
+                constraints=limits.further_constraints(
+                    supernet.space, supernet.num_classes, macs, params, peak_memory, [hardware]
+                ),
                 seed=seed,
                 progress=progress,
             )
-        opened, accuracies = open_accuracies(run, accuracy_table, target, num_threads, dtype, space, num_classes)
+        opened, accuracies = open_accuracies(run, accuracy_table, hardware, space, num_classes)
         loaded, classes, lut = opened.required_space(), opened.num_classes, opened.lut
         return front.search_front(
             loaded,
@@ -74,7 +77,7 @@ def search_front(
             supernet=accuracies.digest,
             num_points=num_points,
             config=config,
-            constraints=limits.further_constraints(loaded, classes, macs, params),
+            constraints=limits.further_constraints(loaded, classes, macs, params, peak_memory, [hardware]),
             table=accuracies,
             seed=seed,
             progress=progress,

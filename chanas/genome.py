@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -179,6 +180,32 @@ def crossover(space: SearchSpace, mothers: Genomes, fathers: Genomes, rng: np.ra
     return np.where(np.concatenate([keep, from_father, by_slot, by_slot], axis=1), fathers, mothers)
 
 
+class CostTable(Protocol):
+    """Any cost of architectures that is computed for whole populations, and whose smallest value is known exactly."""
+
+    space: SearchSpace
+
+    def of(self, genomes: Genomes) -> FloatArray:
+        """float64[N]: the cost of each genome int16[N, L]."""
+        ...
+
+    def smallest(self) -> tuple[FloatArray, Genomes]:
+        """The least cost in each sub-space, float64[R, W], and an architecture that has it, int16[R, W, L]."""
+        ...
+
+
+def filled_genomes(space: SearchSpace, depths: npt.NDArray[np.int64], choice: npt.NDArray[np.int64]) -> Genomes:
+    """Canonical int16[R, W, L] from depth indices [R, W, S] and, per slot, kernel · E + expand index [R, W, P]."""
+    layout, num_e = GenomeLayout(space), len(space.expand_ratios)
+    genomes = np.empty((*depths.shape[:2], layout.length), dtype=np.int16)
+    genomes[..., 0] = np.arange(depths.shape[0])[:, None]
+    genomes[..., 1] = np.arange(depths.shape[1])
+    genomes[..., layout.depths] = depths
+    genomes[..., layout.kernels] = choice // num_e
+    genomes[..., layout.expands] = choice % num_e
+    return canonical(space, genomes.reshape(-1, layout.length)).reshape(genomes.shape)
+
+
 class BlockTable:
     """A cost that is a sum over blocks, as dense arrays: `sum(genomes)` is one gather, whatever the population.
 
@@ -207,12 +234,36 @@ class BlockTable:
         self._flat = padded.ravel()
         self._strides = np.array(padded.strides) // padded.itemsize
 
-    def sum(self, genomes: Genomes) -> FloatArray:
-        """float64[N]: the summed cost of each genome (index -1 of unused slots falls on a padding of zeros)."""
+    def gather(self, genomes: Genomes) -> FloatArray:
+        """float64[N, P]: the cost in each slot (index -1 of unused slots falls on a padding of zeros)."""
         k, e = genomes[:, self.layout.kernels], genomes[:, self.layout.expands]
         num_k, num_e = len(self.space.kernel_sizes), len(self.space.expand_ratios)
         r, w, p, sk, se = self._strides
         base = genomes[:, :1] * r + genomes[:, 1:2] * w + np.arange(self.layout.num_slots) * p
         index = base + np.where(k < 0, num_k, k) * sk + np.where(e < 0, num_e, e) * se
-        total: FloatArray = self.fixed[genomes[:, 0], genomes[:, 1]] + self._flat[index].sum(axis=1)
+        out: FloatArray = self._flat[index]
+        return out
+
+    def sum(self, genomes: Genomes) -> FloatArray:
+        """float64[N]: the summed cost of each genome."""
+        total: FloatArray = self.fixed[genomes[:, 0], genomes[:, 1]] + self.gather(genomes).sum(axis=1)
         return total
+
+    def replace_nan(self, value: float) -> None:
+        """Give blocks whose cost is unknown (NaN) a cost."""
+        for costs in (self.fixed, self.cost, self._flat):
+            costs[np.isnan(costs)] = value
+
+    def of(self, genomes: Genomes) -> FloatArray:
+        """As a `CostTable`: the sum."""
+        return self.sum(genomes)
+
+    def smallest(self) -> tuple[FloatArray, Genomes]:
+        """The least sum of each sub-space, float64[R, W], and an architecture that has it, int16[R, W, L]; exact:
+        the best block per slot, the best depth per stage."""
+        space = self.space
+        per_choice = self.cost.reshape(*self.cost.shape[:3], -1)  # [R, W, P, K·E]
+        shape = (*self.fixed.shape, space.num_stages, space.max_depth)
+        by_depth = per_choice.min(axis=-1).reshape(shape).cumsum(axis=-1)[..., np.asarray(space.depths) - 1]
+        value: FloatArray = self.fixed + by_depth.min(axis=-1).sum(axis=-1)
+        return value, filled_genomes(space, by_depth.argmin(axis=-1), per_choice.argmin(axis=-1))

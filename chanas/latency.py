@@ -133,8 +133,9 @@ class LatencyLUT:
         holes = self.missing(space.all_blocks(num_classes))
         if holes and not with_holes:
             raise LUTError(
-                f"the LUT lacks {len(holes)} blocks of space '{space.name}' with {num_classes} classes "
-                f"(the first: {holes[0].key}); run `chanas prescheduler` to fill them"
+                f"the LUT of target '{self.header.target.name}' lacks {len(holes)} blocks of space '{space.name}' "
+                f"with {num_classes} classes (the first: {holes[0].key}); run `chanas lut fill` to measure them, or "
+                "search only what is covered (`chanas search --covered-only`)"
             )
         seconds = {b.key: math.nan for b in holes} | {key: row.median_s for key, row in self.rows.items()}
         fit = self.calibration

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chanas.arch import Architecture, SearchSpace, SubSpace
-from chanas.emit import proof_record, tested, winner_document
+from chanas.emit import agreed, further_documents, tested, winner_document
 from chanas.errors import ChanasError, ConfigError, StageOrderError, unknown_name
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory, file_digest, read_json
 from chanas.scratch import scratch_folder
+from chanas.search_targets import (
+    Latencies,
+    TargetBudget,
+    TargetTable,
+    library_path,
+    measured_on,
+    target_budgets,
+)
 from chanas.target import HardwareTarget, load_target
 
 if TYPE_CHECKING:
@@ -263,19 +271,37 @@ def load_stages(run: RunDirectory, target: HardwareTarget) -> tuple[SupernetEval
     return supernet, lut
 
 
+def further_tables(run: RunDirectory, space: SearchSpace, budgets: Sequence[TargetBudget]) -> tuple[TargetTable, ...]:
+    """The run's latency tables of targets besides the first one, checked against the space and this machine.
+
+    Raises:
+        StageOrderError: one is missing; the message names the command that makes it.
+        LUTError: one is of another space, device or compiler.
+    """
+    tables = []
+    for budget in budgets:
+        path = stored_table(run, budget.hardware)
+        lut = LatencyLUT.load(path)
+        lut.check(space, budget.hardware)
+        tables.append(TargetTable(budget.hardware, budget.budget_s, lut, path))
+    return tuple(tables)
+
+
 @dataclass
 class Prover:
-    """Compiles finalists whole, compares them with PyTorch, measures them, and evaluates them on holdout."""
+    """Compiles finalists whole, compares them with PyTorch, measures them on every target, and evaluates them on
+    holdout."""
 
     supernet: SupernetEvaluator
     lut: LatencyLUT
     target: HardwareTarget
     scratch: Path
     progress: bool = True
+    further: tuple[TargetTable, ...] = ()
 
-    def library(self, architecture: Architecture) -> Path:
-        """Where the compiled module of a proven architecture lies."""
-        return self.scratch / f"{architecture.key}.so"
+    def library(self, architecture: Architecture, target: HardwareTarget | None = None) -> Path:
+        """Where the compiled module of a proven architecture lies; that for the first target by default."""
+        return library_path(self.scratch, architecture, target or self.target)
 
     def tensors(self, architecture: Architecture) -> dict[str, Any]:
         """float32 PyTorch parameters by name, BN statistics recalibrated."""
@@ -287,7 +313,7 @@ class Prover:
         import torch
 
         from chanas.folding import split_tensors
-        from chanas.prescheduler.networks import NetworkJob, compile_networks
+        from chanas.prescheduler.networks import NetworkJob
 
         jobs, top1 = [], []
         for architecture in architectures:
@@ -299,59 +325,76 @@ class Prover:
             parameters = tuple(split_tensors(self.tensors(architecture), len(blocks)))
             jobs.append(NetworkJob(blocks, parameters, images[0], logits, self.library(architecture)))
             top1.append(self.supernet.top1(architecture, "holdout"))
-        outcomes = compile_networks(self.lut, self.target, jobs, self.progress)
-        return [proof_record(*facts) for facts in zip(architectures, outcomes, top1, strict=True)]
+        tables = [(self.lut, self.target), *((t.lut, t.hardware) for t in self.further)]
+        return measured_on(tables, architectures, jobs, top1, self.scratch, self.progress)
 
 
 def search(
     run: RunDirectory,
     *,
-    latency_s: float,
+    latency_s: Latencies,
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
     config: SearchConfig | None = None,
-    macs: int | None = None,
-    params: int | None = None,
+    macs: float | None = None,
+    params: float | None = None,
+    peak_memory: float | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> CoDesign:
-    """Search under a latency budget, prove the finalists, and leave the winner's bundle in `run.bundle`.
+    """Search under latency budgets, prove the finalists, and leave the winner's bundle in `run.bundle`.
 
     The test split is touched once, here, for the winner alone.
 
+    Args:
+        latency_s: seconds on the target that `target`, `num_threads` and `dtype` say, or seconds by the names of
+            several targets, such as `{"cpu": 5e-3, "cpu-2t": 4e-3}`.
+        macs, params, peak_memory: limits on multiply-accumulates, parameters, and bytes of activations.
+
     Raises:
-        StageOrderError: supernet or latency table are missing.
+        StageOrderError: supernet or a latency table are missing.
         InfeasibleError: no architecture meets the constraints; the message names the smallest reachable value.
         MeasureError: the compiled winner does not classify the test images as PyTorch does.
     """
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search as cosearch
 
-    hardware = load_target(target, num_threads, dtype)
-    supernet, lut = load_stages(run, hardware)
+    first, *others = target_budgets(latency_s, target, num_threads, dtype)
+    supernet, lut = load_stages(run, first.hardware)
     space, classes = supernet.space, supernet.num_classes
-    further = limits.further_constraints(space, classes, macs, params)
+    tables = further_tables(run, space, others)
+    devices = [first.hardware, *(t.hardware for t in tables)]
+    further = limits.further_constraints(space, classes, macs, params, peak_memory, devices)
     with scratch_folder() as scratch:
-        prover = Prover(supernet, lut, hardware, scratch, progress)
+        prover = Prover(supernet, lut, first.hardware, scratch, progress, tables)
         outcome = cosearch(
             space,
             lut,
             supernet.top1,
             prover,
-            budget_s=latency_s,
+            budget_s=first.budget_s,
             num_classes=classes,
             store=run,
             supernet=supernet.digest,
             config=config,
             constraints=further,
+            further=[t.budget() for t in tables],
             seed=seed,
             progress=progress,
         )
-        return _emit(run, outcome, prover, latency_s, seed)
+        given = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
+        return _emit(run, outcome, prover, first.budget_s, given, seed)
 
 
-def _emit(run: RunDirectory, outcome: SearchOutcome, prover: Prover, budget_s: float, seed: int) -> CoDesign:
+def _emit(
+    run: RunDirectory,
+    outcome: SearchOutcome,
+    prover: Prover,
+    budget_s: float,
+    limits: Mapping[str, float | None],
+    seed: int,
+) -> CoDesign:
     """Write the bundle: first as it will be, to test the very module that is handed over; then with what came out."""
     from chanas.codesign import CoDesign, write_bundle
 
@@ -359,7 +402,7 @@ def _emit(run: RunDirectory, outcome: SearchOutcome, prover: Prover, budget_s: f
     tensors, library = prover.tensors(winner), prover.library(winner)
     supernet_seed = read_json(run.supernet / "checkpoint.json", "supernet checkpoint")["seed"]
     document: dict[str, Any] = {
-        **winner_document(outcome, supernet.space, supernet.num_classes, lut, budget_s),
+        **winner_document(outcome, supernet.space, supernet.num_classes, lut, budget_s, limits),
         "class_names": list(supernet.class_names),
         "preprocess": supernet.preprocess(winner.resolution).to_json(),
         "seeds": {"search": seed, "prescheduler": lut.header.seed, "supernet": supernet_seed},
@@ -371,10 +414,15 @@ def _emit(run: RunDirectory, outcome: SearchOutcome, prover: Prover, budget_s: f
         },
     }
     document["measured"]["top1_holdout"] = outcome.proof.top1_holdout
+    tables = [(t.lut, t.path) for t in prover.further]
+    document["further_targets"] = further_documents(outcome, supernet.space, supernet.num_classes, tables)
+    modules = [prover.library(winner, t.hardware) for t in prover.further]
     draft = prover.scratch / "bundle"
-    write_bundle(draft, document, tensors, library)
+    write_bundle(draft, document, tensors, library, modules)
     document["measured"] |= tested(CoDesign.load(draft), supernet)
-    write_bundle(run.bundle, document, tensors, library)
+    for part in document["further_targets"]:
+        part["measured"] |= agreed(CoDesign.load(draft, part["target"]["name"]), supernet)
+    write_bundle(run.bundle, document, tensors, library, modules)
     return CoDesign.load(run.bundle)
 
 

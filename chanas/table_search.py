@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas.arch import Architecture, SearchSpace
-from chanas.emit import proof_record, winner_document
+from chanas.emit import further_documents, winner_document
 from chanas.latency import LatencyLUT
 from chanas.lut_pipeline import OpenTable, open_table
+from chanas.pipeline import further_tables, stored_table
 from chanas.run import RunDirectory, file_digest
 from chanas.scratch import scratch_folder
-from chanas.target import HardwareTarget, load_target
+from chanas.search_targets import Latencies, TargetTable, library_path, measured_on, target_budgets
+from chanas.target import HardwareTarget
 
 if TYPE_CHECKING:
     from chanas.codesign import CoDesign
@@ -35,35 +37,34 @@ class RandomWeightsProver:
     target: HardwareTarget
     scratch: Path
     progress: bool = True
+    further: tuple[TargetTable, ...] = ()
 
-    def library(self, architecture: Architecture) -> Path:
-        """Where the compiled module of a proven architecture lies."""
-        return self.scratch / f"{architecture.key}.so"
+    def library(self, architecture: Architecture, target: HardwareTarget | None = None) -> Path:
+        """Where the compiled module of a proven architecture lies; that for the first target by default."""
+        return library_path(self.scratch, architecture, target or self.target)
 
     def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:
-        from chanas.prescheduler.networks import NetworkJob, compile_networks
+        from chanas.prescheduler.networks import NetworkJob
         from chanas.prescheduler.reference import random_network
 
         jobs = []
         for architecture in architectures:
             blocks = architecture.blocks(self.space, self.num_classes)
             jobs.append(NetworkJob(blocks, *random_network(blocks, _SEED), self.library(architecture)))
-        outcomes = compile_networks(self.lut, self.target, jobs, self.progress)
         known = dict(zip(self.table.architectures, self.table.top1.tolist(), strict=True))
         top1 = [known.get(a, float("nan")) for a in architectures]
-        return [proof_record(*facts) for facts in zip(architectures, outcomes, top1, strict=True)]
+        tables = [(self.lut, self.target), *((t.lut, t.hardware) for t in self.further)]
+        return measured_on(tables, architectures, jobs, top1, self.scratch, self.progress)
 
 
 def open_accuracies(
     run: RunDirectory,
     table: Path | str,
-    target: str,
-    num_threads: int,
-    dtype: str,
+    hardware: HardwareTarget,
     space: str | Path | None,
     num_classes: int | None,
 ) -> tuple[OpenTable, AccuracyTable]:
-    """The run's latency table of this machine, and the accuracies of a file, both of one space.
+    """The run's latency table of a target, and the accuracies of a file, both of one space.
 
     Raises:
         DataError: the file cannot be used.
@@ -72,10 +73,7 @@ def open_accuracies(
     """
     from chanas.search.accuracy_table import load_accuracy_table
 
-    hardware = load_target(target, num_threads, dtype)
-    opened = open_table(
-        None, run, target=target, num_threads=num_threads, dtype=dtype, space=space, num_classes=num_classes
-    )
+    opened = open_table(stored_table(run, hardware), space=space, num_classes=num_classes)
     loaded = opened.required_space()
     opened.lut.check(loaded, hardware)
     return opened, load_accuracy_table(table, loaded)
@@ -85,21 +83,23 @@ def search_with_table(
     run: RunDirectory,
     table: Path | str,
     *,
-    latency_s: float,
+    latency_s: Latencies,
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
     space: str | Path | None = None,
     num_classes: int | None = None,
     config: SearchConfig | None = None,
-    macs: int | None = None,
-    params: int | None = None,
+    macs: float | None = None,
+    params: float | None = None,
+    peak_memory: float | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> tuple[CoDesign, AccuracyTable]:
-    """Search under a latency budget with the accuracies of a CSV file (docs/formats.md); the bundle has no weights.
+    """Search under latency budgets with the accuracies of a CSV file (docs/formats.md); the bundle has no weights.
 
-    Space and number of classes are those of the run's latency table, where nothing else is asked for.
+    Latencies and limits are written as for `chanas.pipeline.search`. Space and number of classes are those of the first
+    target's latency table, where nothing else is asked for.
 
     Raises:
         DataError: the file cannot be used.
@@ -110,28 +110,34 @@ def search_with_table(
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search
 
-    opened, accuracies = open_accuracies(run, table, target, num_threads, dtype, space, num_classes)
+    first, *others = target_budgets(latency_s, target, num_threads, dtype)
+    opened, accuracies = open_accuracies(run, table, first.hardware, space, num_classes)
     lut, loaded, classes = opened.lut, opened.required_space(), opened.num_classes
-    further = limits.further_constraints(loaded, classes, macs, params)
+    tables = further_tables(run, loaded, others)
+    devices = [first.hardware, *(t.hardware for t in tables)]
+    further = limits.further_constraints(loaded, classes, macs, params, peak_memory, devices)
     with scratch_folder() as scratch:
-        prover = RandomWeightsProver(loaded, classes, accuracies, lut, lut.header.target, scratch, progress)
+        prover = RandomWeightsProver(loaded, classes, accuracies, lut, first.hardware, scratch, progress, tables)
         outcome = search(
             loaded,
             lut,
             None,
             prover,
-            budget_s=latency_s,
+            budget_s=first.budget_s,
             num_classes=classes,
             store=run,
             supernet=accuracies.digest,
             config=config,
             constraints=further,
+            further=[t.budget() for t in tables],
             table=accuracies,
             seed=seed,
             progress=progress,
         )
+        given = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
         document: dict[str, Any] = {
-            **winner_document(outcome, loaded, classes, lut, latency_s),
+            **winner_document(outcome, loaded, classes, lut, first.budget_s, given),
+            "further_targets": further_documents(outcome, loaded, classes, [(t.lut, t.path) for t in tables]),
             "class_names": [str(i) for i in range(classes)],
             "preprocess": None,
             "seeds": {"search": seed, "prescheduler": lut.header.seed},
@@ -143,5 +149,6 @@ def search_with_table(
         }
         known = dict(zip(accuracies.architectures, accuracies.top1.tolist(), strict=True))
         document["measured"]["top1_table"] = known.get(outcome.architecture)
-        write_bundle(run.bundle, document, None, prover.library(outcome.architecture))
+        modules = [prover.library(outcome.architecture, t.hardware) for t in tables]
+        write_bundle(run.bundle, document, None, prover.library(outcome.architecture), modules)
     return CoDesign.load(run.bundle), accuracies

@@ -1,14 +1,20 @@
-"""Quantities at the edge of the program: "20ms" to seconds and back. Inside, everything is in base units."""
+"""Quantities at the edge of the program: "20ms" to seconds, "300M" to a count, "8MB" to bytes, and back. Inside,
+everything is in base units."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from chanas.errors import UnitError
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_QUANTITY = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Zµ]+)\s*$")
+_COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_BYTES = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+_NUMBER = r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)"
+_QUANTITY = re.compile(rf"^\s*{_NUMBER}\s*([a-zA-Zµ]+)\s*$")
+_COUNT = re.compile(rf"^\s*{_NUMBER}\s*([a-zA-Z]*)\s*$")
 
 
 def parse_latency_s(text: str) -> float:
@@ -32,6 +38,37 @@ def parse_latency_s(text: str) -> float:
     return seconds
 
 
+def parse_count(text: str, what: str = "count") -> float:
+    """A number from a text with or without a metric suffix, such as "300M", "2.5k" or "4000000"; `what` names it.
+
+    Raises:
+        UnitError: it is not a positive finite number, or the suffix is unknown.
+    """
+    return _scaled(text, what, _COUNTS, _COUNT, "with a suffix or none, such as 300M")
+
+
+def parse_bytes(text: str, what: str = "memory") -> float:
+    """Bytes from a text with a unit, such as "8MB" (8·10⁶) or "8MiB" (8·2²⁰); `what` names it.
+
+    Raises:
+        UnitError: there is no unit, the unit is unknown, or the value is not a positive finite number.
+    """
+    return _scaled(text, what, _BYTES, _QUANTITY, "with a unit, such as 8MB")
+
+
+def _scaled(text: str, what: str, scales: Mapping[str, float], pattern: re.Pattern[str], example: str) -> float:
+    match = pattern.match(text)
+    known = ", ".join(filter(None, scales))
+    if match is None:
+        raise UnitError(f"expected a positive {what} {example}, got '{text}'; write one of {known} after the number")
+    value, unit = float(match.group(1)), match.group(2)
+    if unit not in scales:
+        raise UnitError(f"unknown unit '{unit}' in {what} '{text}'; known: {known}")
+    if not 0 < value * scales[unit] < math.inf:
+        raise UnitError(f"expected a {what} above zero and finite, got '{text}'")
+    return value * scales[unit]
+
+
 def format_latency(seconds: float) -> str:
     """A latency as people read it: 0.0123 -> '12.3 ms', 4.56e-5 -> '45.6 us'."""
     if seconds < 0:
@@ -50,3 +87,10 @@ def format_count(count: float) -> str:
             value = count / scale
             return f"{value:.0f}{suffix}" if value >= 999.5 else f"{value:.3g}{suffix}"
     return f"{count:.3g}"
+
+
+def format_bytes(num: float) -> str:
+    """Bytes as people read them, in powers of ten: 8_250_000 -> '8.25 MB'."""
+    scale, unit = next(((s, u) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if num >= 0.9995 * s), (1.0, "B"))
+    value = num / scale
+    return f"{value:.0f} {unit}" if value >= 999.5 or unit == "B" else f"{value:.3g} {unit}"

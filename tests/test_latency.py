@@ -184,7 +184,10 @@ def test_holes_are_counted_and_the_first_is_named(tiny_space: SearchSpace, table
     for block in (blocks[5], blocks[2]):
         del table.rows[block.key]
     assert table.missing(blocks) == [blocks[2], blocks[5]]
-    message = rf"lacks 2 blocks of space 'tiny' with {CLASSES} classes \(the first: {blocks[2].key}\); run `chanas"
+    message = (
+        rf"of target 'cpu' lacks 2 blocks of space 'tiny' with {CLASSES} classes \(the first: {blocks[2].key}\); "
+        "run `chanas lut fill` .*--covered-only"
+    )
     with pytest.raises(LUTError, match=message):
         table.latency_s(tiny_space, CLASSES, sample(tiny_space, 1, np.random.default_rng(0)))
     with pytest.raises(LUTError, match=f"of target 'cpu' has no row for block {blocks[5].key}"):

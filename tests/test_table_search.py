@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,14 @@ import pytest
 from chanas import genome
 from chanas.arch import SearchSpace
 from chanas.codesign import CoDesign, benchmark
-from chanas.errors import CheckpointError, DataError, InfeasibleError, StageOrderError
+from chanas.errors import CheckpointError, DataError, InfeasibleError, StageOrderError, TargetError
 from chanas.front_search import search_front
 from chanas.pipeline import report
-from chanas.run import RunDirectory, read_json
+from chanas.run import RunDirectory, file_digest, read_json
 from chanas.search.config import SearchConfig
 from chanas.search.evolution import EvolutionConfig
 from chanas.table_search import search_with_table
+from chanas.target import load_target
 
 from .prescheduler.cases import HOST, random_lut
 from .tables import CLASSES, save_space
@@ -99,3 +102,63 @@ def test_what_is_missing_or_out_of_reach_is_one_line(prepared: Path, tmp_path: P
         search_with_table(run, table, latency_s=1e-9, space=space, config=FAST, progress=False)
     with pytest.raises(DataError, match="cannot read the accuracy table"):
         search_with_table(run, tmp_path / "none.csv", latency_s=1.0, space=space)
+
+
+needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a target of two threads needs two cores")
+
+
+@pytest.fixture
+def with_two_threads(prepared: Path, tiny_space: SearchSpace) -> RunDirectory:
+    """The run directory with a table for two threads besides."""
+    run, target = RunDirectory(prepared / "run"), load_target("cpu", 2)
+    random_lut(tiny_space, tiny_space.all_blocks(CLASSES), target, seed=1).save(run.lut(target.name))
+    return run
+
+
+@needs_two_cores
+def test_the_winner_is_compiled_and_measured_on_every_target(
+    prepared: Path, with_two_threads: RunDirectory, tmp_path: Path
+) -> None:
+    run = with_two_threads
+    bundle, _ = search_with_table(
+        run,
+        prepared / "accuracies.csv",
+        latency_s={"cpu-2t": 1.0, "cpu": 0.9},
+        space=prepared / "space.yaml",
+        macs=3e5,
+        peak_memory=60e3,
+        config=FAST,
+        progress=False,
+    )
+    assert bundle.targets == ("cpu-2t", "cpu")
+    assert bundle.target.num_threads == 2
+    assert bundle.document["constraints"] == {"latency_s": 1.0, "macs": 3e5, "peak_memory_bytes": 60e3}
+    assert bundle.document["num_macs"] <= 3e5
+    assert bundle.document["peak_memory_bytes"] <= 60e3
+    (part,) = bundle.document["further_targets"]
+    assert part["constraints"] == {"latency_s": 0.9}
+    assert 0 < part["measured"]["latency_s"] < 0.9
+    assert part["hashes"]["lut"] == file_digest(run.lut("cpu"))
+    assert {p.name for p in run.bundle.iterdir()} == {"codesign.json", "module.so", "module-cpu.so"}
+    # a library that this process has loaded is not loaded again from the same path
+    bundle = CoDesign.load(shutil.copytree(run.bundle, tmp_path / "bundle"))
+    single = CoDesign.load(bundle.path, "cpu")
+    assert single.target.num_threads == 1
+    resolution = single.architecture.resolution
+    image = np.random.default_rng(0).standard_normal((3, resolution, resolution)).astype(np.float32)
+    assert single._run(image) == pytest.approx(bundle._run(image), rel=1e-3, abs=1e-4)
+    with pytest.raises(TargetError, match="has no module for target 'moon'; it has one for cpu-2t, cpu"):
+        CoDesign.load(bundle.path, "moon")
+    (bundle.path / "module-cpu.so").unlink()
+    with pytest.raises(CheckpointError, match=r"lacks module-cpu\.so; make it again with `chanas search`"):
+        CoDesign.load(bundle.path)
+
+
+@needs_two_cores
+def test_a_target_without_a_table_names_those_there_are_and_the_command(prepared: Path) -> None:
+    run = RunDirectory(prepared / "run")
+    run.lut("cpu-2t").unlink(missing_ok=True)
+    with pytest.raises(StageOrderError, match=r"of target 'cpu-2t' in .*; there are tables of: cpu; run .*--threads 2"):
+        search_with_table(
+            run, prepared / "accuracies.csv", latency_s={"cpu": 1.0, "cpu-2t": 1.0}, space=prepared / "space.yaml"
+        )

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.errors import ChanasError, UnitError
-from chanas.units import format_count, format_latency, parse_latency_s
+from chanas.units import (
+    format_bytes,
+    format_count,
+    format_latency,
+    parse_bytes,
+    parse_count,
+    parse_latency_s,
+)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +97,38 @@ def test_a_printed_latency_reads_back_within_its_digits(seconds: float) -> None:
 )
 def test_a_count_is_printed_with_a_metric_suffix(count: float, text: str) -> None:
     assert format_count(count) == text
+
+
+@pytest.mark.parametrize(("text", "count"), [("300M", 300e6), ("2.5k", 2500.0), (" 4000000 ", 4e6), ("1 G", 1e9)])
+def test_a_count_may_have_a_suffix(text: str, count: float) -> None:
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize(("text", "num"), [("8MB", 8e6), ("8 MiB", 8 * 2**20), ("500kB", 5e5), ("64B", 64.0)])
+def test_bytes_have_a_unit(text: str, num: float) -> None:
+    assert parse_bytes(text) == num
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("8", "expected a positive peak memory with a unit, such as 8MB, got '8'; write one of B, kB, MB"),
+        ("8ms", "unknown unit 'ms' in peak memory '8ms'; known: B, kB, MB, GB, KiB, MiB, GiB"),
+        ("-8MB", "expected a positive peak memory"),
+        ("0MB", "expected a peak memory above zero and finite, got '0MB'"),
+    ],
+)
+def test_what_is_no_size_of_memory_is_refused(text: str, says: str) -> None:
+    with pytest.raises(UnitError, match=f"^{says}"):
+        parse_bytes(text, "peak memory")
+
+
+@pytest.mark.parametrize("text", ["", "many", "-3M", "3MB", "1e999", "0"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(UnitError, match="number of parameters"):
+        parse_count(text, "number of parameters")
+
+
+@pytest.mark.parametrize(("num", "text"), [(8_250_000, "8.25 MB"), (999_600, "1 MB"), (12, "12 B"), (2e12, "2000 GB")])
+def test_bytes_are_written_with_three_digits(num: float, text: str) -> None:
+    assert format_bytes(num) == text

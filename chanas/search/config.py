@@ -36,6 +36,10 @@ class SearchConfig(BaseModel):
     cross_validate: tuple[Literal["mlp", "mlp-plain", "ridge", "gp"], ...] = ("mlp", "ridge", "gp")
 
     rule: Literal["accuracy", "paper", "all"] = Field(default="accuracy", description="how the sub-space is chosen")
+    compare_rules: bool = Field(default=False, description="report what each sub-space rule costs against all of them")
+    covered_only: bool = Field(
+        default=False, description="search what the latency tables have rows for, where they have holes"
+    )
     num_samples: int = Field(default=500, ge=20, description="random members per sub-space, the paper's delta")
     evolution: EvolutionConfig = EvolutionConfig()
 
@@ -65,6 +69,11 @@ class SearchConfig(BaseModel):
             )
         return self
 
+    @property
+    def compares_rules(self) -> bool:
+        """Whether the regret of each rule is reported; it is when all sub-spaces are searched anyway."""
+        return self.compare_rules or self.rule == "all"
+
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> SearchConfig:
         """The settings from a mapping, such as a YAML file's.
@@ -82,4 +91,6 @@ class SearchConfig(BaseModel):
                     f"unknown key '{name}' in the search settings; known: {', '.join(sorted(cls.model_fields))}"
                 ) from None
             message = fault["msg"].removeprefix("Value error, ")
+            if fault["type"] == "greater_than_equal" and name in cls.model_fields:
+                message = f"expected at least {fault['ctx']['ge']} ({cls.model_fields[name].description})"
             raise ConfigError(f"search setting {name}: {message}; got {fault['input']!r}"[:400]) from None

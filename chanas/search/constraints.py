@@ -1,15 +1,15 @@
-"""Hard limits on what an architecture may cost: latency, multiply-accumulates, parameters; several at once.
+"""Hard limits on what an architecture may cost: latency on one or several targets, multiply-accumulates, parameters,
+peak memory; several at once.
 
-Each cost is a sum over blocks (`BlockTable`), so a population is checked with one gather per constraint, and the
-smallest reachable value of a whole space is found exactly: the best block per slot, the best depth per stage, the best
-sub-space.
+A cost is an array function of whole populations (`CostTable`), and the smallest value that a space can reach is exact
+for each by itself. What can be reached of one while the others hold is found by a search.
 
-Notation: N architectures, L genome length, R resolutions, W widths, S stages, D the largest depth.
+Notation: N architectures, L genome length, R resolutions, W widths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +17,18 @@ import numpy.typing as npt
 
 from chanas.arch import SearchSpace, SubSpace
 from chanas.errors import ConfigError, InfeasibleError
-from chanas.genome import BlockTable, FloatArray, GenomeLayout, Genomes, decode
+from chanas.genome import BlockTable, CostTable, FloatArray, Genomes, decode
 from chanas.latency import LatencyLUT
-from chanas.units import format_count, format_latency
+from chanas.memory import ActivationMemory
+from chanas.target import HardwareTarget
+from chanas.units import format_bytes, format_count, format_latency
+
+_FORMATS: dict[str, Callable[[float], str]] = {"s": format_latency, "B": format_bytes}
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """The cost `name`, summed over `table`, must not exceed `limit`; both in `unit` ("s" for seconds, else a count).
+    """The cost `name`, as `table` has it, must not exceed `limit`; both in `unit` ("s", "B" for bytes, else a count).
 
     Raises:
         ConfigError: the limit is not a positive finite number.
@@ -32,7 +36,7 @@ class Constraint:
 
     name: str
     limit: float
-    table: BlockTable
+    table: CostTable
     unit: str
 
     def __post_init__(self) -> None:
@@ -41,16 +45,36 @@ class Constraint:
 
     def cost(self, genomes: Genomes) -> FloatArray:
         """float64[N] in `unit`."""
-        return self.table.sum(genomes)
+        return self.table.of(genomes)
 
     def text(self, value: float) -> str:
         """A value of this cost as people read it."""
-        return format_latency(value) if self.unit == "s" else f"{format_count(value)} {self.unit}".rstrip()
+        known = _FORMATS.get(self.unit)
+        return f"{format_count(value)} {self.unit}".rstrip() if known is None else known(value)
+
+    @property
+    def demand(self) -> str:
+        """The limit in words."""
+        return f"{self.name} of at most {self.text(self.limit)}"
 
 
-def latency_constraint(lut: LatencyLUT, space: SearchSpace, num_classes: int, budget_s: float) -> Constraint:
-    """Latency by the look-up table (paper, equation 5) at most `budget_s` seconds."""
-    return Constraint("latency", budget_s, lut.table(space, num_classes), "s")
+def latency_constraint(
+    lut: LatencyLUT,
+    space: SearchSpace,
+    num_classes: int,
+    budget_s: float,
+    *,
+    name: str = "latency",
+    covered_only: bool = False,
+) -> Constraint:
+    """Latency by the look-up table (paper, equation 5) at most `budget_s` seconds.
+
+    With `covered_only` an architecture with a block that the table lacks takes for ever.
+    """
+    table = lut.table(space, num_classes, with_holes=covered_only)
+    if covered_only:
+        table.replace_nan(np.inf)
+    return Constraint(name, budget_s, table, "s")
 
 
 def macs_constraint(space: SearchSpace, num_classes: int, limit: float) -> Constraint:
@@ -63,12 +87,31 @@ def params_constraint(space: SearchSpace, num_classes: int, limit: float) -> Con
     return Constraint("parameters", limit, BlockTable(space, num_classes, lambda b: b.num_params), "parameters")
 
 
+def memory_constraint(
+    space: SearchSpace, num_classes: int, limit: float, target: HardwareTarget, name: str = "peak memory"
+) -> Constraint:
+    """At most `limit` bytes of activations at once, as `chanas.memory` counts them."""
+    return Constraint(name, limit, ActivationMemory(space, num_classes, target.vector_lanes, target.dtype), "B")
+
+
 def further_constraints(
-    space: SearchSpace, num_classes: int, macs: float | None = None, params: float | None = None
+    space: SearchSpace,
+    num_classes: int,
+    macs: float | None = None,
+    params: float | None = None,
+    peak_memory: float | None = None,
+    targets: Sequence[HardwareTarget] = (),
 ) -> list[Constraint]:
-    """The limits that are given, besides latency."""
+    """The limits that are given, besides latency; that on memory (bytes) once for each kind of activations that one of
+    the targets has."""
     given = [macs_constraint(space, num_classes, macs)] if macs is not None else []
-    return given + ([params_constraint(space, num_classes, params)] if params is not None else [])
+    given += [params_constraint(space, num_classes, params)] if params is not None else []
+    if peak_memory is not None:
+        kinds = {(t.vector_lanes, t.dtype): t for t in reversed(targets)}
+        for target in reversed(kinds.values()):
+            name = "peak memory" if len(kinds) == 1 else f"peak memory on {target.name}"
+            given.append(memory_constraint(space, num_classes, peak_memory, target, name))
+    return given
 
 
 def violation(constraints: Sequence[Constraint], genomes: Genomes) -> FloatArray:
@@ -87,47 +130,32 @@ def feasible(constraints: Sequence[Constraint], genomes: Genomes) -> npt.NDArray
     return out
 
 
-def smallest(table: BlockTable) -> tuple[FloatArray, Genomes]:
-    """The least sum of each sub-space, float64[R, W], and an architecture that has it, int16[R, W, L]; exact."""
-    space, layout = table.space, GenomeLayout(table.space)
-    num_e = len(space.expand_ratios)
-    per_choice = table.cost.reshape(*table.cost.shape[:3], -1)  # [R, W, S·D, K·E]
-    choice = per_choice.argmin(axis=-1)
-    shape = (*table.fixed.shape, space.num_stages, space.max_depth)
-    by_depth = per_choice.min(axis=-1).reshape(shape).cumsum(axis=-1)[..., np.asarray(space.depths) - 1]
-    value = table.fixed + by_depth.min(axis=-1).sum(axis=-1)
-    genomes = np.empty((*table.fixed.shape, layout.length), dtype=np.int16)
-    genomes[..., 0] = np.arange(shape[0])[:, None]
-    genomes[..., 1] = np.arange(shape[1])
-    genomes[..., layout.depths] = by_depth.argmin(axis=-1)
-    genomes[..., layout.kernels] = choice // num_e
-    genomes[..., layout.expands] = choice % num_e
-    unused = ~layout.active(genomes.reshape(-1, layout.length)).reshape(*shape[:2], -1)
-    genomes[..., layout.kernels][unused] = -1
-    genomes[..., layout.expands][unused] = -1
-    return value, genomes
-
-
-def least(table: BlockTable, sub_space: SubSpace | None = None) -> tuple[float, Genomes]:
-    """The least sum in the whole space (or in `sub_space`) and an architecture that has it, int16[1, L]."""
-    value, genomes = smallest(table)
+def least(table: CostTable, sub_space: SubSpace | None = None) -> tuple[float, Genomes]:
+    """The least cost in the whole space (or in `sub_space`) and an architecture that has it, int16[1, L]."""
+    value, genomes = table.smallest()
     if sub_space is None:
         r, w = np.unravel_index(int(value.argmin()), value.shape)
     else:
         r = np.intp(table.space.resolutions.index(sub_space.resolution))
         w = np.intp(table.space.width_multipliers.index(sub_space.width_multiplier))
-    # the sum as every other architecture's is taken, so that a limit equal to it is met to the last bit
+    # the cost as every other architecture's is taken, so that a limit equal to it is met to the last bit
     genome = genomes[r, w][None]
-    return float(table.sum(genome)[0]), genome
+    return float(table.of(genome)[0]), genome
 
 
 def reachable(constraints: Sequence[Constraint], space: SearchSpace) -> npt.NDArray[np.bool_]:
     """bool[R, W]: sub-spaces in which each limit can be met by itself."""
     out = np.ones((len(space.resolutions), len(space.width_multipliers)), dtype=bool)
     for c in constraints:
-        value, _ = smallest(c.table)
+        value, _ = c.table.smallest()
         out &= value <= c.limit * (1.0 + 1e-12)
     return out
+
+
+def none_found(constraints: Sequence[Constraint]) -> InfeasibleError:
+    """The error of a search that met no architecture inside every limit."""
+    demands = " and ".join(c.demand for c in constraints)
+    return InfeasibleError(f"no architecture was found that meets {demands} together; each alone can be met: relax one")
 
 
 def check_reachable(constraints: Sequence[Constraint], sub_space: SubSpace | None = None) -> None:
@@ -140,7 +168,9 @@ def check_reachable(constraints: Sequence[Constraint], sub_space: SubSpace | Non
         value, genome = least(c.table, sub_space)
         if value > c.limit:
             where = f"space '{c.table.space.name}'" if sub_space is None else f"sub-space {sub_space.key}"
+            if not np.isfinite(value):
+                raise InfeasibleError(f"{where} has no architecture whose {c.name} is known: its table lacks blocks")
             raise InfeasibleError(
-                f"no architecture of {where} meets {c.name} of at most {c.text(c.limit)}: the smallest reachable is "
+                f"no architecture of {where} meets {c.demand}: the smallest reachable is "
                 f"{c.text(value)} ({decode(c.table.space, genome)[0].key}); raise the limit to at least that"
             )

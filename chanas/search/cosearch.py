@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -25,14 +25,15 @@ from chanas.run import RunDirectory, write_json
 from chanas.search.accuracy import MIN_TRAINING, AccuracyPredictor
 from chanas.search.accuracy_table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint, check_reachable, feasible, latency_constraint, least
+from chanas.search.constraints import Constraint, feasible, latency_constraint, least
 from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluations
 from chanas.search.evolution import EvolutionResult, evolve
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
+from chanas.search.feasibility import check_together, smallest_beside
 from chanas.search.pareto import nsga2
-from chanas.search.population import keys
+from chanas.search.population import inside, keys
 from chanas.search.proof import Finalist, Proof, Prove, genome_of, pick, prove_rounds
-from chanas.search.subspace import SubSpaceDivision, divide
+from chanas.search.subspace import RuleRegret, SubSpaceDivision, divide, rule_regrets
 from chanas.search.validation import CrossValidation, cross_validate
 
 SCHEMA = 1
@@ -41,12 +42,48 @@ SCHEMA = 1
 UNKNOWN_ERROR = 0.05
 
 # Streams of random numbers, so that one step's draws don't shift another's.
-_DIVIDE, _EVOLVE, _PICTURE = 1_000_003, 1_000_033, 1_000_037
+_DIVIDE, _EVOLVE, _PICTURE, _FASTEST = 1_000_003, 1_000_033, 1_000_037, 1_000_039
+
+# No budget: a limit that no architecture with known blocks reaches.
+NO_LIMIT_S = 1e9
+
+
+@dataclass(frozen=True)
+class LatencyBudget:
+    """At most `budget_s` seconds on the target of a table."""
+
+    lut: LatencyLUT
+    budget_s: float
+
+    @property
+    def target(self) -> str:
+        """The target's name."""
+        return self.lut.header.target.name
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of the table's predictions."""
+        return UNKNOWN_ERROR if self.lut.calibration is None else self.lut.calibration.standard_error
+
+
+@dataclass(frozen=True)
+class FurtherOutcome:
+    """The winner on a target besides the first one."""
+
+    target: str
+    budget_s: float
+    predicted_s: float
+    measured_s: float
+    spread_s: float
 
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """The winner, what was predicted of it and what was proven; `result` is the file with everything else."""
+    """The winner, what was predicted of it and what was proven; `result` is the file with everything else.
+
+    Latencies are those of the first target, and `further` has the others; `regrets` is empty where no comparison of the
+    sub-space rules was asked for.
+    """
 
     architecture: Architecture
     genome: tuple[int, ...]
@@ -58,6 +95,8 @@ class SearchOutcome:
     division: SubSpaceDivision
     num_evaluations: int
     result: Path
+    further: tuple[FurtherOutcome, ...] = ()
+    regrets: tuple[RuleRegret, ...] = ()
 
 
 def search(
@@ -72,6 +111,7 @@ def search(
     supernet: str,
     config: SearchConfig | None = None,
     constraints: Sequence[Constraint] = (),
+    further: Sequence[LatencyBudget] = (),
     table: AccuracyTable | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -84,44 +124,45 @@ def search(
         num_classes: of the classifier, for the table's last block.
         store: where `search/evaluations.jsonl` is kept and `search/result.json` written.
         supernet: digest of the weights that `evaluate` uses; evaluations of other weights are not reused.
-        constraints: further hard limits, such as `macs_constraint`; the latency budget need not be among them.
+        constraints: further hard limits, such as `macs_constraint`; the latency budgets need not be among them.
+        further: budgets on other targets, where `prove` measures too; the figures of the result are the first target's.
         table: measured accuracies that the predictor learns from instead of evaluations.
 
     Raises:
-        InfeasibleError: nothing meets the constraints, by the table (at once) or when measured (after max_rounds).
-        LUTError: the table is of another space or has holes.
+        InfeasibleError: nothing meets the constraints, by the tables (at once) or when measured (after max_rounds).
+        LUTError: a table is of another space, or has holes that the settings do not allow.
         MeasureError: no finalist could be compiled and measured.
     """
     began, proving_s = time.perf_counter(), 0.0
     config = config or SearchConfig()
-    latency = latency_constraint(lut, space, num_classes, budget_s)
-    check_reachable([latency, *constraints])
-    if config.latency_error is None:
-        fit = lut.calibration
-        config = config.model_copy(update={"latency_error": UNKNOWN_ERROR if fit is None else fit.standard_error})
-    margin = 1.0 + NormalDist().inv_cdf(config.confidence) * (config.latency_error or 0.0)
-    job = _Job(space, latency, tuple(constraints), config, seed)
+    budgets = (LatencyBudget(lut, budget_s), *further)
+    latencies = latency_constraints(space, num_classes, budgets, config.covered_only)
+    errors = tuple(b.error if config.latency_error is None else config.latency_error for b in budgets)
+    config = config.model_copy(update={"latency_error": errors[0]})
+    known = check_together(space, [*latencies, *constraints], seed)
+    job = _Job(space, latencies, tuple(constraints), config, errors, seed, known)
     evaluations: Evaluations
     if table is None:
         evaluations = EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
     else:
         evaluations = TableEvaluations(table, supernet)
-    # the margin is given up rather than declared infeasible: measuring decides
-    first_limit_s = max(budget_s / margin, min(budget_s, least(latency.table)[0]))
-    predictor, curve = _learn(job, evaluate, evaluations, first_limit_s, progress)
+    first_limits_s = job.first_limits()
+    predictor, curve = _learn(job, evaluate, evaluations, first_limits_s, progress)
     learning_s = time.perf_counter() - began
-    division = job.divide(predictor, first_limit_s)
-    runs: dict[float, EvolutionResult] = {}
+    division = job.divide(predictor, first_limits_s)
+    runs: dict[tuple[float, ...], EvolutionResult] = {}
 
-    def propose(limit_s: float, tried: set[str]) -> list[tuple[Architecture, float, float, float]]:
+    def propose(
+        limits_s: tuple[float, ...], tried: set[str]
+    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
         try:
-            runs[limit_s] = job.evolve(predictor, limit_s, division.chosen)
-            genomes = job.finalists(predictor, runs[limit_s], evaluations, limit_s, division.chosen, tried)
-        except InfeasibleError:  # the tightened limit is below what there is: the fastest of all is the last hope
-            genomes = least(latency.table)[1]
-            genomes = genomes[feasible(constraints, genomes)]
+            runs[limits_s] = job.evolve(predictor, limits_s, division.chosen)
+            genomes = job.finalists(predictor, runs[limits_s], evaluations, limits_s, division.chosen, tried)
+        except InfeasibleError:  # the tightened limits are below what there is: the fastest of all is the last hope
+            genomes = job.fastest()
         mean, spread = predictor.predict(genomes)
-        facts = zip(decode(space, genomes), latency.cost(genomes).tolist(), mean.tolist(), spread.tolist(), strict=True)
+        predicted_s = zip(*(c.cost(genomes).tolist() for c in latencies), strict=True)
+        facts = zip(decode(space, genomes), predicted_s, mean.tolist(), spread.tolist(), strict=True)
         return [fact for fact in facts if fact[0].key not in tried]
 
     def timed(architectures: Sequence[Architecture]) -> Sequence[Proof]:
@@ -131,7 +172,9 @@ def search(
         proving_s += time.perf_counter() - start
         return proofs
 
-    winner, finalists = prove_rounds(propose, timed, budget_s, first_limit_s, config.max_rounds)
+    by_target = {b.target: b.budget_s for b in budgets}
+    winner, finalists = prove_rounds(propose, timed, by_target, first_limits_s, config.max_rounds)
+    regrets = job.regrets(predictor, division, first_limits_s, runs) if config.compares_rules else ()
     path = store.search / "result.json"
     outcome = SearchOutcome(
         winner.architecture,
@@ -144,6 +187,11 @@ def search(
         division,
         len(evaluations.found),
         path,
+        tuple(
+            FurtherOutcome(b.target, b.budget_s, predicted_s, t.latency_s, t.spread_s)
+            for b, predicted_s, t in zip(further, winner.predicted_s[1:], winner.proof.further, strict=True)
+        ),
+        regrets,
     )
     predictor.save(store.search)
     run = next(iter(runs.values()), None)
@@ -151,10 +199,21 @@ def search(
         path,
         {
             "schema": SCHEMA,
-            **provenance(space, lut, supernet, num_classes, seed, config, (latency, *constraints)),
+            **provenance(space, lut, supernet, num_classes, seed, config, (*latencies, *constraints)),
             "budget_s": budget_s,
-            "latency_limit_s": first_limit_s,
-            "smallest_latency_s": least(latency.table)[0],
+            "latency_limit_s": first_limits_s[0],
+            "smallest_latency_s": least(latencies[0].table)[0],
+            "further_targets": [
+                {
+                    "target": b.target,
+                    "target_fingerprint": b.lut.header.target.fingerprint,
+                    "budget_s": b.budget_s,
+                    "latency_limit_s": limit_s,
+                    "smallest_latency_s": least(c.table)[0],
+                }
+                for b, c, limit_s in zip(further, latencies[1:], first_limits_s[1:], strict=True)
+            ],
+            "rule_regrets": [r.to_json() for r in regrets],
             "winner": winner.architecture.key,
             "finalists": [f.to_json() for f in finalists],
             "division": division.to_json(),
@@ -169,6 +228,21 @@ def search(
         },
     )
     return outcome
+
+
+def latency_constraints(
+    space: SearchSpace, num_classes: int, budgets: Sequence[LatencyBudget], covered_only: bool = False
+) -> tuple[Constraint, ...]:
+    """One constraint for each target, named after it where there are several.
+
+    Raises:
+        LUTError: a table is of another space, or has holes that are not allowed.
+    """
+    names = [f"latency on {b.target}" if len(budgets) > 1 else "latency" for b in budgets]
+    return tuple(
+        latency_constraint(b.lut, space, num_classes, b.budget_s, name=name, covered_only=covered_only)
+        for b, name in zip(budgets, names, strict=True)
+    )
 
 
 def provenance(
@@ -195,13 +269,13 @@ def provenance(
 
 
 def _learn(
-    job: _Job, evaluate: Evaluate | None, evaluations: Evaluations, limit_s: float, progress: bool
+    job: _Job, evaluate: Evaluate | None, evaluations: Evaluations, limits_s: tuple[float, ...], progress: bool
 ) -> tuple[AccuracyPredictor, list[tuple[int, float]]]:
     """The predictor, taught by exploring, then by evaluating what it thinks is best, and its error as it learnt.
 
     Where nothing can be evaluated it learns from what is known.
     """
-    config, limits = job.config, job.limits(limit_s)
+    config, limits = job.config, job.limits(limits_s)
     if evaluate is None or not isinstance(evaluations, EvaluationStore):
         given = list(evaluations.found.values())
         predictor = new_predictor(job.space, config, job.seed).fit(*training_set(job.space, given))
@@ -210,7 +284,7 @@ def _learn(
     with tqdm(total=total, desc="evaluate", unit="net", disable=not progress) as bar:
         bar.update(min(len(evaluations.found), total))
         curve = explore(job.space, evaluate, evaluations, limits, config, job.seed, bar)
-        purpose = f"refine at {job.latency.limit:.9g} s by {config.rule}"
+        purpose = f"refine at {', '.join(f'{c.limit:.9g}' for c in job.latencies)} s by {config.rule}"
         while True:
             known = list(evaluations.found.values())
             predictor = new_predictor(job.space, config, job.seed).fit(*training_set(job.space, known))
@@ -218,8 +292,8 @@ def _learn(
             if left <= 0:
                 return predictor, curve
             curve.append((len(known), predictor.error))
-            chosen = job.divide(predictor, limit_s).chosen
-            result = job.evolve(predictor, limit_s, chosen)
+            chosen = job.divide(predictor, limits_s).chosen
+            result = job.evolve(predictor, limits_s, chosen)
             fresh = ~np.isin(keys(result.genomes), keys(encode(job.space, _architectures(known))))
             genomes = result.genomes[fresh][: 8 * config.refine_batch]
             best = pick(genomes, result.fitness[fresh], min(config.refine_batch, left), config.min_distance)
@@ -237,51 +311,112 @@ def _architectures(known: Sequence[Any]) -> list[Architecture]:
 
 @dataclass(frozen=True)
 class _Job:
-    """What every step of one search shares."""
+    """What every step of one search shares.
+
+    latencies  one for each target, with the budgets as limits; the first one's is the latency of all pictures
+    errors     relative standard error of each target's table
+    known      some architectures that meet every limit, int16[N, L]
+    """
 
     space: SearchSpace
-    latency: Constraint
+    latencies: tuple[Constraint, ...]
     others: tuple[Constraint, ...]
     config: SearchConfig
+    errors: tuple[float, ...]
     seed: int
+    known: Genomes
 
-    def limits(self, limit_s: float) -> list[Constraint]:
-        return [replace(self.latency, limit=limit_s), *self.others]
+    def limits(self, limits_s: tuple[float, ...]) -> list[Constraint]:
+        tightened = [replace(c, limit=limit_s) for c, limit_s in zip(self.latencies, limits_s, strict=True)]
+        return [*tightened, *self.others]
+
+    def first_limits(self) -> tuple[float, ...]:
+        """The budgets less the margin that the wanted confidence asks for.
+
+        The margin is given up rather than declared infeasible: measuring decides.
+        """
+        quantile = NormalDist().inv_cdf(self.config.confidence)
+        limits_s = []
+        for c, error in zip(self.latencies, self.errors, strict=True):
+            limits_s.append(max(c.limit / (1.0 + quantile * error), min(c.limit, least(c.table)[0])))
+        budgets_s = tuple(c.limit for c in self.latencies)
+        if tuple(limits_s) == budgets_s:
+            return budgets_s
+        try:
+            check_together(self.space, self.limits(tuple(limits_s)), self.seed)
+        except InfeasibleError:
+            return budgets_s
+        return tuple(limits_s)
 
     def rng(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, stream])
 
-    def divide(self, predictor: AccuracyPredictor, limit_s: float) -> SubSpaceDivision:
-        config, limits = self.config, self.limits(limit_s)
+    def divide(self, predictor: AccuracyPredictor, limits_s: tuple[float, ...]) -> SubSpaceDivision:
+        config, limits = self.config, self.limits(limits_s)
         rng = self.rng(_DIVIDE)
-        return divide(self.space, predictor.mean, self.latency, limits, rng, config.rule, config.num_samples)
+        first = self.latencies[0]
+        return divide(self.space, predictor.mean, first, limits, rng, config.rule, config.num_samples, self.known)
 
-    def evolve(self, predictor: AccuracyPredictor, limit_s: float, sub_space: SubSpace | None) -> EvolutionResult:
+    def evolve(
+        self, predictor: AccuracyPredictor, limits_s: tuple[float, ...], sub_space: SubSpace | None
+    ) -> EvolutionResult:
         rng = self.rng(_EVOLVE)
-        return evolve(self.space, predictor.mean, self.limits(limit_s), self.config.evolution, rng, sub_space)
+        limits = self.limits(limits_s)
+        # rows that are known are of use where hardly any others are; elsewhere they would only be the first ones
+        start = self.known if len(self.known) == 1 else None
+        return evolve(self.space, predictor.mean, limits, self.config.evolution, rng, sub_space, start)
+
+    def fastest(self) -> Genomes:
+        """int16[N, L], at most 1: the architecture that comes nearest to every latency budget inside the others."""
+        found = smallest_beside(self.space, self.latencies, self.others, self.rng(_FASTEST))
+        if len(self.latencies) == 1:  # exact, where nothing else stands against it
+            genomes = least(self.latencies[0].table)[1]
+            if feasible(self.others, genomes).all():
+                return genomes
+        return self.known[:0] if found is None else found
+
+    def regrets(
+        self,
+        predictor: AccuracyPredictor,
+        division: SubSpaceDivision,
+        limits_s: tuple[float, ...],
+        runs: Mapping[tuple[float, ...], EvolutionResult],
+    ) -> tuple[RuleRegret, ...]:
+        """What each rule's choice costs against searching everything, by the same predictor and the same effort."""
+
+        def best(sub_space: SubSpace | None) -> float:
+            if sub_space == division.chosen and limits_s in runs:
+                return float(runs[limits_s].fitness[0])
+            try:
+                return float(self.evolve(predictor, limits_s, sub_space).fitness[0])
+            except InfeasibleError:  # hardly anything in it qualifies: the best of what the division found
+                found = next(s for s in division.statistics if s.sub_space == sub_space)
+                return found.top1_quantiles[-1]
+
+        return rule_regrets(division.choices, best)
 
     def finalists(
         self,
         predictor: AccuracyPredictor,
         result: EvolutionResult,
         evaluations: Evaluations,
-        limit_s: float,
+        limits_s: tuple[float, ...],
         sub_space: SubSpace | None,
         tried: set[str],
     ) -> Genomes:
         """Up to `num_finalists` genomes that aren't in `tried`.
 
-        Half of them are the best inside `limit_s`, which all lie close to it; half are the best with room for the
+        Half of them are the best inside `limits_s`, which all lie close to it; half are the best with room for the
         table's error, so that one round of measurements seldom ends with nothing inside.
         """
         num_safe = self.config.num_finalists // 2
-        chosen = self._best(result, evaluations, limit_s, sub_space, tried, self.config.num_finalists - num_safe)
-        safe_s = limit_s / (1.0 + 2.0 * (self.config.latency_error or 0.0))
-        if num_safe and safe_s < limit_s:
+        chosen = self._best(result, evaluations, limits_s, sub_space, tried, self.config.num_finalists - num_safe)
+        safe_s = tuple(s / (1.0 + 2.0 * error) for s, error in zip(limits_s, self.errors, strict=True))
+        if num_safe and safe_s != limits_s:
             try:
                 result = self.evolve(predictor, safe_s, sub_space)
             except InfeasibleError:
-                safe_s = limit_s
+                safe_s = limits_s
         if num_safe:
             tried = tried | {a.key for a in decode(self.space, chosen)}
             chosen = np.concatenate(
@@ -293,7 +428,7 @@ class _Job:
         self,
         result: EvolutionResult,
         evaluations: Evaluations,
-        limit_s: float,
+        limits_s: tuple[float, ...],
         sub_space: SubSpace | None,
         tried: set[str],
         num: int,
@@ -301,10 +436,7 @@ class _Job:
         """Up to `num` genomes by predicted top-1, or by the evaluated one where there is one; the best that was
         evaluated is always among them."""
         known, top1 = training_set(self.space, list(evaluations.found.values()))
-        usable = feasible(self.limits(limit_s), known)
-        if sub_space is not None:
-            home = [a.sub_space == sub_space for a in decode(self.space, known)]
-            usable &= np.array(home, dtype=bool)
+        usable = feasible(self.limits(limits_s), known) & inside(self.space, known, sub_space)
         known, top1 = known[usable], top1[usable]
         fresh = ~np.isin(keys(result.genomes), keys(known))
         genomes = np.concatenate([known, result.genomes[fresh]])
@@ -323,25 +455,34 @@ class _Job:
         self, predictor: AccuracyPredictor, run: EvolutionResult | None, evaluations: Evaluations
     ) -> dict[str, Any]:
         """What the report draws: a cloud of random architectures, those evaluated, and the Pareto front."""
-        config, rng = self.config, self.rng(_PICTURE)
+        config, rng, latency = self.config, self.rng(_PICTURE), self.latencies[0]
         cloud = sample(self.space, config.num_cloud, rng)
         known, top1 = training_set(self.space, list(evaluations.found.values()))
         pictures: dict[str, Any] = {
-            "cloud": {"latency_s": self.latency.cost(cloud).tolist(), "top1": predictor.mean(cloud).tolist()},
-            "evaluated": {"latency_s": self.latency.cost(known).tolist(), "top1": top1.tolist()},
+            "cloud": _points(latency.cost(cloud), predictor.mean(cloud)),
+            "evaluated": _points(latency.cost(known), top1),
             "pareto": [],
         }
         if config.pareto_generations:
             settings = config.evolution.model_copy(update={"generations": config.pareto_generations})
 
             def objectives(genomes: Genomes) -> FloatArray:
-                return np.stack([self.latency.cost(genomes), -predictor.mean(genomes)], axis=1)
+                return np.stack([latency.cost(genomes), -predictor.mean(genomes)], axis=1)
 
             start = None if run is None else run.genomes[: settings.population]
-            front = nsga2(self.space, objectives, self.others, settings, rng, start=start)
+            # what the table does not know takes for ever
+            whole = [replace(latency, limit=NO_LIMIT_S)] if config.covered_only else []
+            limits = [*whole, *self.others]
+            front = nsga2(self.space, objectives, limits, settings, rng, start=start)
             rows = zip(decode(self.space, front.genomes), front.objectives.tolist(), strict=True)
             pictures["pareto"] = [{"key": a.key, "latency_s": cost, "top1": -loss} for a, (cost, loss) in rows]
         return pictures
+
+
+def _points(latency_s: FloatArray, top1: FloatArray) -> dict[str, list[float]]:
+    """Those whose latency the table knows."""
+    known = np.isfinite(latency_s)
+    return {"latency_s": latency_s[known].tolist(), "top1": top1[known].tolist()}
 
 
 def _predictor_json(

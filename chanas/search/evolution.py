@@ -15,10 +15,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from chanas.arch import SearchSpace, SubSpace
-from chanas.errors import InfeasibleError
 from chanas.genome import FloatArray, Genomes, crossover, mutate
-from chanas.search.constraints import Constraint, check_reachable, feasible
-from chanas.search.population import Seen, feasible_set, keys
+from chanas.search.constraints import Constraint, check_reachable, feasible, none_found
+from chanas.search.population import Seen, feasible_set, inside, keys
 
 Fitness = Callable[[Genomes], FloatArray]
 
@@ -112,12 +111,10 @@ def evolve(
     check_reachable(constraints, sub_space)
     rows = feasible_set(space, constraints, config.population, rng, sub_space)
     if start is not None and len(start):
-        rows = np.concatenate([start[feasible(constraints, start)], rows])
+        home = inside(space, start, sub_space)
+        rows = np.concatenate([start[home & feasible(constraints, start)], rows])
     if not len(rows):
-        limits = " and ".join(f"{c.name} of at most {c.text(c.limit)}" for c in constraints)
-        raise InfeasibleError(
-            f"no architecture was found that meets {limits} together; each alone can be met: relax one"
-        )
+        raise none_found(constraints)
     seen = Seen()
     rows = rows[seen.new(keys(rows))][: config.population]
     num_parents = max(2, round(config.population * config.parents_fraction))

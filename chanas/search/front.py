@@ -21,10 +21,11 @@ from chanas.run import RunDirectory, write_json
 from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.accuracy_table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint, check_reachable, latency_constraint
-from chanas.search.cosearch import provenance
+from chanas.search.constraints import Constraint, latency_constraint
+from chanas.search.cosearch import NO_LIMIT_S, provenance
 from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluations
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
+from chanas.search.feasibility import check_together
 from chanas.search.pareto import ParetoResult, nsga2, pareto_front
 from chanas.search.population import keys
 from chanas.search.proof import Proof, Prove, proven
@@ -32,8 +33,6 @@ from chanas.search.proof import Proof, Prove, proven
 SCHEMA = 1
 _FRONT = 1_000_043
 _PURPOSE = "refine the front"
-# No budget: a limit that no architecture reaches.
-_NO_LIMIT_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,10 @@ def search_front(
     if num_points < 2:
         raise ConfigError(f"expected at least 2 points of the front, got {num_points}")
     config = config or SearchConfig()
-    latency = latency_constraint(lut, space, num_classes, _NO_LIMIT_S)
-    check_reachable(constraints)
+    latency = latency_constraint(lut, space, num_classes, NO_LIMIT_S, covered_only=config.covered_only)
+    # what the table does not know takes for ever
+    limits = [latency, *constraints] if config.covered_only else list(constraints)
+    check_together(space, [latency, *constraints], seed)
     evaluations: Evaluations
     if table is None:
         evaluations = EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
@@ -112,9 +113,9 @@ def search_front(
 
         known, _ = training_set(space, list(evaluations.found.values()))
         rng = np.random.default_rng([seed, _FRONT])
-        return nsga2(space, objectives, constraints, settings, rng, start=known)
+        return nsga2(space, objectives, limits, settings, rng, start=known)
 
-    predictor = _learn(space, evaluate, evaluations, constraints, config, seed, front_of, progress)
+    predictor = _learn(space, evaluate, evaluations, limits, config, seed, front_of, progress)
     front = front_of(predictor)
     at = spread_over(front.objectives[:, 0], num_points)
     architectures = decode(space, front.genomes[at])

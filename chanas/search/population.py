@@ -61,19 +61,33 @@ class Seen:
         self.sorted_keys = np.insert(self.sorted_keys, np.searchsorted(self.sorted_keys, ordered), ordered)
 
 
+def inside(space: SearchSpace, genomes: Genomes, sub_space: SubSpace | None) -> npt.NDArray[np.bool_]:
+    """bool[N]: which rows are of `sub_space`; all of them without one."""
+    if sub_space is None:
+        return np.ones(len(genomes), dtype=bool)
+    r = space.resolutions.index(sub_space.resolution)
+    w = space.width_multipliers.index(sub_space.width_multiplier)
+    at_home: npt.NDArray[np.bool_] = (genomes[:, 0] == r) & (genomes[:, 1] == w)
+    return at_home
+
+
 def feasible_set(
     space: SearchSpace,
     constraints: Sequence[Constraint],
     num: int,
     rng: np.random.Generator,
     sub_space: SubSpace | None = None,
+    start: Genomes | None = None,
 ) -> Genomes:
     """Up to `num` distinct rows that meet every limit: random ones first, then mutations of the cheapest architectures.
 
-    The work is bounded; fewer rows, down to none, come back when the feasible region is that small. At least one
-    comes back whenever there is a single constraint that can be met.
+    `start` adds rows to begin from; those of another sub-space don't count. The work is bounded; fewer rows, down to
+    none, come back when the feasible region is that small. At least one comes back whenever there is a single
+    constraint that can be met.
     """
     cheapest = [least(c.table, sub_space)[1] for c in constraints]
+    if start is not None:
+        cheapest.append(start[inside(space, start, sub_space)])
     pool = unique(np.concatenate([*cheapest, sample(space, 4 * num, rng, sub_space)]))
     num_cheapest = len(unique(np.concatenate(cheapest))) if cheapest else 0
     excess = violation(constraints, pool)

@@ -5,7 +5,7 @@ An architecture is named the winner only when its whole compiled network was mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,10 +17,20 @@ from chanas.genome import FloatArray, Genomes, encode
 from chanas.units import format_latency
 
 
+@dataclass(frozen=True)
+class Timing:
+    """Median and spread on a target, by name, besides the first one."""
+
+    target: str
+    latency_s: float
+    spread_s: float
+
+
 class Proof(Protocol):
     """What was found when an architecture was compiled whole.
 
-    measured_latency_s, spread_s  median and spread on the target
+    measured_latency_s, spread_s  median and spread on the (first) target
+    further                       the same on each further target, in order
     top1_holdout                  in [0, 1]; NaN where there are no weights to evaluate
     max_error                     largest difference of outputs from PyTorch's
     error                         why there is no measurement, or None; the figures then mean nothing
@@ -32,6 +42,8 @@ class Proof(Protocol):
     def measured_latency_s(self) -> float: ...
     @property
     def spread_s(self) -> float: ...
+    @property
+    def further(self) -> tuple[Timing, ...]: ...
     @property
     def top1_holdout(self) -> float: ...
     @property
@@ -50,10 +62,11 @@ class ProofRecord:
     top1_holdout: float = float("nan")
     max_error: float = float("nan")
     error: str | None = None
+    further: tuple[Timing, ...] = ()
 
 
 class Prove(Protocol):
-    """Compiles each architecture whole, compares it with PyTorch, measures it on the target, evaluates it on holdout.
+    """Compiles each architecture whole, compares it with PyTorch, measures it on every target, evaluates it on holdout.
 
     Gives one proof per architecture, in order. A failure is a proof with its `error`, never an exception.
     """
@@ -63,10 +76,10 @@ class Prove(Protocol):
 
 @dataclass(frozen=True)
 class Finalist:
-    """An architecture that was proven, beside what was predicted of it."""
+    """An architecture that was proven, beside what was predicted of it; `predicted_s` on each target in order."""
 
     architecture: Architecture
-    predicted_latency_s: float
+    predicted_s: tuple[float, ...]
     predicted_top1: float
     predicted_top1_spread: float
     proof: Proof
@@ -78,9 +91,19 @@ class Finalist:
         return self.proof.top1_holdout if np.isfinite(self.proof.top1_holdout) else self.predicted_top1
 
     @property
-    def ratio(self) -> float:
-        """Measured over predicted latency."""
-        return self.proof.measured_latency_s / self.predicted_latency_s
+    def predicted_latency_s(self) -> float:
+        """On the first target."""
+        return self.predicted_s[0]
+
+    @property
+    def measured_s(self) -> tuple[float, ...]:
+        """On each target in order."""
+        return (self.proof.measured_latency_s, *(t.latency_s for t in self.proof.further))
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Measured over predicted latency, on each target in order."""
+        return tuple(m / p for m, p in zip(self.measured_s, self.predicted_s, strict=True))
 
     def to_json(self) -> dict[str, Any]:
         failed = self.proof.error is not None
@@ -99,6 +122,12 @@ class Finalist:
                 "top1_holdout": values["top1_holdout"],
                 "max_error": values["max_error"],
             },
+            "further": []
+            if failed
+            else [
+                {"target": t.target, "predicted_s": p, "measured_s": t.latency_s, "spread_s": t.spread_s}
+                for t, p in zip(self.proof.further, self.predicted_s[1:], strict=True)
+            ],
             "error": self.proof.error,
             "round": self.round,
         }
@@ -134,44 +163,60 @@ def proven(prove: Prove, architectures: Sequence[Architecture]) -> Sequence[Proo
     return proofs
 
 
-Propose = Callable[[float, set[str]], list[tuple[Architecture, float, float, float]]]
+Propose = Callable[[tuple[float, ...], set[str]], list[tuple[Architecture, tuple[float, ...], float, float]]]
 
 
 def prove_rounds(
-    propose: Propose, prove: Prove, budget_s: float, first_limit_s: float, max_rounds: int
+    propose: Propose,
+    prove: Prove,
+    budgets_s: Mapping[str, float],
+    first_limits_s: tuple[float, ...],
+    max_rounds: int,
 ) -> tuple[Finalist, list[Finalist]]:
-    """The winner and all finalists: rounds of `propose(limit_s, tried)` and `prove`, until one measures inside.
+    """The winner and all finalists: rounds of `propose(limits_s, tried)` and `prove`, until one measures inside.
 
-    `propose` gives (architecture, predicted latency, predicted top-1, its spread) of architectures not yet tried; after
-    a round in which none measured inside `budget_s`, the limit is tightened by the worst measured-over-predicted ratio.
-    Of those inside, the best accuracy wins, the faster one when equal.
+    `propose` gives (architecture, predicted latency on each target, predicted top-1, its spread) of architectures not
+    yet tried; `budgets_s` are seconds by target, the limits are in their order. After a round in which none measured
+    inside every budget, the limits of the targets where one did not are tightened by the worst measured-over-predicted
+    ratio. Of those inside, the best accuracy wins, the faster one (on the first target) when equal.
 
     Raises:
+        ChanasError: a proof is not of every target.
         MeasureError: no finalist could be compiled and measured.
-        InfeasibleError: none measured inside the budget; the message names the fastest that was measured.
+        InfeasibleError: none measured inside the budgets; the message names the nearest that was measured.
     """
     finalists: list[Finalist] = []
-    limit_s = first_limit_s
+    limits_s, budgets = first_limits_s, tuple(budgets_s.values())
     for number in range(1, max_rounds + 1):
-        proposed = propose(limit_s, {f.architecture.key for f in finalists})
+        proposed = propose(limits_s, {f.architecture.key for f in finalists})
         if not proposed:
             break
         proofs = proven(prove, [architecture for architecture, *_ in proposed])
         finalists += [Finalist(*facts, proof, number) for facts, proof in zip(proposed, proofs, strict=True)]
         measured = [f for f in finalists if f.proof.error is None]
-        inside = [f for f in measured if f.proof.measured_latency_s <= budget_s]
+        if any(len(f.measured_s) != len(budgets) for f in measured):
+            raise ChanasError(f"expected finalists measured on each of {', '.join(budgets_s)}")
+        inside = [f for f in measured if all(m <= b for m, b in zip(f.measured_s, budgets, strict=True))]
         if inside:
             return max(inside, key=lambda f: (f.top1, -f.proof.measured_latency_s)), finalists
-        if measured:
-            limit_s = min(limit_s, budget_s / max(f.ratio for f in measured))
+        limits_s = tuple(
+            min(limit_s, budget_s / max(f.ratios[i] for f in measured))
+            if any(f.measured_s[i] > budget_s for f in measured)
+            else limit_s
+            for i, (limit_s, budget_s) in enumerate(zip(limits_s, budgets, strict=True))
+        )
     measured = [f for f in finalists if f.proof.error is None]
     if not measured:
         first = finalists[0].proof.error if finalists else "there was none"
         raise MeasureError(f"none of {len(finalists)} finalists could be compiled and measured; the first: {first}")
-    fastest = min(measured, key=lambda f: f.proof.measured_latency_s)
+    nearest = min(measured, key=lambda f: max(m / b for m, b in zip(f.measured_s, budgets, strict=True)))
+    several = len(budgets) > 1
+    asked = " and ".join(format_latency(b) + (f" on {name}" if several else "") for name, b in budgets_s.items())
+    reached = " and ".join(map(format_latency, nearest.measured_s))
     raise InfeasibleError(
-        f"none of {len(measured)} finalists measured inside the budget of {format_latency(budget_s)}: the smallest "
-        f"reached is {format_latency(fastest.proof.measured_latency_s)} ({fastest.architecture.key}); raise the budget"
+        f"none of {len(measured)} finalists measured inside the budget{'s' if several else ''} of {asked}: "
+        f"the {'nearest' if several else 'smallest'} reached is {reached} ({nearest.architecture.key}); raise the "
+        f"budget{'s' if several else ''}"
     )
 
 

@@ -1,7 +1,8 @@
 """Division of the search space (paper, section 3.6): sub-spaces compared by the latency CDF of random members.
 
 The paper's rule, to the letter, takes the sub-space whose qualified networks have the lowest average latency; that is
-always about the smallest one. The rule `accuracy` looks for what a budget is for: the best predicted accuracy in it.
+always about the smallest one. The rule `accuracy` looks for what a budget is for: the best predicted accuracy in it,
+as a short evolution in each sub-space finds it.
 
 Notation: δ random members per sub-space, L genome length.
 """
@@ -9,20 +10,23 @@ Notation: δ random members per sub-space, L genome length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from chanas.arch import SearchSpace, SubSpace
-from chanas.errors import ConfigError, InfeasibleError, unknown_name
+from chanas.errors import ConfigError, unknown_name
 from chanas.genome import FloatArray, Genomes, sample
-from chanas.search.constraints import Constraint, check_reachable, feasible, least, reachable
+from chanas.search.constraints import Constraint, check_reachable, feasible, least, none_found, reachable
+from chanas.search.evolution import EvolutionConfig, evolve
 from chanas.search.population import feasible_set, unique
 
 # Quantile levels of the stored CDFs: fine enough to draw, small enough to read.
 LEVELS = tuple(i / 20 for i in range(21))
+# Of one sub-space: enough that sub-spaces keep the order that a long search gives them.
+_SHORT = EvolutionConfig(population=50, generations=40)
 # With fewer feasible members than this among δ random ones, more are made from the cheapest architecture.
 _MIN_FEASIBLE = 20
 
@@ -38,7 +42,7 @@ class SubSpaceStatistics:
     feasible_latency_quantiles_s CDF of the feasible members, at LEVELS; empty when there are none
     top1_quantiles               CDF of the feasible members' predicted top-1, at LEVELS; empty when there are none
     mean_latency_s               mean over the feasible members (what the paper's rule minimises), or None
-    score                        mean predicted top-1 of the best feasible tenth (what `accuracy` maximises), or None
+    score                        best predicted top-1 that a short evolution finds (what `accuracy` maximises), or None
     """
 
     sub_space: SubSpace
@@ -59,8 +63,13 @@ class SubSpaceStatistics:
             "resolution": self.sub_space.resolution,
             "width_multiplier": self.sub_space.width_multiplier,
             **{name: list(getattr(self, name)) for name in lists},
-            **{name: getattr(self, name) for name in plain},
+            **{name: _number(getattr(self, name)) for name in plain},
         }
+
+
+def _number(value: float | None) -> float | None:
+    """None for what JSON lacks: a latency that the table does not know."""
+    return None if value is None or math.isinf(value) else value
 
 
 def _paper(statistics: Sequence[SubSpaceStatistics]) -> SubSpace | None:
@@ -105,8 +114,40 @@ class SubSpaceDivision:
         }
 
 
+@dataclass(frozen=True)
+class RuleRegret:
+    """The best predicted top-1 in [0, 1] of what a rule takes, and how much below the best of all that is."""
+
+    rule: str
+    sub_space: SubSpace | None
+    top1: float
+    regret: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rule": self.rule,
+            "sub_space": None if self.sub_space is None else self.sub_space.key,
+            "top1": self.top1,
+            "regret_points": 100.0 * self.regret,
+        }
+
+
+def rule_regrets(
+    choices: Mapping[str, SubSpace | None], best: Callable[[SubSpace | None], float]
+) -> tuple[RuleRegret, ...]:
+    """The regret of each rule against searching all sub-spaces at once.
+
+    `choices` is the sub-space of each rule (None: all), and `best` searches one. The best of all is the best that any
+    of these searches found.
+    """
+    found = {sub_space: best(sub_space) for sub_space in dict.fromkeys([None, *choices.values()])}
+    top = max(found.values())
+    return tuple(RuleRegret(rule, home, found[home], top - found[home]) for rule, home in choices.items())
+
+
 def _quantiles(values: FloatArray) -> tuple[float, ...]:
-    return tuple(np.quantile(values, LEVELS).tolist()) if len(values) else ()
+    known = values[np.isfinite(values)]
+    return tuple(np.quantile(known, LEVELS).tolist()) if len(known) else ()
 
 
 def divide(
@@ -117,11 +158,13 @@ def divide(
     rng: np.random.Generator,
     rule: str = "accuracy",
     num_samples: int = 500,
+    known: Genomes | None = None,
 ) -> SubSpaceDivision:
     """Statistics from `num_samples` (the paper's δ) random members per sub-space, and each rule's choice.
 
     `predict` gives top-1 float64[N] of genomes; `latency` is the cost whose CDF is taken; `constraints` (with `latency`
-    among them, or not) say who qualifies. Deterministic for the state of `rng`.
+    among them, or not) say who qualifies; `known` are architectures that do, for sub-spaces where few others are found.
+    Deterministic for the state of `rng`.
 
     Raises:
         ConfigError: the rule is unknown.
@@ -137,11 +180,14 @@ def divide(
         meets = feasible(constraints, rows)
         qualified = rows[meets]
         if len(qualified) < _MIN_FEASIBLE and can_be_met.ravel()[i]:
-            near = feasible_set(space, constraints, _MIN_FEASIBLE, rng, sub_space)
+            near = feasible_set(space, constraints, _MIN_FEASIBLE, rng, sub_space, known)
             qualified = unique(np.concatenate([qualified, near]))
         latency_s = latency.cost(qualified)
         top1 = predict(qualified) if len(qualified) else np.zeros(0)
-        best = np.sort(top1)[-max(1, math.ceil(len(top1) / 10)) :]
+        score = None
+        if len(qualified):  # the best of random members says little of what a search finds among them
+            start = qualified[np.argsort(-top1, kind="stable")[: _SHORT.population]]
+            score = float(evolve(space, predict, constraints, _SHORT, rng, sub_space, start).fitness[0])
         statistics.append(
             SubSpaceStatistics(
                 sub_space=sub_space,
@@ -152,12 +198,9 @@ def divide(
                 feasible_latency_quantiles_s=_quantiles(latency_s),
                 top1_quantiles=_quantiles(top1),
                 mean_latency_s=float(latency_s.mean()) if len(qualified) else None,
-                score=float(best.mean()) if len(qualified) else None,
+                score=score,
             )
         )
     if not any(s.num_feasible for s in statistics):
-        limits = " and ".join(f"{c.name} of at most {c.text(c.limit)}" for c in constraints)
-        raise InfeasibleError(
-            f"no architecture was found that meets {limits} together; each alone can be met: relax one"
-        )
+        raise none_found(constraints)
     return SubSpaceDivision(tuple(statistics), {name: choose(statistics) for name, choose in RULES.items()}, rule)

@@ -19,10 +19,13 @@ def test_the_defaults_and_a_round_trip() -> None:
     [
         (
             {"num_evaluation": 3},
-            "unknown key 'num_evaluation' in the search settings; known: confidence, cross_validate",
+            "unknown key 'num_evaluation' in the search settings; known: compare_rules, confidence, covered_only",
         ),
         ({"evolution": {"size": 3}}, "unknown key 'evolution.size'"),
-        ({"num_evaluations": 3}, "num_evaluations: Input should be greater than or equal to 16; got 3"),
+        (
+            {"num_evaluations": 3},
+            r"num_evaluations: expected at least 16 \(sub-networks evaluated .* predictor\); got 3",
+        ),
         ({"rule": "best"}, "rule: Input should be 'accuracy', 'paper' or 'all'; got 'best'"),
         ({"num_evaluations": 20, "initial_evaluations": 30}, r"initial_evaluations \(30\) must not exceed"),
     ],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -8,23 +9,26 @@ from hypothesis import given, settings
 from strategies import seeds, spaces
 
 from chanas.arch import Architecture, SearchSpace
-from chanas.errors import ConfigError, InfeasibleError
+from chanas.errors import ConfigError, InfeasibleError, LUTError
 from chanas.genome import BlockTable, Genomes, canonical, decode, sample
 from chanas.latency import LatencyLUT
 from chanas.search.constraints import (
     Constraint,
     check_reachable,
     feasible,
+    further_constraints,
     latency_constraint,
     least,
     macs_constraint,
+    memory_constraint,
     params_constraint,
     reachable,
-    smallest,
     violation,
 )
+from chanas.target import load_target
 
 NUM_CLASSES = 10
+HOST = load_target("cpu")
 
 
 def test_the_least_latency_is_the_least_of_all_architectures(
@@ -36,7 +40,7 @@ def test_the_least_latency_is_the_least_of_all_architectures(
         value, genome = least(table)
         assert value == every.min()
         assert (genome[0] == tiny_genomes[every.argmin()]).all()
-        by_sub_space, _ = smallest(table)
+        by_sub_space, _ = table.smallest()
         for (r, w), found in np.ndenumerate(by_sub_space):
             here = every[(tiny_genomes[:, 0] == r) & (tiny_genomes[:, 1] == w)]
             assert found == pytest.approx(here.min(), rel=1e-12)
@@ -91,6 +95,45 @@ def test_an_infeasible_limit_names_the_smallest_reachable(
     with pytest.raises(InfeasibleError, match=r"sub-space r16-w1\.5"):
         check_reachable([latency_constraint(lut, tiny_space, NUM_CLASSES, value)], tiny_space.sub_spaces[-1])
     check_reachable([latency_constraint(lut, tiny_space, NUM_CLASSES, value)])
+
+
+def test_the_least_peak_memory_is_the_least_of_all_architectures(
+    tiny_space: SearchSpace, tiny_genomes: Genomes
+) -> None:
+    every = memory_constraint(tiny_space, NUM_CLASSES, 1e6, HOST).cost(tiny_genomes)
+    value, genome = least(memory_constraint(tiny_space, NUM_CLASSES, 1e6, HOST).table)
+    assert value == every.min()
+    assert decode(tiny_space, genome)[0].key in [a.key for a in decode(tiny_space, tiny_genomes[every == value])]
+    with pytest.raises(InfeasibleError, match=r"peak memory of at most 1 kB: the smallest reachable is .* kB"):
+        check_reachable([memory_constraint(tiny_space, NUM_CLASSES, 1e3, HOST)])
+
+
+def test_memory_is_limited_once_for_each_kind_of_activations(tiny_space: SearchSpace) -> None:
+    two_threads = dataclasses.replace(HOST, name="cpu-2t", num_threads=2)
+    halves = dataclasses.replace(HOST, name="cpu-bf16", dtype="bfloat16")
+    alike = further_constraints(tiny_space, NUM_CLASSES, peak_memory=1e6, targets=[HOST, two_threads])
+    assert [c.name for c in alike] == ["peak memory"]
+    different = further_constraints(tiny_space, NUM_CLASSES, 1e6, 1e5, 1e6, [HOST, two_threads, halves])
+    assert [c.name for c in different[2:]] == ["peak memory on cpu", "peak memory on cpu-bf16"]
+
+
+def test_what_the_table_does_not_know_takes_for_ever(
+    tiny_space: SearchSpace, tiny_genomes: Genomes, make_lut: Callable[..., LatencyLUT]
+) -> None:
+    lut = make_lut(tiny_space)
+    whole = latency_constraint(lut, tiny_space, NUM_CLASSES, 1.0).cost(tiny_genomes)
+    key = next(k for k in lut.rows if k.startswith("mbconv") and "k5" in k)
+    del lut.rows[key]
+    with pytest.raises(LUTError, match=r"lacks 1 blocks .* `chanas lut fill` .*`chanas search --covered-only`"):
+        latency_constraint(lut, tiny_space, NUM_CLASSES, 1.0)
+    limit = latency_constraint(lut, tiny_space, NUM_CLASSES, 1.0, covered_only=True)
+    uses_it = [key in {b.key for b in a.blocks(tiny_space, NUM_CLASSES)} for a in decode(tiny_space, tiny_genomes)]
+    assert np.isinf(limit.cost(tiny_genomes)).tolist() == uses_it
+    assert limit.cost(tiny_genomes)[~np.array(uses_it)] == pytest.approx(whole[~np.array(uses_it)])
+    assert np.isfinite(least(limit.table)[0])
+    lut.rows.clear()
+    with pytest.raises(InfeasibleError, match="has no architecture whose latency is known"):
+        check_reachable([latency_constraint(lut, tiny_space, NUM_CLASSES, 1.0, covered_only=True)])
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])

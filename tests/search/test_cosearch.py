@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -14,17 +16,17 @@ import numpy as np
 import pytest
 
 from chanas.arch import Architecture, SearchSpace
-from chanas.errors import InfeasibleError
-from chanas.genome import Genomes, decode, encode, sample
+from chanas.errors import ConfigError, InfeasibleError, LUTError
+from chanas.genome import BlockTable, Genomes, decode, encode, sample
 from chanas.latency import Calibration, LatencyLUT
 from chanas.run import RunDirectory
 from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.accuracy_table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import least, macs_constraint
-from chanas.search.cosearch import SearchOutcome, search
+from chanas.search.constraints import Constraint, least, macs_constraint
+from chanas.search.cosearch import LatencyBudget, SearchOutcome, search
 from chanas.search.evolution import EvolutionConfig
-from chanas.search.proof import ProofRecord
+from chanas.search.proof import ProofRecord, Timing
 
 FAST = SearchConfig(
     num_evaluations=40,
@@ -50,7 +52,8 @@ class Bench:
         self.proven: list[str] = []
 
     def latency_s(self, architecture: Architecture) -> float:
-        return float(self.lut.latency_s(self.space, 10, encode(self.space, [architecture]))[0])
+        table = self.lut.table(self.space, 10, with_holes=True)
+        return float(table.sum(encode(self.space, [architecture]))[0])
 
     def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
         self.proven += [a.key for a in architectures]
@@ -222,6 +225,114 @@ def test_several_constraints_hold_for_every_finalist(bench: Bench) -> None:
     outcome = bench.search(1.2e-4, constraints=[macs_constraint(bench.space, 10, limit)])
     assert all(f.architecture.num_macs(bench.space, 10) <= limit for f in outcome.finalists)
     assert [c["name"] for c in bench.result["constraints"]] == ["latency", "multiply-accumulates"]
+
+
+def test_limits_that_exclude_each_other_are_told_before_anything_is_evaluated(bench: Bench) -> None:
+    smallest_s, genome = least(bench.lut.table(bench.space, 10))
+    macs = macs_constraint(bench.space, 10, 1.0)
+    fastest_macs = float(macs.cost(genome)[0])
+    fewest = least(macs.table)[0]
+    table = BlockTable(bench.space, 10, lambda b: 1e6 - b.num_macs / 10)  # few of it means much work
+    busy = Constraint("idleness", least(table)[0] * 1.001, table, "")
+    assert fewest <= fastest_macs
+    with pytest.raises(
+        InfeasibleError, match=r"together; each alone can be met\. The smallest found beside the others"
+    ):
+        bench.search(1.01 * smallest_s, constraints=[busy])
+    assert bench.truth.asked == []
+
+
+class Pair(Bench):
+    """A second device, on which everything but the 1×1 convolutions of wide blocks is faster."""
+
+    second_ratio = 1.0
+
+    @property
+    def second(self) -> LatencyLUT:
+        target = dataclasses.replace(self.lut.header.target, name="cpu-2t", num_threads=2)
+        rows = {
+            k: dataclasses.replace(r, median_s=r.median_s * (0.5 if "k3" in k else 0.9))
+            for k, r in self.lut.rows.items()
+        }
+        return LatencyLUT(dataclasses.replace(self.lut.header, target=target), rows)
+
+    def second_s(self, architecture: Architecture) -> float:
+        return float(self.second.latency_s(self.space, 10, encode(self.space, [architecture]))[0])
+
+    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+        first = super().prove(architectures)
+        timings = [Timing("cpu-2t", self.second_ratio * self.second_s(a), 1e-8) for a in architectures]
+        return [dataclasses.replace(p, further=(t,)) for p, t in zip(first, timings, strict=True)]
+
+
+@pytest.fixture
+def pair(bench: Bench, tmp_path: Path) -> Pair:
+    return Pair(bench.space, bench.lut, bench.truth, tmp_path)
+
+
+def test_the_winner_is_inside_the_budget_of_every_target(pair: Pair) -> None:
+    outcome = pair.search(1.2e-4, further=[LatencyBudget(pair.second, 5e-5)])
+    assert all(pair.second_s(f.architecture) <= 5e-5 for f in outcome.finalists)
+    (second,) = outcome.further
+    assert (second.target, second.budget_s) == ("cpu-2t", 5e-5)
+    assert second.predicted_s == pair.second_s(outcome.architecture)
+    assert second.measured_s <= 5e-5
+    result = pair.result
+    assert [c["name"] for c in result["constraints"]] == ["latency on cpu", "latency on cpu-2t"]
+    (stored,) = result["further_targets"]
+    assert (stored["target"], stored["budget_s"]) == ("cpu-2t", 5e-5)
+    assert all(f["further"][0]["target"] == "cpu-2t" for f in result["finalists"])
+    alone = pair.search(1.2e-4, further=[LatencyBudget(pair.second, 1.0)])
+    assert alone.further[0].measured_s > 5e-5  # the second budget did decide
+
+
+def test_a_second_target_that_is_slower_than_foretold_has_its_own_limit_tightened(pair: Pair) -> None:
+    pair.second_ratio = 1.3
+    outcome = pair.search(1.2e-4, further=[LatencyBudget(pair.second, 6e-5)])
+    assert {f.round for f in outcome.finalists} == {1, 2}
+    assert outcome.further[0].measured_s <= 6e-5
+
+
+def test_budgets_of_two_targets_that_exclude_each_other_are_one_line(pair: Pair) -> None:
+    with pytest.raises(InfeasibleError, match="latency on cpu-2t of at most 1 us: the smallest reachable is"):
+        pair.search(1.2e-4, further=[LatencyBudget(pair.second, 1e-6)])
+    assert pair.truth.asked == []
+
+
+def test_a_table_with_holes_is_searched_where_it_is_covered(bench: Bench) -> None:
+    home = bench.space.sub_spaces[1]
+    inside = {b.key for b in bench.space.all_blocks(10, (home,))}
+    for key in [k for k in bench.lut.rows if k not in inside]:
+        del bench.lut.rows[key]
+    with pytest.raises(LUTError, match=r"lacks \d+ blocks of space 'mbv3-32'"):
+        bench.search(1.2e-4)
+    outcome = bench.search(1.2e-4, FAST.model_copy(update={"covered_only": True}))
+    assert {f.architecture.sub_space for f in outcome.finalists} == {home}
+    assert outcome.proof.measured_latency_s <= 1.2e-4
+    unknown = [s for s in bench.result["division"]["sub_spaces"] if s["key"] != home.key]
+    assert {s["smallest_latency_s"] for s in unknown} == {None}
+    assert all(math.isfinite(p["latency_s"]) for p in bench.result["pareto"])
+
+
+def test_what_each_rule_costs_is_told_when_it_is_asked_for(bench: Bench) -> None:
+    assert bench.search(1.2e-4).regrets == ()
+    config = FAST.model_copy(update={"compare_rules": True})
+    regrets = {r.rule: r for r in bench.search(1.2e-4, config).regrets}
+    assert set(regrets) == {"paper", "accuracy", "all"}
+    assert min(r.regret for r in regrets.values()) == 0.0
+    assert regrets["paper"].regret >= regrets["accuracy"].regret
+    assert regrets["all"].sub_space is None
+    assert bench.result["rule_regrets"] == [r.to_json() for r in regrets.values()]
+    assert len(bench.search(1.2e-4, FAST.model_copy(update={"rule": "all"})).regrets) == 3
+
+
+def test_too_few_evaluations_to_learn_from_are_one_line(tmp_path: Path, bench: Bench) -> None:
+    genomes = sample(bench.space, 3, np.random.default_rng(0))
+    known = AccuracyTable(tuple(decode(bench.space, genomes)), genomes, bench.truth.many(genomes), 3, (), "d")
+    with pytest.raises(
+        ConfigError, match="expected at least 8 evaluated architectures to learn accuracies from, got 3"
+    ):
+        bench.search(1.2e-4, table=known)
 
 
 @pytest.mark.parametrize("rule", ["paper", "accuracy", "all"])

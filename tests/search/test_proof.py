@@ -11,7 +11,9 @@ from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ChanasError, InfeasibleError, MeasureError
 from chanas.genome import Genomes
 from chanas.search.population import unique
-from chanas.search.proof import ProofRecord, pick, prove_rounds
+from chanas.search.proof import ProofRecord, Timing, pick, prove_rounds
+
+BUDGET = {"cpu": 1e-3}
 
 
 def arch(kernel: int) -> Architecture:
@@ -25,10 +27,13 @@ class Device:
         self.ratio, self.failing = ratio, failing
         self.limits: list[float] = []
 
-    def propose(self, limit_s: float, tried: set[str]) -> list[tuple[Architecture, float, float, float]]:
+    def propose(
+        self, limits_s: tuple[float, ...], tried: set[str]
+    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
+        (limit_s,) = limits_s
         self.limits.append(limit_s)
         fresh = [arch(k) for k in range(3, 200, 2) if arch(k).key not in tried][:2]
-        return [(a, limit_s * (1 - 0.001 * i), 0.9, 0.01) for i, a in enumerate(fresh)]
+        return [(a, (limit_s * (1 - 0.001 * i),), 0.9, 0.01) for i, a in enumerate(fresh)]
 
     def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
         proofs = []
@@ -43,15 +48,15 @@ class Device:
 
 def test_the_most_accurate_inside_the_budget_wins() -> None:
     device = Device(0.99)
-    winner, finalists = prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+    winner, finalists = prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
     assert winner.architecture == arch(5)
     assert [f.round for f in finalists] == [1, 1]
-    assert winner.ratio == pytest.approx(0.99 / 0.999)
+    assert winner.ratios == pytest.approx((0.99 / 0.999,))
 
 
 def test_the_budget_is_tightened_by_what_was_observed() -> None:
     device = Device(1.2)
-    winner, finalists = prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+    winner, finalists = prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
     assert [f.round for f in finalists] == [1, 1, 2, 2]
     assert device.limits[1] == pytest.approx(1e-3 / (1.2 / 0.999))
     assert winner.proof.measured_latency_s <= 1e-3
@@ -60,7 +65,7 @@ def test_the_budget_is_tightened_by_what_was_observed() -> None:
 
 def test_a_finalist_that_fails_is_passed_over() -> None:
     device = Device(0.9, frozenset({5}))
-    winner, finalists = prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+    winner, finalists = prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
     assert winner.architecture == arch(3)
     failed = finalists[1].to_json()
     assert failed["error"] == "LLVM crashed"
@@ -71,7 +76,7 @@ def test_rounds_are_bounded() -> None:
     device = Device(1.0)
     device.prove = lambda architectures: [ProofRecord(a, 2e-3, 0.0, 0.9, 0.0) for a in architectures]  # type: ignore[method-assign]
     with pytest.raises(InfeasibleError, match=r"none of 6 finalists measured inside the budget of 1 ms: .* 2 ms"):
-        prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+        prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
     assert len(device.limits) == 3
 
 
@@ -80,13 +85,62 @@ def test_when_all_fail_the_first_reason_is_named() -> None:
     with pytest.raises(
         MeasureError, match="none of 6 finalists could be compiled and measured; the first: LLVM crashed"
     ):
-        prove_rounds(device.propose, device.prove, 1e-3, 1e-3, 3)
+        prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
 
 
 def test_proofs_of_other_architectures_are_refused() -> None:
     device = Device(1.0)
     with pytest.raises(ChanasError, match="a proof for each of 2 finalists"):
-        prove_rounds(device.propose, lambda a: device.prove(a)[:1], 1e-3, 1e-3, 3)
+        prove_rounds(device.propose, lambda a: device.prove(a)[:1], BUDGET, (1e-3,), 3)
+
+
+class Pair:
+    """Two devices: `slow` measures 1.2 times what is predicted, `true` exactly that."""
+
+    def __init__(self) -> None:
+        self.budgets = {"true": 1e-3, "slow": 2e-3}
+        self.limits: list[tuple[float, ...]] = []
+
+    def propose(
+        self, limits_s: tuple[float, ...], tried: set[str]
+    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
+        self.limits.append(limits_s)
+        return [(arch(k), limits_s, 0.9, 0.01) for k in range(3, 200, 2) if arch(k).key not in tried][:1]
+
+    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+        true_s, slow_s = self.limits[-1]
+        return [
+            ProofRecord(a, true_s, 0.0, 0.9, 0.0, further=(Timing("slow", 1.2 * slow_s, 0.0),)) for a in architectures
+        ]
+
+
+def test_it_wins_only_inside_every_targets_budget() -> None:
+    pair = Pair()
+    winner, finalists = prove_rounds(pair.propose, pair.prove, pair.budgets, (1e-3, 2e-3), 3)
+    assert [f.round for f in finalists] == [1, 2]
+    assert pair.limits[1] == pytest.approx((1e-3, 2e-3 / 1.2))  # only the target that measured outside is tightened
+    assert winner.measured_s == pytest.approx((1e-3, 2e-3))
+    assert winner.to_json()["further"] == [
+        {"target": "slow", "predicted_s": pytest.approx(2e-3 / 1.2), "measured_s": pytest.approx(2e-3), "spread_s": 0.0}
+    ]
+
+
+def test_budgets_that_are_not_met_are_named_with_their_targets() -> None:
+    pair = Pair()
+    with pytest.raises(InfeasibleError, match=r"inside the budgets of 1 ms on true and 2 ms on slow: the nearest"):
+        prove_rounds(pair.propose, pair.prove, pair.budgets, (1e-3, 2e-3), 1)
+
+
+def test_a_proof_without_one_of_the_targets_is_refused() -> None:
+    device = Device(0.9)
+    with pytest.raises(ChanasError, match="finalists measured on each of cpu, moon"):
+        prove_rounds(
+            lambda limits_s, tried: device.propose(limits_s[:1], tried),
+            device.prove,
+            {"cpu": 1.0, "moon": 1.0},
+            (1.0, 1.0),
+            1,
+        )
 
 
 @given(spaces_and_genomes())

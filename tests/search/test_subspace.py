@@ -52,7 +52,7 @@ def test_the_statistics_are_those_of_the_samples(parts: tuple[SearchSpace, Laten
             assert max(s.feasible_latency_quantiles_s) <= latency.limit
             assert s.mean_latency_s is not None
             assert s.score is not None
-            assert s.top1_quantiles[-1] >= s.score >= s.top1_quantiles[10]
+            assert s.score >= s.top1_quantiles[-1]  # a search goes on from the best of the samples
         else:
             assert s.mean_latency_s is s.score is None
     again = divide(space, truth.many, latency, [latency], np.random.default_rng(0), num_samples=200)

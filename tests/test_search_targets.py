@@ -1,0 +1,96 @@
+"""chanas/search_targets.py: from `cpu-2t:4ms` to a device, its table and its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from chanas import search_targets
+from chanas.errors import ConfigError, TargetError, UnitError
+from chanas.search_targets import named_target, parse_latencies, target_budgets
+from chanas.target import HardwareTarget, load_target
+
+HOST = load_target("cpu")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
+    """What `load_target` was asked for."""
+    calls: list[tuple[str, int, str]] = []
+
+    def load(name: str, num_threads: int = 1, dtype: str = "f32") -> HardwareTarget:
+        calls.append((name, num_threads, dtype))
+        return HOST
+
+    monkeypatch.setattr(search_targets, "load_target", load)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [
+        ("cpu", ("cpu", 1, "f32")),
+        ("cpu-2t", ("cpu", 2, "f32")),
+        ("cpu-bf16", ("cpu", 1, "bf16")),
+        ("cpu-16t-bf16", ("cpu", 16, "bf16")),
+        ("raspberry-pi-4", ("raspberry-pi-4", 1, "f32")),
+        ("raspberry-pi-4-4t", ("raspberry-pi-4", 4, "f32")),
+        ("", ("", 1, "f32")),
+    ],
+)
+def test_a_targets_name_says_how_the_device_is_used(
+    name: str, means: tuple[str, int, str], asked: list[tuple[str, int, str]]
+) -> None:
+    named_target(name)
+    assert asked == [means]
+
+
+@pytest.mark.parametrize("name", ["cpu"])
+def test_the_name_of_a_target_leads_back_to_it(name: str) -> None:
+    assert named_target(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("texts", "latencies"),
+    [
+        (["20ms"], 0.02),
+        (["cpu:5ms"], {"cpu": 5e-3}),
+        (["cpu:5ms", "cpu-2t: 4ms"], {"cpu": 5e-3, "cpu-2t": 4e-3}),
+    ],
+)
+def test_latencies_are_one_or_one_for_each_target(texts: list[str], latencies: float | Mapping[str, float]) -> None:
+    assert parse_latencies(texts) == latencies
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "says"),
+    [
+        (["5ms", "4ms"], ConfigError, "expected a target before each of several latencies, such as cpu-2t:5ms"),
+        (["cpu:5ms", "4ms"], ConfigError, "expected a target before each of several latencies, such as cpu-2t:4ms"),
+        ([":4ms"], ConfigError, "expected a target before each"),
+        (["cpu:5ms", "cpu:4ms"], ConfigError, "target 'cpu' has two latency budgets"),
+        (["cpu:5"], UnitError, "expected a positive latency with a unit"),
+        (["cpu:5MB"], UnitError, "unknown unit 'MB' in latency"),
+        (["cpu:"], UnitError, "expected a positive latency with a unit"),
+    ],
+)
+def test_latencies_that_are_not_clear_are_one_line(texts: list[str], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        parse_latencies(texts)
+
+
+def test_a_single_latency_is_that_of_the_target_asked_for(asked: list[tuple[str, int, str]]) -> None:
+    (budget,) = target_budgets(2e-3, "cpu", 4, "bf16")
+    assert asked == [("cpu", 4, "bf16")]
+    assert budget.budget_s == 2e-3
+
+
+def test_an_unknown_target_names_the_known_ones() -> None:
+    with pytest.raises(TargetError, match="unknown target 'moon'"):
+        target_budgets({"cpu": 1.0, "moon-2t": 1.0}, "cpu", 1, "f32")
+
+
+def test_two_names_of_one_target_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected one latency for each of some targets, got cpu, cpu"):
+        target_budgets({"cpu": 1.0, "cpu-1t": 2.0}, "cpu", 1, "f32")
