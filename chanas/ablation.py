@@ -109,20 +109,19 @@ def ablate(
     _check_schedules(schedules)
     if num_points < 2:
         raise ConfigError(f"expected at least 2 points of each front, got {num_points}")
+    hardware = load_target(target, num_threads)
     with scratch_folder() as scratch:
         evaluations: Evaluations
         evaluate: Evaluate | None = None
         prove: Prove
         if accuracy_table is None:
-            hardware = load_target(target, num_threads)
             supernet, lut = load_stages(run, hardware)
             loaded, classes, source = supernet.space, supernet.num_classes, supernet.digest
             evaluations = EvaluationStore(run.search / "evaluations.jsonl", loaded, source)
             evaluate, prove = supernet.top1, Prover(supernet, lut, hardware, scratch, progress)
         else:
-            opened, table = open_accuracies(run, accuracy_table, target, num_threads, "f32", space, num_classes)
+            opened, table = open_accuracies(run, accuracy_table, hardware, space, num_classes)
             loaded, classes, lut, source = opened.required_space(), opened.num_classes, opened.lut, table.digest
-            hardware = lut.header.target
             evaluations = TableEvaluations(table, source)
             prove = RandomWeightsProver(loaded, classes, table, lut, hardware, scratch, progress)
         job = _Job(run, loaded, classes, hardware, lut, seed, progress)

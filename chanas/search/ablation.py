@@ -243,8 +243,8 @@ class _Remembered:
         return [self._known[a.key] for a in architectures]
 
 
-# An architecture with its latency by the table, its predicted top-1 and the spread of that.
-Proposal = tuple[Architecture, float, float, float]
+# An architecture with its latency by the table (on one target), its predicted top-1 and the spread of that.
+Proposal = tuple[Architecture, tuple[float, ...], float, float]
 
 
 @dataclass(frozen=True)
@@ -287,17 +287,19 @@ class _Search:
         winner: Finalist | None = None
         note = None
 
-        def propose(limit_s: float, tried: set[str]) -> list[Proposal]:
-            return self._finalists(replace(latency, limit=limit_s), tried) if tried else plan.finalists
+        def propose(limits_s: tuple[float, ...], tried: set[str]) -> list[Proposal]:
+            return self._finalists(replace(latency, limit=limits_s[0]), tried) if tried else plan.finalists
 
         try:
-            winner, finalists = prove_rounds(propose, self.prove, self.budget_s, latency.limit, self.config.max_rounds)
+            winner, finalists = prove_rounds(
+                propose, self.prove, {name: self.budget_s}, (latency.limit,), self.config.max_rounds
+            )
         except InfeasibleError as error:
             if name == TUNED:
                 raise
             note = str(error)
         proofs = self.prove([architecture for architecture, *_ in plan.front])
-        points = [FrontPoint(a, cost, top1, p) for (a, cost, top1, _), p in zip(plan.front, proofs, strict=True)]
+        points = [FrontPoint(a, predicted_s[0], top1, p) for (a, predicted_s, top1, _), p in zip(plan.front, proofs, strict=True)]
         return Searched(name, latency.limit, winner, tuple(finalists), _judged(points), plan.ranking, note)
 
     def _finalists(self, latency: Constraint, tried: set[str]) -> list[Proposal]:
@@ -347,8 +349,8 @@ class _Search:
 
     def _proposals(self, latency: Constraint, genomes: Genomes) -> list[Proposal]:
         mean, spread = self.predictor.predict(genomes)
-        facts = decode(self.space, genomes), latency.cost(genomes).tolist(), mean.tolist(), spread.tolist()
-        return list(zip(*facts, strict=True))
+        predicted_s = [(cost,) for cost in latency.cost(genomes).tolist()]
+        return list(zip(decode(self.space, genomes), predicted_s, mean.tolist(), spread.tolist(), strict=True))
 
 
 def _judged(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
