@@ -23,8 +23,8 @@ from chanas.search.constraints import Constraint, check_reachable, feasible, lea
 from chanas.search.evaluations import Evaluations, EvaluationStore
 from chanas.search.evolution import evolve
 from chanas.search.explore import Evaluate, explore, new_predictor, training_set
-from chanas.search.front import FrontPoint, spread_over
-from chanas.search.pareto import nsga2, pareto_front
+from chanas.search.front import FrontPoint, judged, spread_over
+from chanas.search.pareto import nsga2
 from chanas.search.population import keys
 from chanas.search.proof import Finalist, Proof, Prove, pick, prove_rounds, proven
 from chanas.search.subspace import divide
@@ -243,7 +243,7 @@ class _Remembered:
         return [self._known[a.key] for a in architectures]
 
 
-# An architecture with its latency by the table (on one target), its predicted top-1 and the spread of that.
+# An architecture with its latency by the table, its predicted top-1 and the spread of that.
 Proposal = tuple[Architecture, tuple[float, ...], float, float]
 
 
@@ -299,8 +299,11 @@ class _Search:
                 raise
             note = str(error)
         proofs = self.prove([architecture for architecture, *_ in plan.front])
-        points = [FrontPoint(a, predicted_s[0], top1, p) for (a, predicted_s, top1, _), p in zip(plan.front, proofs, strict=True)]
-        return Searched(name, latency.limit, winner, tuple(finalists), _judged(points), plan.ranking, note)
+        points = [
+            FrontPoint(a, predicted_s[0], top1, p)
+            for (a, predicted_s, top1, _), p in zip(plan.front, proofs, strict=True)
+        ]
+        return Searched(name, latency.limit, winner, tuple(finalists), judged(points), plan.ranking, note)
 
     def _finalists(self, latency: Constraint, tried: set[str]) -> list[Proposal]:
         """The best inside the limit and a little below it, by their accuracy where it is known, else as predicted; the
@@ -351,12 +354,3 @@ class _Search:
         mean, spread = self.predictor.predict(genomes)
         predicted_s = [(cost,) for cost in latency.cost(genomes).tolist()]
         return list(zip(decode(self.space, genomes), predicted_s, mean.tolist(), spread.tolist(), strict=True))
-
-
-def _judged(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
-    """By measured latency, those that others dominate marked, those that could not be measured last."""
-    measured = sorted((p for p in points if p.proof.error is None), key=lambda p: p.proof.measured_latency_s)
-    reached = np.array([[p.proof.measured_latency_s, -p.top1] for p in measured]).reshape(-1, 2)
-    best = set(pareto_front(reached).tolist())
-    marked = [replace(p, dominated=i not in best) for i, p in enumerate(measured)]
-    return (*marked, *(p for p in points if p.proof.error is not None))

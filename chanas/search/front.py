@@ -121,7 +121,7 @@ def search_front(
     architectures = decode(space, front.genomes[at])
     proofs = proven(prove, architectures)
     facts = zip(architectures, front.objectives[at].tolist(), proofs, strict=True)
-    points = _judged([FrontPoint(a, cost, -loss, proof) for a, (cost, loss), proof in facts])
+    points = judged([FrontPoint(a, cost, -loss, proof) for a, (cost, loss), proof in facts])
     if all(p.proof.error is not None for p in points):
         raise MeasureError(f"none of {len(points)} points could be compiled and measured; {points[0].proof.error}")
     predicted = zip(decode(space, front.genomes), front.objectives.tolist(), strict=True)
@@ -191,7 +191,7 @@ def spread_over(latency_s: FloatArray, num: int) -> npt.NDArray[np.intp]:
     return order[sorted(chosen)]
 
 
-def _judged(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
+def judged(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
     """By measured latency, the failed ones last, those that others dominate marked."""
     measured = sorted((p for p in points if p.proof.error is None), key=lambda p: p.proof.measured_latency_s)
     objectives = np.array([[p.proof.measured_latency_s, -p.top1] for p in measured]).reshape(-1, 2)
