@@ -271,36 +271,49 @@ def calibrate(
 ) -> Calibration:
     """Calibrate a table against whole networks of the sub-spaces that it covers, and store that in its file.
 
+    The file is read again first, with its run directory locked until it is written; `table.lut` is then what it holds.
+
     Raises:
         ConfigError: too few networks are asked for.
         LUTError: the table is of another device or compiler, or covers no sub-space.
+        RunBusyError: a prescheduler, or another calibration, is at work in the run directory.
         MeasureError: too few networks could be measured; the table stays as it is.
     """
     from chanas.prescheduler.calibrate import MIN_NETWORKS
     from chanas.prescheduler.calibrate import calibrate as fit
+    from chanas.prescheduler.locks import run_lock
 
     if num_networks < MIN_NETWORKS:
         raise ConfigError(f"expected at least {MIN_NETWORKS} networks to calibrate with, got {num_networks}")
-    lut, hardware, space = table.lut, this_device(table.lut), table.required_space()
-    lut.check(space, hardware)
-    covered = lut.covered(space, table.num_classes)
-    if not covered:
-        raise LUTError(
-            f"{table.path} has no sub-space of '{space.name}' with {table.num_classes} classes without holes, so that "
-            "no whole network can be compiled; run `chanas lut fill` first"
+    hardware, space = this_device(table.lut), table.required_space()
+    with run_lock(_folder_to_lock(table.path)):
+        lut = LatencyLUT.load(table.path)
+        lut.check(space, hardware)
+        covered = lut.covered(space, table.num_classes)
+        if not covered:
+            raise LUTError(
+                f"{table.path} has no sub-space of '{space.name}' with {table.num_classes} classes without holes, so "
+                "that no whole network can be compiled; run `chanas lut fill` first"
+            )
+        lut.calibration = fit(
+            lut,
+            space,
+            hardware,
+            table.num_classes,
+            num_networks=num_networks,
+            sub_spaces=covered,
+            seed=seed,
+            progress=progress,
         )
-    lut.calibration = fit(
-        lut,
-        space,
-        hardware,
-        table.num_classes,
-        num_networks=num_networks,
-        sub_spaces=covered,
-        seed=seed,
-        progress=progress,
-    )
-    lut.save(table.path)
+        lut.save(table.path)
+    table.lut.header, table.lut.rows, table.lut.calibration = lut.header, lut.rows, lut.calibration
     return lut.calibration
+
+
+def _folder_to_lock(file: Path) -> Path:
+    """The run directory of a table, or the folder of one that lies elsewhere."""
+    folder = file.absolute().parent
+    return folder.parent if folder.name == "luts" else folder
 
 
 def table_error(run: RunDirectory, target_name: str) -> str:

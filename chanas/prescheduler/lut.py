@@ -22,7 +22,13 @@ from chanas.prescheduler.calibrate import calibrate
 from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.jobs import TuningJobs
 from chanas.prescheduler.locks import run_lock
-from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome, timed_again
+from chanas.prescheduler.measure import (
+    Candidate,
+    CandidatePipeline,
+    Outcome,
+    median_outcome,
+    timed_in_rounds,
+)
 from chanas.prescheduler.pool import WorkerPool, kept_off, split_cores
 from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.reference import block_case, mean_network_weight_bytes
@@ -244,7 +250,9 @@ def _fill(
         lut.calibration = existing.calibration
     with tqdm(total=num_new, desc="timing blocks", unit="block", disable=not progress or not todo) as bar:
         try:
-            for (block, schedules, rank), outcome in time_blocks(todo, pool, target, scratch, around, canary):
+            for (block, schedules, rank), outcome in time_blocks(
+                todo, pool, target, scratch, around, canary, StoredRounds(store)
+            ):
                 record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)
                 store.add_block(block.key, record)
                 following = _schedules(block, target, records, rank + 1)
@@ -260,6 +268,25 @@ def _fill(
     return lut, num_new
 
 
+@dataclass(frozen=True)
+class StoredRounds:
+    """Rounds of blocks in the records of a run, so that a process that ends loses none."""
+
+    store: RecordStore
+
+    def load(self, task: BlockTask) -> list[Outcome]:
+        """Oldest first."""
+        block, schedules, _ = task
+        known = self.store.load_rounds(block.key, schedules)
+        return [Outcome(r.seconds, r.spread_s, None, drift=r.drift) for r in known]
+
+    def keep(self, task: BlockTask, outcome: Outcome) -> None:
+        """Store a round that worked."""
+        block, schedules, _ = task
+        record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, drift=outcome.drift)
+        self.store.add_round(block.key, record)
+
+
 def time_blocks(
     todo: list[BlockTask],
     pool: WorkerPool,
@@ -267,20 +294,36 @@ def time_blocks(
     scratch: Path,
     around: Surroundings,
     canary: Canary | None = None,
+    rounds: StoredRounds | None = None,
 ) -> Iterator[tuple[BlockTask, Outcome]]:
     """Compile, check and time blocks, as rows of a table are, in groups that are timed in several rounds.
 
     A slow moment of the machine lasts seconds: the median over rounds that lie seconds apart is free of it. `todo` is
-    emptied; who iterates may append to it. A block may be in it once at a time. `canary` tells of drift.
+    emptied; who iterates may append to it. A block may be in it once at a time. `canary` tells of drift. `rounds` gets
+    each round as it ends; those that it knows from before count, and are not timed again.
     """
     line: CandidatePipeline[BlockTask] = CandidatePipeline(pool, canary)
-    while todo or line.num_in_flight:
-        group: list[tuple[Candidate[BlockTask], Outcome]] = []
-        while len(group) < _GROUP and (todo or line.num_in_flight):
-            while todo and line.num_in_flight < 2 * pool.num_builders + 1:
-                line.submit(_block_candidate(*todo.pop(0), target, scratch, around))
-            group += line.finished()
-        for candidate, outcome in timed_again(group, pool, _ROUNDS - 1):
+
+    def keep(task: BlockTask, outcome: Outcome) -> None:
+        if rounds is not None:
+            rounds.keep(task, outcome)
+
+    while todo:
+        group: list[tuple[Candidate[BlockTask], list[Outcome]]] = []
+        earlier: dict[BlockTask, list[Outcome]] = {}
+        while line.num_in_flight or (todo and len(group) < _GROUP):
+            while todo and line.num_in_flight < min(2 * pool.num_builders + 1, _GROUP - len(group)):
+                task = todo.pop(0)
+                earlier[task] = [] if rounds is None else rounds.load(task)
+                if len(earlier[task]) < _ROUNDS:
+                    line.submit(_block_candidate(*task, target, scratch, around))
+                else:
+                    yield task, median_outcome(earlier[task][:_ROUNDS])
+            for candidate, outcome in line.finished():
+                group.append((candidate, [*earlier[candidate.token], outcome]))
+                if outcome.seconds is not None:
+                    keep(candidate.token, outcome)
+        for candidate, outcome in timed_in_rounds(group, pool, _ROUNDS, canary, keep):
             candidate.library.unlink(missing_ok=True)
             (scratch / f"{candidate.token[0].key}.npz").unlink(missing_ok=True)
             yield candidate.token, outcome

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,6 +134,11 @@ class CandidatePipeline(Generic[Token]):
         self._waiting.append(candidate)
         self._advance()
 
+    def time_again(self, candidate: Candidate[Token]) -> None:
+        """Queue a candidate whose library is there for another timing, of which no twin is told."""
+        again = dataclasses.replace(candidate, keep_library=True, family=None)
+        self._built.append(_Built(again, 0.0))
+
     def _advance(self) -> None:
         if self.pool.overlap or not (self._measuring or self._reading):
             for candidate in self._waiting:
@@ -244,22 +249,34 @@ def _corrected(outcome: Outcome, canary: Canary) -> Outcome:
     return dataclasses.replace(outcome, seconds=outcome.seconds / drift, spread_s=spread_s, drift=drift)
 
 
-def timed_again(
-    group: Sequence[tuple[Candidate[Token], Outcome]], pool: WorkerPool, num_rounds: int
+def timed_in_rounds(
+    group: Sequence[tuple[Candidate[Token], Sequence[Outcome]]],
+    pool: WorkerPool,
+    num_rounds: int,
+    canary: Canary | None = None,
+    keep: Callable[[Token, Outcome], None] = lambda _token, _outcome: None,
 ) -> list[tuple[Candidate[Token], Outcome]]:
-    """The same candidates with the median of their seconds over `num_rounds` more rounds, one after the other.
+    """Candidates with the median of their seconds over `num_rounds` rounds, one round after the other.
 
-    Their libraries must still be there. A candidate that failed stays as it is; a round in which one fails is left out.
+    Each comes with the outcomes of its rounds so far, at least one. Their libraries must still be there, each in its own
+    place. A candidate that failed stays as it is; a round in which one fails is left out. `keep` gets each new
+    round that worked.
     """
-    working = [i for i, (_, outcome) in enumerate(group) if outcome.seconds is not None]
-    rounds = [[(i, _ask(pool, group[i][0])) for i in working] for _ in range(num_rounds)]
-    found = [[outcome] for _, outcome in group]
-    for asked in rounds:
-        for i, future in asked:
-            outcome = _outcome(future.result(), 0.0)
-            if outcome.seconds is not None:
-                found[i].append(outcome)
-    return [(candidate, _median(mine)) for (candidate, _), mine in zip(group, found, strict=True)]
+    found = {candidate.library: list(outcomes) for candidate, outcomes in group}
+    line: CandidatePipeline[Token] = CandidatePipeline(pool, canary)
+    for i in range(num_rounds):
+        for candidate, outcomes in group:
+            if len(outcomes) <= i and outcomes[-1].seconds is not None:
+                line.time_again(candidate)
+        while line.num_in_flight:
+            for candidate, outcome in line.finished():
+                if outcome.seconds is not None:
+                    found[candidate.library].append(outcome)
+                    keep(candidate.token, outcome)
+    return [
+        (candidate, outcomes[-1] if outcomes[-1].seconds is None else median_outcome(found[candidate.library]))
+        for candidate, outcomes in group
+    ]
 
 
 def _ask(pool: WorkerPool, candidate: Candidate[Token]) -> Future[Answer]:
@@ -267,11 +284,15 @@ def _ask(pool: WorkerPool, candidate: Candidate[Token]) -> Future[Answer]:
     return pool.measure(candidate.measure, arguments, MEASURE_TIMEOUT_S + candidate.timeout_s)
 
 
-def _median(outcomes: Sequence[Outcome]) -> Outcome:
-    """The first, with the median of all seconds; the spread is the largest of theirs or of what lies between them."""
+def median_outcome(outcomes: Sequence[Outcome]) -> Outcome:
+    """The last, with the median of all seconds; the spread is the largest of theirs or of what lies between them."""
     seconds = [o.seconds for o in outcomes if o.seconds is not None]
     if len(seconds) < 2:
-        return outcomes[0]
+        return outcomes[-1]
     low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    spread_s = max(high - low, statistics.median(o.spread_s or 0.0 for o in outcomes))
-    return dataclasses.replace(outcomes[0], seconds=statistics.median(seconds), spread_s=spread_s)
+    return dataclasses.replace(
+        outcomes[-1],
+        seconds=statistics.median(seconds),
+        spread_s=max(high - low, statistics.median(o.spread_s or 0.0 for o in outcomes)),
+        drift=statistics.median(o.drift for o in outcomes),
+    )

@@ -12,7 +12,7 @@ from chanas.arch import BlockConfig
 from chanas.errors import LUTError
 from chanas.folding import Array, pack_block, pack_channels
 from chanas.latency import LatencyLUT
-from chanas.prescheduler.measure import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, Outcome, timed_again
+from chanas.prescheduler.measure import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, Outcome, timed_in_rounds
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.reference import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
 from chanas.prescheduler.space import Point
@@ -66,7 +66,7 @@ def compile_networks(
 
     All are timed in three rounds, and the median counts: a slow moment of the machine lasts seconds.
     """
-    through: list[tuple[Candidate[int], Outcome]] = []
+    through: list[tuple[Candidate[int], list[Outcome]]] = []
     with (
         WorkerPool(target) as pool,
         scratch_folder() as scratch,
@@ -79,11 +79,11 @@ def compile_networks(
                 index = waiting.pop(0)
                 line.submit(_candidate(index, jobs[index], lut, target, scratch))
             for candidate, outcome in line.finished():
-                through.append((candidate, outcome))
+                through.append((candidate, [outcome]))
                 bar.update()
                 if outcome.seconds is not None:
                     bar.set_postfix_str(f"{outcome.seconds * 1e3:.3f} ms")
-        outcomes = {candidate.token: outcome for candidate, outcome in timed_again(through, pool, _ROUNDS - 1)}
+        outcomes = {candidate.token: outcome for candidate, outcome in timed_in_rounds(through, pool, _ROUNDS)}
     return [outcomes[i] for i in range(len(jobs))]
 
 

@@ -64,6 +64,12 @@ _STEPS: tuple[tuple[str, ...], ...] = (
             device TEXT NOT NULL, started REAL NOT NULL, wall REAL NOT NULL, timing REAL NOT NULL,
             building REAL NOT NULL, PRIMARY KEY (device, started))""",
     ),
+    (
+        """CREATE TABLE rounds (
+            device TEXT NOT NULL, version INTEGER NOT NULL, block TEXT NOT NULL, schedules TEXT NOT NULL,
+            seconds REAL NOT NULL, spread REAL, created REAL NOT NULL, drift REAL NOT NULL)""",
+        "CREATE INDEX rounds_of_block ON rounds (device, version, block, schedules)",
+    ),
 )
 SCHEMA = len(_STEPS)
 
@@ -72,6 +78,8 @@ BLOCK_VERSION = 4
 
 1  an array for each operator's weights and each one's biases
 2  one array for all parameters of a block
+3  compiled by chanas' own passes
+4  timed in three rounds
 """
 
 
@@ -311,6 +319,28 @@ class RecordStore:
             (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
         )
         return BlockRecord(schedules, *rows[0]) if rows else None
+
+    def add_round(self, block: str, record: BlockRecord) -> None:
+        """Store one of the rounds that a block is timed in. What `load_block` finds are medians of all rounds alone."""
+        row: dict[str, object] = {
+            "block": block,
+            "schedules": json.dumps(record.schedules),
+            "seconds": record.seconds,
+            "spread": record.spread_s,
+            "created": record.created,
+            "drift": record.drift,
+            "version": BLOCK_VERSION,
+        }
+        self._insert("rounds", [row])
+
+    def load_rounds(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> list[BlockRecord]:
+        """The rounds of a block of today's version at given schedules, oldest first."""
+        rows = self._rows(
+            """SELECT seconds, spread, NULL, created, drift FROM rounds
+            WHERE device=? AND version=? AND block=? AND schedules=? ORDER BY rowid""",
+            (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
+        )
+        return [BlockRecord(schedules, *row) for row in rows]
 
     def stop(self, workload: str, num_trials: int, expected: float, noise: float) -> None:
         """Note that after `num_trials` points no improvement above the noise was expected of a workload any more."""

@@ -16,7 +16,7 @@ from chanas.latency import LatencyLUT, LUTRow
 from chanas.prescheduler import jobs, lut, records
 from chanas.prescheduler.lut import PrescheduleSummary, Surroundings, preschedule, surroundings
 from chanas.prescheduler.pool import WorkerPool
-from chanas.prescheduler.records import RecordStore
+from chanas.prescheduler.records import BlockRecord, RecordStore
 from chanas.prescheduler.remeasure import ranked
 from chanas.prescheduler.space import schedule_space
 from chanas.prescheduler.tune import TuneConfig
@@ -28,6 +28,8 @@ from .cases import HOST, NANO, NUM_CLASSES, SyntheticPool, device, interrupted_b
 
 NARROW = NANO.sub_spaces[:1]
 CONFIG = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
+# Timings that may be under way, or wait for the canary, when a process ends.
+IN_FLIGHT = len(NANO.all_blocks(NUM_CLASSES))
 
 
 def workloads_of(blocks: tuple[BlockConfig, ...]) -> list[Workload]:
@@ -224,6 +226,67 @@ def test_ctrl_c_while_timing_blocks_keeps_what_was_measured(
     assert half.rows.items() <= whole.lut.rows.items()
 
 
+def block_timings(pool: SyntheticPool) -> list[str]:
+    """Which blocks were timed, in order."""
+    keys = {b.key for b in ALL_BLOCKS}
+    timed = [Path(library).stem.rpartition("-")[0] for library in pool.timed]
+    return [key for key in timed if key in keys]
+
+
+@pytest.mark.parametrize("num_timings", [1, 3, len(ALL_BLOCKS), len(ALL_BLOCKS) + 2, 3 * len(ALL_BLOCKS) - 1])
+def test_a_process_that_ends_between_rounds_loses_no_timing(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_timings: int
+) -> None:
+    """Each block is timed three times in all, however often the process ends."""
+    measure = synthetic_pool.measure
+
+    def dying(name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+        if len(block_timings(synthetic_pool)) == num_timings:
+            raise KeyboardInterrupt
+        return measure(name, arguments, timeout_s)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(synthetic_pool, "measure", dying)
+        fill(run)
+    store = RecordStore(run.records, HOST)
+    assert store._db.execute("SELECT COUNT(*) FROM blocks").fetchone() == (0,)
+    (num_kept,) = store._db.execute("SELECT COUNT(*) FROM rounds").fetchone()
+    store.close()
+    assert num_timings - IN_FLIGHT <= num_kept <= num_timings
+    synthetic_pool.timed.clear()
+    summary = fill(run)
+    assert done(summary) == (0, len(ALL_BLOCKS))
+    assert len(block_timings(synthetic_pool)) == 3 * len(ALL_BLOCKS) - num_kept
+    assert done(fill(run)) == (0, 0)
+
+
+def test_a_row_is_never_one_round_where_three_are_due(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
+    first = fill(run)
+    lucky = next(b for b in ALL_BLOCKS if b.kind == "head")
+    store = RecordStore(run.records, HOST)
+    for table in ("blocks", "rounds"):
+        store._db.execute(f"DELETE FROM {table} WHERE block = ?", [lucky.key])
+    store._db.commit()
+    store.add_round(lucky.key, BlockRecord(first.lut.rows[lucky.key].schedules, 1e-12, 0.0))
+    store.close()
+    synthetic_pool.timed.clear()
+    again = fill(run)
+    assert again.lut.rows[lucky.key].median_s == first.lut.rows[lucky.key].median_s
+    assert block_timings(synthetic_pool) == [lucky.key] * 2
+
+
+def test_a_block_whose_rounds_are_all_there_is_not_built(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
+    first = fill(run)
+    store = RecordStore(run.records, HOST)
+    store._db.execute("DELETE FROM blocks")
+    store._db.commit()
+    store.close()
+    synthetic_pool.built.clear()
+    again = fill(run)
+    assert [asked for asked in synthetic_pool.built if "block" in asked] == []
+    assert {k: r.median_s for k, r in again.lut.rows.items()} == {k: r.median_s for k, r in first.lut.rows.items()}
+
+
 def test_ctrl_c_leaves_no_open_store(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +338,8 @@ def test_a_block_that_fails_at_its_best_schedules_gets_the_next_best(
     first = fill(run)
     shutil.rmtree(run.luts)
     with_records = RecordStore(run.records, HOST)
-    with_records._db.execute("DELETE FROM blocks")
+    for table in ("blocks", "rounds"):
+        with_records._db.execute(f"DELETE FROM {table}")
     with_records._db.commit()
     with_records.close()
     best = [list(point) for _, point in first.lut.rows[STEM.key].schedules]

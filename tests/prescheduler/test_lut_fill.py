@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from tables import save_space
 
 from chanas import lut_pipeline
-from chanas.errors import ConfigError, LUTError, MeasureError, StageOrderError
+from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, StageOrderError
 from chanas.latency import LatencyLUT
 from chanas.lut_pipeline import FillSummary, open_table
 from chanas.prescheduler import lut
+from chanas.prescheduler.locks import run_lock
 from chanas.prescheduler.lut import preschedule
 from chanas.prescheduler.tune import TuneConfig
 from chanas.run import RunDirectory
@@ -199,6 +201,42 @@ def test_too_few_networks_that_work_leave_the_table_alone(
     with pytest.raises(MeasureError, match="calibration needs 6 measured networks, got 0 of 6"):
         lut_pipeline.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
     assert run.lut("cpu").read_bytes() == before
+
+
+def test_a_run_in_use_is_not_calibrated(deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool) -> None:
+    run, file = deep
+    before = run.lut("cpu").read_bytes()
+    with run_lock(run.root), pytest.raises(RunBusyError, match=rf"prescheduler \(pid {os.getpid()}\) is at work in "):
+        lut_pipeline.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
+    assert (networks(synthetic_pool), run.lut("cpu").read_bytes()) == ([], before)
+    lut_pipeline.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
+
+
+def test_a_run_is_locked_while_it_is_calibrated(deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool) -> None:
+    run, file = deep
+    refused = []
+
+    def asked_meanwhile(asked: dict[str, Any]) -> float | str:
+        try:
+            with run_lock(run.root):
+                pass
+        except RunBusyError:
+            refused.append(asked)
+        return synthetic_seconds(asked)
+
+    synthetic_pool.seconds = asked_meanwhile
+    lut_pipeline.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
+    assert len(refused) >= 6
+
+
+def test_rows_that_came_in_meanwhile_are_not_overwritten(deep: tuple[RunDirectory, Path]) -> None:
+    run, file = deep
+    opened = open_table(run=run, space=file)
+    fill(run, file, num_trials=1)
+    grown = table(run)
+    calibration = lut_pipeline.calibrate(opened, num_networks=6, progress=False)
+    assert (table(run).rows, table(run).calibration) == (grown.rows, calibration)
+    assert opened.lut == table(run)
 
 
 def test_filling_calibrates_with_networks_of_all_that_is_covered(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome, timed_again
+from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome, timed_in_rounds
 from chanas.prescheduler.pool import Answer, WorkerPool
 from chanas.prescheduler.reference import operator_case
 from chanas.prescheduler.space import schedule_space
@@ -155,19 +155,73 @@ def test_the_median_of_several_rounds_counts(tmp_path: Path) -> None:
         )
     while line.num_in_flight:
         through += line.finished()
-    outcomes = {c.token: o for c, o in timed_again(through, pool, 2)}
+    first = [(candidate, [outcome]) for candidate, outcome in through]
+    outcomes = {c.token: o for c, o in timed_in_rounds(first, pool, 3)}
     assert outcomes["a"].seconds == 2e-6
     assert (outcomes["a"].spread_s or 0.0) > 1e-6
     assert outcomes["b"].seconds == 5e-6
     assert outcomes["b"].spread_s == 1e-8
 
 
-def test_what_failed_is_not_timed_again_and_a_round_that_fails_is_left_out(tmp_path: Path) -> None:
-    class Failing(SyntheticPool):
-        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-            return answered(Answer(None, "crash: the worker ended", 0.1))
+def group_of(folder: Path, *rounds: list[Outcome]) -> list[tuple[Candidate[int], list[Outcome]]]:
+    """A compiled candidate for each list of rounds so far."""
+    libraries = [folder / f"{i}.so" for i in range(len(rounds))]
+    for library in libraries:
+        library.touch()
+    candidates = [
+        Candidate(i, "build_operator", {"library": str(path)}, path, "measure", {}) for i, path in enumerate(libraries)
+    ]
+    return list(zip(candidates, rounds, strict=True))
 
-    library = tmp_path / "x.so"
-    good, bad = Outcome(1e-6, 1e-8, None), Outcome(None, None, "compile error")
-    group = [(Candidate(i, "build_operator", {}, library, "measure", {}), o) for i, o in enumerate((good, bad))]
-    assert [o for _, o in timed_again(group, Failing(), 2)] == [good, bad]
+
+class Timer(SyntheticPool):
+    """Times 1 µs, 2 µs and so on, one more each time; negative where the answer is an error."""
+
+    def __init__(self, *errors: int) -> None:
+        super().__init__()
+        self.errors = errors
+
+    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+        self.timed.append(Path(arguments["library"]).stem)
+        if len(self.timed) in self.errors:
+            return answered(Answer(None, "crash: the worker ended", 0.1))
+        return answered(Answer({"seconds": 1e-6 * len(self.timed), "spread_s": 0.0, "max_error": 0.0}, None, 0.1))
+
+
+GOOD, BAD = Outcome(5e-6, 1e-8, None), Outcome(None, None, "compile error")
+
+
+def test_what_failed_is_not_timed_again_and_a_round_that_fails_is_left_out(tmp_path: Path) -> None:
+    pool = Timer(1, 2)
+    group = group_of(tmp_path, [GOOD], [BAD], [GOOD, BAD])
+    assert [o for _, o in timed_in_rounds(group, pool, 3)] == [GOOD, BAD, BAD]
+    assert pool.timed == ["0", "0"]
+
+
+def test_candidates_are_timed_in_as_many_rounds_as_they_lack(tmp_path: Path) -> None:
+    """All of them once, then all again."""
+    pool, kept = Timer(3), []
+    group = group_of(tmp_path, [GOOD], [GOOD, GOOD], [GOOD] * 3)
+    medians = timed_in_rounds(group, pool, 4, keep=lambda token, outcome: kept.append((token, outcome.seconds)))
+    assert pool.timed == ["0", "0", "1", "0", "1", "2"]
+    assert sorted(kept) == [(token, pytest.approx(1e-6 * i)) for token, i in ((0, 1), (0, 2), (0, 4), (1, 5), (2, 6))]
+    assert [o.seconds for _, o in medians] == [pytest.approx(s) for s in (3e-6, 5e-6, 5e-6)]
+    assert all(candidate.library.exists() for candidate, _ in group)
+
+
+def test_what_is_timed_in_rounds_is_corrected_by_the_canary(tmp_path: Path) -> None:
+    class Drifting:
+        """A canary that has found the machine twice as slow as usual."""
+
+        readings, num_corrected, correction, is_fresh = ("one",), 0, 2.0, True
+
+        def is_due(self, measured_s: float) -> bool:
+            return False
+
+        def wants_again(self, num_tries: int) -> bool:
+            return False
+
+    drifting: Any = Drifting()
+    ((_, outcome),) = timed_in_rounds(group_of(tmp_path, [GOOD]), Timer(), 2, drifting)
+    assert outcome.seconds == pytest.approx((5e-6 + 0.5e-6) / 2)
+    assert outcome.drift == 1.5

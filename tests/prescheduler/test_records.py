@@ -218,6 +218,19 @@ def test_a_failed_block_is_replaced_when_it_works_later(open_store: Opener) -> N
     assert working.seconds == 1e-5
 
 
+def test_rounds_of_a_block_are_no_measurement_of_it_yet(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = [BlockRecord(SCHEDULES, 1e-5 * i, 1e-7, created=1.7e9 + i, drift=1.1) for i in range(3)]
+    for record in rounds:
+        open_store().add_round("b", record)
+    store = open_store()
+    assert store.load_block("b", SCHEDULES) is None
+    assert store.load_rounds("b", SCHEDULES) == rounds
+    assert store.load_rounds("another", SCHEDULES) == []
+    assert open_store(device(num_threads=2)).load_rounds("b", SCHEDULES) == []
+    monkeypatch.setattr(module, "BLOCK_VERSION", module.BLOCK_VERSION + 1)
+    assert store.load_rounds("b", SCHEDULES) == []
+
+
 # ---- what is not a store --------------------------------------------------------------------------------------------
 def test_a_file_that_is_no_database_is_refused_and_left_alone(open_store: Opener, tmp_path: Path) -> None:
     file = tmp_path / "records.sqlite"
@@ -315,6 +328,7 @@ def test_a_file_of_an_older_schema_is_brought_up_to_date_in_place(
     assert store._db.execute("SELECT block, seconds, drift FROM blocks").fetchall() == [("b", 1e-5, 1.0)]
     # Whether a block of an old file was timed with one array of parameters is not known: none of them is used.
     assert store.load_block("b", SCHEDULES) is None
+    assert store.load_rounds("b", SCHEDULES) == []
     assert list(store._db.execute("PRAGMA foreign_key_check")) == []
     store.add("w", [TuningRecord((2,), 1e-6)])
     assert open_store().count() == (2, 0)

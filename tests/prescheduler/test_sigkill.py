@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = NANO.all_blocks(NUM_CLASSES, NANO.sub_spaces[:1])
 # Blocks of microseconds, timed for a moment on a machine that does other things besides.
 NOISE_FACTOR = 10.0
-TABLES = ("records", "remeasured", "blocks", "canary")
+TABLES = ("records", "remeasured", "blocks", "rounds", "canary")
 
 Row = tuple[Any, ...]
 
