@@ -140,6 +140,8 @@ def replay(
     for other, records in others.items():
         model.observe(schedule_space(other, target), records)
     config = TuneConfig(num_trials=num_trials)
+    if strategy == MUTATION:
+        config = TuneConfig(num_trials=num_trials, num_drawn=0)
     if strategy == RANDOM:
         config = TuneConfig(num_trials=num_trials, num_initial=num_trials)
     tuner = OperatorTuner(space, model, config, [], seed)

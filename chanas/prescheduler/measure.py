@@ -258,9 +258,9 @@ def timed_in_rounds(
 ) -> list[tuple[Candidate[Token], Outcome]]:
     """Candidates with the median of their seconds over `num_rounds` rounds, one round after the other.
 
-    Each comes with the outcomes of its rounds so far, at least one. Their libraries must still be there, each in its own
-    place. A candidate that failed stays as it is; a round in which one fails is left out. `keep` gets each new
-    round that worked.
+    Each comes with the outcomes of its rounds so far, at least one. Their libraries must still be there, each in a
+    place of its own. A candidate that failed stays as it is; a round in which one fails is left out. `keep` gets each
+    new round that worked.
     """
     found = {candidate.library: list(outcomes) for candidate, outcomes in group}
     line: CandidatePipeline[Token] = CandidatePipeline(pool, canary)

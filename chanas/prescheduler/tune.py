@@ -37,6 +37,8 @@ class TuneConfig:
     """The top k: points measured between two questions to the cost model."""
     num_children: int = 48
     """Children bred and scored for each batch."""
+    num_drawn: int = 512
+    """Untried points drawn at random and scored beside the children: of most operators' spaces, all that are left."""
     gamma: float = 8.0
     """γ of the start probability exp(−γ (E* − E_p) / E*)."""
     exploration: float = 0.5
@@ -104,9 +106,8 @@ class OperatorTuner:
                 self._config.gamma,
                 exclude=tried,
             )
-            if len(candidates) < num:
-                rest = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in tried]
-                candidates = list(dict.fromkeys([*candidates, *rest]))[: max(num, self._config.num_children)]
+            drawn = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in tried]
+            candidates = list(dict.fromkeys([*candidates, *drawn[: max(num, self._config.num_drawn)]]))
         mean, deviation = self._model.predict(self.space, candidates)
         score = mean - self._config.exploration * deviation
         num_random = int(self._rng.binomial(num, self._config.random_share))

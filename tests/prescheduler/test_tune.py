@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,6 +130,22 @@ def test_the_best_is_the_fastest_of_new_and_kept_records() -> None:
     assert tuner.best_s == min(seconds_of(p) for p in [*asked, *(r.point for r in kept)])
 
 
+def test_points_that_no_mutation_reaches_are_scored_too() -> None:
+    """The model sees at a glance where the best of the space lies, far from all that was tried."""
+
+    class Seer:
+        def observe(self, space: ScheduleSpace, records: Sequence[TuningRecord]) -> None:
+            pass
+
+        def predict(self, space: ScheduleSpace, points: Sequence[Point]) -> tuple[Any, Any]:
+            return np.array([math.log(landscape_seconds(space, p)) for p in points]), np.zeros(len(points))
+
+    worst = sorted(LARGE.points, key=lambda p: -landscape_seconds(LARGE, p))
+    config = TuneConfig(num_trials=16, random_share=0.0)
+    kept = [TuningRecord(p, landscape_seconds(LARGE, p)) for p in worst[:12]]
+    assert set(OperatorTuner(LARGE, Seer(), config, kept, 0).propose()) == set(worst[-4:])
+
+
 @every_model
 def test_the_same_seed_tries_the_same_points(model: str) -> None:
     first, again, other = (explore(tuner_of(LARGE, TuneConfig(num_trials=16), model=model, seed=s)) for s in (1, 1, 2))
@@ -153,7 +170,7 @@ def test_less_is_left_to_gain_the_more_is_known() -> None:
         kept = [TuningRecord(p, landscape_seconds(LARGE, p), 0.0) for p in points]
         return tuner_of(LARGE, TuneConfig(), kept).expected_improvement()
 
-    assert left(few) > 0.2 > 0.05 > left(most) >= 0.0
+    assert left(few) > 0.1 > 0.05 > left(most) >= 0.0
 
 
 def test_asking_what_is_left_changes_no_proposal() -> None:

@@ -36,7 +36,7 @@ def cost_model(name: str, target: HardwareTarget, seed: int) -> CostModel:
     from chanas.prescheduler.cost_model.random_model import RandomModel
 
     known: dict[str, Callable[[], CostModel]] = {
-        "gp": lambda: GaussianProcessModel(target, seed),
+        "gp": lambda: GaussianProcessModel(target),
         "random": lambda: RandomModel(seed),
     }
     if name not in known:

@@ -1,0 +1,171 @@
+"""Exact Gaussian process regression on records of several groups, each with an unknown offset of its own.
+
+Notation: N records, M points that are asked about, F features (standardised by the caller); y = log seconds.
+
+    y = g(x) + offset of the group + noise
+
+The kernel of g is s² κ(r) within a group and ρ s² κ(r) between two, r² = Σ_f (x_f − x'_f)² / l_f², with a length l_f
+for each feature; κ is Matérn's with ν = 5/2 (Rasmussen and Williams, 2006, equation 4.17). So groups are alike as far
+as ρ says. Offsets are normal with a deviation of _OFFSET. Lengths, s, the noise and ρ are those of the largest
+posterior density, with log-normal priors (ρ: logit-normal): a few dozen records cannot tell two dozen lengths, and
+features that say nothing must fade instead of being fitted to noise. The prior of the lengths grows with the root of F
+(Hvarfner, Hellsten and Nardi, 2024).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+_OFFSET = 0.5
+# Mean and deviation of the logarithms: lengths relative to the root of F, s², and the variance of the noise.
+_LENGTH_PRIOR = (0.0, 1.0)
+_SIGNAL_PRIOR = (math.log(0.3), 1.0)
+_NOISE_PRIOR = (math.log(0.03**2), 2.0)
+# Of log(ρ / (1 − ρ)).
+_ALIKE_PRIOR = (2.0, 1.0)
+_MAX_ITERATIONS = 40
+_JITTER = 1e-8
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Logarithms: float64[F] of the lengths, of s², of the noise's variance, and of ρ / (1 − ρ)."""
+
+    log_lengths: FloatArray
+    log_signal: float
+    log_noise: float
+    log_alike: float
+
+    @classmethod
+    def prior(cls, num_features: int) -> Parameters:
+        """Where the priors have their peak."""
+        length = _LENGTH_PRIOR[0] + 0.5 * math.log(num_features)
+        return cls(np.full(num_features, length), _SIGNAL_PRIOR[0], _NOISE_PRIOR[0], _ALIKE_PRIOR[0])
+
+    def to_array(self) -> FloatArray:
+        return np.array([*self.log_lengths, self.log_signal, self.log_noise, self.log_alike])
+
+    @classmethod
+    def from_array(cls, values: FloatArray) -> Parameters:
+        return cls(values[:-3].copy(), *values[-3:].tolist())
+
+    @property
+    def alike(self) -> float:
+        """ρ."""
+        return 1.0 / (1.0 + math.exp(-self.log_alike))
+
+
+def _distances(x: FloatArray, other: FloatArray, lengths: FloatArray) -> FloatArray:
+    """float64[N, M] r, as the module says."""
+    a, b = x / lengths, other / lengths
+    square = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2.0 * (a @ b.T)
+    distances: FloatArray = np.sqrt(np.maximum(square, 0.0))
+    return distances
+
+
+def _matern(r: FloatArray) -> FloatArray:
+    scaled = math.sqrt(5.0) * r
+    values: FloatArray = (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
+    return values
+
+
+def _objective(
+    values: FloatArray, x: FloatArray, y: FloatArray, same_group: FloatArray, start: FloatArray
+) -> tuple[float, FloatArray]:
+    """Minus the log posterior density of the parameters up to a constant, and its gradient."""
+    from scipy.linalg import cho_factor, cho_solve
+
+    parameters = Parameters.from_array(values)
+    lengths = np.exp(parameters.log_lengths)
+    signal, noise = math.exp(parameters.log_signal), math.exp(parameters.log_noise)
+    r = _distances(x, x, lengths)
+    alike = parameters.alike
+    trust = alike + (1.0 - alike) * same_group
+    plain = signal * _matern(r)
+    shared = plain * trust
+    covariance = shared + _OFFSET**2 * same_group
+    covariance[np.diag_indices_from(covariance)] += noise + _JITTER
+    factor = cho_factor(covariance, lower=True)
+    alpha = cho_solve(factor, y)
+    loss = 0.5 * float(y @ alpha) + float(np.log(np.diag(factor[0])).sum())
+    inner = cho_solve(factor, np.eye(len(y))) - np.outer(alpha, alpha)
+    scaled = math.sqrt(5.0) * r
+    slope = (
+        inner * trust * (signal * (5.0 / 3.0) * (1.0 + scaled) * np.exp(-scaled))
+    )  # d k / d log l_f = slope' * difference²
+    a = x / lengths
+    by_length = slope.sum(1) @ a**2 - np.einsum("nf,nf->f", a, slope @ a)
+    by_signal, by_noise = float((inner * shared).sum()), noise * float(np.trace(inner))
+    by_alike = alike * (1.0 - alike) * float((inner * plain * (1.0 - same_group)).sum())
+    gradient = np.array([*by_length, 0.5 * by_signal, 0.5 * by_noise, 0.5 * by_alike])
+    deviations = np.array([_LENGTH_PRIOR[1]] * x.shape[1] + [_SIGNAL_PRIOR[1], _NOISE_PRIOR[1], _ALIKE_PRIOR[1]])
+    away = (values - start) / deviations
+    return loss + 0.5 * float(away @ away), gradient + away / deviations
+
+
+def fit(x: FloatArray, y: FloatArray, groups: IntArray, start: Parameters | None = None) -> Parameters:
+    """The parameters of the largest posterior density, from those of an earlier fit where there are any.
+
+    Args:
+        x: float64[N, F].
+        y: float64[N], near zero on average.
+        groups: int64[N], equal for records of one group.
+        start: where to begin.
+    """
+    from scipy.optimize import minimize
+
+    prior = Parameters.prior(x.shape[1]).to_array()
+    same_group = (groups[:, None] == groups[None, :]).astype(np.float64)
+    bounds = [(p - 5.0, p + 5.0) for p in prior]
+    found = minimize(
+        _objective,
+        prior if start is None else start.to_array(),
+        args=(x, y, same_group, prior),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _MAX_ITERATIONS},
+    )
+    return Parameters.from_array(found.x)
+
+
+class Regression:
+    """The process given N records: `predict` tells of g plus the offset of one group."""
+
+    def __init__(self, x: FloatArray, y: FloatArray, groups: IntArray, parameters: Parameters) -> None:
+        from scipy.linalg import cholesky, solve_triangular
+
+        self._x, self._groups, self._parameters = x, groups, parameters
+        self._lengths = np.exp(parameters.log_lengths)
+        self._signal = math.exp(parameters.log_signal)
+        same_group = (groups[:, None] == groups[None, :]).astype(np.float64)
+        trust = parameters.alike + (1.0 - parameters.alike) * same_group
+        covariance = self._signal * _matern(_distances(x, x, self._lengths)) * trust + _OFFSET**2 * same_group
+        covariance[np.diag_indices_from(covariance)] += math.exp(parameters.log_noise) + _JITTER
+        self._lower = cholesky(covariance, lower=True)
+        self._half = solve_triangular(self._lower, y, lower=True)
+
+    def predict(self, x: FloatArray, group: int) -> tuple[FloatArray, FloatArray]:
+        """Mean and standard deviation, float64[M] each.
+
+        The offset of a group without records is left out: it is the same for all points.
+        """
+        from scipy.linalg import solve_triangular
+
+        cross = self._signal * _matern(_distances(self._x, x, self._lengths))
+        known = (self._groups == group).astype(np.float64)[:, None]
+        alike, variance = self._parameters.alike, self._signal
+        cross *= alike + (1.0 - alike) * known
+        if known.any():
+            cross += _OFFSET**2 * known
+            variance += _OFFSET**2
+        half = solve_triangular(self._lower, cross, lower=True)
+        mean: FloatArray = half.T @ self._half
+        return mean, np.sqrt(np.maximum(variance - (half**2).sum(0), 1e-12))
