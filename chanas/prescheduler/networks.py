@@ -19,7 +19,8 @@ from chanas.prescheduler.space import Point
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 
-_ROUNDS = 3
+# Short rounds tell more than a third as many of 15 repeats, which take as long: what disturbs outlasts either.
+_ROUNDS, _REPEATS = 9, 5
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def compile_networks(
 ) -> list[Outcome]:
     """Compile, check and time networks; one outcome per job, in order. A failed one is an outcome with its error.
 
-    All are timed in three rounds, and the median counts: a slow moment of the machine lasts seconds.
+    All are timed in nine short rounds, and the median counts: a slow moment of the machine lasts seconds.
     """
     through: list[tuple[Candidate[int], list[Outcome]]] = []
     with (
@@ -101,7 +102,7 @@ def _candidate(index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTar
         },
         library=job.library,
         measure="measure_network",
-        measure_arguments={"case": str(case)},
+        measure_arguments={"case": str(case), "repeats": _REPEATS},
         timeout_s=NETWORK_TIMEOUT_S,
         keep_library=True,
     )
