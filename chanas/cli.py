@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas import __version__, lut_commands
+from chanas import __version__, lut_commands, target_commands
 from chanas.errors import ChanasError, ConfigError
 from chanas.run import DEFAULT_RUN, RunDirectory, read_json
 from chanas.units import format_bytes, format_count, format_latency, parse_bytes, parse_count, parse_latency_s
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 
 app.add_typer(lut_commands.app, name="lut")
+app.add_typer(target_commands.app, name="target")
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name
 Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory: where the stages read and write.")]

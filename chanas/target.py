@@ -9,15 +9,17 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, Literal
 
 from chanas.errors import TargetError, unknown_name
+from chanas.gpu import GPUFeatures, find_gpu
 
-KNOWN_TARGETS = ("cpu", "cuda")
+LOCAL_TARGETS = ("cpu", "cuda")
+"""What is detected on this machine; other targets are descriptions (`chanas.target_files`)."""
+YAML_SUFFIXES = (".yaml", ".yml")
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 """Types of weights and activations by the names that commands have for them."""
 _SCHEDULING_FLAGS = ("avx512f", "avx512_bf16", "avx512_vnni", "avx2", "fma", "avx", "sse4_2", "asimd")
@@ -37,10 +39,15 @@ class HardwareTarget:
     device                the device's own name
     fingerprint           hash of what was detected; two devices of different fingerprint don't share a LUT
     dtype                 of weights and activations; sums are float32
+    mcpu, mtriple         LLVM's names of the processor and of its platform; empty: this machine's
+    gpu                   what a GPU is made of; None for a processor
+
+    On a GPU a vector is what one thread loads at once, the vector registers are a thread's registers, and the L1 cache
+    is that of one multiprocessor.
     """
 
     name: str
-    kind: Literal["llvm"]
+    kind: Literal["llvm", "cuda"]
     num_threads: int
     vector_lanes: int
     num_vector_registers: int
@@ -50,24 +57,47 @@ class HardwareTarget:
     device: str
     fingerprint: str
     dtype: str = "float32"
+    mcpu: str = ""
+    mtriple: str = ""
+    gpu: GPUFeatures | None = None
 
     @property
     def dtype_name(self) -> str:
         """What commands call the dtype: f32 or bf16."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
 
+    @property
+    def required_gpu(self) -> GPUFeatures:
+        """Raises TargetError: the target is a processor."""
+        if self.gpu is None:
+            raise TargetError(f"expected a GPU, got target '{self.name}' ({self.device})")
+        return self.gpu
+
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Without what only other devices have, so that the file of a processor says nothing of GPUs."""
+        data = dataclasses.asdict(self)
+        return {k: v for k, v in data.items() if v or k not in ("mcpu", "mtriple", "gpu")}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> HardwareTarget:
-        return cls(**data)
+        gpu = data.get("gpu")
+        return cls(**(data if gpu is None else {**data, "gpu": GPUFeatures(**gpu)}))
 
     def tvm_target(self) -> Any:
-        """The `tvm.target.Target` of this machine's processor (imports tvm)."""
+        """The `tvm.target.Target` of the device (imports tvm)."""
         import tvm
 
-        return tvm.target.Target({"kind": self.kind, "mcpu": host_llvm_cpu(), "num-cores": self.num_threads})
+        if self.gpu is not None:
+            limits = {
+                "arch": self.gpu.arch,
+                "max_threads_per_block": self.gpu.max_threads_per_block,
+                "max_shared_memory_per_block": self.gpu.max_shared_bytes_per_block,
+                "thread_warp_size": self.gpu.warp_size,
+            }
+            host = {"kind": "llvm", "mcpu": host_llvm_cpu()}
+            return tvm.target.Target({"kind": self.kind, **limits}, host=host)
+        options = {"kind": self.kind, "mcpu": self.mcpu or host_llvm_cpu(), "num-cores": self.num_threads}
+        return tvm.target.Target(options | ({"mtriple": self.mtriple} if self.mtriple else {}))
 
 
 def host_llvm_cpu() -> str:
@@ -130,24 +160,82 @@ def _host_cpu(num_threads: int) -> HardwareTarget:
         l2_bytes=_cache_bytes(2, 512 << 10),
         l3_bytes=_cache_bytes(3, 8 << 20),
         device=device,
-        fingerprint=hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12],
+        fingerprint=fingerprint(identity),
     )
 
 
+def named_targets() -> tuple[str, ...]:
+    """The devices that `configs/targets` describes."""
+    folder = resources.files("chanas") / "configs" / "targets"
+    return tuple(sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml")))
+
+
+def known_targets() -> tuple[str, ...]:
+    return (*LOCAL_TARGETS, *named_targets())
+
+
+def cpu_flags() -> frozenset[str]:
+    """The instruction sets of this machine's processor, as Linux calls them."""
+    return frozenset(_cpu_flags())
+
+
+def local_gpu() -> HardwareTarget:
+    """The GPU of this machine, detected.
+
+    Raises:
+        TargetError: there is none.
+    """
+    found = find_gpu()
+    if found is None:
+        raise TargetError(f"no NVIDIA GPU was found on this machine; {_WITHOUT_GPU}")
+    return gpu_target("cuda", found.name, found.features, found.l2_bytes)
+
+
+_WITHOUT_GPU = (
+    "compile without one (`chanas prescheduler --target cuda --arch sm_90 --compile-only`) or use --target cpu"
+)
+
+
+def gpu_target(name: str, device: str, gpu: GPUFeatures, l2_bytes: int) -> HardwareTarget:
+    """A GPU as a target: threads load 16 bytes at most at once, which is a vector of four."""
+    identity = {"device": device, "l2": l2_bytes, **gpu.to_json()}
+    return HardwareTarget(
+        name=name,
+        kind="cuda",
+        num_threads=1,
+        vector_lanes=4,
+        num_vector_registers=gpu.max_registers_per_thread,
+        l1_bytes=gpu.shared_bytes_per_sm,
+        l2_bytes=l2_bytes,
+        l3_bytes=0,
+        device=device,
+        fingerprint=fingerprint(identity),
+        gpu=gpu,
+    )
+
+
+def fingerprint(identity: dict[str, Any]) -> str:
+    """Twelve hex digits that stand for what a device is."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+
 def load_target(name: str, num_threads: int = 1, dtype: str = "f32") -> HardwareTarget:
-    """The target called `name`, detected on this machine, used in `dtype` (f32 or bf16).
+    """The target called `name`, detected on this machine to be measured on, used in `dtype` (f32 or bf16).
 
     Raises:
         TargetError: the name or the dtype is unknown, more threads are asked for than there are cores, the processor
-            has no instructions for the dtype, or the device is not there.
+            has no instructions for the dtype, or nothing can be measured on the device from here.
     """
     if name == "cuda":
-        found = "no NVIDIA GPU was found on this machine" if shutil.which("nvidia-smi") is None else "a GPU was found"
+        gpu = local_gpu()
+        raise TargetError(f"nothing is measured on GPUs yet ({gpu.device} was found); {_WITHOUT_GPU}")
+    if name in named_targets() or name.endswith(YAML_SUFFIXES):
         raise TargetError(
-            f"target 'cuda' is not there yet: {found}, and chanas tunes for the local CPU; use --target cpu"
+            f"target '{name}' describes a device, and nothing is measured on other devices yet; see what works for it "
+            f"with `chanas target check {name}` (for GPUs also --compile-only), or use --target cpu on a machine itself"
         )
     if name != "cpu":
-        raise TargetError(unknown_name("target", name, KNOWN_TARGETS))
+        raise TargetError(unknown_name("target", name, known_targets()))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not 1 <= num_threads <= cores:
         raise TargetError(f"expected between 1 and {cores} threads on this machine, got {num_threads}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import pytest
 
 from chanas import target as module
 from chanas.errors import TargetError
+from chanas.gpu import FoundGPU, GPUFeatures
 from chanas.target import HardwareTarget, host_llvm_cpu, load_target, tvm_version
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,20 +58,29 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------
-def test_an_unknown_target_lists_the_known_ones() -> None:
-    with pytest.raises(TargetError, match=r"^unknown target 'tpu'; known: cpu, cuda$"):
+def test_an_unknown_target_lists_the_known() -> None:
+    with pytest.raises(TargetError, match=r"^unknown target 'tpu'; known: a100, cpu, cuda, .*, xeon-avx512$"):
         load_target("tpu")
 
 
-@pytest.mark.parametrize(
-    ("found", "reason"), [(None, "no NVIDIA GPU was found on this machine"), ("/usr/bin/nvidia-smi", "a GPU was found")]
-)
-def test_cuda_is_not_there_yet_and_says_what_to_use(
-    monkeypatch: pytest.MonkeyPatch, found: str | None, reason: str
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _name: found)
-    with pytest.raises(TargetError, match=f"^target 'cuda' is not there yet: {reason}, .*; use --target cpu$"):
+def test_cuda_without_a_gpu_names_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_gpu", lambda: None)
+    message = "^no NVIDIA GPU was found on this machine; .*--arch sm_90 --compile-only.* or use --target cpu$"
+    with pytest.raises(TargetError, match=message):
         load_target("cuda")
+
+
+def test_nothing_is_measured_on_a_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = GPUFeatures("sm_80", 108, 32, 1024, 48 << 10, 164 << 10, 65536, 65536)
+    monkeypatch.setattr(module, "find_gpu", lambda: FoundGPU("NVIDIA A100", features, 40 << 20))
+    with pytest.raises(TargetError, match=r"^nothing is measured on GPUs yet \(NVIDIA A100 was found\); compile "):
+        load_target("cuda")
+
+
+@pytest.mark.parametrize("name", ["raspberry-pi-4", "h100", "some/file.yaml"])
+def test_nothing_is_measured_on_a_described_device(name: str) -> None:
+    with pytest.raises(TargetError, match=f"^target '{name}' describes a device, .* `chanas target check {name}`"):
+        load_target(name)
 
 
 @pytest.mark.parametrize("num_threads", [-1, 0, 4, 1000])
@@ -177,6 +186,10 @@ def test_flags_that_change_nothing_are_not_in_the_fingerprint(on_a_machine: Mach
 def test_a_target_survives_json() -> None:
     target = load_target("cpu")
     assert HardwareTarget.from_json(json.loads(json.dumps(target.to_json()))) == target
+
+
+def test_the_file_of_a_processor_says_nothing_of_other_devices() -> None:
+    assert {"gpu", "mcpu", "mtriple"}.isdisjoint(load_target("cpu").to_json())
 
 
 def test_the_compiler_version_is_read_without_the_compiler() -> None:

@@ -11,7 +11,7 @@ import math
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,13 @@ def _link(object_path: Path, library_path: Path) -> None:
     raise TargetError("no linker found: expected ld, cc or gcc on the path; install binutils or gcc")
 
 
-def build_function(function: Any, target: HardwareTarget, library_path: Path) -> None:
-    """Compile one PrimFunc (symbol `main`) to a shared library. Arguments are not checked by the compiled code."""
+def build_function(
+    function: Any, target: HardwareTarget, library_path: Path, link: Callable[[Path, Path], None] = _link
+) -> None:
+    """Compile one PrimFunc (symbol `main`) to a shared library. Arguments are not checked by the compiled code.
+
+    `link` makes the library out of the object file, by default for this machine.
+    """
     import tvm
 
     config = {"tirx.disable_assert": True}
@@ -138,7 +143,7 @@ def build_function(function: Any, target: HardwareTarget, library_path: Path) ->
     object_path = library_path.with_suffix(".o")
     try:
         library.write_to_file(str(object_path))
-        _link(object_path, library_path)
+        link(object_path, library_path)
     finally:
         object_path.unlink(missing_ok=True)
 

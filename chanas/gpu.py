@@ -1,0 +1,100 @@
+"""What an NVIDIA GPU is made of, as schedules need it, and the one that is in this machine: asked of the driver itself,
+so that neither torch nor tvm nor a CUDA toolkit has to be there."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+# CUdevice_attribute of the driver's interface (CUDA Driver API reference, section "Data types used by CUDA driver").
+_ATTRIBUTES = {
+    "max_threads_per_block": 1,
+    "max_shared_bytes_per_block": 8,
+    "warp_size": 10,
+    "registers_per_block": 12,
+    "num_sms": 16,
+    "l2_bytes": 38,
+    "major": 75,
+    "minor": 76,
+    "shared_bytes_per_sm": 81,
+    "registers_per_sm": 82,
+}
+_DRIVERS = ("libcuda.so.1", "libcuda.so")
+_NAME_BYTES = 256
+MAX_REGISTERS_PER_THREAD = 255
+"""Of every architecture since sm_35 (CUDA C++ Programming Guide, "Technical specifications per compute capability");
+the driver has no attribute for it."""
+
+
+@dataclass(frozen=True)
+class GPUFeatures:
+    """What a schedule may use of a GPU.
+
+    arch                        architecture as compilers call it: sm_90
+    num_sms                     streaming multiprocessors
+    warp_size                   threads that go in step
+    max_threads_per_block       of all three dimensions together
+    max_shared_bytes_per_block  without opting in to more (static shared memory)
+    shared_bytes_per_sm         shared by the blocks that a multiprocessor runs at once
+    registers_per_block         of 32 bits, all threads of a block together
+    registers_per_sm            of 32 bits
+    max_registers_per_thread    what the instruction set can name
+    """
+
+    arch: str
+    num_sms: int
+    warp_size: int
+    max_threads_per_block: int
+    max_shared_bytes_per_block: int
+    shared_bytes_per_sm: int
+    registers_per_block: int
+    registers_per_sm: int
+    max_registers_per_thread: int = MAX_REGISTERS_PER_THREAD
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class FoundGPU:
+    """The GPU of this machine: its own name, its features, and its L2 cache."""
+
+    name: str
+    features: GPUFeatures
+    l2_bytes: int
+
+
+def find_gpu(driver: Any = None, index: int = 0) -> FoundGPU | None:
+    """The GPU of a number as the driver sees it; None where there is no driver or no such GPU.
+
+    Args:
+        driver: libcuda, opened; this machine's by default.
+        index: counted among the GPUs that the driver shows.
+    """
+    cuda = driver or _open_driver()
+    count, device = ctypes.c_int(), ctypes.c_int()
+    if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) or count.value <= index:
+        return None
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    if cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetName(name, _NAME_BYTES, device):
+        return None
+    values: dict[str, int] = {}
+    for key, attribute in _ATTRIBUTES.items():
+        value = ctypes.c_int()
+        if cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device):
+            return None
+        values[key] = value.value
+    l2_bytes = values.pop("l2_bytes")
+    arch = f"sm_{values.pop('major')}{values.pop('minor')}"
+    return FoundGPU(name.value.decode(errors="replace"), GPUFeatures(arch=arch, **values), l2_bytes)
+
+
+def _open_driver() -> Any:
+    for library in _DRIVERS:
+        try:
+            return ctypes.CDLL(library)
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,139 @@
+"""Does a target work? A small block is compiled for it, and where it can be run from here, run and compared with
+PyTorch. What was not tried says so."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chanas.arch import BlockConfig
+from chanas.lean_tvm import torch_hidden
+from chanas.prescheduler.cross import CrossLinker, find_cross_linker, no_cross_linker
+from chanas.prescheduler.graph import build_function, schedule_block
+from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.reference import block_case
+from chanas.prescheduler.space import Point, schedule_space
+from chanas.prescheduler.workload import block_workloads
+from chanas.scratch import scratch_folder
+from chanas.target import HardwareTarget
+
+_TIMEOUT_S = 60.0
+# Kinds of machine by the number that an ELF file has for them (System V ABI, "e_machine").
+_ELF_MACHINES = {62: "x86-64", 183: "AArch64"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that was tried: whether it worked (None: it was not tried) and what came of it."""
+
+    what: str
+    works: bool | None
+    detail: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"what": self.what, "works": self.works, "detail": self.detail}
+
+    def line(self) -> str:
+        word = {True: "works", False: "fails", None: "not tried"}[self.works]
+        return f"{self.what:10s} {word:10s} {self.detail}"
+
+
+def small_block() -> BlockConfig:
+    """An MBConv block with everything that one can have: expansion, depthwise 3×3, squeeze-excite, residual."""
+    return BlockConfig(
+        kind="mbconv",
+        input_size=8,
+        in_channels=16,
+        mid_channels=48,
+        out_channels=16,
+        kernel_size=3,
+        stride=1,
+        activation="hswish",
+        use_se=True,
+        residual=True,
+    )
+
+
+def random_points(block: BlockConfig, target: HardwareTarget, seed: int = 0) -> list[Point]:
+    """A random schedule of each operator of a block."""
+    rng = np.random.default_rng(seed)
+    return [schedule_space(w, target).sample(1, rng)[0] for w in block_workloads(block, target.dtype)]
+
+
+def check_processor(target: HardwareTarget, why_not_here: str | None) -> Iterator[Step]:
+    """Compile a small block for a processor; where it runs here (`why_not_here` is None), run it and compare."""
+    block = small_block()
+    with scratch_folder() as scratch:
+        if why_not_here is None:
+            yield from _check_here(block, target, scratch)
+        else:
+            yield from _check_elsewhere(block, target, scratch, why_not_here)
+
+
+def _check_here(block: BlockConfig, target: HardwareTarget, scratch: Path) -> Iterator[Step]:
+    case, library = scratch / "case.npz", str(scratch / "block.so")
+    block_case(block, target.vector_lanes, target.dtype).save(case)
+    points = random_points(block, target)
+    arguments = {"target": target.to_json(), "block": block.to_json(), "points": points, "library": library}
+    with WorkerPool(target) as pool:
+        built = pool.build("build_block", arguments, _TIMEOUT_S).result()
+        if built.error is not None:
+            yield Step("compile", False, built.error)
+            return
+        yield Step("compile", True, f"{block.key}, random schedules")
+        ran = pool.measure("measure", {"library": library, "case": str(case)}, _TIMEOUT_S).result()
+    if ran.error is not None:
+        yield Step("run", False, ran.error)
+        return
+    if "wrong" in ran.result:
+        yield Step("run", True, "on this machine")
+        yield Step("compare", False, f"relative error {ran.result['wrong']:.2g} against PyTorch")
+        return
+    yield Step("run", True, "on this machine")
+    yield Step("compare", True, f"relative error {ran.result['max_error']:.1g} against PyTorch")
+
+
+def _check_elsewhere(block: BlockConfig, target: HardwareTarget, scratch: Path, why_not: str) -> Iterator[Step]:
+    made: list[str] = []
+
+    def linked(linker: CrossLinker | None) -> Callable[[Path, Path], None]:
+        def link(object_path: Path, library_path: Path) -> None:
+            made.append(_elf_machine(object_path))
+            if linker is not None:
+                linker.link(object_path, library_path)
+
+        return link
+
+    linker = find_cross_linker(target.mtriple)
+    try:
+        with torch_hidden():
+            function = schedule_block(block, random_points(block, target), target)
+            build_function(function, target, scratch / "block.so", linked(linker))
+    except Exception as error:
+        what = "link" if made else "compile"
+        if made:
+            yield Step("compile", True, f"{block.key}: object code for {made[0]} ({target.mcpu})")
+        yield Step(what, False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return
+    yield Step("compile", True, f"{block.key}: object code for {made[0]} ({target.mcpu})")
+    if linker is None:
+        yield Step("link", None, no_cross_linker(target.mtriple))
+    else:
+        machine = _elf_machine(scratch / "block.so")
+        yield Step("link", True, f"shared library for {machine}, by {linker.name}")
+    yield Step("run", None, why_not)
+    yield Step("compare", None, "nothing was run")
+
+
+def _elf_machine(path: Path) -> str:
+    """Which processor an object file or a library is for, read from its header."""
+    header = path.read_bytes()[:20]
+    if header[:4] != b"\x7fELF":
+        return "no ELF file"
+    number: int = struct.unpack_from("<H", header, 18)[0]
+    return _ELF_MACHINES.get(number, f"ELF machine {number}")

@@ -1,0 +1,82 @@
+"""chanas/target_commands.py: `chanas target` and what it prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from chanas import target as target_module
+from chanas.cli import app
+from chanas.errors import TargetError
+from chanas.prescheduler import target_check
+from chanas.prescheduler.target_check import Step
+from chanas.target import HardwareTarget, load_target
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "find_gpu", lambda: None)
+
+
+def output(*arguments: str) -> str:
+    result = runner.invoke(app, ["target", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_list_has_this_machine_and_the_described_devices() -> None:
+    lines = output("list").splitlines()
+    assert lines[0].split()[:2] == ["cpu", "CPU"]
+    assert lines[1].split(maxsplit=2) == ["cuda", "-", "no NVIDIA GPU was found on this machine"]
+    assert any(line.split()[:2] == ["h100", "GPU"] and line.endswith("[sm_90]") for line in lines)
+
+
+def test_show_has_what_schedules_depend_on() -> None:
+    shown = output("show", "h100")
+    for fact in (
+        "sm_90",
+        "132",
+        "32 threads",
+        "1024",
+        "255 per thread",
+        "48 KiB per block",
+        "L2                  50 MiB",
+    ):
+        assert fact in shown
+    assert "caches              L1 32 KiB, L2 1 MiB, L3 33 MiB" in output("show", "xeon-avx512")
+
+
+def test_show_as_json_is_the_descriptor() -> None:
+    assert HardwareTarget.from_json(json.loads(output("show", "cpu", "--json"))) == load_target("cpu")
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_an_unknown_target_lists_the_known_ones(command: str) -> None:
+    with pytest.raises(TargetError, match=r"^unknown target 'tpu'; known: a100, "):
+        runner.invoke(app, ["target", command, "tpu"], catch_exceptions=False)
+
+
+def test_check_of_a_gpu_that_is_not_there_does_not_pretend() -> None:
+    with pytest.raises(TargetError, match=r"^no NVIDIA GPU was found on this machine; .*--compile-only"):
+        runner.invoke(app, ["target", "check", "cuda"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(("works", "code"), [(True, 0), (None, 0), (False, 1)])
+def test_check_fails_where_something_that_was_tried_does(
+    monkeypatch: pytest.MonkeyPatch, works: bool | None, code: int
+) -> None:
+    def steps(target: HardwareTarget, why_not_here: str | None) -> Iterator[Step]:
+        yield Step("compile", works, "a block")
+
+    monkeypatch.setattr(target_check, "check_processor", steps)
+    result = runner.invoke(app, ["target", "check", "cpu"])
+    assert result.exit_code == code
+    word = {True: "works", False: "fails", None: "not tried"}[works]
+    assert result.output.splitlines()[1].split() == ["compile", *word.split(), "a", "block"]
+    document = json.loads(runner.invoke(app, ["target", "check", "cpu", "--json"]).output)
+    assert document["steps"] == [{"what": "compile", "works": works, "detail": "a block"}]
