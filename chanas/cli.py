@@ -39,7 +39,7 @@ app.add_typer(target_commands.app, name="target")
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name
 Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory: where the stages read and write.")]
-Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine).")]
+Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
 Dtype = Annotated[str, typer.Option(help="Weights and activations: f32, or bf16 with AVX512_BF16; a table each.")]
 OfBundle = Annotated[str | None, typer.Option("--target", help="Target of the bundle, such as cpu-2t; the first.")]
@@ -166,8 +166,20 @@ def prescheduler(
     cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     seed: Seed = 0,
+    compile_only: Annotated[
+        bool, typer.Option("--compile-only", help="For GPUs: compile schedules, run nothing; needs no GPU.")
+    ] = False,
+    arch: Annotated[str | None, typer.Option(help="With --compile-only: architecture, such as sm_90.")] = None,
+    limit: Annotated[int | None, typer.Option(help="With --compile-only: the first so many operators.")] = None,
 ) -> None:
     """Tune every block on the device and fill the latency table; what was measured before is reused."""
+    if compile_only:
+        target_commands.compile_kernels(
+            RunDirectory(run), target, arch, dtype, space, num_classes, trials, limit, sub_space or (), seed
+        )
+        return
+    if arch is not None or limit is not None:
+        raise ConfigError("--arch and --limit go with --compile-only")
     from chanas import pipeline
 
     summary = pipeline.preschedule(

@@ -1,0 +1,117 @@
+"""Random points of the GPU schedule spaces, compiled where there is no GPU: how many compile, and what one costs.
+
+    python benchmarks/cuda_compile.py [--quick] [--arch sm_90] [--points 60] [--seed 0]
+
+Operators are drawn from `mbv3`, and k×k convolutions over all channels from the paper's table 3. Figures, each that of
+the worst kind of operator:
+
+  compiled_share       points that are within the GPU's limits and compile
+  milliseconds_each    processor time from a point to its cubin, median of the points
+
+The compilers run in this process, so that processor time is theirs; the first point of each kind is left out. Nothing
+is run on a GPU, so nothing is said of how fast the kernels are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from common import Figure, finish
+
+from chanas.arch import SearchSpace
+from chanas.lean_tvm import torch_hidden
+from chanas.target_files import arch_target
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.workload import Workload
+
+SPACE, NUM_CLASSES = "mbv3", 1000
+GOAL_SHARE, GOAL_MS = 0.95, 100.0
+
+
+def operators() -> dict[str, list[Workload]]:
+    """The operators that points are drawn of, by kind."""
+    from conv_layers import layers
+
+    from chanas.prescheduler.cuda_compile import kind_of
+    from chanas.prescheduler.workload import block_workloads
+
+    blocks = SearchSpace.load(SPACE).all_blocks(NUM_CLASSES)
+    kinds: dict[str, list[Workload]] = {}
+    for workload in dict.fromkeys((*(w for b in blocks for w in block_workloads(b)), *layers().values())):
+        kinds.setdefault(kind_of(workload), []).append(workload)
+    return kinds
+
+
+def measure(arch: str, kind: str, workloads: Sequence[Workload], num_points: int, seed: int) -> dict[str, Any]:
+    """A row of the table: random points of random operators of one kind."""
+    from chanas.prescheduler.cuda_compile import compile_point
+    from chanas.prescheduler.cuda_space import gpu_space
+
+    target, rng = arch_target(arch), np.random.default_rng(seed)
+    records = []
+    for _ in range(num_points + 1):
+        workload = workloads[rng.integers(len(workloads))]
+        (point,) = gpu_space(workload, target).sample(1, rng)
+        records.append(compile_point(workload, point, target))
+    del records[0]
+    figures = [r.figures for r in records if r.figures is not None]
+    build_ms = sorted(1e3 * r.build_s for r in records)
+    return {
+        "kind": kind,
+        "operators": len(workloads),
+        "points": len(records),
+        "compiled": len(figures),
+        "spilled": sum(f.spill_store_bytes > 0 for f in figures),
+        "most_registers": max((f.registers for f in figures), default=None),
+        "median_ms": statistics.median(build_ms),
+        "p90_ms": build_ms[int(0.9 * len(build_ms))],
+        "errors": sorted({r.error for r in records if r.error is not None})[:3],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few points; nothing is written")
+    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--points", type=int, default=60, help="of each kind of operator")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    num_points = min(6, options.points) if options.quick else options.points
+
+    rows = []
+    with torch_hidden():
+        from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
+
+        check_arch(options.arch)
+        print(f"{options.arch}, {compiler_name()}, {SPACE}\n")
+        print(f"{'kind':14s}{'operators':>10s}{'compile':>12s}{'spill':>7s}{'median ms':>11s}{'90 % ms':>9s}")
+        for kind, workloads in operators().items():
+            row = measure(options.arch, kind, workloads, num_points, options.seed)
+            rows.append(row)
+            share = f"{row['compiled']}/{row['points']}"
+            print(
+                f"{kind:14s}{row['operators']:>10d}{share:>12s}{row['spilled']:>7d}{row['median_ms']:>11.0f}"
+                f"{row['p90_ms']:>9.0f}",
+                flush=True,
+            )
+    share = min((row["compiled"] / row["points"] for row in rows), default=math.nan)
+    slowest = max((row["median_ms"] for row in rows), default=math.nan)
+    finish(
+        "cuda_compile",
+        {
+            "compiled_share": Figure(share, GOAL_SHARE),
+            "milliseconds_each": Figure(slowest, GOAL_MS, lower_is_better=True),
+        },
+        options.quick,
+        {"seed": options.seed, "arch": options.arch, "compiler": compiler_name(), "space": SPACE, "rows": rows},
+    )
+
+
+if __name__ == "__main__":
+    main()

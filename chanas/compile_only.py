@@ -1,0 +1,75 @@
+"""`chanas prescheduler --compile-only`: a space's operators compiled for a GPU that need not be there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.arch import SearchSpace
+from chanas.errors import ConfigError, TargetError
+from chanas.pipeline import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, parse_sub_spaces, stored_task
+from chanas.run import RunDirectory
+from chanas.target import HardwareTarget
+from chanas.target_files import arch_target, describe_target
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.cuda_compile import CompileSummary
+
+DEFAULT_POINTS = 8
+
+
+def compile_target(name: str, arch: str | None) -> HardwareTarget:
+    """The GPU that is compiled for: `cuda` with an architecture, the GPU of this machine without, or a described one.
+
+    Raises:
+        TargetError: it is a processor, there is no such target, or an architecture is given beside a described device.
+    """
+    if name == "cuda" and arch is not None:
+        return arch_target(arch)
+    target = describe_target(name)
+    if target.gpu is None:
+        raise TargetError(f"--compile-only is for GPUs, got target '{name}'; use --target cuda --arch sm_90")
+    if arch is not None:
+        raise TargetError(f"target '{name}' has an architecture ({target.gpu.arch}); leave --arch out")
+    return target
+
+
+def compile_only(
+    run: RunDirectory,
+    *,
+    target: str,
+    arch: str | None = None,
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+    num_points: int | None = None,
+    limit: int | None = None,
+    sub_spaces: Sequence[str] = (),
+    seed: int = 0,
+    progress: bool = True,
+) -> CompileSummary:
+    """Compile random schedules of a space's operators for a GPU and store what they use in `compiled.sqlite`.
+
+    Args:
+        num_points: of each operator.
+        limit: only the first so many operators.
+
+    Raises:
+        TargetError: the target is no GPU, or the compiler does not have its architecture.
+        ConfigError: a number is below one.
+    """
+    from chanas.prescheduler.cuda_compile import compile_points
+    from chanas.prescheduler.workload import block_workloads
+
+    for what, number in (("trials", num_points), ("limit", limit)):
+        if number is not None and number < 1:
+            raise ConfigError(f"expected --{what} of at least 1, got {number}")
+    gpu = compile_target(target, arch)
+    stored = stored_task(run)
+    loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
+    classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
+    blocks = loaded.all_blocks(classes, parse_sub_spaces(loaded, sub_spaces))
+    workloads = list(dict.fromkeys(w for block in blocks for w in block_workloads(block)))
+    chosen = list(itertools.islice(workloads, limit))
+    return compile_points(run.root / "compiled.sqlite", chosen, gpu, num_points or DEFAULT_POINTS, seed, progress)

@@ -1,0 +1,151 @@
+"""From a scheduled GPU function to machine code, without a GPU: lowered, checked against the GPU's limits before any
+compiler is called, printed as CUDA, compiled by NVRTC to a cubin whose figures are read.
+
+The compiler gets the kernel alone, from its `extern "C"` on: nearly all of its time would go to headers that float32
+kernels need nothing of.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from chanas.gpu import GPUFeatures
+from chanas.prescheduler.cuda_nvrtc import GPUCompileError, KernelFigures, compile_cubin
+from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
+from chanas.prescheduler.space import Point
+from chanas.prescheduler.workload import Workload
+from chanas.target import HardwareTarget
+
+_KERNEL = 'extern "C" __global__'
+_MAX_VECTOR_BYTES = 16
+# Largest thread index in z, of every architecture (CUDA C++ Programming Guide, "Technical specifications").
+_MAX_THREADS_Z = 64
+
+
+def verify(function: Any, target: HardwareTarget) -> Any:
+    """The function lowered as far as its threads and buffers are explicit, checked against the target's limits.
+
+    Raises:
+        GPUCompileError: it wants more threads, shared memory or registers than there are.
+    """
+    import tvm
+    from tvm.s_tir.analysis import verify_gpu_code
+
+    gpu, module = target.required_gpu, tvm.IRModule({"main": function})
+    with target.tvm_target():
+        lowered = _explicit(target)(module)
+    limits = {
+        "max_threads_per_block": gpu.max_threads_per_block,
+        "max_thread_x": gpu.max_threads_per_block,
+        "max_thread_y": gpu.max_threads_per_block,
+        "max_thread_z": min(_MAX_THREADS_Z, gpu.max_threads_per_block),
+        "max_vthread": 1,
+        "max_shared_memory_per_block": gpu.max_shared_bytes_per_block,
+        "max_local_memory_per_block": 4 * gpu.max_registers_per_thread,
+        "max_vector_bytes": _MAX_VECTOR_BYTES,
+    }
+    if not verify_gpu_code(lowered["main"], limits):
+        raise GPUCompileError(f"the kernel is against the limits of {gpu.arch}: {_wanted(lowered, gpu)}")
+    return lowered
+
+
+def _wanted(module: Any, gpu: GPUFeatures) -> str:
+    threads = sorted(set(re.findall(r'"threadIdx\.(\w)"\D*(\d+)', module.script())))
+    asked = ", ".join(f"{axis}={extent}" for axis, extent in threads)
+    return (
+        f"threads {asked} of {gpu.max_threads_per_block}, shared memory of {gpu.max_shared_bytes_per_block} bytes, or "
+        f"{gpu.max_registers_per_thread} registers"
+    )
+
+
+def _explicit(target: HardwareTarget) -> Any:
+    """Blocks to loops over buffers of the least size, bound loops to threads."""
+    from tvm.ir.transform import Sequential
+    from tvm.s_tir import transform as scheduled
+    from tvm.tirx import transform as lowered
+
+    return Sequential(
+        [
+            lowered.BindTarget(target.tvm_target()),
+            scheduled.CanonicalizeLoop(),
+            scheduled.LowerCrossThreadReduction(),
+            scheduled.LowerInitBlock(),
+            scheduled.PlanAndUpdateBufferAllocationLocation(),
+            scheduled.ConvertBlocksToOpaque(),
+            scheduled.LiftThreadBinding(),
+            scheduled.CompactBufferAllocation(),
+            scheduled.UnifyThreadBinding(),
+            scheduled.LowerMatchBuffer(),
+            scheduled.LowerOpaqueBlock(),
+            lowered.FlattenBuffer(),
+            lowered.NarrowDataType(32),
+            lowered.StmtSimplify(),
+        ]
+    )
+
+
+def _device_part() -> Any:
+    """Vectors, barriers, sums over threads; then the kernel apart from the code that would launch it.
+
+    Without `StorageRewrite`, which lets buffers share memory: a kernel's buffers are all alive at once, and of this
+    compiler's version there are functions (with plain memory in place of shared) for which it overlays live ones.
+    """
+    from tvm.ir.transform import Sequential
+    from tvm.s_tir import transform as scheduled
+    from tvm.tirx import transform as lowered
+
+    return Sequential(
+        [
+            scheduled.LoopPartition(),
+            lowered.VectorizeLoop(True),
+            lowered.UnrollLoop(),
+            lowered.StmtSimplify(),
+            lowered.RemoveNoOp(),
+            scheduled.RewriteUnsafeSelect(),
+            lowered.VerifyMemory(),
+            lowered.AnnotateEntryFunc(),
+            scheduled.ThreadSync("shared"),
+            scheduled.LowerThreadAllreduce(),
+            lowered.SplitHostDevice(),
+            lowered.MakePackedAPI(),
+        ]
+    )
+
+
+def cuda_source(verified: Any, target: HardwareTarget) -> str:
+    """The CUDA text of what `verify` returned, without the preamble that this compiler's kernels start with."""
+    import tvm
+    from tvm.tirx import compilation_pipeline
+    from tvm.tirx.transform import Filter
+
+    # what is to be written out is marked so, for the CUDA compiler to do
+    config = {"tirx.UnrollLoop": {"auto_max_step": 0, "explicit_unroll": False}}
+    with tvm.transform.PassContext(opt_level=3, config=config), target.tvm_target():
+        device = Filter(lambda f: f.attrs["target"].kind.name == "cuda")(_device_part()(verified))
+        kernel = compilation_pipeline.finalize_device_passes()(device)
+        built = tvm.get_global_func("target.build.cuda")(kernel, target.tvm_target())
+    source = str(built.inspect_source())
+    return _kept_as_loops(source[source.index(_KERNEL) :])
+
+
+def _kept_as_loops(source: str) -> str:
+    """Loops that the schedule does not unroll stay loops: the compiler would unroll those of constant length."""
+    lines = [""]
+    for line in source.splitlines():
+        text = line.lstrip()
+        if text.startswith("for (") and lines[-1].lstrip() != "#pragma unroll":
+            lines.append(f"{line.removesuffix(text)}#pragma unroll 1")
+        lines.append(line)
+    return "\n".join(lines[1:])
+
+
+def build_kernel(workload: Workload, point: Point, target: HardwareTarget, arch: str) -> tuple[bytes, KernelFigures]:
+    """The cubin of one schedule point of one operator for an architecture, and what it uses.
+
+    Raises:
+        ScheduleError: the point is not in the workload's space.
+        GPUCompileError: the kernel is against the GPU's limits, or the compiler does not take it.
+    """
+    verified = verify(schedule_gpu_operator(workload, point, target), target)
+    return compile_cubin(cuda_source(verified, target), arch)

@@ -1,0 +1,56 @@
+"""Does a GPU target work? The operators of a small block are compiled for it, and their schedules carried out by this
+machine's processor and compared with PyTorch. Nothing is run on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from chanas.errors import ChanasError, TargetError
+from chanas.gpu import find_gpu
+from chanas.prescheduler.cuda_compile import compile_point
+from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
+from chanas.prescheduler.cuda_sequential import sequential_error
+from chanas.prescheduler.cuda_space import gpu_space
+from chanas.prescheduler.reference import FLOAT32_TOLERANCE
+from chanas.prescheduler.target_check import Step, small_block
+from chanas.prescheduler.workload import block_workloads
+from chanas.target import HardwareTarget
+from chanas.units import format_latency
+
+
+def check_gpu(target: HardwareTarget, seed: int = 0) -> Iterator[Step]:
+    """Compile one random schedule of each operator of a small block; carry the same out here and compare."""
+    workloads = tuple(dict.fromkeys(block_workloads(small_block())))
+    rng = np.random.default_rng(seed)
+    chosen = [(w, gpu_space(w, target).sample(1, rng)[0]) for w in workloads]
+    arch = target.required_gpu.arch
+    try:
+        check_arch(arch)
+    except TargetError as missing:
+        yield Step("compile", False, str(missing))
+    else:
+        records = [compile_point(w, point, target) for w, point in chosen]
+        failed = [r.error for r in records if r.error is not None]
+        if failed:
+            yield Step("compile", False, f"{len(failed)} of {len(records)} kernels: {failed[0]}")
+        else:
+            most = max(r.figures.registers for r in records if r.figures is not None)
+            mean_s = sum(r.build_s for r in records) / len(records)
+            yield Step(
+                "compile",
+                True,
+                f"{len(records)} kernels for {arch} by {compiler_name()}, {format_latency(mean_s)} each, up to {most} "
+                "registers",
+            )
+    here = "a GPU was found, but" if find_gpu() is not None else "no NVIDIA GPU was found on this machine, and"
+    yield Step("run", None, f"{here} nothing is run on GPUs yet")
+    try:
+        error = max(sequential_error(w, point, target) for w, point in chosen)
+    except (ChanasError, RuntimeError) as fault:
+        yield Step("compare", False, f"{type(fault).__name__}: {' '.join(str(fault).split())[:200]}")
+        return
+    right = error <= FLOAT32_TOLERANCE
+    where = "the schedules, carried out by this processor: barriers and the GPU's own code are not tested"
+    yield Step("compare", right, f"relative error {error:.1g} against PyTorch of {where}")

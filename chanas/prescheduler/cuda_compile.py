@@ -1,0 +1,148 @@
+"""Compiling the schedules of a space for a GPU that is not there: for each operator some random points are lowered,
+checked against the GPU's limits and compiled, and their figures stored. Nothing is run or timed but the compiler."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from chanas.errors import ChanasError, MeasureError
+from chanas.lean_tvm import torch_hidden
+from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
+from chanas.prescheduler.cuda_operators import is_dense
+from chanas.prescheduler.cuda_records import CompileRecord, CompileStore
+from chanas.prescheduler.cuda_space import gpu_space
+from chanas.prescheduler.space import Point
+from chanas.prescheduler.workload import Workload
+from chanas.target import HardwareTarget
+
+_KINDS = {"pointwise": "1x1", "conv": "kxk (image)", "blockconv": "kxk", "depthwise": "depthwise", "pool": "pooling"}
+
+
+@dataclass(frozen=True)
+class KindSummary:
+    """All points of one kind of operator together."""
+
+    kind: str
+    num_points: int
+    num_compiled: int
+    num_spilled: int
+    build_s: float
+    """Median seconds of processor time of a point, from its integers to the cubin."""
+    registers: tuple[int, int] = (0, 0)
+    """Fewest and most of a thread."""
+    shared_bytes: int = 0
+    """Most of a block."""
+
+    @property
+    def share(self) -> float:
+        return self.num_compiled / self.num_points
+
+    def line(self) -> str:
+        low, high = self.registers
+        return (
+            f"{self.kind:12s} {self.num_compiled:4d} of {self.num_points:4d} compile ({self.share:.0%}), "
+            f"{1e3 * self.build_s:4.0f} ms each, {low}–{high} registers, {self.num_spilled} spill, "
+            f"shared memory up to {self.shared_bytes / 1024:.1f} KiB"
+        )
+
+
+@dataclass(frozen=True)
+class CompileSummary:
+    """What a run of `compile_points` left."""
+
+    target: HardwareTarget
+    compiler: str
+    path: Path
+    num_workloads: int
+    num_new: int
+    kinds: tuple[KindSummary, ...]
+    most_frequent_error: str | None = field(default=None)
+
+
+def kind_of(workload: Workload) -> str:
+    """What a summary calls the workload's kind."""
+    return "dense" if is_dense(workload) else _KINDS.get(workload.op, workload.op)
+
+
+def compile_point(workload: Workload, point: Point, target: HardwareTarget) -> CompileRecord:
+    """From a schedule point to its figures; what fails is a record with its error."""
+    from chanas.prescheduler.cuda_build import build_kernel
+
+    start = time.process_time()
+    try:
+        _, figures = build_kernel(workload, point, target, target.required_gpu.arch)
+    except (ChanasError, RuntimeError, ValueError) as error:  # the compiler's own errors are RuntimeErrors
+        line = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return CompileRecord(point, None, line, time.process_time() - start)
+    return CompileRecord(point, figures, None, time.process_time() - start)
+
+
+def compile_points(
+    path: Path,
+    workloads: Sequence[Workload],
+    target: HardwareTarget,
+    num_points: int,
+    seed: int = 0,
+    progress: bool = True,
+) -> CompileSummary:
+    """Compile random points of each workload and store what they use; points that are stored are not compiled again.
+
+    Raises:
+        TargetError: NVRTC is not there, or does not have the architecture.
+        MeasureError: not one point compiles.
+    """
+    check_arch(target.required_gpu.arch)
+    store = CompileStore(path, target, compiler_name())
+    records: dict[Workload, list[CompileRecord]] = {}
+    num_new = 0
+    try:
+        with torch_hidden():
+            for workload in tqdm(workloads, "kernels", disable=not progress):
+                kept = store.load(workload.key)
+                known = {r.point for r in kept}
+                drawn = gpu_space(workload, target).sample(num_points, np.random.default_rng(seed))
+                new = [compile_point(workload, p, target) for p in drawn if p not in known]
+                store.add(workload.key, new)
+                records[workload], num_new = kept + new, num_new + len(new)
+    finally:
+        store.close()
+    errors = [r.error for found in records.values() for r in found if r.error is not None]
+    most = statistics.mode(errors) if errors else None
+    summary = CompileSummary(
+        target, compiler_name(), path, len(workloads), num_new, tuple(_summarised(records.items())), most
+    )
+    if not any(kind.num_compiled for kind in summary.kinds):
+        raise MeasureError(f"no kernel compiles for {target.required_gpu.arch}: {most}")
+    return summary
+
+
+def _summarised(records: Iterable[tuple[Workload, list[CompileRecord]]]) -> Iterable[KindSummary]:
+    groups: dict[str, list[CompileRecord]] = defaultdict(list)
+    for workload, found in records:
+        groups[kind_of(workload)] += found
+    for kind, found in groups.items():
+        figures = [r.figures for r in found if r.figures is not None]
+        summary = KindSummary(
+            kind=kind,
+            num_points=len(found),
+            num_compiled=len(figures),
+            num_spilled=sum(f.spill_store_bytes + f.spill_load_bytes > 0 for f in figures),
+            build_s=statistics.median(r.build_s for r in found),
+        )
+        if figures:
+            registers = [f.registers for f in figures]
+            summary = dataclasses.replace(
+                summary,
+                registers=(min(registers), max(registers)),
+                shared_bytes=max(f.shared_bytes for f in figures),
+            )
+        yield summary

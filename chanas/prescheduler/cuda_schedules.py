@@ -1,0 +1,173 @@
+"""From a point of a GPU's space to a scheduled TVM function: split, reorder, fuse, bind to blocks and threads, cache in
+shared memory and registers, compute_at, vectorize, unroll (the paper's table 1).
+
+Blocks are one loop (`blockIdx.x`), so is a block's team of threads (`threadIdx.x`); threads that share a sum are
+`threadIdx.y`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from chanas.prescheduler.cuda_operators import is_dense, operator_graph
+from chanas.prescheduler.cuda_space import gpu_space
+from chanas.prescheduler.space import Named, Point
+from chanas.prescheduler.workload import Workload
+from chanas.target import HardwareTarget
+
+_STORE_VECTOR = 4
+# Loads of a thread that are written out, so that none waits for the one before.
+_MAX_LOADS_IN_FLIGHT = 8
+
+
+def schedule_gpu_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:
+    """A `tirx.PrimFunc` of one operator, scheduled by `point`; its symbol is `main`, the kernel's `main_kernel`.
+
+    Raises:
+        ScheduleError: the point is not in the workload's space, or the operator is not there for GPUs.
+    """
+    from tvm import s_tir
+
+    named = gpu_space(workload, target).decode(point)
+    sch = s_tir.Schedule(_unscheduled(workload), error_render_level="none")
+    if workload.op == "depthwise":
+        _depthwise(sch, named)
+    elif workload.op == "pool" or is_dense(workload):
+        _reduction(sch, named)
+    else:
+        _product(sch, named)
+    return sch.mod["main"]
+
+
+@functools.lru_cache(maxsize=64)
+def _unscheduled(workload: Workload) -> Any:
+    from tvm import te
+
+    return te.create_prim_func(list(operator_graph(workload).arguments))
+
+
+def _load_together(sch: Any, stage: Any, num_outer: int, num_threads: int, vector: int) -> None:
+    """A block's threads fill a buffer in shared memory: for i, j  ->  for turn: for thread: vector of values of j
+
+    `num_outer` loops are around the stage's own ones. What is padding is the same for all values of a vector, because
+    the last loop is over channels and `vector` divides it.
+    """
+    loops = sch.get_loops(stage)[num_outer:]
+    if vector > 1:
+        loops[-1], values = sch.split(loops[-1], [None, vector])
+        sch.vectorize(values)
+    whole = sch.fuse(*loops)
+    turns, thread = sch.split(whole, [None, num_threads])
+    sch.bind(thread, "threadIdx.x")
+    if int(sch.get(turns).extent) <= _MAX_LOADS_IN_FLIGHT:
+        sch.unroll(turns)
+
+
+def _product(sch: Any, named: Named) -> None:
+    """for m, n  ->  blocks of rows × columns: for taps, channels: load both sides' tiles into shared memory, then each
+    thread adds its rows × columns; bias, epilogue and residual from registers, stored as vectors."""
+    taken, acc, out = (sch.get_sblock(name) for name in ("input", "acc", "out"))
+    m, n = sch.get_loops(out)
+    m_b, m_t, m_v = sch.split(m, list(named["split_m"]))
+    n_b, n_t, n_v = sch.split(n, list(named["split_n"]))
+    outer = [n_b, m_b] if named["order"][0] else [m_b, n_b]
+    sch.reorder(*outer, m_t, n_t, m_v, n_v)
+    block, thread = sch.fuse(*outer), sch.fuse(m_t, n_t)
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    _store(sch, n_v, named["split_n"][2])
+    sch.unroll(m_v)
+
+    sch.compute_at(acc, thread, preserve_unit_loops=True)
+    sch.set_scope(acc, 0, "local")
+    a_m, a_n, tap, c = sch.get_loops(acc)[-4:]
+    tap_o, tap_i = sch.split(tap, list(named["split_tap"]))
+    c_o, c_i = sch.split(c, list(named["split_c"]))
+    sch.reorder(tap_o, c_o, tap_i, c_i, a_m, a_n)
+    for loop in (a_m, a_n, *((tap_i, c_i) if named["unroll"][0] else ())):
+        sch.unroll(loop)
+
+    num_threads = named["split_m"][1] * named["split_n"][1]
+    weights = sch.cache_read(acc, 1, "shared")
+    sch.set_scope(taken, 0, "shared")
+    for stage, vector in ((taken, named["load_input"][0]), (weights, named["load_weights"][0])):
+        sch.compute_at(stage, c_o, preserve_unit_loops=True)
+        _load_together(sch, stage, 4, num_threads, vector)
+    _zero_first(sch, acc, tap_o, 2)
+
+
+def _zero_first(sch: Any, acc: Any, reduction: Any, num_unrolled: int) -> None:
+    """Split the zero-initialisation off a reduction, its last loops written out."""
+    init = sch.decompose_reduction(acc, reduction)
+    for loop in sch.get_loops(init)[-num_unrolled:]:
+        sch.unroll(loop)
+
+
+def _store(sch: Any, loop: Any, extent: int) -> None:
+    """A thread's values of one row leave in vectors of up to four."""
+    vector = next(v for v in (_STORE_VECTOR, 2, 1) if extent % v == 0)
+    if vector == 1:
+        sch.unroll(loop)
+        return
+    if extent > vector:
+        rest, loop = sch.split(loop, [None, vector])
+        sch.unroll(rest)
+    sch.vectorize(loop)
+
+
+def _depthwise(sch: Any, named: Named) -> None:
+    """for h, w, c  ->  blocks of rows × columns × channels, with the input under them (and its halo) in shared memory
+    or read where it is; each thread has rows × columns of a few channels."""
+    taken, acc, out = (sch.get_sblock(name) for name in ("input", "acc", "out"))
+    cached, num_threads = bool(named["cache"][0]), 1
+    split = []
+    for name, loop in zip("hwc", sch.get_loops(out), strict=True):
+        split.append(sch.split(loop, list(named[f"split_{name}"])))
+        num_threads *= named[f"split_{name}"][1]
+    blocks, threads, values = zip(*split, strict=True)
+    sch.reorder(*blocks, *threads, *values)
+    block, thread = sch.fuse(*blocks), sch.fuse(*threads)
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    _store(sch, values[2], named["split_c"][2])
+    sch.unroll(values[0])
+    sch.unroll(values[1])
+
+    sch.compute_at(acc, thread, preserve_unit_loops=True)
+    sch.set_scope(acc, 0, "local")
+    if cached:
+        sch.set_scope(taken, 0, "shared")
+        sch.compute_at(taken, block, preserve_unit_loops=True)
+        _load_together(sch, taken, 1, num_threads, named["load_input"][0])
+    else:
+        sch.compute_inline(taken)
+    h, w, c, rh, rw = sch.get_loops(acc)[-5:]
+    sch.reorder(rh, rw, h, w, c)
+    for loop in (h, w, c, *((rh, rw) if named["unroll"][0] else ())):
+        sch.unroll(loop)
+    _zero_first(sch, acc, rh, 3)
+
+
+def _reduction(sch: Any, named: Named) -> None:
+    """for n, k  ->  blocks of columns: threads x are columns, threads y share each column's sum; every thread adds its
+    terms in a register, then the threads of a column add theirs."""
+    acc, out = sch.get_sblock("acc"), sch.get_sblock("out")
+    k = sch.get_loops(acc)[-1]
+    _, k_t, _ = sch.split(k, list(named["split_k"]))
+    partial = sch.rfactor(k_t, 0)
+    _, n = sch.get_loops(out)
+    block, thread = sch.split(n, list(named["split_n"]))
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    acc = sch.get_sblock("acc")
+    sch.compute_at(acc, thread, preserve_unit_loops=True)
+    share, row, column = sch.get_loops(acc)[-3:]
+    sch.reorder(row, column, share)
+    sch.bind(share, "threadIdx.y")
+    sch.compute_at(partial, share, preserve_unit_loops=True)
+    sch.set_scope(acc, 0, "local")
+    sch.set_scope(partial, 0, "local")
+    *_, p_o, p_i = sch.get_loops(partial)
+    sch.unroll(p_i)
+    sch.decompose_reduction(partial, p_o)

@@ -1,0 +1,24 @@
+"""Small operators of every kind that GPUs have spaces for."""
+
+from __future__ import annotations
+
+from chanas.prescheduler.workload import Workload
+from chanas.target_files import arch_target
+
+GPU = arch_target("sm_90")
+WORKLOADS = (
+    Workload("pointwise", 7, 16, 24, 1, 1, "hswish", scaled=True, residual=True),
+    Workload("pointwise", 4, 24, 40, epilogue="relu"),
+    Workload("conv", 10, 3, 16, 3, 2, "hswish"),
+    Workload("blockconv", 5, 8, 16, 3, 1, "relu"),
+    Workload("blockconv", 7, 8, 8, 5, 2),
+    Workload("depthwise", 7, 16, 16, 5, 2, "relu"),
+    Workload("depthwise", 8, 24, 24, 3, 1, "hswish"),
+    Workload("pool", 7, 24, 24),
+    Workload("pointwise", 1, 24, 10),
+    Workload("pointwise", 1, 32, 48, epilogue="hsigmoid", scaled=True, residual=True),
+)
+
+
+def key(workload: Workload) -> str:
+    return workload.key

@@ -1,0 +1,111 @@
+"""chanas/prescheduler/cuda_space.py: points stay within the GPU's limits, and are drawn without listing the space."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from chanas.arch import SearchSpace
+from chanas.errors import ScheduleError, TargetError
+from chanas.prescheduler.cuda_operators import is_dense, num_rows
+from chanas.prescheduler.cuda_space import gpu_space
+from chanas.prescheduler.mutate import breed
+from chanas.prescheduler.space import Named
+from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.target_files import describe_target
+
+from .cases import HOST
+from .cuda_cases import GPU, WORKLOADS, key
+
+each_workload = pytest.mark.parametrize("workload", WORKLOADS, ids=key)
+
+
+def extents(workload: Workload) -> dict[str, int]:
+    """The length of each loop that a point splits."""
+    size, out = workload.output_size, workload.out_channels
+    if workload.op == "pool":
+        return {"split_n": out, "split_k": workload.input_size**2}
+    if is_dense(workload):
+        return {"split_n": out, "split_k": workload.in_channels}
+    if workload.op == "depthwise":
+        return {"split_h": size, "split_w": size, "split_c": out}
+    taps = workload.kernel_size**2
+    return {"split_m": num_rows(size), "split_n": out, "split_tap": taps, "split_c": workload.in_channels}
+
+
+def num_threads(workload: Workload, named: Named) -> int:
+    return math.prod(
+        named[name][1] for name in extents(workload) if name != "split_tap" and not _reduces(workload, name)
+    )
+
+
+def _reduces(workload: Workload, name: str) -> bool:
+    return name == "split_c" and workload.op != "depthwise"
+
+
+@each_workload
+def test_split_factors_multiply_to_their_loops(workload: Workload) -> None:
+    space, expected = gpu_space(workload, GPU), extents(workload)
+    for point in space.sample(50, np.random.default_rng(0)):
+        named = space.decode(point)
+        assert {name: math.prod(named[name]) for name in expected} == expected
+
+
+@each_workload
+def test_encoding_is_the_inverse_of_decoding(workload: Workload) -> None:
+    space = gpu_space(workload, GPU)
+    points = space.sample(50, np.random.default_rng(1))
+    assert points
+    assert len(set(points)) == len(points)
+    assert [space.encode(space.decode(p)) for p in points] == points
+
+
+@each_workload
+def test_a_block_has_at_least_a_warp_and_no_more_threads_than_fit(workload: Workload) -> None:
+    space, gpu = gpu_space(workload, GPU), GPU.required_gpu
+    for point in space.sample(50, np.random.default_rng(2)):
+        assert gpu.warp_size <= num_threads(workload, space.decode(point)) <= gpu.max_threads_per_block
+
+
+@each_workload
+def test_limits_are_the_descriptors(workload: Workload) -> None:
+    small = dataclasses.replace(GPU.required_gpu, max_threads_per_block=64, max_shared_bytes_per_block=4096)
+    space = gpu_space(workload, dataclasses.replace(GPU, gpu=small))
+    points = space.sample(30, np.random.default_rng(3))
+    assert points
+    assert all(num_threads(workload, space.decode(p)) <= 64 for p in points)
+    assert not all(space.contains(p) for p in gpu_space(workload, GPU).sample(200, np.random.default_rng(4)))
+
+
+@each_workload
+def test_mutation_and_crossover_stay_in_the_space(workload: Workload) -> None:
+    space, rng = gpu_space(workload, GPU), np.random.default_rng(5)
+    points = space.sample(10, rng)
+    children = breed(space, points, np.linspace(1.0, 2.0, len(points)), 10, rng)
+    assert all(space.contains(child) for child in children)
+
+
+def test_every_operator_of_the_presets_has_points() -> None:
+    spaces = [SearchSpace.load("mbv3"), SearchSpace.load("mbv3-32")]
+    every = {w for s in spaces for b in s.all_blocks(1000, None) for w in block_workloads(b)}
+    rng = np.random.default_rng(6)
+    some = rng.choice(np.array(sorted(every, key=key), dtype=object), 150, replace=False)
+    assert [w.key for w in some if len(gpu_space(w, GPU).sample(4, rng)) < 4] == []
+
+
+def test_what_is_not_there_for_gpus_says_so() -> None:
+    with pytest.raises(ScheduleError, match=r"^operator winograd is not there for GPUs"):
+        gpu_space(Workload("winograd", 8, 8, 8, 3), GPU)
+    with pytest.raises(TargetError, match=r"^expected a GPU, got target"):
+        gpu_space(WORKLOADS[0], HOST)
+
+
+def test_a_smaller_gpu_has_a_smaller_space() -> None:
+    """A block of a Jetson Nano has half the registers."""
+    nano, h100 = (gpu_space(WORKLOADS[1], describe_target(name)) for name in ("jetson-nano", "h100"))
+    points = h100.sample(200, np.random.default_rng(7))
+    assert all(h100.contains(p) for p in nano.sample(200, np.random.default_rng(7)))
+    assert points
