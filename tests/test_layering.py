@@ -93,7 +93,7 @@ def test_a_stage_imports_no_other_stage(file: Path) -> None:
 def test_nothing_imports_the_command_line(file: Path) -> None:
     if is_one_of(file, ("cli.py", "__main__.py")):
         return
-    commands = ("chanas.cli.", "chanas.lut_commands.", "chanas.target_commands.")
+    commands = ("chanas.cli.", "chanas.device_commands.", "chanas.lut_commands.", "chanas.target_commands.")
     assert [i.name for i in imports(file) if f"{i.name}.".startswith(commands)] == []
 
 

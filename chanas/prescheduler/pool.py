@@ -16,13 +16,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from chanas.errors import MeasureError
 from chanas.prescheduler.locks import device_lock
@@ -44,11 +44,31 @@ class Answer:
     wall_s: float
 
 
-class WorkerProcess:
-    """One worker, started on first use and again after a crash or a timeout."""
+class Pool(Protocol):
+    """Builds on cores here and times on one device: this machine (`WorkerPool`) or another one (`remote_pool`)."""
 
-    def __init__(self, num_threads: int, cores: Sequence[int]) -> None:
-        self._num_threads, self._cores = num_threads, tuple(cores)
+    num_builders: int
+    overlap: bool
+    timing_s: float
+    building_s: float
+
+    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]: ...
+
+    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]: ...
+
+
+OpenPool = Callable[[HardwareTarget], AbstractContextManager[Pool]]
+"""Opens a pool for a target."""
+
+
+class WorkerProcess:
+    """One worker, started on first use and again after a crash or a timeout.
+
+    `command` is what Python runs in it: something else that serves requests as the worker does.
+    """
+
+    def __init__(self, num_threads: int, cores: Sequence[int], command: Sequence[str] | None = None) -> None:
+        self._num_threads, self._cores, self._command = num_threads, tuple(cores), command
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = b""
         self._num_calls = 0
@@ -63,7 +83,7 @@ class WorkerProcess:
             "OPENBLAS_NUM_THREADS": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, *_WORKER],
+            [sys.executable, *(self._command or _WORKER)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

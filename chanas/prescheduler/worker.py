@@ -38,7 +38,8 @@ OUT_OF_MEMORY = "out of memory"
 """How the error of a call that hit the limit of its worker begins."""
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """This process ends with the thread that started it, where the system knows how."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux
 
@@ -407,12 +408,8 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
-def main() -> None:
-    """Serve requests `{"call": name, "arguments": {...}}` until standard input closes."""
-    _die_with_parent()
-    _limit_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hide_torch()
+def serve_requests(calls: dict[str, Callable[..., Any]]) -> None:
+    """Answer one request after the other until standard input closes; whatever else is printed goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     import tvm  # noqa: F401  (the start-up cost belongs to the worker's start, not to its first candidate)
@@ -420,11 +417,20 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            answer: dict[str, Any] = {"result": CALLS[request["call"]](**request["arguments"])}
+            answer: dict[str, Any] = {"result": calls[request["call"]](**request["arguments"])}
         except Exception as error:
             answer = {"error": _describe(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def main() -> None:
+    """Serve requests `{"call": name, "arguments": {...}}` until standard input closes."""
+    die_with_parent()
+    _limit_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hide_torch()
+    serve_requests(CALLS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,122 @@
+"""chanas/prescheduler/device_server.py: sessions, without a network; test_rpc.py has the server as a whole."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chanas
+from chanas.errors import TargetError
+from chanas.prescheduler import device_server
+from chanas.prescheduler.device_server import Session, listen
+from chanas.prescheduler.pool import Answer, WorkerProcess
+from chanas.target import tvm_version
+
+from .cases import HOST
+
+
+class Noting:
+    """Stands where a worker stands: remembers what it was asked, and which files there were."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any], float]] = []
+        self.files: list[list[str]] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+        self.may_answer.wait(20.0)
+        self.asked.append((name, arguments, timeout_s))
+        library = Path(arguments["library"]) if "library" in arguments else None
+        if library is not None:
+            self.files.append(sorted(p.name for p in library.iterdir()) if library.is_dir() else [library.name])
+        return Answer({"seconds": 1.0}, None, 0.5)
+
+
+@pytest.fixture
+def worker() -> Noting:
+    return Noting()
+
+
+@pytest.fixture
+def session(worker: Noting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setattr(device_server, "HEARTBEAT_S", 0.05)
+
+    def lent(_num_threads: int) -> WorkerProcess:
+        return worker  # type: ignore[return-value]
+
+    return Session(lambda name: str(tmp_path / name), lent)
+
+
+def call(session: Session, **request: Any) -> dict[str, Any]:
+    asked = {"call": "measure", "arguments": {}, "num_threads": 1, "timeout_s": 3.0} | request
+    answer = json.loads(session.call(json.dumps(asked)))
+    while "pending" in answer:
+        answer = json.loads(session.wait())
+    return dict(answer)
+
+
+def test_a_device_says_what_it_is(session: Session) -> None:
+    told = json.loads(session.describe('{"num_threads": 1, "dtype": "f32"}'))["result"]
+    assert told["target"] == HOST.to_json()
+    assert (told["tvm"], told["chanas"]) == (tvm_version(), chanas.__version__)
+
+
+def test_a_device_says_in_one_line_what_it_cannot_be(session: Session) -> None:
+    told = json.loads(session.describe('{"num_threads": 100000, "dtype": "f32"}'))
+    assert told["error"].startswith("expected between 1 and")
+
+
+def test_uploaded_files_get_their_names_back_for_a_call(session: Session, worker: Noting, tmp_path: Path) -> None:
+    for name in ("ab.so", "cd.so", "ef.npz"):
+        (tmp_path / name).write_text(name)
+    single = {"library": {"is_folder": False, "names": {"kernel.so": "ab.so"}}, "case": "ef.npz"}
+    several = {"library": {"is_folder": True, "names": {"0.so": "ab.so", "1.so": "cd.so"}}, "case": "ef.npz"}
+    answer = call(session, files=single, arguments={"repeats": 5})
+    assert answer == {"result": {"result": {"seconds": 1.0}, "error": None, "wall_s": 0.5}}
+    call(session, files=several)
+    name, arguments, timeout_s = worker.asked[0]
+    assert (name, timeout_s, arguments["repeats"], arguments["case"]) == ("measure", 3.0, 5, str(tmp_path / "ef.npz"))
+    assert worker.files == [["kernel.so"], ["0.so", "1.so"]]
+
+
+def test_a_call_leaves_nothing_but_the_uploaded_files(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "ab.so").touch()
+    call(session, files={"library": {"is_folder": False, "names": {"kernel.so": "ab.so"}}})
+    assert [p.name for p in tmp_path.iterdir()] == ["ab.so"]
+
+
+def test_a_long_call_is_waited_for_in_heartbeats(session: Session, worker: Noting) -> None:
+    worker.may_answer.clear()
+    request = json.dumps({"call": "ping", "arguments": {}, "num_threads": 1, "timeout_s": 3.0})
+    assert json.loads(session.call(request)) == {"pending": True}
+    assert json.loads(session.wait()) == {"pending": True}
+    worker.may_answer.set()
+    answer: dict[str, Any] = {"pending": True}
+    while "pending" in answer:
+        answer = json.loads(session.wait())
+    assert answer["result"]["wall_s"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["../ab.so", "/etc/passwd", "", "sub/ab.so"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(session: Session, worker: Noting, name: str) -> None:
+    answer = call(session, files={"library": {"is_folder": False, "names": {"kernel.so": name}}})
+    assert "expected the name of a file without a folder" in answer["error"]
+    assert worker.asked == []
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    with listen("127.0.0.1", 0) as held, pytest.raises(TargetError, match=r"a server can't listen at 127\.0\.0\.1"):
+        listen("127.0.0.1", held.getsockname()[1])
+
+
+def test_a_peer_that_lost_its_power_is_noticed() -> None:
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()[:2]):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
