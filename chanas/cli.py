@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas import __version__, lut_commands, target_commands
+from chanas import __version__, device_commands, lut_commands, target_commands
 from chanas.errors import ChanasError, ConfigError
 from chanas.run import DEFAULT_RUN, RunDirectory, read_json
 from chanas.units import format_bytes, format_count, format_latency, parse_bytes, parse_count, parse_latency_s
@@ -34,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.add_typer(device_commands.app, name="device")
 app.add_typer(lut_commands.app, name="lut")
 app.add_typer(target_commands.app, name="target")
 
@@ -165,6 +166,8 @@ def prescheduler(
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
     cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
+    rpc: Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on a device of it, build here.")] = None,
+    key: Annotated[str | None, typer.Option(help="With --rpc: the key of the device.")] = None,
     seed: Seed = 0,
     compile_only: Annotated[
         bool, typer.Option("--compile-only", help="For GPUs: compile schedules, run nothing; needs no GPU.")
@@ -193,6 +196,8 @@ def prescheduler(
         sub_spaces=sub_space or (),
         cost_model=cost_model,
         num_calibration=calibrate,
+        rpc=rpc,
+        key=key,
         seed=seed,
     )
     typer.echo(

@@ -184,35 +184,41 @@ def preschedule(
     sub_spaces: Sequence[str] = (),
     cost_model: str = "gp",
     num_calibration: int = DEFAULT_CALIBRATION,
+    rpc: str | None = None,
+    key: str | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> PrescheduleSummary:
     """Tune every block on the target, write the latency table, and calibrate it against whole networks.
 
-    Space and number of classes are those of the run's supernet where there is one and nothing else is asked for.
+    Space and number of classes are those of the run's supernet where there is one and nothing else is asked for. With
+    `rpc` (a tracker's HOST:PORT) and `key` the target is what a device of that key says it is, and that times.
 
     Raises:
         TargetError: the target is unknown or not there, or it has no instructions for the dtype (f32 or bf16).
         MeasureError: blocks remain that could not be measured.
     """
+    from chanas.prescheduler.devices import timing_device
     from chanas.prescheduler.lut import preschedule as fill
 
-    hardware = load_target(target, num_threads, dtype)
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
-    return fill(
-        run,
-        loaded,
-        hardware,
-        classes,
-        tune_config(num_trials),
-        sub_spaces=parse_sub_spaces(loaded, sub_spaces),
-        model=cost_model,
-        seed=seed,
-        num_calibration=num_calibration,
-        progress=progress,
-    )
+    config, chosen = tune_config(num_trials), parse_sub_spaces(loaded, sub_spaces)
+    with timing_device(target, num_threads, dtype, rpc, key) as (hardware, open_pool):
+        return fill(
+            run,
+            loaded,
+            hardware,
+            classes,
+            config,
+            sub_spaces=chosen,
+            model=cost_model,
+            seed=seed,
+            num_calibration=num_calibration,
+            progress=progress,
+            open_pool=open_pool,
+        )
 
 
 def tune_config(num_trials: int | None) -> TuneConfig:

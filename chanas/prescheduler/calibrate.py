@@ -16,6 +16,7 @@ from chanas.errors import MeasureError
 from chanas.genome import FloatArray
 from chanas.latency import Calibration, LatencyLUT
 from chanas.prescheduler.networks import NetworkJob, compile_networks
+from chanas.prescheduler.pool import OpenPool
 from chanas.prescheduler.reference import random_network
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
@@ -47,6 +48,7 @@ def measure_networks(
     num_classes: int,
     architectures: Sequence[Architecture],
     progress: bool = True,
+    open_pool: OpenPool | None = None,
 ) -> FloatArray:
     """float64[N] seconds of whole networks with random weights (NaN where one could not be measured)."""
     with scratch_folder() as scratch:
@@ -55,7 +57,7 @@ def measure_networks(
             blocks = architecture.blocks(space, num_classes)
             parameters, image, logits = random_network(blocks, seed=i)
             jobs.append(NetworkJob(blocks, parameters, image, logits, scratch / f"network{i}.so"))
-        outcomes = compile_networks(lut, target, jobs, progress)
+        outcomes = compile_networks(lut, target, jobs, progress, open_pool)
     return np.array([np.nan if o.seconds is None else o.seconds for o in outcomes])
 
 
@@ -92,6 +94,7 @@ def calibrate(
     sub_spaces: Sequence[SubSpace] | None = None,
     seed: int = 0,
     progress: bool = True,
+    open_pool: OpenPool | None = None,
 ) -> Calibration:
     """Measure `num_networks` random networks and fit the correction; the caller stores it in the table.
 
@@ -101,7 +104,7 @@ def calibrate(
     from scipy.stats import kendalltau
 
     architectures = draw_architectures(space, num_networks, seed, sub_spaces)
-    measured_s = measure_networks(lut, space, target, num_classes, architectures, progress)
+    measured_s = measure_networks(lut, space, target, num_classes, architectures, progress, open_pool)
     works = np.isfinite(measured_s)
     if works.sum() < MIN_NETWORKS:
         raise MeasureError(

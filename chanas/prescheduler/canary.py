@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chanas.prescheduler.pool import Answer, WorkerPool
+from chanas.prescheduler.pool import Answer, Pool
 from chanas.prescheduler.reference import operator_case
 from chanas.prescheduler.space import schedule_space
 from chanas.prescheduler.workload import Workload
@@ -58,7 +58,7 @@ class Canary:
         self._works, self._lasts = True, False
 
     # ---- timing it --------------------------------------------------------------------------------------------------
-    def read(self, pool: WorkerPool) -> list[Future[Answer]]:
+    def read(self, pool: Pool) -> list[Future[Answer]]:
         """Queue a reading on the timing core (several at the start of a run); none when the canary does not work."""
         if self._library is None:
             self._build(pool)
@@ -73,7 +73,7 @@ class Canary:
         }
         return [pool.measure("measure", arguments, _TIMEOUT_S) for _ in range(1 if self.readings else _NUM_FIRST)]
 
-    def _build(self, pool: WorkerPool) -> None:
+    def _build(self, pool: Pool) -> None:
         self._library = self._scratch / "canary.so"
         operator_case(WORKLOAD, self._target.vector_lanes).save(self._scratch / "canary.npz")
         points = schedule_space(WORKLOAD, self._target).points

@@ -16,7 +16,7 @@ from chanas.prescheduler.budget import claims, hand_out, latency_shares
 from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.cost_model.base import CostModel, cost_model
 from chanas.prescheduler.measure import BUILD_TIMEOUT_S, Candidate, CandidatePipeline, Outcome
-from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.pool import Pool
 from chanas.prescheduler.records import RecordStore, TuningRecord
 from chanas.prescheduler.reference import case_seed, operator_case
 from chanas.prescheduler.remeasure import contenders, is_settled, leaders, ranked
@@ -58,7 +58,7 @@ class _Job:
 class TuningJobs:
     """Tunes workloads on one target; every record goes to the store as its batch completes."""
 
-    pool: WorkerPool
+    pool: Pool
     target: HardwareTarget
     store: RecordStore
     config: TuneConfig

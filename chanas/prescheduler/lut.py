@@ -29,7 +29,7 @@ from chanas.prescheduler.measure import (
     median_outcome,
     timed_in_rounds,
 )
-from chanas.prescheduler.pool import WorkerPool, kept_off, split_cores
+from chanas.prescheduler.pool import OpenPool, Pool, WorkerPool, kept_off, split_cores
 from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.reference import block_case, mean_network_weight_bytes
 from chanas.prescheduler.space import Point
@@ -94,12 +94,13 @@ def preschedule(
     seed: int = 0,
     num_calibration: int = 0,
     progress: bool = True,
+    open_pool: OpenPool | None = None,
 ) -> PrescheduleSummary:
     """Tune all operators of the space (or of some sub-spaces) and write the LUT; every kept record is reused.
 
     With `only`, these blocks alone are tuned and timed, and no other row changes.
     With `num_calibration` above zero the table is then calibrated against as many whole networks, unless nothing of it
-    has changed since it last was.
+    has changed since it last was. `open_pool` is for devices that are not this machine.
 
     Raises:
         RunBusyError: another prescheduler is at work in the run directory.
@@ -113,8 +114,8 @@ def preschedule(
         before, started, start = store.count(), time.time(), time.monotonic()
         around = surroundings(space, num_classes, dtype=target.dtype)
         try:
-            timing_cores, _ = split_cores(target.num_threads)
-            with WorkerPool(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
+            timing_cores = [] if open_pool else split_cores(target.num_threads)[0]
+            with (open_pool or WorkerPool)(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
                 cold = around.weight_bytes, around.num_blocks
                 canary = Canary(target, scratch, store.add_canary)
                 jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary)
@@ -152,6 +153,7 @@ def preschedule(
                 sub_spaces=sub_spaces,
                 seed=seed,
                 progress=progress,
+                open_pool=open_pool,
             )
             lut.save(run.lut(target.name))
         return PrescheduleSummary(
@@ -213,7 +215,7 @@ def _fill(
     blocks: Sequence[BlockConfig],
     records: dict[Workload, list[TuningRecord]],
     store: RecordStore,
-    pool: WorkerPool,
+    pool: Pool,
     scratch: Path,
     around: Surroundings,
     seed: int,
@@ -289,7 +291,7 @@ class StoredRounds:
 
 def time_blocks(
     todo: list[BlockTask],
-    pool: WorkerPool,
+    pool: Pool,
     target: HardwareTarget,
     scratch: Path,
     around: Surroundings,

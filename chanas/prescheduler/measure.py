@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from chanas.prescheduler.canary import Canary
-from chanas.prescheduler.pool import Answer, WorkerPool
+from chanas.prescheduler.pool import Answer, Pool
 from chanas.scratch import raise_if_full
 
 Token = TypeVar("Token")
@@ -108,7 +108,7 @@ class CandidatePipeline(Generic[Token]):
     when that was large.
     """
 
-    pool: WorkerPool
+    pool: Pool
     canary: Canary | None = None
     _waiting: list[Candidate[Token]] = field(default_factory=list)
     _building: dict[Future[Answer], Candidate[Token]] = field(default_factory=dict)
@@ -251,7 +251,7 @@ def _corrected(outcome: Outcome, canary: Canary) -> Outcome:
 
 def timed_in_rounds(
     group: Sequence[tuple[Candidate[Token], Sequence[Outcome]]],
-    pool: WorkerPool,
+    pool: Pool,
     num_rounds: int,
     canary: Canary | None = None,
     keep: Callable[[Token, Outcome], None] = lambda _token, _outcome: None,
@@ -279,7 +279,7 @@ def timed_in_rounds(
     ]
 
 
-def _ask(pool: WorkerPool, candidate: Candidate[Token]) -> Future[Answer]:
+def _ask(pool: Pool, candidate: Candidate[Token]) -> Future[Answer]:
     arguments = {"library": str(candidate.library), **candidate.measure_arguments}
     return pool.measure(candidate.measure, arguments, MEASURE_TIMEOUT_S + candidate.timeout_s)
 

@@ -13,7 +13,7 @@ from chanas.errors import LUTError
 from chanas.folding import Array, pack_block, pack_channels
 from chanas.latency import LatencyLUT
 from chanas.prescheduler.measure import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, Outcome, timed_in_rounds
-from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.pool import OpenPool, WorkerPool
 from chanas.prescheduler.reference import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
 from chanas.prescheduler.space import Point
 from chanas.scratch import scratch_folder
@@ -61,7 +61,11 @@ def network_case(job: NetworkJob, lanes: int, dtype: str = "float32") -> Referen
 
 
 def compile_networks(
-    lut: LatencyLUT, target: HardwareTarget, jobs: Sequence[NetworkJob], progress: bool = True
+    lut: LatencyLUT,
+    target: HardwareTarget,
+    jobs: Sequence[NetworkJob],
+    progress: bool = True,
+    open_pool: OpenPool | None = None,
 ) -> list[Outcome]:
     """Compile, check and time networks; one outcome per job, in order. A failed one is an outcome with its error.
 
@@ -69,7 +73,7 @@ def compile_networks(
     """
     through: list[tuple[Candidate[int], list[Outcome]]] = []
     with (
-        WorkerPool(target) as pool,
+        (open_pool or WorkerPool)(target) as pool,
         scratch_folder() as scratch,
         tqdm(total=len(jobs), desc="compiling networks", unit="network", disable=not progress) as bar,
     ):

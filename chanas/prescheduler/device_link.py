@@ -1,0 +1,135 @@
+"""The process that holds the connection to one device: run as `python -m chanas.prescheduler.device_link`.
+
+It serves requests as a worker does (`chanas.prescheduler.worker`) and passes timings on over TVM's RPC. A connection
+that hangs takes only this process with it, and ending it ends the session on the device, whatever that is doing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from chanas.lean_tvm import hide_torch
+from chanas.prescheduler.device_server import boot_id
+from chanas.prescheduler.tracker import Address, device_groups, group_of, tracker_session
+from chanas.prescheduler.worker import serve_requests
+from chanas.target import host_llvm_cpu, tvm_version
+
+# Uploaded files stay on the device for the next timing until there are this many bytes of them.
+_MAX_KEPT_BYTES = 256 << 20
+
+
+class Uploads:
+    """Files on the device, by what is in them: nothing is sent twice while it is there."""
+
+    def __init__(
+        self, upload: Callable[[Path, str], None], remove: Callable[[str], None], max_bytes: int = _MAX_KEPT_BYTES
+    ) -> None:
+        self._upload, self._remove, self._max_bytes = upload, remove, max_bytes
+        self._sizes: dict[str, int] = {}  # in order of their last use
+        self._names: dict[tuple[str, int, int, int], str] = {}
+
+    def send(self, path: Path) -> str:
+        """Upload a file unless it is there; returns its name on the device."""
+        name = self._name(path)
+        if name not in self._sizes:
+            self._upload(path, name)
+        self._sizes[name] = self._sizes.pop(name, path.stat().st_size)
+        return name
+
+    def _name(self, path: Path) -> str:
+        stat = path.stat()
+        known = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if known not in self._names:
+            self._names[known] = hashlib.sha256(path.read_bytes()).hexdigest()[:32] + path.suffix
+        return self._names[known]
+
+    def make_room(self) -> None:
+        """Remove what was not used for longest, but for the last two files: those may be one timing's."""
+        while len(self._sizes) > 2 and sum(self._sizes.values()) > self._max_bytes:
+            oldest = next(iter(self._sizes))
+            self._remove(oldest)
+            del self._sizes[oldest]
+
+
+class Link:
+    """A session with one device."""
+
+    def __init__(self) -> None:
+        self._session: Any = None
+        self._uploads: Uploads | None = None
+        self._functions: dict[str, Any] = {}
+
+    def ping(self) -> dict[str, Any]:
+        """Answers when the link is ready, and tells of this side what a device tells of the other."""
+        return {
+            "pid": os.getpid(),
+            "tvm": tvm_version(),
+            "llvm_cpu": host_llvm_cpu(),
+            "machine": platform.machine(),
+            "boot": boot_id(),
+        }
+
+    def connect(self, host: str, port: int, key: str, num_threads: int, dtype: str) -> dict[str, Any]:
+        """Take a free device of the key: `{"device": description}`, or `{"busy": number of them}`."""
+        address = Address(host, port)
+        group = group_of(device_groups(address), key, address)
+        if not group.num_free:
+            return {"busy": len(group.addresses)}
+        with tracker_session(address) as tracker:
+            self._session = tracker.request(key, max_retry=1)
+        self._functions = {}
+        try:
+            self._functions = {n: self._session.get_function(f"chanas.{n}") for n in ("describe", "call", "wait")}
+        except (AttributeError, RuntimeError) as error:
+            raise RuntimeError(f"the server of key '{key}' is not one of `chanas device serve`") from error
+        self._uploads = Uploads(
+            lambda path, name: self._session.upload(str(path), name), lambda name: self._session.remove(name)
+        )
+        return {"device": self._ask("describe", {"num_threads": num_threads, "dtype": dtype})}
+
+    def _ask(self, function: str, request: dict[str, Any]) -> Any:
+        answer = json.loads(self._functions[function](json.dumps(request)))
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer.get("result", answer)
+
+    def submit(self, call: str, arguments: dict[str, Any], num_threads: int, timeout_s: float) -> Any:
+        """Send files and begin a timing: the device's answer, or `{"pending": true}`."""
+        assert self._uploads is not None
+        files = dict(self._sent(self._uploads, arguments))
+        self._uploads.make_room()
+        rest = {name: value for name, value in arguments.items() if name not in files}
+        request = {"call": call, "arguments": rest, "files": files, "num_threads": num_threads, "timeout_s": timeout_s}
+        return self._ask("call", request)
+
+    @staticmethod
+    def _sent(uploads: Uploads, arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        if "library" in arguments:
+            library = Path(arguments["library"])
+            paths = sorted(library.glob("*.so")) if library.is_dir() else [library]
+            yield "library", {"is_folder": library.is_dir(), "names": {p.name: uploads.send(p) for p in paths}}
+        if "case" in arguments:
+            yield "case", uploads.send(Path(arguments["case"]))
+
+    def wait(self) -> Any:
+        """Wait a little longer for the answer."""
+        return self._ask("wait", {})
+
+
+def main() -> None:
+    """Serve requests until standard input closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hide_torch()
+    link = Link()
+    serve_requests({"ping": link.ping, "connect": link.connect, "submit": link.submit, "wait": link.wait})
+
+
+if __name__ == "__main__":
+    main()

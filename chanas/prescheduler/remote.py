@@ -1,0 +1,202 @@
+"""Timing on devices elsewhere, over TVM's RPC: what is built here is sent there, and seconds come back.
+
+A device that is lost loses only what it was timing: that is timed again, on the same device once it is back or on
+another one of its key. Each device is held through a process of its own (`chanas.prescheduler.device_link`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import chanas
+from chanas.errors import MeasureError, TargetError
+from chanas.prescheduler.pool import Answer, WorkerProcess
+from chanas.prescheduler.tracker import Address
+from chanas.target import HardwareTarget
+
+_LINK = ("-m", "chanas.prescheduler.device_link")
+RETURN_WITHIN_S = 120.0
+"""How long a device that was lost, or is busy, is waited for."""
+_CONNECT_TIMEOUT_S, _SEND_TIMEOUT_S, _REPLY_TIMEOUT_S = 60.0, 600.0, 30.0
+_POLL_S = 1.0
+# What takes the device with it as often as this is at fault itself.
+_MAX_LOSSES = 3
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a device says of itself (`device_server.describe`)."""
+
+    target: HardwareTarget
+    tvm: str
+    chanas: str
+    llvm_cpu: str
+    machine: str
+    boot: str
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Description:
+        """Raises TargetError: it is of another version of chanas, which says other things."""
+        try:
+            return cls(**{**data, "target": HardwareTarget.from_json(data["target"])})
+        except (TypeError, KeyError):
+            raise TargetError(
+                f"the device has chanas {data.get('chanas')}, this is {chanas.__version__}; install the same on both"
+            ) from None
+
+    def check(self, here: dict[str, Any]) -> None:
+        """Whether what is built here runs and is timed there as it would be here.
+
+        Args:
+            here: versions and processor on this side (`device_link`).
+
+        Raises:
+            TargetError: versions differ, or code for that processor can't be built here.
+        """
+        for what, theirs, mine in (("TVM", self.tvm, here["tvm"]), ("chanas", self.chanas, chanas.__version__)):
+            if theirs != mine:
+                raise TargetError(f"the device has {what} {theirs}, here it is {mine}; install the same on both")
+        if (self.machine, self.llvm_cpu) != (here["machine"], here["llvm_cpu"]):
+            raise TargetError(
+                f"the device has a processor of another kind: {self.machine} {self.llvm_cpu} there, {here['machine']} "
+                f"{here['llvm_cpu']} here; code is built for this machine's, so run this on one that has the same"
+            )
+
+
+class RemoteDevice:
+    """One device of a key, taken from the tracker on first use; a call waits for its answer, as that of a worker does.
+
+    `expected` is the fingerprint that the device must have. A device that is lost is waited for `return_within_s`.
+    """
+
+    def __init__(
+        self,
+        tracker: Address,
+        key: str,
+        num_threads: int,
+        dtype: str,
+        *,
+        return_within_s: float = RETURN_WITHIN_S,
+        link: Callable[[], WorkerProcess] | None = None,
+    ) -> None:
+        self.tracker, self.key = tracker, key
+        self.num_lost = 0
+        self.description: Description | None = None
+        self._num_threads, self._dtype = num_threads, dtype
+        self._return_within_s = return_within_s
+        self._link = (link or _start_link)()
+        self._connected = self._closed = self._let_go = False
+        self.is_local = False
+        """Whether it is this very machine, of which some cores are then timed on."""
+
+    # ---- connection -------------------------------------------------------------------------------------------------
+    def connect(self) -> Description:
+        """Take a device of the key; waits for a busy one, and later for a lost one to come back.
+
+        Raises:
+            MeasureError: none came within the time, or there was none at first.
+            TargetError: it is of another kind than this side, or than the one before.
+        """
+        deadline = time.monotonic() + self._return_within_s
+        was_there = self.description is not None
+        while True:
+            found, reason = self._try_connect()
+            if found is not None:
+                return found
+            is_busy = reason.startswith("busy")
+            if not (is_busy or was_there) or self._let_go:
+                raise MeasureError(reason)
+            if time.monotonic() > deadline:
+                what = "came back" if was_there else "became free"
+                raise MeasureError(
+                    f"no device of key '{self.key}' {what} within {self._return_within_s:g} s ({reason}); what was "
+                    "measured is kept, and the same command goes on when one is there"
+                )
+            time.sleep(_POLL_S)
+
+    def _try_connect(self) -> tuple[Description | None, str]:
+        arguments = {
+            "host": self.tracker.host,
+            "port": self.tracker.port,
+            "key": self.key,
+            "num_threads": self._num_threads,
+            "dtype": self._dtype,
+        }
+        here = self._link.call("ping", {}, _CONNECT_TIMEOUT_S)
+        answer = self._link.call("connect", arguments, _CONNECT_TIMEOUT_S)
+        if answer.error is not None or here.error is not None:
+            self._drop()
+            return None, _without_type(answer.error or here.error or "")
+        if "busy" in answer.result:
+            return None, f"busy: all {answer.result['busy']} of them are in use"
+        description = Description.from_json(answer.result["device"])
+        description.check(here.result)
+        self.is_local = bool(description.boot) and description.boot == here.result["boot"]
+        if self.description is not None:
+            check_alike(self.description, description, self.key)
+        self.description = description
+        self._connected = True
+        return description, ""
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+    def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+        """Run one call of the device's worker; when the device is lost over it, once more when there is one again.
+
+        Raises:
+            MeasureError: no device came back.
+        """
+        request = {"call": name, "arguments": arguments, "num_threads": self._num_threads, "timeout_s": timeout_s}
+        lost, self._let_go = "", self._closed
+        for _ in range(_MAX_LOSSES):
+            if not self._connected:
+                self.connect()
+            answer = self._link.call("submit", request, _SEND_TIMEOUT_S)
+            while answer.error is None and "pending" in answer.result:
+                answer = self._link.call("wait", {}, _REPLY_TIMEOUT_S)
+            if answer.error is None:
+                return Answer(answer.result["result"], answer.result["error"], answer.result["wall_s"])
+            self.num_lost += 1
+            lost = _without_type(answer.error)
+            self._drop()
+            if self._let_go:
+                return Answer(None, f"stopped: {name} was given up", 0.0)
+        return Answer(None, f"crash: the device was lost {_MAX_LOSSES} times in {name}, the last time: {lost}", 0.0)
+
+    def _drop(self) -> None:
+        self._connected = False
+        self._link.stop()
+
+    def stop(self) -> None:
+        """Give up the call that another thread waits for, and the session; the next call takes a device again."""
+        self._let_go = True
+        self._drop()
+
+    def close(self) -> None:
+        """Let go of the device for good."""
+        self._closed = self._let_go = True
+        self._drop()
+        self._link.close()
+
+
+def _start_link() -> WorkerProcess:
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    return WorkerProcess(1, cores, _LINK)
+
+
+def _without_type(error: str) -> str:
+    """An error of the link without the name of its Python type."""
+    name, colon, rest = error.partition(": ")
+    return rest if colon and name.endswith("Error") else error
+
+
+def check_alike(one: Description, other: Description, key: str) -> None:
+    """Raises TargetError: two devices of a key are of different kinds; their seconds don't belong in one table."""
+    if one.target.fingerprint != other.target.fingerprint:
+        raise TargetError(
+            f"the devices of key '{key}' are of different kinds: {one.target.device} ({one.target.fingerprint}) and "
+            f"{other.target.device} ({other.target.fingerprint}); give each kind a key of its own"
+        )

@@ -1,0 +1,75 @@
+"""chanas/prescheduler/device_link.py: what is sent to a device, and what stays there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chanas.prescheduler.device_link import Link, Uploads
+
+
+class Device:
+    """What lies on it; `num_sent` counts uploads."""
+
+    def __init__(self, max_bytes: int = 1 << 20) -> None:
+        self.files: dict[str, bytes] = {}
+        self.num_sent = 0
+        self.uploads = Uploads(self._upload, self.files.pop, max_bytes)
+
+    def _upload(self, path: Path, name: str) -> None:
+        self.files[name] = path.read_bytes()
+        self.num_sent += 1
+
+
+@pytest.fixture
+def device() -> Device:
+    return Device()
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_the_same_content_is_sent_once(device: Device, tmp_path: Path) -> None:
+    one, other = written(tmp_path / "a.so", b"code"), written(tmp_path / "b.so", b"code")
+    assert device.uploads.send(one) == device.uploads.send(other) == device.uploads.send(one)
+    assert device.num_sent == 1
+    assert list(device.files.values()) == [b"code"]
+
+
+def test_a_file_that_changed_is_sent_again(device: Device, tmp_path: Path) -> None:
+    first = device.uploads.send(written(tmp_path / "a.npz", b"one"))
+    second = device.uploads.send(written(tmp_path / "a.npz", b"another"))
+    assert device.files == {first: b"one", second: b"another"}
+
+
+def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
+    device = Device(max_bytes=25)
+    names = [device.uploads.send(written(tmp_path / f"{i}.so", bytes([i]) * 10)) for i in range(3)]
+    device.uploads.send(tmp_path / "0.so")
+    device.uploads.make_room()
+    assert set(device.files) == {names[0], names[2]}
+    assert device.uploads.send(tmp_path / "1.so") == names[1]
+    assert device.num_sent == 4
+
+
+def test_files_of_one_timing_stay_however_large(tmp_path: Path) -> None:
+    device = Device(max_bytes=5)
+    for i in range(2):
+        device.uploads.send(written(tmp_path / f"{i}.so", bytes([i]) * 10))
+    device.uploads.make_room()
+    assert len(device.files) == 2
+
+
+def test_a_folder_of_libraries_is_sent_file_by_file(device: Device, tmp_path: Path) -> None:
+    folder = tmp_path / "contenders"
+    folder.mkdir()
+    for name in ("0.so", "1.so", "0.o"):
+        written(folder / name, name.encode())
+    case = written(tmp_path / "case.npz", b"case")
+    sent = dict(Link._sent(device.uploads, {"library": str(folder), "case": str(case), "repeats": 3}))
+    assert sent["library"]["is_folder"]
+    assert {n: device.files[u] for n, u in sent["library"]["names"].items()} == {"0.so": b"0.so", "1.so": b"1.so"}
+    assert device.files[sent["case"]] == b"case"

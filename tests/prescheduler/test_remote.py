@@ -1,0 +1,175 @@
+"""chanas/prescheduler/remote.py: a device that vanishes loses nothing but time, and one line says that it is gone."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+import pytest
+
+import chanas
+from chanas.errors import ChanasError, MeasureError, TargetError
+from chanas.prescheduler import remote
+from chanas.prescheduler.pool import Answer, WorkerProcess
+from chanas.prescheduler.remote import Description, RemoteDevice, check_alike
+from chanas.prescheduler.tracker import Address
+
+from .cases import HOST
+
+HERE = {"tvm": "1", "llvm_cpu": "znver4", "machine": "x86_64", "boot": "b"}
+THERE = {"target": HOST.to_json(), "tvm": "1", "chanas": chanas.__version__, **HERE, "boot": "other"}
+DONE = {"result": {"seconds": 1.0}, "error": None, "wall_s": 0.1}
+PENDING = {"pending": True}
+
+
+class Script:
+    """Stands where a link process stands: answers as it is told to, errors as strings, one list for each call."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self.answers = {"connect": [{"device": THERE}], "submit": [DONE], "wait": [DONE]} | answers
+        self.asked: list[str] = []
+        self.num_stops = 0
+
+    def call(self, name: str, _arguments: dict[str, Any], _timeout_s: float) -> Answer:
+        if name == "ping":
+            return Answer(HERE, None, 0.0)
+        self.asked.append(name)
+        left = self.answers[name]
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        return Answer(None, answer, 0.0) if isinstance(answer, str) else Answer(answer, None, 0.0)
+
+    def stop(self) -> None:
+        self.num_stops += 1
+
+    close = stop
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_POLL_S", 0.01)
+
+
+def device(script: Script, return_within_s: float = 0.05) -> RemoteDevice:
+    def linked() -> WorkerProcess:
+        return script  # type: ignore[return-value]
+
+    return RemoteDevice(Address("tracker", 1), "pi4", 1, "f32", return_within_s=return_within_s, link=linked)
+
+
+# ---- calls ----------------------------------------------------------------------------------------------------------
+def test_an_answer_is_the_devices_own() -> None:
+    script = Script(submit=[PENDING], wait=[PENDING, DONE])
+    assert device(script).call("measure", {}, 1.0) == Answer({"seconds": 1.0}, None, 0.1)
+    assert script.asked == ["connect", "submit", "wait", "wait"]
+
+
+def test_an_error_of_the_kernel_is_no_loss_of_the_device() -> None:
+    failed = {"result": None, "error": "crash: the worker ended with signal 11 (SIGSEGV) in measure", "wall_s": 0.2}
+    script = Script(submit=[failed])
+    there = device(script)
+    assert there.call("measure", {}, 1.0).error == failed["error"]
+    assert (there.num_lost, script.num_stops) == (0, 0)
+
+
+@pytest.mark.parametrize("lost", ["crash: the worker ended with exit code 1 in submit", "RuntimeError: reset by peer"])
+def test_what_a_lost_device_was_timing_is_timed_again(lost: str) -> None:
+    script = Script(submit=[lost, DONE])
+    there = device(script)
+    assert there.call("measure", {}, 1.0).result == {"seconds": 1.0}
+    assert there.num_lost == 1
+    assert script.asked == ["connect", "submit", "connect", "submit"]
+
+
+def test_a_lost_device_is_waited_for() -> None:
+    script = Script(connect=[{"device": THERE}, "MeasureError: no device of key 'pi4'", {"busy": 1}, {"device": THERE}])
+    script.answers["submit"] = ["RuntimeError: gone", DONE]
+    assert device(script, return_within_s=20.0).call("measure", {}, 1.0).error is None
+
+
+def test_a_device_that_stays_away_ends_with_one_line() -> None:
+    script = Script(connect=[{"device": THERE}, "MeasureError: no tracker answers"], submit=["RuntimeError: gone"])
+    with pytest.raises(
+        MeasureError, match=r"no device of key 'pi4' came back within 0.05 s \(no tracker answers\); what"
+    ):
+        device(script).call("measure", {}, 1.0)
+
+
+def test_what_takes_the_device_with_it_every_time_is_a_failed_candidate() -> None:
+    script = Script(submit=["RuntimeError: the board rebooted"])
+    answer = device(script).call("measure", {}, 1.0)
+    assert answer.error == "crash: the device was lost 3 times in measure, the last time: the board rebooted"
+
+
+def test_a_call_that_is_given_up_comes_back_at_once() -> None:
+    waiting, given_up = threading.Event(), threading.Event()
+
+    class Hanging(Script):
+        def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+            if name == "submit":
+                waiting.set()
+                given_up.wait(20.0)
+                return Answer(None, "crash: the worker ended with signal 9 (SIGKILL) in submit", 0.0)
+            return super().call(name, arguments, timeout_s)
+
+        def stop(self) -> None:
+            given_up.set()
+
+    there = device(Hanging())
+    answers: list[Answer] = []
+    thread = threading.Thread(target=lambda: answers.append(there.call("measure", {}, 1.0)))
+    thread.start()
+    waiting.wait(20.0)
+    there.stop()
+    thread.join(20.0)
+    assert answers[0].error == "stopped: measure was given up"
+
+
+# ---- who is there ---------------------------------------------------------------------------------------------------
+def test_a_key_without_a_device_is_told_at_once() -> None:
+    script = Script(connect=["MeasureError: no device of key 'pi4' at tracker tracker:1; it has: jetson"])
+    with pytest.raises(MeasureError, match=r"^no device of key 'pi4' at tracker tracker:1; it has: jetson$"):
+        device(script, return_within_s=60.0).connect()
+
+
+def test_busy_devices_are_waited_for() -> None:
+    script = Script(connect=[{"busy": 2}, {"busy": 2}, {"device": THERE}])
+    assert device(script, return_within_s=20.0).connect().target == HOST
+    with pytest.raises(MeasureError, match=r"became free within 0.05 s \(busy: all 2 of them are in use\)"):
+        device(Script(connect=[{"busy": 2}])).connect()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tvm": "2"}, "the device has TVM 2, here it is 1; install the same on both"),
+        ({"chanas": "9"}, "the device has chanas 9, here it is"),
+        ({"llvm_cpu": "cortex-a72", "machine": "aarch64"}, "aarch64 cortex-a72 there, x86_64 znver4 here"),
+        ({"legs": 4}, "install the same on both"),
+    ],
+)
+def test_a_device_that_does_not_fit_is_one_line(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        device(Script(connect=[{"device": {**THERE, **change}}])).connect()
+
+
+def test_what_comes_back_must_be_of_the_same_kind() -> None:
+    other = {**THERE, "target": {**HOST.to_json(), "fingerprint": "0123456789ab", "device": "a toaster"}}
+    script = Script(connect=[{"device": THERE}, {"device": other}], submit=["RuntimeError: gone"])
+    with pytest.raises(TargetError, match=r"the devices of key 'pi4' are of different kinds: .* and a toaster"):
+        device(script, return_within_s=20.0).call("measure", {}, 1.0)
+
+
+def test_a_device_may_be_this_machine() -> None:
+    there, here = device(Script()), device(Script(connect=[{"device": {**THERE, "boot": "b"}}]))
+    there.connect()
+    here.connect()
+    assert (there.is_local, here.is_local) == (False, True)
+
+
+def test_devices_of_a_key_are_alike() -> None:
+    one = Description.from_json(THERE)
+    check_alike(one, one, "pi4")
+    slower = dataclasses.replace(one, target=dataclasses.replace(HOST, fingerprint="0123456789ab"))
+    with pytest.raises(ChanasError, match="give each kind a key of its own"):
+        check_alike(one, slower, "pi4")
