@@ -36,6 +36,7 @@ SCRIPTS = (
     "network_latency",
     "operator_peak",
     "subspace_rules",
+    "rpc_overhead",
     "tuning_efficiency",
     "with_without",
 )
@@ -55,6 +56,7 @@ OWN = (
     "operator_peak",
     "random_networks",
     "roofline",
+    "rpc_overhead",
     "subjects",
     "subspace_rules",
     "tuning",
