@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas import __version__, device_commands, lut_commands, target_commands
+from chanas import __version__, device_commands, lut_commands, search_text, target_commands
 from chanas.errors import ChanasError, ConfigError
-from chanas.run import DEFAULT_RUN, RunDirectory, read_json
-from chanas.units import format_bytes, format_count, format_latency, parse_bytes, parse_count, parse_latency_s
+from chanas.run import DEFAULT_RUN, RunDirectory
+from chanas.units import format_count, format_latency, parse_bytes, parse_count, parse_latency_s
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
-    from chanas.codesign import CoDesign
-    from chanas.search.front import FrontPoint
     from chanas.supernet.judge import Judged, Spread
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -282,7 +280,7 @@ def search(
             **limits,
             seed=seed,
         )
-        _print_front(front, RunDirectory(run))
+        _say(search_text.front_lines(front, RunDirectory(run)))
         return
     if accuracy_table is not None:
         from chanas.table_search import search_with_table
@@ -312,9 +310,9 @@ def search(
             **limits,
             seed=seed,
         )
-    _print_bundle(bundle, run)
+    _say(search_text.bundle_lines(bundle, RunDirectory(run)))
     if config.compares_rules:
-        _print_regrets(RunDirectory(run))
+        _say(search_text.regret_lines(RunDirectory(run)))
 
 
 @app.command()
@@ -410,11 +408,16 @@ def demo(
     from chanas import pipeline
 
     result = pipeline.demo(RunDirectory(run), latency_s=budget_s, num_trials=trials, seed=seed)
-    _print_bundle(result.bundle, run)
+    _say(search_text.bundle_lines(result.bundle, RunDirectory(run)))
     typer.echo(f"report              {result.report}")
     images = " ".join(str(p) for p in result.images)
     program = "chanas" if shutil.which("chanas") else sys.argv[0]
     typer.echo(f"\nClassify images with the compiled network:\n  {program} predict {result.bundle.path} {images}")
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)
 
 
 def _print_result(result: Judged | Spread, as_json: bool, is_first: bool) -> None:
@@ -434,70 +437,6 @@ def _print_result(result: Judged | Spread, as_json: bool, is_first: bool) -> Non
         deviation = "-" if result.deviation is None else f"{result.deviation:.2%}"
         ends = f"min {result.lowest:.2%}, max {result.highest:.2%}"
         typer.echo(f"{result.mean:8.2%}  mean of {result.request}, sd {deviation}, {ends}")
-
-
-def _print_front(front: Sequence[FrontPoint], run: RunDirectory) -> None:
-    typer.echo(f"{'measured':>10s} {'predicted':>10s} {'top-1':>8s}   architecture")
-    for point in front:
-        predicted = f"{format_latency(point.predicted_latency_s):>10s}"
-        if point.proof.error is not None:
-            typer.echo(f"{'failed':>10s} {predicted} {'-':>8s}   {point.architecture.key}: {point.proof.error}")
-            continue
-        note = "   (another is faster and as accurate)" if point.dominated else ""
-        measured = f"{format_latency(point.proof.measured_latency_s):>10s}"
-        typer.echo(f"{measured} {predicted} {point.top1:8.2%}   {point.architecture.key}{note}")
-    typer.echo(f"front      {run.search / 'pareto.json'}")
-
-
-def _print_bundle(bundle: CoDesign, run: Path) -> None:
-    from chanas import lut_pipeline
-
-    document = bundle.document
-    measured, predicted = document["measured"], document["predicted"]
-    latency_s = measured["latency_s"]
-    rows = [
-        ("architecture", bundle.architecture.key),
-        ("", ", ".join(_sizes(document))),
-        ("latency budget", format_latency(document["constraints"]["latency_s"])),
-        ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
-        ("", lut_pipeline.table_error(RunDirectory(run), bundle.target.name)),
-        ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])})"),
-    ]
-    for part in document.get("further_targets", ()):
-        budget, guess, found = (part[k]["latency_s"] for k in ("constraints", "predicted", "measured"))
-        texts = (format_latency(found), format_latency(guess), format_latency(budget))
-        rows.append((f"on {part['target']['name']}", "{} measured, {} predicted, budget {}".format(*texts)))
-    if bundle.has_weights:
-        eager_s = measured["pytorch_eager_latency_s"]
-        num_images = measured["num_test_images"]
-        rows += [
-            ("PyTorch eager", f"{format_latency(eager_s)} on the same network ({eager_s / latency_s:.1f}x)"),
-            ("accuracy on test", f"{measured['top1_test']:.2%} of {num_images} images, compiled module"),
-            ("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"),
-        ]
-    else:
-        top1 = measured["top1_table"]
-        known = "not in the table" if top1 is None else f"{top1:.2%} in the table"
-        rows += [
-            ("accuracy predicted", f"{predicted['top1']:.2%}, {known}"),
-            ("weights", "none: the module was compiled and measured with random ones"),
-        ]
-    for name, value in [*rows, ("bundle", str(bundle.path))]:
-        typer.echo(f"{name:19s} {value}")
-
-
-def _sizes(document: dict[str, Any]) -> list[str]:
-    sizes = [f"{format_count(document['num_macs'])} MACs", f"{format_count(document['num_params'])} parameters"]
-    if "peak_memory_bytes" in document:
-        sizes.append(f"{format_bytes(document['peak_memory_bytes'])} of activations")
-    return sizes
-
-
-def _print_regrets(run: RunDirectory) -> None:
-    for row in read_json(run.search / "result.json", "result of the search")["rule_regrets"]:
-        below = f"{row['regret_points']:.2f} points below the best"
-        name = f"rule {row['rule']}"
-        typer.echo(f"{name:19s} {row['sub_space'] or 'all'}: {row['top1']:.2%} predicted, {below}")
 
 
 def main() -> None:

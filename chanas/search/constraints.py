@@ -25,6 +25,9 @@ from chanas.units import format_bytes, format_count, format_latency
 
 _FORMATS: dict[str, Callable[[float], str]] = {"s": format_latency, "B": format_bytes}
 
+NO_LIMIT_S = 1e9
+"""No budget: a limit that no architecture with known blocks reaches."""
+
 
 @dataclass(frozen=True)
 class Constraint:

@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 from chanas.arch import Architecture, SearchSpace, SubSpace
 from chanas.errors import InfeasibleError
-from chanas.genome import FloatArray, Genomes, decode, encode, sample
+from chanas.genome import FloatArray, Genomes, decode, encode
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory, write_json
-from chanas.search.accuracy import MIN_TRAINING, AccuracyPredictor
+from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.accuracy_table import AccuracyTable
 from chanas.search.config import SearchConfig
 from chanas.search.constraints import Constraint, feasible, latency_constraint, least
@@ -30,11 +30,10 @@ from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluat
 from chanas.search.evolution import EvolutionResult, evolve
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
 from chanas.search.feasibility import check_together, smallest_beside
-from chanas.search.pareto import nsga2
+from chanas.search.pictures import pictures, predictor_figures
 from chanas.search.population import inside, keys
 from chanas.search.proof import Finalist, Proof, Prove, genome_of, pick, prove_rounds
 from chanas.search.subspace import RuleRegret, SubSpaceDivision, divide, rule_regrets
-from chanas.search.validation import CrossValidation, cross_validate
 
 SCHEMA = 1
 
@@ -43,9 +42,6 @@ UNKNOWN_ERROR = 0.05
 
 # Streams of random numbers, so that one step's draws don't shift another's.
 _DIVIDE, _EVOLVE, _PICTURE, _FASTEST = 1_000_003, 1_000_033, 1_000_037, 1_000_039
-
-# No budget: a limit that no architecture with known blocks reaches.
-NO_LIMIT_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -217,9 +213,9 @@ def search(
             "winner": winner.architecture.key,
             "finalists": [f.to_json() for f in finalists],
             "division": division.to_json(),
-            "predictor": _predictor_json(job, evaluations, predictor, curve),
+            "predictor": predictor_figures(space, config, seed, evaluations, predictor, curve),
             "evolution": None if run is None else run.history.to_json(),
-            **job.pictures(predictor, run, evaluations),
+            **pictures(space, latencies[0], job.others, config, job.rng(_PICTURE), predictor, run, evaluations),
             "seconds": {  # the pictures above are counted
                 "learning": learning_s,
                 "searching": time.perf_counter() - began - learning_s - proving_s,
@@ -450,56 +446,3 @@ class _Job:
             chosen[-1] = best
         out: Genomes = genomes[np.array(chosen, dtype=np.intp)]
         return out
-
-    def pictures(
-        self, predictor: AccuracyPredictor, run: EvolutionResult | None, evaluations: Evaluations
-    ) -> dict[str, Any]:
-        """What the report draws: a cloud of random architectures, those evaluated, and the Pareto front."""
-        config, rng, latency = self.config, self.rng(_PICTURE), self.latencies[0]
-        cloud = sample(self.space, config.num_cloud, rng)
-        known, top1 = training_set(self.space, list(evaluations.found.values()))
-        pictures: dict[str, Any] = {
-            "cloud": _points(latency.cost(cloud), predictor.mean(cloud)),
-            "evaluated": _points(latency.cost(known), top1),
-            "pareto": [],
-        }
-        if config.pareto_generations:
-            settings = config.evolution.model_copy(update={"generations": config.pareto_generations})
-
-            def objectives(genomes: Genomes) -> FloatArray:
-                return np.stack([latency.cost(genomes), -predictor.mean(genomes)], axis=1)
-
-            start = None if run is None else run.genomes[: settings.population]
-            # what the table does not know takes for ever
-            whole = [replace(latency, limit=NO_LIMIT_S)] if config.covered_only else []
-            limits = [*whole, *self.others]
-            front = nsga2(self.space, objectives, limits, settings, rng, start=start)
-            rows = zip(decode(self.space, front.genomes), front.objectives.tolist(), strict=True)
-            pictures["pareto"] = [{"key": a.key, "latency_s": cost, "top1": -loss} for a, (cost, loss) in rows]
-        return pictures
-
-
-def _points(latency_s: FloatArray, top1: FloatArray) -> dict[str, list[float]]:
-    """Those whose latency the table knows."""
-    known = np.isfinite(latency_s)
-    return {"latency_s": latency_s[known].tolist(), "top1": top1[known].tolist()}
-
-
-def _predictor_json(
-    job: _Job, evaluations: Evaluations, predictor: AccuracyPredictor, curve: Sequence[tuple[int, float]]
-) -> dict[str, Any]:
-    known, top1 = training_set(job.space, list(evaluations.found.values()))
-    config = job.config
-    validation: dict[str, CrossValidation] = {}
-    if len(known) >= 2 * MIN_TRAINING and config.cross_validate:
-        kinds, hidden = config.cross_validate, config.hidden
-        validation = cross_validate(
-            job.space, known, top1, kinds, hidden=hidden, num_members=config.num_members, seed=job.seed
-        )
-    return {
-        "kind": predictor.kind,
-        "num_training": predictor.num_training,
-        "error_points": 100.0 * predictor.error,
-        "learning_curve": [{"num_evaluations": n, "error_points": 100.0 * error} for n, error in curve],
-        "cross_validation": {kind: figures.to_json() for kind, figures in validation.items()},
-    }

@@ -21,8 +21,8 @@ from chanas.run import RunDirectory, write_json
 from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.accuracy_table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint, latency_constraint
-from chanas.search.cosearch import NO_LIMIT_S, provenance
+from chanas.search.constraints import NO_LIMIT_S, Constraint, latency_constraint
+from chanas.search.cosearch import provenance
 from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluations
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
 from chanas.search.feasibility import check_together

@@ -8,7 +8,6 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,11 +17,9 @@ import torch
 from tables import random_table
 
 from chanas.arch import SearchSpace, SubSpace
-from chanas.genome import canonical, decode
 from chanas.latency import LatencyLUT
 from chanas.network import StaticNetwork
 from chanas.prescheduler.workload import block_workloads
-from chanas.search.evolution import EvolutionConfig
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = (
@@ -41,36 +38,6 @@ SCRIPTS = (
     "with_without",
 )
 HEAVY = ("torch", "tvm", "onnx", "onnxruntime", "openvino")
-OWN = (
-    "accuracy_predictor",
-    "budgets",
-    "common",
-    "contenders",
-    "conv_layers",
-    "cuda_compile",
-    "evolution_speed",
-    "labels",
-    "lut_build",
-    "lut_error",
-    "network_latency",
-    "operator_peak",
-    "random_networks",
-    "roofline",
-    "rpc_overhead",
-    "subjects",
-    "subspace_rules",
-    "tuning",
-    "with_without",
-)
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports a module of the benchmarks' folder, and forgets it afterwards."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    yield importlib.import_module
-    for name in OWN:
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -508,35 +475,3 @@ def test_contenders_take_turns_and_begin_in_turns(load: Any) -> None:
     assert order[-8:] == ["a", "b", "b", "a"] * 2
     assert (timings["a"].median_s, timings["b"].median_s) == (1.0, 2.0)
     assert timings["a"].num_rounds == 4
-
-
-# ---- budgets and sub-spaces -----------------------------------------------------------------------------------------
-def test_all_architectures_of_a_small_space_are_listed_once(load: Any, tiny_space: SearchSpace) -> None:
-    budgets = load("budgets")
-    every = budgets.all_genomes(tiny_space)
-    assert len({a.key for a in decode(tiny_space, every)}) == len(every) == tiny_space.num_architectures
-    assert (canonical(tiny_space, every) == every).all()
-    whole = SearchSpace.load(budgets.SPACE)
-    small = budgets.small_space(whole)
-    assert small.num_architectures == 31_104
-    assert set(small.all_blocks(10)) <= set(whole.all_blocks(10))
-
-
-def test_the_evolution_is_compared_with_all_and_with_random_ones(load: Any, tiny_space: SearchSpace) -> None:
-    budgets, effort = load("budgets"), EvolutionConfig(population=20, generations=20)
-    lut = random_table(tiny_space)
-    limits_s = budgets.budgets_between(*budgets.reachable_range(lut, tiny_space), 3)
-    assert limits_s == sorted(limits_s)
-    gaps = budgets.gap_percent(lut, tiny_space, limits_s, 0, effort)
-    assert all(0.0 <= gap < 5.0 for gap in gaps)
-    rows = budgets.evolution_ahead(lut, tiny_space, limits_s[:1], 2, effort)
-    assert [r["seed"] for r in rows] == [0, 1]
-    assert all(0 < r["evolution"] <= 1 for r in rows)
-
-
-def test_regrets_are_those_of_both_rules(load: Any) -> None:
-    rows = [{r: {"regret_points": p} for r, p in (("accuracy", a), ("paper", b))} for a, b in ((0.0, 1.0), (0.1, 3.0))]
-    figures = load("subspace_rules").figures_of(rows)
-    assert figures["accuracy_mean_regret_points"].value == pytest.approx(0.05)
-    assert figures["accuracy_mean_regret_points"].met
-    assert figures["paper_worst_regret_points"].value == 3.0

@@ -1,0 +1,86 @@
+"""What a search leaves for the report: points to draw, and how good its predictor is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from chanas.arch import SearchSpace
+from chanas.genome import FloatArray, Genomes, decode, sample
+from chanas.search.accuracy import MIN_TRAINING, AccuracyPredictor
+from chanas.search.config import SearchConfig
+from chanas.search.constraints import NO_LIMIT_S, Constraint
+from chanas.search.evaluations import Evaluations
+from chanas.search.evolution import EvolutionResult
+from chanas.search.explore import training_set
+from chanas.search.pareto import nsga2
+from chanas.search.validation import CrossValidation, cross_validate
+
+
+def pictures(
+    space: SearchSpace,
+    latency: Constraint,
+    others: Sequence[Constraint],
+    config: SearchConfig,
+    rng: np.random.Generator,
+    predictor: AccuracyPredictor,
+    run: EvolutionResult | None,
+    evaluations: Evaluations,
+) -> dict[str, Any]:
+    """What the report draws: a cloud of random architectures, those evaluated, and the Pareto front.
+
+    Latencies are those of one target; `others` are the constraints besides.
+    """
+    cloud = sample(space, config.num_cloud, rng)
+    known, top1 = training_set(space, list(evaluations.found.values()))
+    pictures: dict[str, Any] = {
+        "cloud": _points(latency.cost(cloud), predictor.mean(cloud)),
+        "evaluated": _points(latency.cost(known), top1),
+        "pareto": [],
+    }
+    if config.pareto_generations:
+        settings = config.evolution.model_copy(update={"generations": config.pareto_generations})
+
+        def objectives(genomes: Genomes) -> FloatArray:
+            return np.stack([latency.cost(genomes), -predictor.mean(genomes)], axis=1)
+
+        start = None if run is None else run.genomes[: settings.population]
+        # what the table does not know takes for ever
+        whole = [replace(latency, limit=NO_LIMIT_S)] if config.covered_only else []
+        limits = [*whole, *others]
+        front = nsga2(space, objectives, limits, settings, rng, start=start)
+        rows = zip(decode(space, front.genomes), front.objectives.tolist(), strict=True)
+        pictures["pareto"] = [{"key": a.key, "latency_s": cost, "top1": -loss} for a, (cost, loss) in rows]
+    return pictures
+
+
+def _points(latency_s: FloatArray, top1: FloatArray) -> dict[str, list[float]]:
+    """Those whose latency the table knows."""
+    known = np.isfinite(latency_s)
+    return {"latency_s": latency_s[known].tolist(), "top1": top1[known].tolist()}
+
+
+def predictor_figures(
+    space: SearchSpace,
+    config: SearchConfig,
+    seed: int,
+    evaluations: Evaluations,
+    predictor: AccuracyPredictor,
+    curve: Sequence[tuple[int, float]],
+) -> dict[str, Any]:
+    """How good the predictor is: its error while it learnt, and in cross-validation."""
+    known, top1 = training_set(space, list(evaluations.found.values()))
+    validation: dict[str, CrossValidation] = {}
+    if len(known) >= 2 * MIN_TRAINING and config.cross_validate:
+        kinds, hidden = config.cross_validate, config.hidden
+        validation = cross_validate(space, known, top1, kinds, hidden=hidden, num_members=config.num_members, seed=seed)
+    return {
+        "kind": predictor.kind,
+        "num_training": predictor.num_training,
+        "error_points": 100.0 * predictor.error,
+        "learning_curve": [{"num_evaluations": n, "error_points": 100.0 * error} for n, error in curve],
+        "cross_validation": {kind: figures.to_json() for kind, figures in validation.items()},
+    }

@@ -1,0 +1,80 @@
+"""What `chanas search` says of what it found, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from chanas.run import RunDirectory, read_json
+from chanas.units import format_bytes, format_count, format_latency
+
+if TYPE_CHECKING:
+    from chanas.codesign import CoDesign
+    from chanas.search.front import FrontPoint
+
+
+def front_lines(front: Sequence[FrontPoint], run: RunDirectory) -> Iterator[str]:
+    """The measured points of a Pareto front."""
+    yield f"{'measured':>10s} {'predicted':>10s} {'top-1':>8s}   architecture"
+    for point in front:
+        predicted = f"{format_latency(point.predicted_latency_s):>10s}"
+        if point.proof.error is not None:
+            yield f"{'failed':>10s} {predicted} {'-':>8s}   {point.architecture.key}: {point.proof.error}"
+            continue
+        note = "   (another is faster and as accurate)" if point.dominated else ""
+        measured = f"{format_latency(point.proof.measured_latency_s):>10s}"
+        yield f"{measured} {predicted} {point.top1:8.2%}   {point.architecture.key}{note}"
+    yield f"front      {run.search / 'pareto.json'}"
+
+
+def bundle_lines(bundle: CoDesign, run: RunDirectory) -> Iterator[str]:
+    """A bundle's architecture, budgets, latencies and accuracies."""
+    from chanas import lut_pipeline
+
+    document = bundle.document
+    measured, predicted = document["measured"], document["predicted"]
+    latency_s = measured["latency_s"]
+    rows = [
+        ("architecture", bundle.architecture.key),
+        ("", ", ".join(_sizes(document))),
+        ("latency budget", format_latency(document["constraints"]["latency_s"])),
+        ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
+        ("", lut_pipeline.table_error(run, bundle.target.name)),
+        ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])})"),
+    ]
+    for part in document.get("further_targets", ()):
+        budget, guess, found = (part[k]["latency_s"] for k in ("constraints", "predicted", "measured"))
+        texts = (format_latency(found), format_latency(guess), format_latency(budget))
+        rows.append((f"on {part['target']['name']}", "{} measured, {} predicted, budget {}".format(*texts)))
+    if bundle.has_weights:
+        eager_s = measured["pytorch_eager_latency_s"]
+        num_images = measured["num_test_images"]
+        rows += [
+            ("PyTorch eager", f"{format_latency(eager_s)} on the same network ({eager_s / latency_s:.1f}x)"),
+            ("accuracy on test", f"{measured['top1_test']:.2%} of {num_images} images, compiled module"),
+            ("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"),
+        ]
+    else:
+        top1 = measured["top1_table"]
+        known = "not in the table" if top1 is None else f"{top1:.2%} in the table"
+        rows += [
+            ("accuracy predicted", f"{predicted['top1']:.2%}, {known}"),
+            ("weights", "none: the module was compiled and measured with random ones"),
+        ]
+    for name, value in [*rows, ("bundle", str(bundle.path))]:
+        yield f"{name:19s} {value}"
+
+
+def _sizes(document: dict[str, Any]) -> list[str]:
+    sizes = [f"{format_count(document['num_macs'])} MACs", f"{format_count(document['num_params'])} parameters"]
+    if "peak_memory_bytes" in document:
+        sizes.append(f"{format_bytes(document['peak_memory_bytes'])} of activations")
+    return sizes
+
+
+def regret_lines(run: RunDirectory) -> Iterator[str]:
+    """What each rule of choosing a sub-space costs, from the run's last search."""
+    for row in read_json(run.search / "result.json", "result of the search")["rule_regrets"]:
+        below = f"{row['regret_points']:.2f} points below the best"
+        name = f"rule {row['rule']}"
+        yield f"{name:19s} {row['sub_space'] or 'all'}: {row['top1']:.2%} predicted, {below}"

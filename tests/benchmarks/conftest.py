@@ -1,0 +1,43 @@
+"""The scripts of `benchmarks/`, imported as modules."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+OWN = (
+    "accuracy_predictor",
+    "budgets",
+    "common",
+    "contenders",
+    "conv_layers",
+    "cuda_compile",
+    "evolution_speed",
+    "labels",
+    "lut_build",
+    "lut_error",
+    "network_latency",
+    "operator_peak",
+    "random_networks",
+    "roofline",
+    "rpc_overhead",
+    "subjects",
+    "subspace_rules",
+    "tuning",
+    "with_without",
+)
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a module of the benchmarks' folder, and forgets it afterwards."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module
+    for name in OWN:
+        sys.modules.pop(name, None)
