@@ -32,6 +32,7 @@ from chanas.folding import Array, pack_block, split_tensors, unpack_channels
 from chanas.lean_tvm import torch_hidden
 from chanas.preprocess import Preprocess, open_rgb
 from chanas.run import file_digest, read_json, replacing_folder, write_json
+from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget, load_target
 
 SCHEMA = 2
@@ -94,7 +95,10 @@ def compiled_network(
         import tvm
         from tvm import relax
 
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(module)), tvm.cpu())
+    # the loader gives back what it has under a name, whatever the file is by now: a bundle that was made anew
+    with scratch_folder() as folder:
+        copy = shutil.copyfile(module, folder / module.name)
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), tvm.cpu())
     function = machine["main"]
     arguments = [tvm.runtime.tensor(p) for p in parameters]
     # One input buffer for all calls: the module reads it in place, so an inference costs one small copy.

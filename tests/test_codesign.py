@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from chanas.arch import SearchSpace
+from chanas.arch import Architecture, SearchSpace
 from chanas.codesign import (
     SCHEMA,
     BenchmarkRow,
@@ -42,9 +42,11 @@ DOCUMENT, WEIGHTS, MODULE = "codesign.json", "weights.safetensors", "module.so"
 Change = Callable[[Path], object]
 
 
-def make_bundle(tiny_space: SearchSpace, folder: Path, target: HardwareTarget) -> Path:
-    """A compiled network of random weights, in a bundle."""
-    architecture = tiny_space.smallest
+def make_bundle(
+    tiny_space: SearchSpace, folder: Path, target: HardwareTarget, architecture: Architecture | None = None
+) -> Path:
+    """A compiled network of random weights, in a bundle; by default the smallest."""
+    architecture = architecture or tiny_space.smallest
     job = network_job(architecture.blocks(tiny_space, len(CLASSES)), folder / "network.so")
     lut = random_lut(tiny_space, job.blocks, target)
     (outcome,) = compile_networks(lut, target, [job], progress=False)
@@ -264,6 +266,15 @@ def test_images_of_another_shape_are_refused(bundle: Path, shape: tuple[int, ...
     message = r"expected images of shape \[N, 3, 12, 12\], got \[" + ", ".join(map(str, shape))
     with pytest.raises(DataError, match=message):
         CoDesign.load(bundle).predict(np.zeros(shape, dtype=np.float32))
+
+
+def test_a_bundle_that_was_made_anew_is_not_the_one_that_the_process_has_loaded(
+    tiny_space: SearchSpace, tmp_path: Path
+) -> None:
+    for architecture in (tiny_space.smallest, tiny_space.largest):
+        made = make_bundle(tiny_space, tmp_path, HOST, architecture)
+        x = images(1, architecture.resolution)
+        np.testing.assert_allclose(CoDesign.load(made).predict(x), logits_of_torch(made, x), rtol=1e-4, atol=1e-4)
 
 
 def test_no_images_have_no_predictions(bundle: Path) -> None:
