@@ -44,7 +44,7 @@ def compiler(lut: LatencyLUT, fails: Sequence[int] = (), noise: float = 0.0) -> 
     rng = np.random.default_rng(1)
 
     def compile_networks(
-        table: LatencyLUT, target: HardwareTarget, jobs: Sequence[NetworkJob], progress: bool
+        table: LatencyLUT, target: HardwareTarget, jobs: Sequence[NetworkJob], progress: bool, _open_pool: object
     ) -> list[Outcome]:
         def outcome(i: int, job: NetworkJob) -> Outcome:
             if i in fails:

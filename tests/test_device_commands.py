@@ -1,0 +1,89 @@
+"""chanas/device_commands.py and `chanas prescheduler --rpc`: what is printed, and one line for bad input."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from chanas import pipeline
+from chanas.cli import app
+from chanas.errors import ChanasError, ConfigError, MeasureError
+from chanas.prescheduler import lut, remote_pool, tracker
+from chanas.prescheduler.remote_pool import HeldDevice
+from chanas.prescheduler.tracker import Address, DeviceGroup
+from chanas.run import RunDirectory
+from chanas.target import load_target
+
+
+def printed(*arguments: str) -> list[str]:
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return str(done.output).splitlines()
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[DeviceGroup]:
+    """What the tracker has."""
+    there: list[DeviceGroup] = []
+    monkeypatch.setattr(tracker, "device_groups", lambda _address: there)
+    return there
+
+
+def test_list_shows_who_is_free_and_who_is_busy(groups: list[DeviceGroup]) -> None:
+    groups += [DeviceGroup("jetson", (), 0, 2), DeviceGroup("pi4", ("10.0.0.4:4000", "10.0.0.5:4001"), 1, 0)]
+    head, *rows = printed("device", "list", "--tracker", "127.0.0.1:9190")
+    assert head.split() == ["key", "devices", "free", "busy", "waiting", "servers"]
+    assert [row.split() for row in rows] == [
+        ["jetson", "0", "0", "0", "2"],
+        ["pi4", "2", "1", "1", "0", "10.0.0.4:4000", "10.0.0.5:4001"],
+    ]
+
+
+def test_a_tracker_without_devices_says_so(groups: list[DeviceGroup]) -> None:
+    assert printed("device", "list", "--tracker", "127.0.0.1:9190") == ["the tracker has no device"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["device", "list", "--tracker", "nowhere"], "expected HOST:PORT of a tracker"),
+        (["device", "serve", "--tracker", "h:1", "--key", "a b"], "expected a key of letters"),
+        (["prescheduler", "--rpc", "h:1"], "expected --rpc HOST:PORT and --key KEY together"),
+        (["prescheduler", "--key", "pi4"], "expected --rpc HOST:PORT and --key KEY together"),
+        (["prescheduler", "--rpc", "h:1", "--key", "pi4", "--target", "cuda"], "and no --target"),
+        (["prescheduler", "--rpc", "h", "--key", "pi4"], "expected HOST:PORT of a tracker"),
+        (["prescheduler", "--rpc", "h:1", "--key", "../pi4"], "expected a key of letters"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: Sequence[str], says: str, tmp_path: Path) -> None:
+    run = ["--run", str(tmp_path / "run")] if arguments[0] == "prescheduler" else []
+    error = CliRunner().invoke(app, [*arguments, *run]).exception
+    assert isinstance(error, ConfigError)
+    assert says in str(error)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = load_target("cpu")
+    asked: dict[str, Any] = {}
+    held = HeldDevice(None, target)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def hold(address: Address, key: str, num_threads: int, dtype: str) -> Iterator[HeldDevice]:
+        asked["device"] = (address, key, num_threads, dtype)
+        yield held
+
+    def fill(_run: RunDirectory, _space: Any, hardware: Any, *_: Any, open_pool: Any, **_options: Any) -> Any:
+        asked["filled"] = (hardware, open_pool)
+        raise MeasureError("far enough")
+
+    monkeypatch.setattr(remote_pool, "held_device", hold)
+    monkeypatch.setattr(lut, "preschedule", fill)
+    with pytest.raises(ChanasError, match="far enough"):
+        pipeline.preschedule(RunDirectory(tmp_path), rpc="127.0.0.1:9190", key="pi4", progress=False)
+    assert asked == {"device": (Address("127.0.0.1", 9190), "pi4", 1, "f32"), "filled": (target, held.pool)}
