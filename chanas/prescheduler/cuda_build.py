@@ -80,7 +80,6 @@ def _explicit(target: HardwareTarget) -> Any:
             scheduled.LowerOpaqueBlock(),
             lowered.FlattenBuffer(),
             lowered.NarrowDataType(32),
-            lowered.StmtSimplify(),
         ]
     )
 
@@ -97,11 +96,9 @@ def _device_part() -> Any:
 
     return Sequential(
         [
-            scheduled.LoopPartition(),
             lowered.VectorizeLoop(True),
             lowered.UnrollLoop(),
             lowered.StmtSimplify(),
-            lowered.RemoveNoOp(),
             scheduled.RewriteUnsafeSelect(),
             lowered.VerifyMemory(),
             lowered.AnnotateEntryFunc(),

@@ -18,7 +18,7 @@ from chanas.target import HardwareTarget
 
 _STORE_VECTOR = 4
 # Loads of a thread that are written out, so that none waits for the one before.
-_MAX_LOADS_IN_FLIGHT = 8
+_MAX_LOADS_IN_FLIGHT = 4
 
 
 def schedule_gpu_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:

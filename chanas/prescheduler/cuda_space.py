@@ -25,13 +25,13 @@ _FLOAT_BYTES = 4
 _RESERVED_REGISTERS = 24
 # More threads in one direction than these leave too few in the other; more values than these spill.
 _MAX_THREADS, _MAX_VALUES, _MAX_ACCUMULATORS = 64, 8, 64
-_MAX_VALUES_DEPTHWISE = 32
+_MAX_VALUES_DEPTHWISE = 16
 # Input channels (times taps) that a block takes into shared memory at once.
 _MAX_DEPTH = 64
 # Threads that share one sum, and terms of it that are written out.
 _MAX_SHARED_SUM, _MAX_WRITTEN_OUT = 64, 16
 # Multiply-adds of one thread that are written out: the compiler's time grows with them.
-_MAX_UNROLLED = 256
+_MAX_UNROLLED = 128
 # Spaces of no more points, legal or not, are listed; of the others points are drawn until they are legal.
 _MAX_LISTED = 4096
 _ATTEMPTS_PER_POINT = 2000
