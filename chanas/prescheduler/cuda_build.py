@@ -87,8 +87,7 @@ def _explicit(target: HardwareTarget) -> Any:
 def _device_part() -> Any:
     """Vectors, barriers, sums over threads; then the kernel apart from the code that would launch it.
 
-    Without `StorageRewrite`, which lets buffers share memory: a kernel's buffers are all alive at once, and of this
-    compiler's version there are functions (with plain memory in place of shared) for which it overlays live ones.
+    Without `StorageRewrite`, which lets buffers share memory: a kernel's buffers are all alive at once.
     """
     from tvm.ir.transform import Sequential
     from tvm.s_tir import transform as scheduled
