@@ -40,7 +40,7 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("search", "--latency", "0ms"), "above zero"),
         (("search", "--latency", "2ms"), "run `chanas train-supernet"),
         (("search", "--latency", "cpu:2ms", "--latency", "3ms"), "expected a target before each of several latencies"),
-        (("search", "--latency", "cpu:2ms", "--latency", "moon:3ms"), "unknown target 'moon'; known: cpu, cuda"),
+        (("search", "--latency", "cpu:2ms", "--latency", "moon:3ms"), "unknown target 'moon'; known: a100, cpu, cuda"),
         (
             ("search", "--latency", "2ms", "--peak-memory", "8"),
             "expected a positive peak memory with a unit, such as 8MB",
@@ -60,8 +60,8 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("ablate", "--latency", "2"), "expected a positive latency with a unit"),
         (("ablate", "--schedules", "tflite"), "unknown kind of default schedules 'tflite'; known: pytorch, untuned"),
         (("ablate", "--space", "mbv3"), "--space and --num-classes go with --accuracy-table"),
-        (("prescheduler", "--target", "moon"), "unknown target 'moon'; known: cpu, cuda"),
-        (("prescheduler", "--target", "cuda"), "target 'cuda' is not there yet"),
+        (("prescheduler", "--target", "moon"), "unknown target 'moon'; known: a100, cpu, cuda"),
+        (("prescheduler", "--target", "cuda"), "use --target cpu"),
         (("prescheduler", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
         (("search", "--latency", "2ms", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
         (("lut", "show", "--run", "nowhere", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
@@ -77,7 +77,7 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("lut", "check", "none.json", "--share", "7"), "expected a share of rows between 0 and 1"),
         (("lut", "compare", "a.json", "b.json"), "latency table a.json does not exist"),
         (("lut", "fill", "--run", "nowhere"), "there is no latency table of target 'cpu' in nowhere"),
-        (("lut", "calibrate", "--run", "nowhere", "--target", "moon"), "unknown target 'moon'; known: cpu, cuda"),
+        (("lut", "calibrate", "--run", "nowhere", "--target", "moon"), "unknown target 'moon'; known: a100, cpu, cuda"),
         (("eval", "nowhere", "--architecture", "largest"), "run `chanas train-supernet` first"),
     ],
 )
