@@ -314,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     again = sum(r["again_us"] <= r["budget_us"] for r in measured) / len(rows)
     figures = {
         "winners_inside_share": Figure(sum(r["inside"] for r in rows) / len(rows), 1.0),
-        "winners_inside_again_share": Figure(again),
+        "winners_inside_again_share": Figure(again, 1.0),
         "winners_share_of_budget": Figure(
             statistics.median(r["measured_us"] / r["budget_us"] for r in measured) if measured else None
         ),

@@ -199,13 +199,22 @@ def compare(kernels: Sequence[Kernel], pool: WorkerPool, device: RemoteDevice, n
 
 def lost_by(killed: Callable[[], int], kernels: Sequence[Kernel], device: RemoteDevice, num: int) -> int:
     """How many of `num` timings fail when a process is killed in the middle of them."""
-    timer = threading.Timer(_KILL_AFTER_S, lambda: os.kill(killed(), signal.SIGKILL))
+    hit: list[int] = []
+
+    def kill() -> None:
+        process = killed()
+        os.kill(process, signal.SIGKILL)
+        hit.append(process)
+
+    timer = threading.Timer(_KILL_AFTER_S, kill)
     timer.start()
     failed = 0
     for i in range(num):
         arguments = {**kernels[i % len(kernels)].arguments, "repeats": 20, "min_repeat_s": 0.005}
         failed += device.call("measure", arguments, _TIMEOUT_S).error is not None
     timer.join()
+    if not hit:
+        raise SystemExit("rpc_overhead: error: nothing was killed")
     return failed
 
 

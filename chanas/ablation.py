@@ -51,6 +51,7 @@ class AblationResult:
         for side in (found.tuned, *found.others):
             for point in side.measured():
                 mark = "   (dominated)" if point.dominated else ""
+                mark += "   (top-1 predicted)" if point.is_predicted else ""
                 at = f"{format_latency(point.proof.measured_latency_s):>10s}{point.top1:>9.2%}"
                 yield f"{self.names[side.name]:<16s}{at}   {point.architecture.key}{mark}"
         yield ""

@@ -175,6 +175,8 @@ def prescheduler(
 ) -> None:
     """Tune every block on the device and fill the latency table; what was measured before is reused."""
     if compile_only:
+        if rpc is not None or key is not None:
+            raise ConfigError("--rpc and --key time on a device; leave them out with --compile-only")
         target_commands.compile_kernels(
             RunDirectory(run), target, arch, dtype, space, num_classes, trials, limit, sub_space or (), seed
         )
@@ -259,6 +261,8 @@ def search(
     from chanas.search_targets import parse_latencies
 
     latency_s = parse_latencies(latency) if latency else None
+    if isinstance(latency_s, dict) and (target, threads, dtype) != ("cpu", 1, "f32"):
+        raise ConfigError("--target, --threads and --dtype don't go with TARGET:BUDGET; name it there, as cpu-2t:2ms")
     settings = {"rule": rule, "num_evaluations": evaluations, "confidence": confidence}
     settings |= {"compare_rules": compare_rules, "covered_only": covered_only}
     if evaluations is not None:
@@ -378,11 +382,14 @@ def bench(
 ) -> None:
     """Time the compiled module beside PyTorch: same weights, image, threads and cores, in turns."""
     from chanas.codesign import CoDesign, benchmark
+    from chanas.prescheduler.locks import device_lock
 
     loaded = CoDesign.load(bundle, target)
     typer.echo(f"{loaded.architecture.key}, {loaded.target.num_threads} thread(s), {loaded.target.device}")
     typer.echo(f"{'':16s} {'median':>10s} {'ratio':>8s}")
-    for row in benchmark(loaded, with_compile=compile_):
+    with device_lock():
+        rows = list(benchmark(loaded, with_compile=compile_))
+    for row in rows:
         median = "-" if row.median_s is None else format_latency(row.median_s)
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
         typer.echo(f"{row.name:16s} {median:>10s} {ratio:>8s} {row.note}".rstrip())

@@ -104,9 +104,11 @@ def further_documents(
 def tested(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
     """Accuracy of the compiled module on test, its agreement with PyTorch on every image, and PyTorch's own speed."""
     from chanas.codesign import benchmark
+    from chanas.prescheduler.locks import device_lock
 
     agreement = agreed(bundle, supernet)
-    eager = next(row for row in benchmark(bundle, with_compile=False, rounds=15) if row.name == "PyTorch eager")
+    with device_lock():
+        eager = next(row for row in benchmark(bundle, with_compile=False, rounds=15) if row.name == "PyTorch eager")
     return {**agreement, "pytorch_eager_latency_s": eager.median_s}
 
 

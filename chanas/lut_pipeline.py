@@ -143,7 +143,8 @@ def this_device(lut: LatencyLUT) -> HardwareTarget:
     """
     check_device(lut)
     made_on = lut.header.target
-    return load_target("cpu", made_on.num_threads, made_on.dtype_name)
+    here = load_target("cpu", made_on.num_threads, made_on.dtype_name)
+    return dataclasses.replace(here, name=made_on.name)  # on the device itself, a table that was made over RPC is its own
 
 
 def show(table: OpenTable) -> TableSummary:

@@ -22,6 +22,7 @@ def front_lines(front: Sequence[FrontPoint], run: RunDirectory) -> Iterator[str]
             yield f"{'failed':>10s} {predicted} {'-':>8s}   {point.architecture.key}: {point.proof.error}"
             continue
         note = "   (another is faster and as accurate)" if point.dominated else ""
+        note += "   (top-1 predicted)" if point.is_predicted else ""
         measured = f"{format_latency(point.proof.measured_latency_s):>10s}"
         yield f"{measured} {predicted} {point.top1:8.2%}   {point.architecture.key}{note}"
     yield f"front      {run.search / 'pareto.json'}"

@@ -42,7 +42,17 @@ class GPUSpace(ScheduleSpace):
     """A schedule space whose points are drawn, because they are too many to be listed."""
 
     def sample(self, num: int, rng: np.random.Generator) -> list[Point]:
-        """Up to `num` distinct random legal points, each as likely as any other."""
+        """Up to `num` distinct random legal points, each as likely as any other.
+
+        Raises:
+            ScheduleError: no point is within the limits.
+        """
+        points = self._drawn(num, rng)
+        if num and not points:
+            raise ScheduleError(f"no schedule of {self.workload.key} is within the limits of the GPU's description")
+        return points
+
+    def _drawn(self, num: int, rng: np.random.Generator) -> list[Point]:
         if math.prod(len(c.options) for c in self.coordinates) <= _MAX_LISTED:
             return super().sample(num, rng)
         found: dict[Point, None] = {}

@@ -83,7 +83,12 @@ class Link:
         if not group.num_free:
             return {"busy": len(group.addresses)}
         with tracker_session(address) as tracker:
-            self._session = tracker.request(key, max_retry=1)
+            try:
+                self._session = tracker.request(key, max_retry=1)
+            except RuntimeError as error:
+                if "timed out" not in str(error):
+                    raise
+                return {"busy": len(group.addresses)}  # somebody was faster
         self._functions = {}
         try:
             self._functions = {n: self._session.get_function(f"chanas.{n}") for n in ("describe", "call", "wait")}

@@ -322,7 +322,9 @@ def time_blocks(
                 else:
                     yield task, median_outcome(earlier[task][:_ROUNDS])
             for candidate, outcome in line.finished():
-                group.append((candidate, [*earlier[candidate.token], outcome]))
+                stored = earlier[candidate.token]
+                left_out = stored and outcome.seconds is None and candidate.library.exists()  # as in any later round
+                group.append((candidate, stored if left_out else [*stored, outcome]))
                 if outcome.seconds is not None:
                     keep(candidate.token, outcome)
         for candidate, outcome in timed_in_rounds(group, pool, _ROUNDS, canary, keep):

@@ -102,7 +102,7 @@ class WorkerProcess:
         if self._closed:
             raise MeasureError(f"the worker that was asked for {name} is closed")
         self._num_calls += 1
-        if self._num_calls % _MAX_CALLS == 0:
+        if self._command is None and self._num_calls % _MAX_CALLS == 0:  # another program may hold a session
             self.stop()
         if self._process is None:
             self._start()

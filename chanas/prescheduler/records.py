@@ -168,6 +168,8 @@ class RecordStore:
 
     def __init__(self, path: Path, target: HardwareTarget) -> None:
         self.device = f"{target.fingerprint}/{target.num_threads}t/tvm-{tvm_version()}"
+        place = target.name.partition("@")[2]  # a device elsewhere is another one, even of the same kind
+        self.device += f"@{place}" if place else ""
         self._target = self.device if target.dtype == "float32" else f"{self.device}/{target.dtype}"
         self.path = path
         try:

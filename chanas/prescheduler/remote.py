@@ -117,6 +117,8 @@ class RemoteDevice:
                     "measured is kept, and the same command goes on when one is there"
                 )
             time.sleep(_POLL_S)
+            if self._let_go:
+                raise MeasureError(reason)
 
     def _try_connect(self) -> tuple[Description | None, str]:
         arguments = {
@@ -147,7 +149,7 @@ class RemoteDevice:
         """Run one call of the device's worker; when the device is lost over it, once more when there is one again.
 
         Raises:
-            MeasureError: no device came back.
+            MeasureError: no device came back, or one can't time at all.
         """
         request = {"call": name, "arguments": arguments, "num_threads": self._num_threads, "timeout_s": timeout_s}
         lost, self._let_go = "", self._closed
@@ -161,6 +163,8 @@ class RemoteDevice:
                 return Answer(answer.result["result"], answer.result["error"], answer.result["wall_s"])
             self.num_lost += 1
             lost = _without_type(answer.error)
+            if answer.error.startswith("MeasureError: "):  # its worker can't start: no candidate's fault
+                raise MeasureError(f"a device of key '{self.key}' can't time: {lost}")
             self._drop()
             if self._let_go:
                 return Answer(None, f"stopped: {name} was given up", 0.0)

@@ -11,6 +11,7 @@ from typing import Any
 from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ArchitectureError, ChanasError, ConfigError
 from chanas.report import blocks, curves, figures
+from chanas.report.ablation import ablation_section
 from chanas.report.cost import cost_rows
 from chanas.report.drawing import draw_architecture
 from chanas.report.pieces import figure, missing, paragraph, percent, seconds, table, tile
@@ -46,7 +47,7 @@ def render(run: RunData, name: str) -> str:
     style = (resources.files("chanas.report") / "page.css").read_text(encoding="utf-8")
     sections = [
         *(_answer(run, name), *_choice(run), *_front(run), *_network(run), *_latency(run), *_division(run)),
-        *(*_predictor(run), *_tuning(run), *_training(run), *_cost(run), *_provenance(run)),
+        *(*_predictor(run), *ablation_section(run), *_tuning(run), *_training(run), *_cost(run), *_provenance(run)),
     ]
     notes = "".join(f'<p class="missing">{escape(note)}</p>' for note in run.notes)
     return (
@@ -69,6 +70,11 @@ def _answer(run: RunData, name: str) -> str:
             f"measured, {100 * measured / budget:.0f} % of the budget of {seconds(budget)}" if budget else "measured"
         )
         tiles.append(tile(seconds(measured), share))
+    for part in dicts(bundle, "further_targets"):
+        found, asked = real(part, "measured", "latency_s"), real(part, "constraints", "latency_s")
+        if found is not None and asked is not None:
+            label = f"measured on {at(part, 'target', 'name')}, budget {seconds(asked)}"
+            tiles.append(tile(seconds(found), label))
     tiles += _accuracy_tile(bundle)
     eager = real(bundle, "measured", "pytorch_eager_latency_s")
     if eager is not None and measured:
@@ -121,7 +127,7 @@ def _choice(run: RunData) -> list[str]:
         error = at(f, "error")
         rows.append(
             [
-                str(f.get("key")) + (f": {error}" if error else ""),
+                str(f.get("key")) + _elsewhere(f) + (f": {error}" if error else ""),
                 seconds(by_table),
                 seconds(latency),
                 f"{100 * (latency / by_table - 1):+.1f} %" if latency and by_table else "–",
@@ -134,6 +140,11 @@ def _choice(run: RunData) -> list[str]:
         head = ["finalist", "by the table", "measured", "difference", "predicted top-1", run.judged]
         out.append(table(head, rows, 5, winner, "The finalists"))
     return out
+
+
+def _elsewhere(finalist: dict[str, Any]) -> str:
+    """Measured latencies on further targets, in words."""
+    return "".join(f", {t.get('target')}: {seconds(real(t, 'measured_s'))}" for t in dicts(finalist, "further"))
 
 
 def _front(run: RunData) -> list[str]:
@@ -256,7 +267,8 @@ def _predictor(run: RunData) -> list[str]:
             ]
             for kind, v in validation.items()
         ]
-        used, num = at(result, "predictor", "kind"), at(result, "predictor", "num_training")
+        used = at(result, "predictor", "kind")
+        num = next((n for v in validation.values() if (n := at(v, "num_architectures"))), "?")
         head, kinds = ["kind", "RMSE (points)", "Kendall τ", "best tenth found"], list(validation)
         winner = kinds.index(used) if used in kinds else None
         out.append(table(head, cells, 3, winner, "Predictors"))

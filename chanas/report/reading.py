@@ -50,6 +50,7 @@ class RunData:
 
     bundle      codesign.json                    result   search/result.json
     front       search/pareto.json               tables   name, header, calibration and number of rows of each LUT
+    ablation    ablation/result.json
     training    rows of supernet/metrics.jsonl   tuning   records.sqlite in short
     checkpoint  supernet/checkpoint.json         notes    what could not be read, one line each
     """
@@ -61,12 +62,15 @@ class RunData:
     training: tuple[dict[str, Any], ...]
     tuning: Tuning | None
     checkpoint: dict[str, Any] | None
+    ablation: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
     def judged(self) -> str:
         """Where known accuracies come from, as words behind "top-1"."""
-        return "by the given table" if at(self.bundle, "hashes", "accuracy_table") is not None else "on holdout"
+        given = at(self.bundle, "hashes", "accuracy_table") is not None
+        no_supernet = self.bundle is None and self.checkpoint is None
+        return "by the given table" if given or no_supernet else "on holdout"
 
     @property
     def table(self) -> dict[str, Any] | None:
@@ -87,15 +91,19 @@ def read_run(run: RunDirectory) -> RunData:
             num_rows = len(rows) if isinstance(rows, dict) else 0
             fit = table.get("calibration")
             tables.append({"name": path.stem, "header": header, "calibration": fit, "num_rows": num_rows})
-    bundle = _json(run, "bundle/codesign.json", notes)
+    bundle, result = _json(run, "bundle/codesign.json", notes), _json(run, "search/result.json", notes)
+    kept, won = at(bundle, "architecture", "key"), at(result, "winner")
+    if kept and won and kept != won:
+        notes.append(f"the bundle holds {kept}, but the last search chose {won} and did not end; run it again")
     return RunData(
         bundle=bundle,
-        result=_json(run, "search/result.json", notes),
+        result=result,
         front=_json(run, "search/pareto.json", notes),
         tables=tuple(tables),
         training=_lines(run, "supernet/metrics.jsonl", notes),
         tuning=_tuning(run, bundle, notes),
         checkpoint=_json(run, "supernet/checkpoint.json", notes),
+        ablation=_json(run, "ablation/result.json", notes),
         notes=notes,
     )
 

@@ -25,6 +25,7 @@ from chanas.search.evolution import evolve
 from chanas.search.explore import Evaluate, explore, new_predictor, training_set
 from chanas.search.front import FrontPoint, judged, spread_over
 from chanas.search.pareto import nsga2
+from chanas.search.population import inside as of_sub_space
 from chanas.search.population import keys
 from chanas.search.proof import Finalist, Proof, Prove, pick, prove_rounds, proven
 from chanas.search.subspace import divide
@@ -326,7 +327,7 @@ class _Search:
                 result = evolve(
                     self.space, self.predictor.mean, inside, config.evolution, self.rng(_EVOLVE), division.chosen
                 )
-                usable = feasible(inside, known)
+                usable = feasible(inside, known) & of_sub_space(self.space, known, division.chosen)
                 new = ~np.isin(keys(result.genomes), keys(known))
                 genomes = np.concatenate([known[usable], result.genomes[new]])
                 value = np.concatenate([top1[usable], result.fitness[new]])

@@ -9,6 +9,7 @@ Notation: N architectures, L genome length, R resolutions, W widths.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,11 @@ class Constraint:
         """A value of this cost as people read it."""
         known = _FORMATS.get(self.unit)
         return f"{format_count(value)} {self.unit}".rstrip() if known is None else known(value)
+
+    def enough(self, value: float) -> str:
+        """A value as text, rounded up: a limit of that much is met."""
+        step = 10.0 ** (math.floor(math.log10(value)) - 2)
+        return self.text(math.ceil(value / step) * step)
 
     @property
     def demand(self) -> str:
@@ -175,5 +181,5 @@ def check_reachable(constraints: Sequence[Constraint], sub_space: SubSpace | Non
                 raise InfeasibleError(f"{where} has no architecture whose {c.name} is known: its table lacks blocks")
             raise InfeasibleError(
                 f"no architecture of {where} meets {c.demand}: the smallest reachable is "
-                f"{c.text(value)} ({decode(c.table.space, genome)[0].key}); raise the limit to at least that"
+                f"{c.enough(value)} ({decode(c.table.space, genome)[0].key}); raise the limit to at least that"
             )

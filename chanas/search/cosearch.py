@@ -280,7 +280,8 @@ def _learn(
     with tqdm(total=total, desc="evaluate", unit="net", disable=not progress) as bar:
         bar.update(min(len(evaluations.found), total))
         curve = explore(job.space, evaluate, evaluations, limits, config, job.seed, bar)
-        purpose = f"refine at {', '.join(f'{c.limit:.9g}' for c in job.latencies)} s by {config.rule}"
+        asked = ", ".join(f"{c.name} {c.limit:.9g}" for c in (*job.latencies, *job.others))
+        purpose = f"refine at {asked} by {config.rule}"
         while True:
             known = list(evaluations.found.values())
             predictor = new_predictor(job.space, config, job.seed).fit(*training_set(job.space, known))

@@ -41,7 +41,8 @@ class Ensemble:
         out = x @ self.first
         out += self.biases[0]
         np.maximum(out, 0.0, out=out)
-        by_member = out.reshape(len(x), self.num_members, -1).transpose(1, 0, 2)
+        size = self.first.shape[1] // self.num_members
+        by_member = out.reshape(len(x), self.num_members, size).transpose(1, 0, 2)
         for i, (weight, bias) in enumerate(zip(self.hidden, self.biases[1:], strict=True)):
             by_member = by_member @ weight
             by_member += bias

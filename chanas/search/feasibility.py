@@ -55,7 +55,7 @@ def check_together(space: SearchSpace, constraints: Sequence[Constraint], seed: 
         if feasible(constraints, found).all():
             return found
         value = float(c.cost(found)[0])
-        nearest.append((value / c.limit, f"{c.name} {c.text(value)} ({decode(space, found)[0].key})"))
+        nearest.append((value / c.limit, f"{c.name} {c.enough(value)} ({decode(space, found)[0].key})"))
     demands = " and ".join(c.demand for c in constraints)
     if not nearest:
         raise InfeasibleError(

@@ -53,6 +53,11 @@ class FrontPoint:
         """On holdout; the predicted one where there are no weights to evaluate."""
         return self.proof.top1_holdout if np.isfinite(self.proof.top1_holdout) else self.predicted_top1
 
+    @property
+    def is_predicted(self) -> bool:
+        """Whether `top1` is predicted."""
+        return not np.isfinite(self.proof.top1_holdout)
+
     def to_json(self) -> dict[str, Any]:
         failed = self.proof.error is not None
         return {
@@ -60,7 +65,12 @@ class FrontPoint:
             "predicted": {"latency_s": self.predicted_latency_s, "top1": self.predicted_top1},
             "measured": None
             if failed
-            else {"latency_s": self.proof.measured_latency_s, "spread_s": self.proof.spread_s, "top1": self.top1},
+            else {
+                "latency_s": self.proof.measured_latency_s,
+                "spread_s": self.proof.spread_s,
+                "top1": self.top1,
+                "top1_is_predicted": self.is_predicted,
+            },
             "error": self.proof.error,
             "dominated": self.dominated,
         }

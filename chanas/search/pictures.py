@@ -19,6 +19,9 @@ from chanas.search.explore import training_set
 from chanas.search.pareto import nsga2
 from chanas.search.validation import CrossValidation, cross_validate
 
+# The Gaussian process takes the cube of this in time, Kendall's tau the square of it in memory.
+MOST_VALIDATED = 1000
+
 
 def pictures(
     space: SearchSpace,
@@ -71,8 +74,12 @@ def predictor_figures(
     predictor: AccuracyPredictor,
     curve: Sequence[tuple[int, float]],
 ) -> dict[str, Any]:
-    """How good the predictor is: its error while it learnt, and in cross-validation."""
+    """How good the predictor is: its error while it learnt, and in cross-validation, on a random part of what is known
+    where that is much."""
     known, top1 = training_set(space, list(evaluations.found.values()))
+    if len(known) > MOST_VALIDATED:
+        drawn = np.random.default_rng(seed).choice(len(known), MOST_VALIDATED, replace=False)
+        known, top1 = known[np.sort(drawn)], top1[np.sort(drawn)]
     validation: dict[str, CrossValidation] = {}
     if len(known) >= 2 * MIN_TRAINING and config.cross_validate:
         kinds, hidden = config.cross_validate, config.hidden

@@ -85,6 +85,24 @@ def _front() -> dict[str, Any]:
     return {"schema": 1, "target": "cpu", "error_points": 0.3, "points": points, "front": _result()["pareto"]}
 
 
+def _ablation() -> dict[str, Any]:
+    """The tuned table's search and that of another, whose winner is another network."""
+    points = _front()["points"]
+    ranking = {"kendall_tau": 0.74, "sub_spaces": {"r24-w1": 0.6}, "slowdown": 12.3, "num_architectures": 1000}
+    others = {"winner": KEY + ".k3e3", "winner_changed": True, "points_lost": 0.42, "ranking": ranking}
+    tuned = {"winner": KEY, "winner_changed": None, "points_lost": None, "ranking": None}
+    finalists = _result()["finalists"]
+    return {
+        "schema": 1,
+        "budget_s": 1e-3,
+        "tables": {"tuned": {"text": "tuned"}, "untuned": {"text": "untuned TVM"}},
+        "searched": {
+            "untuned": {**others, "finalists": finalists, "front": points[1:]},
+            "tuned": {**tuned, "finalists": finalists, "front": points},
+        },
+    }
+
+
 def _bundle() -> dict[str, Any]:
     space = SearchSpace.load("mbv3-32")
     blocks = Architecture.from_key(KEY).blocks(space, 10)
@@ -160,7 +178,7 @@ def make_run(tmp_path: Path) -> Callable[..., RunDirectory]:
     def make(*stages: str) -> RunDirectory:
         run = RunDirectory(tmp_path / "a <run> & more")
         run.root.mkdir()
-        wanted = stages or ("supernet", "records", "luts", "search", "front", "bundle")
+        wanted = stages or ("supernet", "records", "luts", "search", "front", "bundle", "ablation")
         if "supernet" in wanted:
             write_json(run.supernet / "checkpoint.json", {"step": 100, "phase": "kernel", "space_digest": "0123"})
             _metrics(run.supernet / "metrics.jsonl")
@@ -182,6 +200,8 @@ def make_run(tmp_path: Path) -> Callable[..., RunDirectory]:
             write_json(run.search / "result.json", _result())
         if "front" in wanted:
             write_json(run.search / "pareto.json", _front())
+        if "ablation" in wanted:
+            write_json(run.root / "ablation" / "result.json", _ablation())
         if "bundle" in wanted:
             write_json(run.bundle / "codesign.json", _bundle())
         return run

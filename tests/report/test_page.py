@@ -16,7 +16,7 @@ from chanas.report.page import build_report
 from chanas.run import RunDirectory
 
 FIGURES = [
-    *("pareto", "front", "lut", "cdf", "cdf-accuracy", "evolution", "predictor"),
+    *("pareto", "front", "lut", "cdf", "cdf-accuracy", "evolution", "predictor", "ablation"),
     *("architecture", "blocks"),
     "tuning",
     *("losses", "accuracy"),
@@ -128,16 +128,28 @@ STAGES = {
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_missing_stage_is_one_line_with_its_command(stage: str, make_run: Callable[..., RunDirectory]) -> None:
     command, lost = STAGES[stage]
-    page = read(make_run("front", *(s for s in STAGES if s != stage)))
+    page = read(make_run("front", "ablation", *(s for s in STAGES if s != stage)))
     assert set(page.figures) == set(FIGURES) - lost
     assert page.text.count("is not there yet") == 1
     assert f"is not there yet: run {command}" in page.text
 
 
 def test_without_a_measured_front_one_line_says_how_to_get_it(make_run: Callable[..., RunDirectory]) -> None:
-    page = read(make_run(*STAGES))
+    page = read(make_run("ablation", *STAGES))
     assert "front" not in page.figures
     assert "chanas search --pareto" in page.text
+
+
+def test_it_tells_what_tuned_schedules_are_worth(make_run: Callable[..., RunDirectory], key: str) -> None:
+    text = read(make_run()).text
+    assert f"tuned – – {key} 930 µs 96.00 % –" in text
+    assert f"untuned TVM 12.3 × 0.740 {key}.k3e3 1.1 ms 96.00 % 0.42" in text
+
+
+def test_without_an_ablation_one_line_says_how_to_get_it(make_run: Callable[..., RunDirectory]) -> None:
+    page = read(make_run("front", *STAGES))
+    assert "ablation" not in page.figures
+    assert "chanas ablate" in page.text
 
 
 def test_it_tells_what_the_calibration_adds(make_run: Callable[..., RunDirectory]) -> None:
@@ -211,8 +223,11 @@ def test_damaged_files_are_told_and_left_out(make_run: Callable[..., RunDirector
 JUNK: list[Any] = [None, 3, "text", [], [1, "x"], {}, {"key": None}]
 
 
+FILES = ("search/result.json", "search/pareto.json", "ablation/result.json", "bundle/codesign.json", "luts/cpu.json")
+
+
 @pytest.mark.parametrize("junk", JUNK, ids=repr)
-@pytest.mark.parametrize("name", ["search/result.json", "search/pareto.json", "bundle/codesign.json", "luts/cpu.json"])
+@pytest.mark.parametrize("name", FILES)
 def test_fields_of_another_kind_do_no_harm(name: str, junk: Any, make_run: Callable[..., RunDirectory]) -> None:
     run = make_run()
     path = run.root / name
