@@ -18,6 +18,7 @@ from chanas.units import format_count, format_latency, parse_bytes, parse_count,
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from chanas.codesign import CoDesign
     from chanas.supernet.judge import Judged, Spread
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -314,7 +315,7 @@ def search(
             **limits,
             seed=seed,
         )
-    _say(search_text.bundle_lines(bundle, RunDirectory(run)))
+    _say_bundle(bundle, RunDirectory(run))
     if config.compares_rules:
         _say(search_text.regret_lines(RunDirectory(run)))
 
@@ -415,7 +416,7 @@ def demo(
     from chanas import pipeline
 
     result = pipeline.demo(RunDirectory(run), latency_s=budget_s, num_trials=trials, seed=seed)
-    _say(search_text.bundle_lines(result.bundle, RunDirectory(run)))
+    _say_bundle(result.bundle, RunDirectory(run))
     typer.echo(f"report              {result.report}")
     images = " ".join(str(p) for p in result.images)
     program = "chanas" if shutil.which("chanas") else sys.argv[0]
@@ -425,6 +426,12 @@ def demo(
 def _say(lines: Iterable[str]) -> None:
     for line in lines:
         typer.echo(line)
+
+
+def _say_bundle(bundle: CoDesign, run: RunDirectory) -> None:
+    from chanas import lut_pipeline
+
+    _say(search_text.bundle_lines(bundle, lut_pipeline.table_error(run, bundle.target.name)))
 
 
 def _print_result(result: Judged | Spread, as_json: bool, is_first: bool) -> None:

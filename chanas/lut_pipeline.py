@@ -6,6 +6,7 @@ space, device and number of threads it is.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,7 @@ def this_device(lut: LatencyLUT) -> HardwareTarget:
     check_device(lut)
     made_on = lut.header.target
     here = load_target("cpu", made_on.num_threads, made_on.dtype_name)
-    return dataclasses.replace(here, name=made_on.name)  # on the device itself, a table that was made over RPC is its own
+    return dataclasses.replace(here, name=made_on.name)  # one that was made over RPC is the device's own too
 
 
 def show(table: OpenTable) -> TableSummary:

@@ -28,10 +28,8 @@ def front_lines(front: Sequence[FrontPoint], run: RunDirectory) -> Iterator[str]
     yield f"front      {run.search / 'pareto.json'}"
 
 
-def bundle_lines(bundle: CoDesign, run: RunDirectory) -> Iterator[str]:
-    """A bundle's architecture, budgets, latencies and accuracies."""
-    from chanas import lut_pipeline
-
+def bundle_lines(bundle: CoDesign, table_error: str) -> Iterator[str]:
+    """A bundle's architecture, budgets, latencies (with the error of the table that predicted them) and accuracies."""
     document = bundle.document
     measured, predicted = document["measured"], document["predicted"]
     latency_s = measured["latency_s"]
@@ -40,7 +38,7 @@ def bundle_lines(bundle: CoDesign, run: RunDirectory) -> Iterator[str]:
         ("", ", ".join(_sizes(document))),
         ("latency budget", format_latency(document["constraints"]["latency_s"])),
         ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
-        ("", lut_pipeline.table_error(run, bundle.target.name)),
+        ("", table_error),
         ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])})"),
     ]
     for part in document.get("further_targets", ()):

@@ -1,4 +1,4 @@
-"""The section on what tuned schedules are worth to the search (paper, section 4.2 and figure 4), from `chanas ablate`."""
+"""What tuned schedules are worth to the search (paper, section 4.2 and figure 4), from what `chanas ablate` left."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def draw_fronts(run: RunData) -> Figure | None:
         places = [(factor * a, 100 * b) for a, b, *_ in front]
         names = [key for _, _, key, _ in front]
         shape = _SHAPES[i % len(_SHAPES)]
-        chart.points(places, COLOURS[i % len(COLOURS)], shape, 5, f"searched by {_text(run, name)}", names, hollow=i > 0)
+        chart.points(
+            places, COLOURS[i % len(COLOURS)], shape, 5, f"searched by {_text(run, name)}", names, hollow=i > 0
+        )
         rows += [(_text(run, name), key, number(factor * a), points(b)) for a, b, key, _ in front]
     if budget:
         chart.vertical(factor * budget, f"budget {factor * budget:.3g} {unit}")

@@ -50,9 +50,9 @@ def test_limits_that_exclude_each_other_name_the_smallest_of_each(
     assert "together; each alone can be met. The smallest found beside the others: " in text
     # what is named is the least there is, of the one cost where the other holds
     beside = work.cost(tiny_genomes)[feasible([idleness], tiny_genomes)].min()
-    assert f"work {work.text(float(beside))} (r" in text
+    assert f"work {work.enough(float(beside))} (r" in text
     other = idleness.cost(tiny_genomes)[feasible([work], tiny_genomes)].min()
-    assert f"idleness {idleness.text(float(other))} (r" in text
+    assert f"idleness {idleness.enough(float(other))} (r" in text
     assert "\n" not in text
 
 
