@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from python_names import faults
 
-from chanas import front_search, lut_pipeline, pipeline, table_search
+from chanas import ablation, front_search, lut_pipeline, pipeline, table_search
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -20,6 +20,7 @@ STAGES = {
     lut_pipeline: ("open_table", "show", "check", "fill", "compare", "calibrate"),
     front_search: ("search_front",),
     table_search: ("search_with_table",),
+    ablation: ("ablate",),
 }
 
 
