@@ -178,7 +178,7 @@ def main() -> None:
         cost: dict[str, Any]
         if options.run is not None:
             space, num_classes, lut = stored_table(RunDirectory(options.run), target)
-            architectures, cost = drawn_architectures(space, num_classes, lut, num, seed), {"run": str(options.run)}
+            architectures, cost = drawn_architectures(space, num_classes, lut, num, seed), {"run": options.run.name}
         else:
             space = SearchSpace.load(options.space or (QUICK_SPACE if quick else SPACE))
             num_classes = options.num_classes or (QUICK_CLASSES if quick else NUM_CLASSES)
