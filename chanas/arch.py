@@ -17,14 +17,12 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from chanas.errors import ArchitectureError, ConfigError, unknown_name
+from chanas.yaml_files import presets, read_mapping
 
 SCHEMA = 1
 CHANNEL_DIVISOR = 8
@@ -468,20 +466,12 @@ class SearchSpace:
                 raise ConfigError(f"search space file {path} does not exist")
             source = path
         else:
-            folder = resources.files("chanas") / "configs" / "spaces"
-            presets = {p.name.removesuffix(".yaml"): p for p in folder.iterdir() if p.name.endswith(".yaml")}
-            if str(name_or_path) not in presets:
-                raise ConfigError(unknown_name("search space", str(name_or_path), presets))
-            source = presets[str(name_or_path)]
-        try:
-            data = yaml.safe_load(source.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"search space file {name_or_path} cannot be read: {error}") from error
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{name_or_path} is not valid YAML: {' '.join(str(error).split())}") from error
-        if not isinstance(data, dict):
-            raise ConfigError(f"{name_or_path}: expected a mapping of search space fields, got {type(data).__name__}")
-        return cls.from_json(data)
+            known = presets("spaces")
+            if str(name_or_path) not in known:
+                raise ConfigError(unknown_name("search space", str(name_or_path), known))
+            source = known[str(name_or_path)]
+        fields = "search space fields"
+        return cls.from_json(read_mapping(source, name_or_path, "search space file", fields, ConfigError))
 
 
 def log10_num_architectures(space: SearchSpace) -> float:

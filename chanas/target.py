@@ -10,12 +10,13 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from chanas.errors import TargetError, unknown_name
 from chanas.gpu import GPUFeatures, find_gpu
+from chanas.yaml_files import presets
 
 LOCAL_TARGETS = ("cpu", "cuda")
 """What is detected on this machine; other targets are descriptions (`chanas.target_files`)."""
@@ -166,8 +167,7 @@ def _host_cpu(num_threads: int) -> HardwareTarget:
 
 def named_targets() -> tuple[str, ...]:
     """The devices that `configs/targets` describes."""
-    folder = resources.files("chanas") / "configs" / "targets"
-    return tuple(sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml")))
+    return tuple(sorted(presets("targets")))
 
 
 def known_targets() -> tuple[str, ...]:

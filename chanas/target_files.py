@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from chanas.errors import TargetError, unknown_name
@@ -21,8 +19,8 @@ from chanas.target import (
     known_targets,
     load_target,
     local_gpu,
-    named_targets,
 )
+from chanas.yaml_files import presets, read_mapping
 
 _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1)]
@@ -109,15 +107,7 @@ def read_target_file(name_or_path: str) -> ProcessorFile | GPUFile:
     Raises:
         TargetError: the name is unknown, or the file is not there, not YAML, or does not say what its schema asks for.
     """
-    source = _source(name_or_path)
-    try:
-        data = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise TargetError(f"target file {name_or_path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise TargetError(f"{name_or_path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(data, dict):
-        raise TargetError(f"{name_or_path}: expected a mapping of a target's facts, got {type(data).__name__}")
+    data = read_mapping(_source(name_or_path), name_or_path, "target file", "a target's facts", TargetError)
     try:
         return _SCHEMA.validate_python(data)
     except ValidationError as error:
@@ -130,9 +120,10 @@ def _source(name_or_path: str) -> Path | Traversable:
         if not path.is_file():
             raise TargetError(f"target file {path} does not exist")
         return path
-    if name_or_path not in named_targets():
+    known = presets("targets")
+    if name_or_path not in known:
         raise TargetError(unknown_name("target", name_or_path, known_targets()) + ", or a YAML file")
-    return resources.files("chanas") / "configs" / "targets" / f"{name_or_path}.yaml"
+    return known[name_or_path]
 
 
 def _first_fault(error: ValidationError) -> str:

@@ -13,12 +13,11 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from chanas import genome
@@ -27,6 +26,7 @@ from chanas.errors import ConfigError, unknown_name
 from chanas.supernet.data_config import DataConfig, validated
 from chanas.supernet.loader import LoaderConfig
 from chanas.supernet.objective import ObjectiveConfig
+from chanas.yaml_files import presets, read_mapping
 
 _RESOLUTION_STREAM, _SUBNET_STREAM = 21, 22  # keep the random streams of one seed apart
 
@@ -186,20 +186,17 @@ class TrainConfig(BaseModel):
             ConfigError: there is no such preset or file, or it is not a training config.
         """
         path = Path(name_or_path)
+        source: Path | Traversable
         if path.suffix in {".yaml", ".yml"}:
             if not path.is_file():
                 raise ConfigError(f"training config {path} does not exist")
-            text = path.read_text()
+            source = path
         else:
-            folder = resources.files("chanas") / "configs" / "training"
-            presets = {p.name.removesuffix(".yaml"): p for p in folder.iterdir() if p.name.endswith(".yaml")}
-            if str(name_or_path) not in presets:
-                raise ConfigError(unknown_name("training config", str(name_or_path), presets))
-            text = presets[str(name_or_path)].read_text()
-        try:
-            data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{name_or_path} is not valid YAML: {' '.join(str(error).split())}") from error
+            known = presets("training")
+            if str(name_or_path) not in known:
+                raise ConfigError(unknown_name("training config", str(name_or_path), known))
+            source = known[str(name_or_path)]
+        data = read_mapping(source, name_or_path, "training config", f"{cls.__name__} fields", ConfigError)
         return cls.from_json(data, str(name_or_path))
 
 
