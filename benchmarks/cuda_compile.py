@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
 
         check_arch(options.arch)
-        print(f"{options.arch}, {compiler_name()}, {SPACE}\n")
+        print(f"{options.arch}, {compiler_name(options.arch)}, {SPACE}\n")
         print(f"{'kind':14s}{'operators':>10s}{'compile':>12s}{'spill':>7s}{'median ms':>11s}{'90 % ms':>9s}")
         for kind, workloads in operators().items():
             row = measure(options.arch, kind, workloads, num_points, options.seed)
@@ -110,7 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "milliseconds_each": Figure(slowest, GOAL_MS, lower_is_better=True),
         },
         options.quick,
-        {"seed": options.seed, "arch": options.arch, "compiler": compiler_name(), "space": SPACE, "rows": rows},
+        {
+            "seed": options.seed,
+            "arch": options.arch,
+            "compiler": compiler_name(options.arch),
+            "space": SPACE,
+            "rows": rows,
+        },
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from chanas.errors import TargetError, unknown_name
 from chanas.gpu import MAX_REGISTERS_PER_THREAD, GPUFeatures
@@ -27,6 +28,13 @@ _Count = Annotated[int, Field(ge=1)]
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+def _no_more(file: BaseModel, small: str, large: str) -> None:
+    """Raises PydanticCustomError: one of the file's numbers is larger than another that bounds it."""
+    facts = {"name": small, "got": getattr(file, small), "bound": large, "limit": getattr(file, large)}
+    if facts["got"] > facts["limit"]:
+        raise PydanticCustomError("inconsistent", "{name}: expected at most {bound} ({limit}), got {got}", facts)
+
+
 class ProcessorFile(BaseModel):
     """A processor: sizes in bytes, caches those of one core (the last one shared)."""
 
@@ -44,6 +52,13 @@ class ProcessorFile(BaseModel):
     l2_bytes: _Count
     l3_bytes: Annotated[int, Field(ge=0)] = 0
     needs: list[_Text] = Field(default=[], description="flags of /proc/cpuinfo that its code needs to run")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _no_more(self, "l1_bytes", "l2_bytes")
+        if self.l3_bytes:
+            _no_more(self, "l2_bytes", "l3_bytes")
+        return self
 
     def target(self) -> HardwareTarget:
         return HardwareTarget(
@@ -85,6 +100,14 @@ class GPUFile(BaseModel):
     registers_per_sm: _Count
     max_registers_per_thread: Annotated[int, Field(ge=16, le=255)] = MAX_REGISTERS_PER_THREAD
     l2_bytes: _Count
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _no_more(self, "warp_size", "max_threads_per_block")
+        _no_more(self, "max_shared_bytes_per_block", "shared_bytes_per_sm")
+        _no_more(self, "max_registers_per_thread", "registers_per_block")
+        _no_more(self, "registers_per_block", "registers_per_sm")
+        return self
 
     def target(self) -> HardwareTarget:
         facts = self.model_dump(exclude={"kind", "name", "device", "l2_bytes"})
@@ -133,6 +156,8 @@ def _first_fault(error: ValidationError) -> str:
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         got = "nothing" if kind == "union_tag_not_found" else f"'{fault['ctx']['tag']}'"
         return f"kind: expected cpu or cuda, got {got}"
+    if kind == "inconsistent":
+        return str(fault["msg"])
     file = GPUFile if where[0] == "cuda" else ProcessorFile
     key = ".".join(where[1:])
     if kind == "extra_forbidden":
@@ -147,12 +172,17 @@ def _required(file: type[ProcessorFile] | type[GPUFile]) -> list[str]:
     return sorted(name for name, field in file.model_fields.items() if field.is_required())
 
 
+_HALF_BLOCK_ARCHS = ("sm_53", "sm_62")
+"""Tegra X1 and X2: a block has half of a multiprocessor's registers."""
+
+
 def arch_target(arch: str) -> HardwareTarget:
-    """Any GPU of an architecture: the limits that all have in common from sm_60 to sm_120.
+    """Any GPU of an architecture: the limits that all have in common from sm_53 to sm_120.
 
     CUDA C++ Programming Guide, "Technical specifications per compute capability": warps of 32, 1024 threads a block,
-    64 Ki registers for a block and a multiprocessor, 48 KiB of static shared memory; at least 64 KiB of it for a
-    multiprocessor. The number of multiprocessors and the L2 cache are the device's own: 1 and 0 here.
+    64 Ki registers for a multiprocessor and for a block (half of them for a block of Tegra X1 and X2), 48 KiB of static
+    shared memory; at least 64 KiB of it for a multiprocessor. The number of multiprocessors and the L2 cache are the
+    device's own: 1 and 0 here.
     """
     common = GPUFeatures(
         arch=arch,
@@ -161,7 +191,7 @@ def arch_target(arch: str) -> HardwareTarget:
         max_threads_per_block=1024,
         max_shared_bytes_per_block=48 << 10,
         shared_bytes_per_sm=64 << 10,
-        registers_per_block=1 << 16,
+        registers_per_block=1 << (15 if arch in _HALF_BLOCK_ARCHS else 16),
         registers_per_sm=1 << 16,
     )
     return gpu_target(f"cuda-{arch}", f"any GPU of {arch}", common, 0)

@@ -41,7 +41,17 @@ def written(folder: Path, facts: dict[str, Any]) -> str:
 
 # ---- the described devices ------------------------------------------------------------------------------------------
 def test_the_devices_of_the_readme_are_described() -> None:
-    wanted = {"raspberry-pi-4", "jetson-nano", "pixel-6", "xeon-avx512", "p100", "a100", "h100", "h200"}
+    wanted = {
+        "raspberry-pi-4",
+        "raspberry-pi-5",
+        "jetson-nano",
+        "pixel-6",
+        "xeon-avx512",
+        "p100",
+        "a100",
+        "h100",
+        "h200",
+    }
     assert wanted <= set(named_targets())
 
 
@@ -51,6 +61,29 @@ def test_a_described_device_has_its_files_name_and_survives_json(name: str) -> N
     assert target.name == name
     assert HardwareTarget.from_json(target.to_json()) == target
     assert (target.kind == "cuda") == (target.gpu is not None)
+
+
+@pytest.mark.parametrize("name", named_targets())
+def test_the_numbers_of_a_described_device_fit_each_other(name: str) -> None:
+    target = describe_target(name)
+    gpu = target.gpu
+    if gpu is None:
+        file = read_target_file(name)
+        assert file.kind == "cpu"
+        assert target.l1_bytes < target.l2_bytes
+        assert target.l3_bytes == 0 or target.l2_bytes < target.l3_bytes
+        assert (target.vector_lanes, target.num_vector_registers) == (16 if "avx512f" in file.needs else 4, 32)
+        assert file.mtriple.startswith("aarch64-") == ("asimd" in file.needs)
+        sizes = [target.l1_bytes, target.l2_bytes, target.l3_bytes]
+    else:
+        assert gpu.max_threads_per_block % gpu.warp_size == 0
+        assert gpu.max_threads_per_block * 16 <= gpu.registers_per_block <= gpu.registers_per_sm
+        assert gpu.max_shared_bytes_per_block <= gpu.shared_bytes_per_sm < target.l2_bytes
+        common = arch_target(gpu.arch).required_gpu
+        assert common.registers_per_block == gpu.registers_per_block
+        assert common.max_shared_bytes_per_block <= gpu.max_shared_bytes_per_block
+        sizes = [gpu.max_shared_bytes_per_block, gpu.shared_bytes_per_sm, target.l2_bytes]
+    assert all(size % 1024 == 0 for size in sizes)
 
 
 @pytest.mark.parametrize("name", named_targets())
@@ -101,6 +134,8 @@ def test_a_file_of_ones_own_describes_a_device(tmp_path: Path) -> None:
         ({"l1_bytes": 0}, "l1_bytes: should be greater than or equal to 1, got 0"),
         ({"name": "My Board"}, "name: should match pattern "),
         ({"kind": "npu"}, "kind: expected cpu or cuda, got 'npu'"),
+        ({"l1_bytes": 2 << 20}, "l1_bytes: expected at most l2_bytes (1048576), got 2097152"),
+        ({"l3_bytes": 1024}, "l2_bytes: expected at most l3_bytes (1024), got 1048576"),
     ],
 )
 def test_a_wrong_value_is_named_in_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -108,6 +143,25 @@ def test_a_wrong_value_is_named_in_one_line(tmp_path: Path, change: dict[str, An
     with pytest.raises(TargetError, match=f"^{re.escape(path)}: {re.escape(message)}") as caught:
         read_target_file(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"registers_per_block": 131072}, "registers_per_block: expected at most registers_per_sm (65536), got 131072"),
+        (
+            {"max_shared_bytes_per_block": 233473},
+            "max_shared_bytes_per_block: expected at most shared_bytes_per_sm (233472), got 233473",
+        ),
+        ({"warp_size": 2048}, "warp_size: expected at most max_threads_per_block (1024), got 2048"),
+    ],
+)
+def test_a_gpu_whose_numbers_do_not_fit_each_other_says_which(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    facts = yaml.safe_load((FOLDER / "h100.yaml").read_text())
+    with pytest.raises(TargetError, match=f"{re.escape(message)}$"):
+        read_target_file(written(tmp_path, facts | change))
 
 
 @pytest.mark.parametrize(

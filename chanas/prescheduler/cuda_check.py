@@ -41,8 +41,8 @@ def check_gpu(target: HardwareTarget, seed: int = 0) -> Iterator[Step]:
             yield Step(
                 "compile",
                 True,
-                f"{len(records)} kernels for {arch} by {compiler_name()}, {format_latency(mean_s)} each, up to {most} "
-                "registers",
+                f"{len(records)} kernels for {arch} by {compiler_name(arch)}, {format_latency(mean_s)} each, "
+                f"up to {most} registers",
             )
     here = "a GPU was found, but" if find_gpu() is not None else "no NVIDIA GPU was found on this machine, and"
     yield Step("run", None, f"{here} nothing is run on GPUs yet")

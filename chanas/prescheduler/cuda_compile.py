@@ -100,8 +100,9 @@ def compile_points(
         TargetError: NVRTC is not there, or does not have the architecture.
         MeasureError: not one point compiles.
     """
-    check_arch(target.required_gpu.arch)
-    store = CompileStore(path, target, compiler_name())
+    arch = target.required_gpu.arch
+    check_arch(arch)
+    store = CompileStore(path, target, compiler_name(arch))
     records: dict[Workload, list[CompileRecord]] = {}
     num_new = 0
     try:
@@ -118,10 +119,10 @@ def compile_points(
     errors = [r.error for found in records.values() for r in found if r.error is not None]
     most = statistics.mode(errors) if errors else None
     summary = CompileSummary(
-        target, compiler_name(), path, len(workloads), num_new, tuple(_summarised(records.items())), most
+        target, compiler_name(arch), path, len(workloads), num_new, tuple(_summarised(records.items())), most
     )
     if not any(kind.num_compiled for kind in summary.kinds):
-        raise MeasureError(f"no kernel compiles for {target.required_gpu.arch}: {most}")
+        raise MeasureError(f"no kernel compiles for {arch}: {most}")
     return summary
 
 

@@ -1,5 +1,5 @@
 """CUDA text to machine code with NVRTC, NVIDIA's compiler as a library (it comes with torch), and what the code uses.
-Neither a GPU nor a driver is needed."""
+Neither a GPU nor a driver is needed. Which of the installed copies compiles: `nvrtc_libraries.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from chanas.errors import ChanasError, TargetError
+from chanas.prescheduler.nvrtc_libraries import NO_NVRTC, NVRTCError, installed, library_for
 
 _FIRST_LINE = 200
 
@@ -32,88 +32,59 @@ class KernelFigures:
         return asdict(self)
 
 
-def why_no_nvrtc() -> str | None:
-    """Why NVRTC cannot be used; None where it can."""
+def why_no_nvrtc(arch: str | None = None) -> str | None:
+    """Why nothing can be compiled, or not for an architecture; None where it can."""
+    if not installed():
+        return NO_NVRTC
     try:
-        _version()
-    except (ImportError, RuntimeError, OSError) as error:
-        return (
-            f"NVRTC is not there ({' '.join(str(error).split())[:_FIRST_LINE]}); `pip install cuda-bindings` and torch"
-        )
+        if arch is not None:
+            library_for(arch)
+    except TargetError as missing:
+        return str(missing)
     return None
 
 
-def _nvrtc() -> Any:
-    from cuda.bindings import nvrtc
+def compiler_name(arch: str | None = None) -> str:
+    """NVRTC and the version that compiles for an architecture, by default the newest: the code depends on it.
 
-    return nvrtc
-
-
-def _version() -> tuple[int, int]:
-    _, major, minor = _nvrtc().nvrtcVersion()
-    return major, minor
-
-
-def compiler_name() -> str:
-    """NVRTC and its version: the code depends on it."""
-    return "NVRTC " + ".".join(map(str, _version()))
+    Raises:
+        TargetError: there is none.
+    """
+    if arch is not None:
+        return library_for(arch).name
+    if not installed():
+        raise TargetError(NO_NVRTC)
+    return installed()[0].name
 
 
 def supported_archs() -> tuple[str, ...]:
-    """The architectures that it has: sm_75, sm_80, …"""
-    nvrtc = _nvrtc()
-    _, archs = _done(nvrtc, nvrtc.nvrtcGetSupportedArchs())
-    return tuple(f"sm_{a}" for a in archs)
+    """The architectures that the installed compilers have between them: sm_75, sm_80, …"""
+    archs = {arch for library in installed() for arch in library.archs}
+    return tuple(sorted(archs, key=lambda arch: int(arch.removeprefix("sm_"))))
 
 
 def check_arch(arch: str) -> None:
     """
     Raises:
-        TargetError: NVRTC cannot be used, or does not have the architecture; the message lists those that it has.
+        TargetError: no NVRTC is there, or none that has the architecture; the message lists what each has.
     """
-    reason = why_no_nvrtc()
-    if reason is not None:
-        raise TargetError(reason)
-    if arch not in supported_archs():
-        raise TargetError(
-            f"{compiler_name()} does not compile for architecture '{arch}'; it has: {', '.join(supported_archs())}"
-        )
-
-
-def _done(nvrtc: Any, answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    if answer[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise GPUCompileError(f"NVRTC: {nvrtc.nvrtcGetErrorString(answer[0])[1].decode()}")
-    return answer
+    library_for(arch)
 
 
 def compile_cubin(source: str, arch: str) -> tuple[bytes, KernelFigures]:
     """Machine code of one kernel for an architecture, and what it uses.
 
     Raises:
+        TargetError: no compiler here has the architecture.
         GPUCompileError: the compiler does not take the text; its first error.
     """
-    nvrtc = _nvrtc()
-    _, program = _done(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, None, None))
-    options = [f"--gpu-architecture={arch}".encode(), b"-default-device", b"--ptxas-options=-v"]
+    options = (f"--gpu-architecture={arch}", "-default-device", "--ptxas-options=-v")
     try:
-        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        log = _log(nvrtc, program)
-        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            first = next((line for line in log.splitlines() if "error" in line), log[:_FIRST_LINE] or str(result))
-            raise GPUCompileError(f"NVRTC for {arch}: {first.strip()[:_FIRST_LINE]}")
-        _, size = _done(nvrtc, nvrtc.nvrtcGetCUBINSize(program))
-        cubin = bytearray(size)
-        _done(nvrtc, nvrtc.nvrtcGetCUBIN(program, cubin))
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    return bytes(cubin), read_figures(bytes(cubin), log)
-
-
-def _log(nvrtc: Any, program: Any) -> str:
-    _, size = _done(nvrtc, nvrtc.nvrtcGetProgramLogSize(program))
-    text = bytearray(size)
-    _done(nvrtc, nvrtc.nvrtcGetProgramLog(program, text))
-    return bytes(text).rstrip(b"\0").decode(errors="replace")
+        cubin, log = library_for(arch).compile(source, options)
+    except NVRTCError as error:
+        first = next((line for line in error.log.splitlines() if "error" in line), error.log or str(error))
+        raise GPUCompileError(f"NVRTC for {arch}: {first.strip()[:_FIRST_LINE]}") from None
+    return cubin, read_figures(cubin, log)
 
 
 def read_figures(cubin: bytes, log: str) -> KernelFigures:

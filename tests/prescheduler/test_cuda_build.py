@@ -19,6 +19,7 @@ from chanas.prescheduler.cuda_nvrtc import (
     KernelFigures,
     check_arch,
     compile_cubin,
+    compiler_name,
     read_figures,
     supported_archs,
     why_no_nvrtc,
@@ -34,6 +35,8 @@ from .cuda_cases import GPU, WORKLOADS, key
 
 REASON = why_no_nvrtc()
 needs_nvrtc = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+NO_PASCAL = why_no_nvrtc("sm_60")
+needs_pascal = pytest.mark.skipif(NO_PASCAL is not None, reason=str(NO_PASCAL))
 FIGURES = KernelFigures(40, 0, 0, 4096, 2048)
 
 
@@ -87,8 +90,21 @@ def test_text_that_is_no_cuda_is_one_line() -> None:
 @needs_nvrtc
 def test_an_architecture_that_the_compiler_lacks_lists_what_it_has() -> None:
     assert "sm_90" in supported_archs()
-    with pytest.raises(TargetError, match=r"does not compile for architecture 'sm_20'; it has: sm_\d+, .*sm_90"):
+    with pytest.raises(
+        TargetError, match=r"^no compiler here has architecture 'sm_20': NVRTC \d+\.\d+ has sm_\d+, .*sm_90"
+    ):
         check_arch("sm_20")
+
+
+@needs_pascal
+@pytest.mark.parametrize("arch", ["sm_53", "sm_60", "sm_70"])
+def test_what_the_newest_compiler_has_dropped_an_older_one_compiles(arch: str) -> None:
+    target = arch_target(arch)
+    (point,) = gpu_space(WORKLOADS[1], target).sample(1, np.random.default_rng(10))
+    cubin, figures = build_kernel(WORKLOADS[1], point, target, arch)
+    assert cubin[:4] == b"\x7fELF"
+    assert 0 < figures.registers <= target.required_gpu.max_registers_per_thread
+    assert compiler_name(arch).startswith("NVRTC 12.")
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
@@ -143,7 +159,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[Workload]:
 
     monkeypatch.setattr(cuda_compile, "compile_point", compile_)
     monkeypatch.setattr(cuda_compile, "check_arch", lambda _arch: None)
-    monkeypatch.setattr(cuda_compile, "compiler_name", lambda: "NVRTC 1")
+    monkeypatch.setattr(cuda_compile, "compiler_name", lambda _arch: "NVRTC 1")
     return asked
 
 
