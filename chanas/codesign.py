@@ -33,7 +33,7 @@ from chanas.lean_tvm import torch_hidden
 from chanas.preprocess import Preprocess, open_rgb
 from chanas.run import file_digest, read_json, replacing_folder, write_json
 from chanas.scratch import scratch_folder
-from chanas.target import HardwareTarget, load_target
+from chanas.target import HardwareTarget, differences, load_target
 
 SCHEMA = 2
 _DOCUMENT, _WEIGHTS, _MODULE = "codesign.json", "weights.safetensors", "module.so"
@@ -208,7 +208,8 @@ class CoDesign:
         if host.fingerprint != self.target.fingerprint:
             raise TargetError(
                 f"the bundle's module was compiled for {self.target.device} ({self.target.fingerprint}), this is "
-                f"{host.device} ({host.fingerprint}); run `chanas prescheduler` and `chanas search` here"
+                f"{host.device} ({host.fingerprint}), another processor ({differences(self.target, host)}); run "
+                "`chanas prescheduler` and `chanas search` here"
             )
         resolution = self.architecture.resolution
         image_shape = (self.space.in_channels, resolution, resolution)

@@ -14,7 +14,7 @@ from chanas.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.errors import LUTError
 from chanas.genome import BlockTable, FloatArray, Genomes
 from chanas.run import read_json, write_json
-from chanas.target import HardwareTarget, tvm_version
+from chanas.target import HardwareTarget, differences, tvm_version
 
 SCHEMA = 1
 
@@ -162,9 +162,11 @@ class LatencyLUT:
         for what, got, expected in (
             ("target", mine.name, target.name),
             ("dtype", self.header.dtype, target.dtype),
-            ("device fingerprint", f"{mine.fingerprint} ({mine.device})", f"{target.fingerprint} ({target.device})"),
+            ("device fingerprint", mine.fingerprint, target.fingerprint),
             ("TVM version", self.header.compiler, tvm_version()),
         ):
+            if got != expected and what == "device fingerprint":
+                got += f" ({differences(mine, target)})"
             if got != expected:
                 raise LUTError(
                     f"the LUT was made for another {what}: expected {expected}, got {got}; "

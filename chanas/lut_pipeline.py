@@ -32,7 +32,7 @@ from chanas.pipeline import (
     tune_config,
 )
 from chanas.run import RunDirectory
-from chanas.target import HardwareTarget, load_target
+from chanas.target import HardwareTarget, differences, load_target
 
 if TYPE_CHECKING:
     from chanas.prescheduler.lut_check import TableCheck, Tolerances
@@ -126,12 +126,9 @@ def check_device(lut: LatencyLUT) -> None:
     """Raises LUTError when the table was measured on another device; the message says in what they differ."""
     made_on, here = lut.header.target, load_target("cpu")
     if made_on.fingerprint != here.fingerprint:
-        named = ("device", "vector_lanes", "num_vector_registers", "l1_bytes", "l2_bytes", "l3_bytes")
-        pairs = [(name, getattr(made_on, name), getattr(here, name)) for name in named]
-        differing = [f"{name} {theirs} there, {mine} here" for name, theirs, mine in pairs if theirs != mine]
         raise LUTError(
             f"the table is of another device: expected fingerprint {here.fingerprint}, got {made_on.fingerprint} "
-            f"({'; '.join(differing) or 'processor flags or stepping'}); run `chanas prescheduler` here to make one"
+            f"({differences(made_on, here)}); run `chanas prescheduler` here to make one"
         )
 
 

@@ -256,7 +256,9 @@ def test_what_is_no_folder_is_no_bundle(tmp_path: Path, exists: bool) -> None:
 def test_a_module_of_another_processor_is_not_run(copy: Path) -> None:
     edit(copy, target={**HOST.to_json(), "device": "Z80", "fingerprint": "0123456789ab"})
     loaded = CoDesign.load(copy)
-    message = rf"compiled for Z80 \(0123456789ab\), this is .* \({HOST.fingerprint}\); run `chanas prescheduler`"
+    message = (
+        rf"compiled for Z80 \(0123456789ab\), this is .* \({HOST.fingerprint}\), another processor \(device Z80 there, "
+    )
     with pytest.raises(TargetError, match=message):
         loaded.predict(images(1, loaded.architecture.resolution))
 

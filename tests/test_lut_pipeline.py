@@ -121,7 +121,9 @@ def test_another_device_is_refused_by_what_differs(tiny_space: SearchSpace) -> N
     message = r"of another device: expected fingerprint \w+, got 0123456789ab \(device 6502 there, .* here; l2_bytes 1 "
     with pytest.raises(LUTError, match=message):
         this_device(elsewhere(lut, device="6502", l2_bytes=1, num_threads=4096))
-    with pytest.raises(LUTError, match=r"got 0123456789ab \(processor flags or stepping\); run `chanas prescheduler`"):
+    with pytest.raises(
+        LUTError, match=r"got 0123456789ab \(the processors' family, model, stepping or instruction sets\)"
+    ):
         this_device(elsewhere(lut))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,7 +16,8 @@ import pytest
 from chanas import target as module
 from chanas.errors import TargetError
 from chanas.gpu import FoundGPU, GPUFeatures
-from chanas.target import HardwareTarget, host_llvm_cpu, load_target, tvm_version
+from chanas.target import HardwareTarget, differences, host_llvm_cpu, load_target, tvm_version
+from chanas.target_files import describe_target
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -180,6 +182,22 @@ def test_another_processor_has_another_fingerprint(on_a_machine: Machine, before
 
 def test_flags_that_change_nothing_are_not_in_the_fingerprint(on_a_machine: Machine) -> None:
     assert on_a_machine(AVX512).fingerprint == on_a_machine(AVX512.replace("fpu", "fpu hypervisor")).fingerprint
+
+
+def test_what_tells_two_devices_apart_is_named(on_a_machine: Machine) -> None:
+    here = on_a_machine(AVX512)
+    there = dataclasses.replace(here, fingerprint="0123456789ab", l1_bytes=49152, num_threads=2, name="other")
+    assert differences(there, here) == f"l1_bytes 49152 there, {here.l1_bytes} here"
+    stepped = on_a_machine(AVX512.replace("stepping\t: 2", "stepping\t: 3"))
+    assert differences(stepped, here) == "the processors' family, model, stepping or instruction sets"
+
+
+def test_what_tells_two_gpus_apart_is_named() -> None:
+    found = differences(describe_target("h100"), describe_target("h200"))
+    assert found == "device NVIDIA H100 SXM5 there, NVIDIA H200 here; l2_bytes 52428800 there, 62914560 here"
+    assert "arch sm_80 there, sm_90 here; num_sms 108 there" in differences(
+        describe_target("a100"), describe_target("h100")
+    )
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
