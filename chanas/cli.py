@@ -167,6 +167,9 @@ def prescheduler(
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     rpc: Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on a device of it, build here.")] = None,
     key: Annotated[str | None, typer.Option(help="With --rpc: the key of the device.")] = None,
+    warm_start: Annotated[
+        str | None, typer.Option(help="Begin with another device's records: a run, records, or a target of this run.")
+    ] = None,
     seed: Seed = 0,
     compile_only: Annotated[
         bool, typer.Option("--compile-only", help="For GPUs: compile schedules, run nothing; needs no GPU.")
@@ -176,8 +179,8 @@ def prescheduler(
 ) -> None:
     """Tune every block on the device and fill the latency table; what was measured before is reused."""
     if compile_only:
-        if rpc is not None or key is not None:
-            raise ConfigError("--rpc and --key time on a device; leave them out with --compile-only")
+        if not rpc is key is warm_start is None:
+            raise ConfigError("--rpc, --key and --warm-start are for timing; leave them out with --compile-only")
         target_commands.compile_kernels(
             RunDirectory(run), target, arch, dtype, space, num_classes, trials, limit, sub_space or (), seed
         )
@@ -199,6 +202,7 @@ def prescheduler(
         num_calibration=calibrate,
         rpc=rpc,
         key=key,
+        warm_start=warm_start,
         seed=seed,
     )
     typer.echo(
@@ -207,6 +211,8 @@ def prescheduler(
         f"{summary.num_operators} operators\n"
         f"drift      {summary.drift}"
     )
+    if summary.warm_start:
+        typer.echo(f"warm start {summary.warm_start}")
     if summary.lut.calibration is not None:
         typer.echo(f"sum        {summary.lut.calibration.describe()}")
 

@@ -35,13 +35,17 @@ class LUTHeader:
     """Seconds that tuning and timing took, all runs of the prescheduler together; None in tables of old."""
     timing_s: float | None = None
     """Those of them in which the device was timing something."""
+    warm_starts: tuple[dict[str, Any], ...] = ()
+    """Other devices whose records helped to find the schedules: `source`, `digest` of what was taken from it,
+    `num_operators` and `num_dropped`."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "target": self.target.to_json()}
+        return {**dataclasses.asdict(self), "target": self.target.to_json(), "warm_starts": list(self.warm_starts)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LUTHeader:
-        return cls(**{**data, "target": HardwareTarget.from_json(data["target"])})
+        warm_starts = tuple(data.get("warm_starts", ()))
+        return cls(**{**data, "target": HardwareTarget.from_json(data["target"]), "warm_starts": warm_starts})
 
 
 @dataclass(frozen=True)

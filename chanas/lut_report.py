@@ -78,6 +78,9 @@ class TableSummary:
         yield f"target     {target.name}: {target.num_threads} thread(s), vectors of {target.vector_lanes}"
         yield f"measured   {header.dtype}, batch {header.batch}, TVM {header.compiler}"
         yield f"space      {header.space} ({header.space_digest}), {self.num_classes} classes"
+        for start in header.warm_starts:
+            came = f"{start['num_operators']} operators, dropped for {start['num_dropped']}"
+            yield f"warm start {start['source']}, records {start['digest']}: {came}"
         yield f"made       {header.created or '-'}, seed {header.seed}; rows {' to '.join(self.measured) or '-'}"
         yield f"rows       {self.num_rows}: {kinds}{spread}" if self.num_rows else "rows       0"
         if self.num_blocks is None:

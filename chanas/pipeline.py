@@ -186,6 +186,7 @@ def preschedule(
     num_calibration: int = DEFAULT_CALIBRATION,
     rpc: str | None = None,
     key: str | None = None,
+    warm_start: str | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> PrescheduleSummary:
@@ -193,6 +194,7 @@ def preschedule(
 
     Space and number of classes are those of the run's supernet where there is one and nothing else is asked for. With
     `rpc` (a tracker's HOST:PORT) and `key` the target is what a device of that key says it is, and that times.
+    `warm_start`: another run, a file of records, or another target of this run, whose records the tuning begins with.
 
     Raises:
         TargetError: the target is unknown or not there, or it has no instructions for the dtype (f32 or bf16).
@@ -200,6 +202,7 @@ def preschedule(
     """
     from chanas.prescheduler.devices import timing_device
     from chanas.prescheduler.lut import preschedule as fill
+    from chanas.prescheduler.warm_start import open_warm_start
 
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
@@ -218,6 +221,7 @@ def preschedule(
             num_calibration=num_calibration,
             progress=progress,
             open_pool=open_pool,
+            warm_start=None if warm_start is None else open_warm_start(warm_start, run, hardware),
         )
 
 

@@ -3,7 +3,7 @@ load-aware scheduling of Stiller, 2019: interleave the stages of independent tun
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.cost_model.base import CostModel, cost_model
 from chanas.prescheduler.measure import BUILD_TIMEOUT_S, Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import Pool
-from chanas.prescheduler.records import RecordStore, TuningRecord
+from chanas.prescheduler.records import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.reference import case_seed, operator_case
 from chanas.prescheduler.remeasure import contenders, is_settled, leaders, ranked
 from chanas.prescheduler.space import Point, schedule_space
 from chanas.prescheduler.tune import OperatorTuner, TuneConfig
+from chanas.prescheduler.warm_start import WarmStart
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
@@ -68,6 +69,7 @@ class TuningJobs:
     cold_bytes: int = 0
     code_copies: int = 1
     canary: Canary | None = None
+    warm_start: WarmStart | None = None
     _models: dict[str, CostModel] = field(default_factory=dict)
     _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
     """What may have to be timed again, compiled: it is not compiled twice."""
@@ -89,6 +91,7 @@ class TuningJobs:
                 are a common budget: as many in all, but only half of them are the same for every workload.
         """
         tuners = {w: self._tuner(w) for w in dict.fromkeys(workloads)}
+        self._note_warm_start(tuners.values())
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
         total = self._num_left(tuners) if counts is not None else sum(t.num_left for t in tuners.values())
         with tqdm(total=total, desc="tuning operators", unit="trial", disable=not progress or not total) as bar:
@@ -148,6 +151,7 @@ class TuningJobs:
             return tuners[workload].num_left > 0 or unsettled
 
         waiting = [w for w in self._in_order(tuners) if is_open(w)]
+        started = list(waiting)
         jobs: dict[Workload, _Job] = {}
         try:
             while waiting or jobs:
@@ -175,6 +179,7 @@ class TuningJobs:
         finally:
             for job in jobs.values():
                 self._complete_batch(job)
+            self._note_warm_start([tuners[w] for w in started])
 
     def best_records(self, workload: Workload) -> list[TuningRecord]:
         """Valid records of a workload, best first (`remeasure.ranked`)."""
@@ -187,9 +192,22 @@ class TuningJobs:
     def _tuner(self, workload: Workload) -> OperatorTuner:
         if workload.op not in self._models:
             self._models[workload.op] = cost_model(self.model, self.target, self.seed)
-        kept = self.store.load(workload.key)
+        space, kept = schedule_space(workload, self.target), self.store.load(workload.key)
         seed = (self.seed << 32) + case_seed(workload.key)
-        return OperatorTuner(schedule_space(workload, self.target), self._models[workload.op], self.config, kept, seed)
+        prior = None if self.warm_start is None else self.warm_start.prior(space)
+        return OperatorTuner(space, self._models[workload.op], self.config, kept, seed, prior)
+
+    def _note_warm_start(self, tuners: Iterable[OperatorTuner]) -> None:
+        """Keep what another device's records are to these operators, and what became of it."""
+        if self.warm_start is None:
+            return
+        source, digest = self.warm_start.source.device, self.warm_start.digest
+        notes = {
+            t.space.workload.key: WarmStartNote(source, digest, len(t.prior.points), t.tau, t.prior_dropped)
+            for t in tuners
+            if t.prior is not None
+        }
+        self.store.note_warm_starts(notes)
 
     @staticmethod
     def _in_order(tuners: dict[Workload, OperatorTuner]) -> list[Workload]:

@@ -34,6 +34,7 @@ from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord, 
 from chanas.prescheduler.reference import block_case, mean_network_weight_bytes
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
+from chanas.prescheduler.warm_start import WarmStart
 from chanas.prescheduler.workload import Workload, block_workloads
 from chanas.run import RunDirectory
 from chanas.scratch import scratch_folder
@@ -64,6 +65,8 @@ class PrescheduleSummary:
     """How the machine's speed changed during the run (`Canary.describe`)."""
     work: Work = field(default_factory=Work)
     """What this run took, without the calibration."""
+    warm_start: str = ""
+    """What another device's records were to this run (`WarmStart.describe`)."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,14 @@ def preschedule(
     num_calibration: int = 0,
     progress: bool = True,
     open_pool: OpenPool | None = None,
+    warm_start: WarmStart | None = None,
 ) -> PrescheduleSummary:
     """Tune all operators of the space (or of some sub-spaces) and write the LUT; every kept record is reused.
 
     With `only`, these blocks alone are tuned and timed, and no other row changes.
     With `num_calibration` above zero the table is then calibrated against as many whole networks, unless nothing of it
-    has changed since it last was. `open_pool` is for devices that are not this machine.
+    has changed since it last was. `open_pool` is for devices that are not this machine. With
+    `warm_start` another device's records are what the tuning of an operator begins with.
 
     Raises:
         RunBusyError: another prescheduler is at work in the run directory.
@@ -118,7 +123,7 @@ def preschedule(
             with (open_pool or WorkerPool)(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
                 cold = around.weight_bytes, around.num_blocks
                 canary = Canary(target, scratch, store.add_canary)
-                jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary)
+                jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary, warm_start)
                 counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
                 try:
                     records = jobs.run(workloads, progress, counts)
@@ -165,6 +170,7 @@ def preschedule(
             num_new,
             canary.describe(),
             work,
+            "" if warm_start is None else warm_start.describe(lut.header.warm_starts),
         )
 
 
@@ -224,6 +230,7 @@ def _fill(
 ) -> tuple[LatencyLUT, int]:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     header = LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype, created=now, seed=seed)
+    header = dataclasses.replace(header, warm_starts=store.warm_starts({w.key for w in records}))
     existing = _existing(run, space, target)
     lut = LatencyLUT(header, {} if existing is None else existing.rows)
     trials = {w.key: len(store.load(w.key)) for w in records}

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from chanas.errors import CheckpointError
 from chanas.prescheduler.canary import Reading
-from chanas.prescheduler.space import Point
+from chanas.prescheduler.space import SPACE_VERSION, Point
 from chanas.target import HardwareTarget, tvm_version
 
 # What makes a database of schema n one of schema n + 1. A database is brought to the newest schema when it is opened,
@@ -69,6 +69,14 @@ _STEPS: tuple[tuple[str, ...], ...] = (
             device TEXT NOT NULL, version INTEGER NOT NULL, block TEXT NOT NULL, schedules TEXT NOT NULL,
             seconds REAL NOT NULL, spread REAL, created REAL NOT NULL, drift REAL NOT NULL)""",
         "CREATE INDEX rounds_of_block ON rounds (device, version, block, schedules)",
+    ),
+    (
+        # Of the devices here, so that another one's warm start knows them; and what warm starts brought to them.
+        "CREATE TABLE devices (device TEXT PRIMARY KEY, target TEXT NOT NULL, spaces INTEGER NOT NULL)",
+        """CREATE TABLE warm_starts (
+            device TEXT NOT NULL, workload TEXT NOT NULL, source TEXT NOT NULL, digest TEXT NOT NULL,
+            num_records INTEGER NOT NULL, tau REAL, dropped INTEGER NOT NULL, created REAL NOT NULL,
+            PRIMARY KEY (device, workload, source))""",
     ),
 )
 SCHEMA = len(_STEPS)
@@ -135,6 +143,23 @@ class Work:
     building_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class WarmStartNote:
+    """What another device's records were to one operator; `tau` is None until its first points were measured."""
+
+    source: str
+    digest: str
+    num_records: int
+    tau: float | None
+    dropped: bool
+
+
+def device_key(target: HardwareTarget, compiler: str) -> str:
+    """What records call a device: fingerprint, threads and compiler version, and the place of one elsewhere."""
+    place = target.name.partition("@")[2]  # a device elsewhere is another one, even of the same kind
+    return f"{target.fingerprint}/{target.num_threads}t/tvm-{compiler}" + (f"@{place}" if place else "")
+
+
 def _point(text: str) -> Point:
     return tuple(json.loads(text))
 
@@ -167,9 +192,7 @@ class RecordStore:
     """
 
     def __init__(self, path: Path, target: HardwareTarget) -> None:
-        self.device = f"{target.fingerprint}/{target.num_threads}t/tvm-{tvm_version()}"
-        place = target.name.partition("@")[2]  # a device elsewhere is another one, even of the same kind
-        self.device += f"@{place}" if place else ""
+        self.device = device_key(target, tvm_version())
         self._target = self.device if target.dtype == "float32" else f"{self.device}/{target.dtype}"
         self.path = path
         try:
@@ -178,12 +201,12 @@ class RecordStore:
         except (OSError, sqlite3.Error) as error:
             raise CheckpointError(f"tuning records {path} cannot be opened: {error}; {_remedy(error)}") from error
         try:
-            self._prepare()
+            self._prepare(target)
         except BaseException:
             self._db.close()
             raise
 
-    def _prepare(self) -> None:
+    def _prepare(self, target: HardwareTarget) -> None:
         try:
             version = self._version()
             if version > SCHEMA:
@@ -198,6 +221,8 @@ class RecordStore:
                 self._migrate()
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")  # a file that can't be written shows now, not after measuring
+                row = self.device, json.dumps(target.to_json()), SPACE_VERSION
+                self._db.execute("INSERT OR IGNORE INTO devices VALUES (?, ?, ?)", row)  # the oldest of its records
         except sqlite3.OperationalError as error:
             raise CheckpointError(f"tuning records {self.path} cannot be used: {error}; {_remedy(error)}") from error
         except sqlite3.DatabaseError as error:
@@ -359,6 +384,27 @@ class RecordStore:
         """After how many points a workload was given up last; None where it never was."""
         rows = self._rows("SELECT num_trials FROM stopped WHERE device=? AND workload=?", (self.device, workload))
         return int(rows[0][0]) if rows else None
+
+    def note_warm_starts(self, notes: Mapping[str, WarmStartNote]) -> None:
+        """Store what another device's records were to workloads, by their keys."""
+        now = time.time()
+        rows: list[dict[str, object]] = [
+            {"workload": workload, **asdict(note), "dropped": int(note.dropped), "created": now}
+            for workload, note in notes.items()
+        ]
+        self._insert("warm_starts", rows)
+
+    def warm_starts(self, workloads: Collection[str]) -> tuple[dict[str, Any], ...]:
+        """What other devices were to these workloads, summed up for the header of a table."""
+        query = "SELECT workload, source, digest, dropped FROM warm_starts WHERE device=? ORDER BY source, digest"
+        found: dict[tuple[str, str], list[int]] = {}
+        for workload, source, digest, dropped in self._rows(query, (self.device,)):
+            if workload in workloads:
+                found.setdefault((source, digest), []).append(dropped)
+        return tuple(
+            {"source": source, "digest": digest, "num_operators": len(dropped), "num_dropped": sum(dropped)}
+            for (source, digest), dropped in found.items()
+        )
 
     def note_work(self, started: float, work: Work) -> None:
         """Store what a run took so far; `started` (seconds since 1970) tells it from others, and says it again."""

@@ -21,6 +21,9 @@ from chanas.prescheduler.winograd import transforms
 from chanas.prescheduler.workload import Workload, ends_in_half_a_block, scales_weights, tiled_columns
 from chanas.target import HardwareTarget
 
+SPACE_VERSION = 1
+"""Raised when the points of an operator come to mean something else: records of another version are no prior."""
+
 Point = tuple[int, ...]
 Named = dict[str, tuple[int, ...]]
 

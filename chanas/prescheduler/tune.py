@@ -3,6 +3,9 @@
 The order of events: an initial set H at random (or, once the cost model knows similar operators, the points that it
 thinks best); then rounds of starting from good points of H, mutating and crossing, scoring the children with the cost
 model, and measuring the best of them.
+
+With a prior (`warm_start`) H is made of what was best on another device, and of points from further down the ranking
+that its records foretell. When the seconds of H are ordered otherwise than foretold, the prior is dropped.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from chanas.prescheduler.budget import expected_improvement
-from chanas.prescheduler.cost_model.base import CostModel
+from chanas.prescheduler.cost_model.base import CostModel, FloatArray, Prior
 from chanas.prescheduler.mutate import breed
 from chanas.prescheduler.records import TuningRecord
 from chanas.prescheduler.space import Point, ScheduleSpace
 
 # Untried points that are drawn at random, beside bred ones, to see whether there is something left to gain.
 _IMPROVEMENT_POINTS = 192
+# A prior is judged by at least so many valid points of the first batch, and dropped below this rank correlation.
+_NUM_JUDGED = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +50,23 @@ class TuneConfig:
     """Standard deviations subtracted from the predicted log seconds when children are ranked."""
     random_share: float = 0.1
     """Share of a batch that is drawn at random, so that no part of the space is out of reach."""
+    spread_share: float = 0.5
+    """With a prior: share of the initial set that is spread over the ranking foretold, so that it can be judged."""
+    min_tau: float = 0.0
+    """A prior whose forecast of the first points correlates less than this with their seconds (Kendall) is dropped."""
 
 
 class OperatorTuner:
     """Proposes points for one workload and learns from what was measured."""
 
     def __init__(
-        self, space: ScheduleSpace, model: CostModel, config: TuneConfig, kept: Sequence[TuningRecord], seed: int
+        self,
+        space: ScheduleSpace,
+        model: CostModel,
+        config: TuneConfig,
+        kept: Sequence[TuningRecord],
+        seed: int,
+        prior: Prior | None = None,
     ) -> None:
         self.space = space
         self._model, self._config = model, config
@@ -59,7 +74,20 @@ class OperatorTuner:
         self._records = {r.point: r for r in kept if space.contains(r.point)}
         self.limit = config.num_trials
         """Points tried in all, kept records included; may be raised when they are used up."""
+        self._prior = prior
+        self._foretold: dict[Point, float] = {}
+        self.tau: float | None = None
+        """Kendall's rank correlation of the prior's forecast and the first seconds; None before they are there."""
+        self.prior_dropped = False
+        if prior is not None:
+            model.transfer(space, prior)
+        self._judge_prior(list(self._records.values()))
         model.observe(space, list(self._records.values()))
+
+    @property
+    def prior(self) -> Prior | None:
+        """What another device said; there even when it was dropped."""
+        return self._prior
 
     @property
     def num_tried(self) -> int:
@@ -92,6 +120,9 @@ class OperatorTuner:
         tried = frozenset(self._records)
         if num == 0:
             return []
+        if self._prior is not None and not valid:
+            num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
+            return self._first_batch(self._prior, num)
         if len(self._records) < self._config.num_initial or not valid:
             num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
             candidates = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in tried]
@@ -115,6 +146,36 @@ class OperatorTuner:
         chosen = list(order[: num - num_random])
         chosen += list(self._rng.permutation(order[num - num_random :])[:num_random])
         return [candidates[i] for i in chosen]
+
+    def _first_batch(self, prior: Prior, num: int) -> list[Point]:
+        """Points that were best on the other device, and others evenly spaced over the ranking that it foretells."""
+        best = [p for p in dict.fromkeys(p for points in prior.points for p in points) if p not in self._records]
+        others = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in self._records]
+        num_spread = min(round(self._config.spread_share * num), max(0, num - 1))
+        chosen = best[: num - num_spread]
+        rest = [p for p in others if p not in set(chosen)]
+        foretold = self._model.foretell(self.space, rest) if rest else None
+        if foretold is not None:
+            rest = [rest[i] for i in np.argsort(foretold, kind="stable")]
+        missing = num - len(chosen)
+        places = np.linspace(0, len(rest), missing + 1)[1:].astype(np.int64) - 1 if rest else ()
+        return [*chosen, *dict.fromkeys(rest[max(0, i)] for i in places)]
+
+    def _judge_prior(self, records: Sequence[TuningRecord]) -> None:
+        """Before the model has seen the records: whether they are ordered as the other device foretold."""
+        if self._prior is None or self.tau is not None or self.prior_dropped:
+            return
+        foretold = self._model.foretell(self.space, [r.point for r in records]) if records else None
+        if foretold is not None:
+            self._foretold.update(zip((r.point for r in records), foretold.tolist(), strict=True))
+        known = {**self._records, **{r.point: r for r in records}}
+        judged = [(self._foretold[p], r.seconds) for p, r in known.items() if r.seconds and p in self._foretold]
+        if len(judged) < _NUM_JUDGED:
+            return
+        self.tau = rank_correlation(*np.array(judged, dtype=np.float64).T)
+        if self.tau is not None and self.tau < self._config.min_tau:
+            self.prior_dropped = True
+            self._model.drop(self.space)
 
     def expected_improvement(self) -> float:
         """Improvement over the best that the cost model expects of the most promising untried point, on log seconds.
@@ -152,5 +213,14 @@ class OperatorTuner:
 
     def observe(self, records: Sequence[TuningRecord]) -> None:
         """Take in measured points, failures included."""
+        self._judge_prior(records)
         self._records.update({r.point: r for r in records})
         self._model.observe(self.space, records)
+
+
+def rank_correlation(a: FloatArray, b: FloatArray) -> float | None:
+    """Kendall's τ-b of two float64[N]; None where one of them is constant."""
+    from scipy.stats import kendalltau
+
+    tau = float(kendalltau(a, b).statistic)
+    return tau if math.isfinite(tau) else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from chanas.prescheduler.cost_model.base import FloatArray
+from chanas.prescheduler.cost_model.base import FloatArray, Prior
 from chanas.prescheduler.records import TuningRecord
 from chanas.prescheduler.space import Point, ScheduleSpace
 
@@ -19,6 +19,16 @@ class RandomModel:
 
     def observe(self, space: ScheduleSpace, records: Sequence[TuningRecord]) -> None:
         """Learns nothing."""
+
+    def transfer(self, space: ScheduleSpace, prior: Prior) -> None:
+        """Learns nothing."""
+
+    def foretell(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
+        """Nothing."""
+        return None
+
+    def drop(self, space: ScheduleSpace) -> None:
+        """There is nothing to leave out."""
 
     def predict(self, space: ScheduleSpace, points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
         """Standard normal means, standard deviations of one."""

@@ -6,10 +6,12 @@ Notation: N records, M points that are asked about, F features (standardised by 
 
 The kernel of g is s² κ(r) within a group and ρ s² κ(r) between two, r² = Σ_f (x_f − x'_f)² / l_f², with a length l_f
 for each feature; κ is Matérn's with ν = 5/2 (Rasmussen and Williams, 2006, equation 4.17). So groups are alike as far
-as ρ says. Offsets are normal with a deviation of _OFFSET. Lengths, s, the noise and ρ are those of the largest
-posterior density, with log-normal priors (ρ: logit-normal): a few dozen records cannot tell two dozen lengths, and
-features that say nothing must fade instead of being fitted to noise. The prior of the lengths grows with the root of F
-(Hvarfner, Hellsten and Nardi, 2024).
+as ρ says. Records of another device are groups of their own, and their kernel with those of this device is δ times as
+large besides: a coregionalisation by workload and by device (Bonilla, Chai and Williams, 2007; for searches: Swersky,
+Snoek and Adams, 2013), in which the records themselves tell what another device is worth. Offsets are normal with a
+deviation of _OFFSET. Lengths, s, the noise, ρ and δ are those of the largest posterior density, with log-normal priors
+(ρ, δ: logit-normal): a few dozen records cannot tell two dozen lengths, and features that say nothing must fade instead
+of being fitted to noise. The prior of the lengths grows with the root of F (Hvarfner, Hellsten and Nardi, 2024).
 """
 
 from __future__ import annotations
@@ -28,38 +30,44 @@ _OFFSET = 0.5
 _LENGTH_PRIOR = (0.0, 1.0)
 _SIGNAL_PRIOR = (math.log(0.3), 1.0)
 _NOISE_PRIOR = (math.log(0.03**2), 2.0)
-# Of log(ρ / (1 − ρ)).
-_ALIKE_PRIOR = (2.0, 1.0)
+# Of log(ρ / (1 − ρ)) and log(δ / (1 − δ)).
+_ALIKE_PRIOR, _KIN_PRIOR = (2.0, 1.0), (2.0, 1.0)
 _MAX_ITERATIONS = 40
 _JITTER = 1e-8
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Logarithms: float64[F] of the lengths, of s², of the noise's variance, and of ρ / (1 − ρ)."""
+    """Logarithms: float64[F] of the lengths, of s², of the noise's variance, of ρ / (1 − ρ) and of δ / (1 − δ)."""
 
     log_lengths: FloatArray
     log_signal: float
     log_noise: float
     log_alike: float
+    log_kin: float
 
     @classmethod
     def prior(cls, num_features: int) -> Parameters:
         """Where the priors have their peak."""
         length = _LENGTH_PRIOR[0] + 0.5 * math.log(num_features)
-        return cls(np.full(num_features, length), _SIGNAL_PRIOR[0], _NOISE_PRIOR[0], _ALIKE_PRIOR[0])
+        return cls(np.full(num_features, length), _SIGNAL_PRIOR[0], _NOISE_PRIOR[0], _ALIKE_PRIOR[0], _KIN_PRIOR[0])
 
     def to_array(self) -> FloatArray:
-        return np.array([*self.log_lengths, self.log_signal, self.log_noise, self.log_alike])
+        return np.array([*self.log_lengths, self.log_signal, self.log_noise, self.log_alike, self.log_kin])
 
     @classmethod
     def from_array(cls, values: FloatArray) -> Parameters:
-        return cls(values[:-3].copy(), *values[-3:].tolist())
+        return cls(values[:-4].copy(), *values[-4:].tolist())
 
     @property
     def alike(self) -> float:
         """ρ."""
         return 1.0 / (1.0 + math.exp(-self.log_alike))
+
+    @property
+    def kin(self) -> float:
+        """δ."""
+        return 1.0 / (1.0 + math.exp(-self.log_kin))
 
 
 def _distances(x: FloatArray, other: FloatArray, lengths: FloatArray) -> FloatArray:
@@ -76,8 +84,14 @@ def _matern(r: FloatArray) -> FloatArray:
     return values
 
 
+def _same(labels: IntArray) -> FloatArray:
+    """float64[N, N]: 1 where two are equal, 0 elsewhere."""
+    same: FloatArray = (labels[:, None] == labels[None, :]).astype(np.float64)
+    return same
+
+
 def _objective(
-    values: FloatArray, x: FloatArray, y: FloatArray, same_group: FloatArray, start: FloatArray
+    values: FloatArray, x: FloatArray, y: FloatArray, same_group: FloatArray, same_device: FloatArray, start: FloatArray
 ) -> tuple[float, FloatArray]:
     """Minus the log posterior density of the parameters up to a constant, and its gradient."""
     from scipy.linalg import cho_factor, cho_solve
@@ -86,11 +100,13 @@ def _objective(
     lengths = np.exp(parameters.log_lengths)
     signal, noise = math.exp(parameters.log_signal), math.exp(parameters.log_noise)
     r = _distances(x, x, lengths)
-    alike = parameters.alike
-    trust = alike + (1.0 - alike) * same_group
+    alike, kin = parameters.alike, parameters.kin
+    by_group = alike + (1.0 - alike) * same_group
+    by_device = kin + (1.0 - kin) * same_device
+    trust = by_group * by_device
     plain = signal * _matern(r)
     shared = plain * trust
-    covariance = shared + _OFFSET**2 * same_group
+    covariance = shared + _OFFSET**2 * same_group * same_device
     covariance[np.diag_indices_from(covariance)] += noise + _JITTER
     factor = cho_factor(covariance, lower=True)
     alpha = cho_solve(factor, y)
@@ -103,14 +119,22 @@ def _objective(
     a = x / lengths
     by_length = slope.sum(1) @ a**2 - np.einsum("nf,nf->f", a, slope @ a)
     by_signal, by_noise = float((inner * shared).sum()), noise * float(np.trace(inner))
-    by_alike = alike * (1.0 - alike) * float((inner * plain * (1.0 - same_group)).sum())
-    gradient = np.array([*by_length, 0.5 * by_signal, 0.5 * by_noise, 0.5 * by_alike])
-    deviations = np.array([_LENGTH_PRIOR[1]] * x.shape[1] + [_SIGNAL_PRIOR[1], _NOISE_PRIOR[1], _ALIKE_PRIOR[1]])
+    by_alike = alike * (1.0 - alike) * float((inner * plain * by_device * (1.0 - same_group)).sum())
+    by_kin = kin * (1.0 - kin) * float((inner * plain * by_group * (1.0 - same_device)).sum())
+    gradient = np.array([*by_length, 0.5 * by_signal, 0.5 * by_noise, 0.5 * by_alike, 0.5 * by_kin])
+    others = [prior[1] for prior in (_SIGNAL_PRIOR, _NOISE_PRIOR, _ALIKE_PRIOR, _KIN_PRIOR)]
+    deviations = np.array([_LENGTH_PRIOR[1]] * x.shape[1] + others)
     away = (values - start) / deviations
     return loss + 0.5 * float(away @ away), gradient + away / deviations
 
 
-def fit(x: FloatArray, y: FloatArray, groups: IntArray, start: Parameters | None = None) -> Parameters:
+def fit(
+    x: FloatArray,
+    y: FloatArray,
+    groups: IntArray,
+    start: Parameters | None = None,
+    devices: IntArray | None = None,
+) -> Parameters:
     """The parameters of the largest posterior density, from those of an earlier fit where there are any.
 
     Args:
@@ -118,16 +142,17 @@ def fit(x: FloatArray, y: FloatArray, groups: IntArray, start: Parameters | None
         y: float64[N], near zero on average.
         groups: int64[N], equal for records of one group.
         start: where to begin.
+        devices: int64[N], equal for records of one device; all of one when left out.
     """
     from scipy.optimize import minimize
 
     prior = Parameters.prior(x.shape[1]).to_array()
-    same_group = (groups[:, None] == groups[None, :]).astype(np.float64)
+    same_device = _same(np.zeros_like(groups) if devices is None else devices)
     bounds = [(p - 5.0, p + 5.0) for p in prior]
     found = minimize(
         _objective,
         prior if start is None else start.to_array(),
-        args=(x, y, same_group, prior),
+        args=(x, y, _same(groups), same_device, prior),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
@@ -137,17 +162,22 @@ def fit(x: FloatArray, y: FloatArray, groups: IntArray, start: Parameters | None
 
 
 class Regression:
-    """The process given N records: `predict` tells of g plus the offset of one group."""
+    """The process given N records: `predict` tells of g plus the offset of one group on device 0."""
 
-    def __init__(self, x: FloatArray, y: FloatArray, groups: IntArray, parameters: Parameters) -> None:
+    def __init__(
+        self, x: FloatArray, y: FloatArray, groups: IntArray, parameters: Parameters, devices: IntArray | None = None
+    ) -> None:
         from scipy.linalg import cholesky, solve_triangular
 
         self._x, self._groups, self._parameters = x, groups, parameters
+        self._devices = np.zeros_like(groups) if devices is None else devices
         self._lengths = np.exp(parameters.log_lengths)
         self._signal = math.exp(parameters.log_signal)
-        same_group = (groups[:, None] == groups[None, :]).astype(np.float64)
+        same_group, same_device = _same(groups), _same(self._devices)
         trust = parameters.alike + (1.0 - parameters.alike) * same_group
-        covariance = self._signal * _matern(_distances(x, x, self._lengths)) * trust + _OFFSET**2 * same_group
+        trust *= parameters.kin + (1.0 - parameters.kin) * same_device
+        offsets = _OFFSET**2 * same_group * same_device
+        covariance = self._signal * _matern(_distances(x, x, self._lengths)) * trust + offsets
         covariance[np.diag_indices_from(covariance)] += math.exp(parameters.log_noise) + _JITTER
         self._lower = cholesky(covariance, lower=True)
         self._half = solve_triangular(self._lower, y, lower=True)
@@ -160,9 +190,11 @@ class Regression:
         from scipy.linalg import solve_triangular
 
         cross = self._signal * _matern(_distances(self._x, x, self._lengths))
-        known = (self._groups == group).astype(np.float64)[:, None]
-        alike, variance = self._parameters.alike, self._signal
-        cross *= alike + (1.0 - alike) * known
+        same_group = (self._groups == group).astype(np.float64)[:, None]
+        here = (self._devices == 0).astype(np.float64)[:, None]
+        alike, kin, variance = self._parameters.alike, self._parameters.kin, self._signal
+        cross *= (alike + (1.0 - alike) * same_group) * (kin + (1.0 - kin) * here)
+        known = same_group * here
         if known.any():
             cross += _OFFSET**2 * known
             variance += _OFFSET**2

@@ -117,7 +117,7 @@ def test_a_workload_that_is_left_alone_does_not_leave_others_alone() -> None:
     model = after_misleading(num_own=16)
     alike = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu"), HOST)
     model.predict(alike, alike.points[:2])
-    assert len(model._select(alike.workload.key, with_own=True)[1]) == 60 + 16
+    assert len(model._select(alike.workload.key, with_own=True).y) == 60 + 16
 
 
 def test_records_that_agree_stay() -> None:
@@ -147,9 +147,9 @@ def test_however_many_records_there_are_a_fit_takes_a_few_hundred() -> None:
         model.observe(space, measured(space, 60, seed=channels, noise=0.03))
     own = measured(SPACE, 60, seed=0, noise=0.03)
     model.observe(SPACE, own)
-    _, y, groups = model._select(SPACE.workload.key, with_own=True)
-    assert (groups == 0).sum() == 60
-    assert len(y) == 60 + 128
+    chosen = model._select(SPACE.workload.key, with_own=True)
+    assert (chosen.groups == 0).sum() == 60
+    assert len(chosen.y) == 60 + 128
 
 
 def test_of_too_many_records_the_fastest_are_kept() -> None:

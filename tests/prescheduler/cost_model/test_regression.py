@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
@@ -34,11 +36,11 @@ def tau(model: Regression, group: int) -> float:
 
 def test_the_gradient_is_that_of_the_objective() -> None:
     x, y, groups = records(30, 3, 0.2)
-    same = (groups[:, None] == groups[None, :]).astype(np.float64)
+    same = regression._same(groups), regression._same(np.arange(30) % 2)
     prior = Parameters.prior(6).to_array()
     values = prior + np.random.default_rng(1).normal(scale=0.4, size=len(prior))
-    _, gradient = regression._objective(values, x, y, same, prior)
-    numeric = approx_fprime(values, lambda v: regression._objective(v, x, y, same, prior)[0], 1e-6)
+    _, gradient = regression._objective(values, x, y, *same, prior)
+    numeric = approx_fprime(values, lambda v: regression._objective(v, x, y, *same, prior)[0], 1e-6)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=1e-4)
 
 
@@ -88,3 +90,49 @@ def test_equal_records_are_no_trouble() -> None:
     mean, deviation = Regression(x, np.zeros(10), groups, fit(x, np.zeros(10), groups)).predict(x, 0)
     assert np.all(np.isfinite(mean))
     assert np.all(deviation > 0.0)
+
+
+# ---- records of another device --------------------------------------------------------------------------------------
+def on_two_devices(sign: float) -> tuple[FloatArray, FloatArray, IntArray, IntArray]:
+    """80 records of one workload, every second one of another device, on which `sign` times the truth holds."""
+    x, y, groups = records(80, 1, 0.0)
+    devices = np.arange(80) % 2
+    return x, np.where(devices == 0, y, sign * y), groups, devices
+
+
+def test_devices_that_contradict_each_other_are_not_taken_as_alike() -> None:
+    x, y, groups, devices = on_two_devices(sign=1.0)
+    agreeing = fit(x, y, groups, devices=devices)
+    x, y, groups, devices = on_two_devices(sign=-1.0)
+    contrary = fit(x, y, groups, devices=devices)
+    assert contrary.kin < 0.5 < agreeing.kin
+    assert tau(Regression(x, y, groups, contrary, devices), group=0) > 0.8
+
+
+def test_another_devices_records_count_as_much_as_it_is_alike() -> None:
+    x, y, groups, devices = on_two_devices(sign=1.0)
+    foreign = devices == 1
+    told = x[foreign], y[foreign], groups[foreign]
+    fitted = fit(x, y, groups, devices=devices)
+    unlike = dataclasses.replace(fitted, log_kin=-4.0)
+    mean, deviation = Regression(*told, fitted, devices[foreign]).predict(x, 0)
+    doubtful, doubt = Regression(*told, unlike, devices[foreign]).predict(x, 0)
+    assert tau(Regression(*told, fitted, devices[foreign]), group=0) > 0.85
+    assert np.abs(doubtful).mean() < 0.1 * np.abs(mean).mean()
+    assert doubt.mean() > deviation.mean()
+
+
+def test_how_much_slower_another_device_is_shifts_nothing() -> None:
+    x, y, groups, devices = on_two_devices(sign=1.0)
+    fitted = fit(x, y, groups, devices=devices)
+    moved = np.where(devices == 1, y + 0.7, y)
+    models = [Regression(x, values, groups, fitted, devices) for values in (y, moved)]
+    assert abs(tau(models[0], group=0) - tau(models[1], group=0)) < 0.03
+
+
+def test_without_another_device_nothing_is_as_if_there_could_be_one() -> None:
+    x, y, groups = records(60, 3, 0.2)
+    fitted = fit(x, y, groups)
+    assert fitted.log_kin == Parameters.prior(6).log_kin
+    a, b = (Regression(x, y, groups, dataclasses.replace(fitted, log_kin=k)).predict(x, 0)[0] for k in (-4.0, 4.0))
+    np.testing.assert_array_equal(a, b)
