@@ -223,6 +223,12 @@ def search(
         list[str] | None,
         typer.Option(help="Latency budget, such as 2ms; or TARGET:BUDGET, such as cpu-2t:2ms, repeatable."),
     ] = None,
+    per_target: Annotated[
+        bool, typer.Option("--per-target", help="A search and a bundle for each TARGET:BUDGET, not one for all.")
+    ] = False,
+    unproven: Annotated[
+        bool, typer.Option("--unproven", help="With --per-target: foretell networks of targets that aren't here.")
+    ] = False,
     pareto: Annotated[
         bool, typer.Option("--pareto", help="No budget: the whole front of latency and accuracy.")
     ] = False,
@@ -275,6 +281,20 @@ def search(
     if evaluations is not None:
         settings["initial_evaluations"] = min(36, evaluations)
     config = SearchConfig.parse({k: v for k, v in settings.items() if v is not None})
+    if per_target or unproven:
+        if not (per_target and isinstance(latency_s, dict)):
+            raise ConfigError(
+                "expected --per-target with --latency TARGET:BUDGET, such as cpu:5ms (and --unproven, if any)"
+            )
+        from chanas.per_target import search_per_target
+
+        sources: dict[str, Any] = {"accuracy_table": accuracy_table, "space": space, "num_classes": num_classes}
+        found = search_per_target(
+            RunDirectory(run), latency_s=latency_s, **sources, config=config, **limits, unproven=unproven, seed=seed
+        )
+        _say(found.lines())
+        found.check()
+        return
     if latency_s is None:
         from chanas.front_search import DEFAULT_POINTS, search_front
 

@@ -34,6 +34,7 @@ from chanas.target import HardwareTarget, load_target
 if TYPE_CHECKING:
     from chanas.codesign import CoDesign
     from chanas.prescheduler.lut import PrescheduleSummary
+    from chanas.prescheduler.networks import NetworkJob
     from chanas.prescheduler.tune import TuneConfig
     from chanas.search.config import SearchConfig
     from chanas.search.cosearch import SearchOutcome
@@ -319,13 +320,14 @@ class Prover:
 
         return parameters_by_name(self.supernet.extract(architecture))
 
-    def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:
+    def jobs(self, architectures: Sequence[Architecture]) -> list[NetworkJob]:
+        """What is compiled, with an image of holdout and PyTorch's answer on it."""
         import torch
 
         from chanas.folding import split_tensors
         from chanas.prescheduler.networks import NetworkJob
 
-        jobs, top1 = [], []
+        jobs = []
         for architecture in architectures:
             blocks = architecture.blocks(self.supernet.space, self.supernet.num_classes)
             network = self.supernet.extract(architecture)
@@ -334,7 +336,10 @@ class Prover:
                 logits = network(torch.from_numpy(images[:1]))[0].numpy()
             parameters = tuple(split_tensors(self.tensors(architecture), len(blocks)))
             jobs.append(NetworkJob(blocks, parameters, images[0], logits, self.library(architecture)))
-            top1.append(self.supernet.top1(architecture, "holdout"))
+        return jobs
+
+    def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:
+        jobs, top1 = self.jobs(architectures), [self.supernet.top1(a, "holdout") for a in architectures]
         tables = [(self.lut, self.target), *((t.lut, t.hardware) for t in self.further)]
         return measured_on(tables, architectures, jobs, top1, self.scratch, self.progress)
 
@@ -394,18 +399,23 @@ def search(
             progress=progress,
         )
         given = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
-        return _emit(run, outcome, prover, first.budget_s, given, seed)
+        return hand_over(run, run.bundle, outcome, prover, first.budget_s, given, seed)
 
 
-def _emit(
+def hand_over(
     run: RunDirectory,
+    path: Path,
     outcome: SearchOutcome,
     prover: Prover,
     budget_s: float,
     limits: Mapping[str, float | None],
     seed: int,
 ) -> CoDesign:
-    """Write the bundle: first as it will be, to test the very module that is handed over; then with what came out."""
+    """Write the bundle: first as it will be, to test the very module that is handed over; then with what came out.
+
+    Raises:
+        MeasureError: the compiled winner does not classify the test images as PyTorch does; no bundle is written.
+    """
     from chanas.codesign import CoDesign, write_bundle
 
     supernet, lut, winner = prover.supernet, prover.lut, outcome.architecture
@@ -432,8 +442,8 @@ def _emit(
     document["measured"] |= tested(CoDesign.load(draft), supernet)
     for part in document["further_targets"]:
         part["measured"] |= agreed(CoDesign.load(draft, part["target"]["name"]), supernet)
-    write_bundle(run.bundle, document, tensors, library, modules)
-    return CoDesign.load(run.bundle)
+    write_bundle(path, document, tensors, library, modules)
+    return CoDesign.load(path)
 
 
 def median_latency_s(lut: LatencyLUT, space: SearchSpace, num_classes: int, seed: int = 0) -> float:

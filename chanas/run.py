@@ -58,6 +58,19 @@ class RunDirectory:
         return self.root / "bundle"
 
     @property
+    def per_target(self) -> Path:
+        """What a search for each of several targets came to."""
+        return self.search / "targets.json"
+
+    def target_result(self, target_name: str) -> Path:
+        """The result of one of several searches, as `search/result.json` is of a single one."""
+        return self.search / "targets" / target_name / "result.json"
+
+    def target_bundle(self, target_name: str) -> Path:
+        """Its bundle, as `bundle` is of a single one."""
+        return self.root / "bundles" / target_name
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 

@@ -88,12 +88,14 @@ def target_budgets(latency_s: Latencies, target: str, num_threads: int, dtype: s
 
 @dataclass(frozen=True)
 class TargetTable:
-    """A target besides the first one: its budget, and its latency table from `path`."""
+    """A target with its budget, and its latency table from `path`; `elsewhere` says why nothing can be measured on it
+    from here, empty where it can."""
 
     hardware: HardwareTarget
     budget_s: float
     lut: LatencyLUT
     path: Path
+    elsewhere: str = ""
 
     def budget(self) -> LatencyBudget:
         """As the search takes it."""

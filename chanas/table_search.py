@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,10 @@ from chanas.target import HardwareTarget
 
 if TYPE_CHECKING:
     from chanas.codesign import CoDesign
+    from chanas.prescheduler.networks import NetworkJob
     from chanas.search.accuracy_table import AccuracyTable
     from chanas.search.config import SearchConfig
+    from chanas.search.cosearch import SearchOutcome
 
 _SEED = 0
 
@@ -43,7 +45,8 @@ class RandomWeightsProver:
         """Where the compiled module of a proven architecture lies; that for the first target by default."""
         return library_path(self.scratch, architecture, target or self.target)
 
-    def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:
+    def jobs(self, architectures: Sequence[Architecture]) -> list[NetworkJob]:
+        """What is compiled, with random weights and image and PyTorch's answer on it."""
         from chanas.prescheduler.networks import NetworkJob
         from chanas.prescheduler.reference import random_network
 
@@ -51,6 +54,10 @@ class RandomWeightsProver:
         for architecture in architectures:
             blocks = architecture.blocks(self.space, self.num_classes)
             jobs.append(NetworkJob(blocks, *random_network(blocks, _SEED), self.library(architecture)))
+        return jobs
+
+    def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:
+        jobs = self.jobs(architectures)
         known = dict(zip(self.table.architectures, self.table.top1.tolist(), strict=True))
         top1 = [known.get(a, float("nan")) for a in architectures]
         tables = [(self.lut, self.target), *((t.lut, t.hardware) for t in self.further)]
@@ -106,7 +113,6 @@ def search_with_table(
         StageOrderError: there is no latency table.
         InfeasibleError: no architecture meets the constraints; the message names the smallest reachable value.
     """
-    from chanas.codesign import CoDesign, write_bundle
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search
 
@@ -135,20 +141,36 @@ def search_with_table(
             progress=progress,
         )
         given = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
-        document: dict[str, Any] = {
-            **winner_document(outcome, loaded, classes, lut, first.budget_s, given),
-            "further_targets": further_documents(outcome, loaded, classes, [(t.lut, t.path) for t in tables]),
-            "class_names": [str(i) for i in range(classes)],
-            "preprocess": None,
-            "seeds": {"search": seed, "prescheduler": lut.header.seed},
-            "hashes": {
-                "accuracy_table": accuracies.digest,
-                "lut": file_digest(opened.path),
-                "search_space": loaded.digest,
-            },
-        }
-        known = dict(zip(accuracies.architectures, accuracies.top1.tolist(), strict=True))
-        document["measured"]["top1_table"] = known.get(outcome.architecture)
-        modules = [prover.library(outcome.architecture, t.hardware) for t in tables]
-        write_bundle(run.bundle, document, None, prover.library(outcome.architecture), modules)
-    return CoDesign.load(run.bundle), accuracies
+        budget = TargetTable(first.hardware, first.budget_s, lut, opened.path)
+        return hand_over_without_weights(run.bundle, outcome, prover, budget, given, seed), accuracies
+
+
+def hand_over_without_weights(
+    path: Path,
+    outcome: SearchOutcome,
+    prover: RandomWeightsProver,
+    first: TargetTable,
+    limits: Mapping[str, float | None],
+    seed: int,
+) -> CoDesign:
+    """Write the bundle of a search with accuracies from a table; `first` is the first target's budget and table."""
+    from chanas.codesign import CoDesign, write_bundle
+
+    space, classes, accuracies, tables = prover.space, prover.num_classes, prover.table, prover.further
+    document: dict[str, Any] = {
+        **winner_document(outcome, space, classes, first.lut, first.budget_s, limits),
+        "further_targets": further_documents(outcome, space, classes, [(t.lut, t.path) for t in tables]),
+        "class_names": [str(i) for i in range(classes)],
+        "preprocess": None,
+        "seeds": {"search": seed, "prescheduler": first.lut.header.seed},
+        "hashes": {
+            "accuracy_table": accuracies.digest,
+            "lut": file_digest(first.path),
+            "search_space": space.digest,
+        },
+    }
+    known = dict(zip(accuracies.architectures, accuracies.top1.tolist(), strict=True))
+    document["measured"]["top1_table"] = known.get(outcome.architecture)
+    modules = [prover.library(outcome.architecture, t.hardware) for t in tables]
+    write_bundle(path, document, None, prover.library(outcome.architecture), modules)
+    return CoDesign.load(path)

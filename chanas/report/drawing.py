@@ -110,8 +110,10 @@ def _legend(architecture: Architecture, space: SearchSpace, y: int) -> str:
     return f'<g class="legend">{"".join(parts)}</g>'
 
 
-def draw_architecture(architecture: Architecture, space: SearchSpace, num_classes: int) -> Figure:
-    """The network from input to classifier, stage by stage.
+def draw_architecture(
+    architecture: Architecture, space: SearchSpace, num_classes: int, name: str = "architecture"
+) -> Figure:
+    """The network from input to classifier, stage by stage; `name` is a prefix of ids, unique in the page.
 
     Raises:
         ArchitectureError: the architecture is not in `space`.
@@ -127,7 +129,7 @@ def draw_architecture(architecture: Architecture, space: SearchSpace, num_classe
         f"{architecture.key}: {len(architecture.stages)} stages of {depths} blocks at {architecture.resolution} pixels."
     )
     drawing = svg(
-        "architecture",
+        name,
         "The architecture",
         description,
         max(width, 560),

@@ -17,6 +17,7 @@ from chanas.report.drawing import draw_architecture
 from chanas.report.pieces import figure, missing, paragraph, percent, seconds, table, tile
 from chanas.report.reading import RunData, at, dicts, read_run, real
 from chanas.report.svg import Figure
+from chanas.report.targets import targets_section
 from chanas.run import RunDirectory, replacing
 from chanas.units import format_count
 
@@ -46,7 +47,8 @@ def render(run: RunData, name: str) -> str:
     """The page as text."""
     style = (resources.files("chanas.report") / "page.css").read_text(encoding="utf-8")
     sections = [
-        *(_answer(run, name), *_choice(run), *_front(run), *_network(run), *_latency(run), *_division(run)),
+        *(_answer(run, name), *targets_section(run), *_choice(run), *_front(run), *_network(run), *_latency(run)),
+        *_division(run),
         *(*_predictor(run), *ablation_section(run), *_tuning(run), *_training(run), *_cost(run), *_provenance(run)),
     ]
     notes = "".join(f'<p class="missing">{escape(note)}</p>' for note in run.notes)

@@ -7,6 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -50,7 +51,9 @@ class RunData:
 
     bundle      codesign.json                    result   search/result.json
     front       search/pareto.json               tables   name, header, calibration and number of rows of each LUT
-    ablation    ablation/result.json
+    ablation    ablation/result.json             targets  search/targets.json
+    target_results  search/targets/TARGET/result.json by target
+    shown       the target whose search stands in for `bundle` and `result`, where there was none for a single network
     training    rows of supernet/metrics.jsonl   tuning   records.sqlite in short
     checkpoint  supernet/checkpoint.json         notes    what could not be read, one line each
     """
@@ -63,6 +66,9 @@ class RunData:
     tuning: Tuning | None
     checkpoint: dict[str, Any] | None
     ablation: dict[str, Any] | None = None
+    targets: dict[str, Any] | None = None
+    target_results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    shown: str | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -92,6 +98,10 @@ def read_run(run: RunDirectory) -> RunData:
             fit = table.get("calibration")
             tables.append({"name": path.stem, "header": header, "calibration": fit, "num_rows": num_rows})
     bundle, result = _json(run, "bundle/codesign.json", notes), _json(run, "search/result.json", notes)
+    targets, results = _targets(run, notes)
+    shown = _first_proven(targets, results) if bundle is None and result is None else None
+    if shown is not None:
+        bundle, result = _json(run, _place(run, run.target_bundle(shown)) + "/codesign.json", notes), results[shown]
     kept, won = at(bundle, "architecture", "key"), at(result, "winner")
     if kept and won and kept != won:
         notes.append(f"the bundle holds {kept}, but the last search chose {won} and did not end; run it again")
@@ -104,8 +114,34 @@ def read_run(run: RunDirectory) -> RunData:
         tuning=_tuning(run, bundle, notes),
         checkpoint=_json(run, "supernet/checkpoint.json", notes),
         ablation=_json(run, "ablation/result.json", notes),
+        targets=targets,
+        target_results=results,
+        shown=shown,
         notes=notes,
     )
+
+
+def _place(run: RunDirectory, path: Path) -> str:
+    return path.relative_to(run.root).as_posix()
+
+
+def _targets(run: RunDirectory, notes: list[str]) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
+    """The searches for several targets, and the result of each that did not fail."""
+    document = _json(run, _place(run, run.per_target), notes)
+    results = {}
+    for entry in dicts(document, "targets"):
+        name = str(entry.get("target"))
+        if entry.get("winner") is None or Path(name).name != name:
+            continue
+        found = _json(run, _place(run, run.target_result(name)), notes)
+        if found is not None and found.get("winner") == entry["winner"]:
+            results[name] = found
+    return document, results
+
+
+def _first_proven(targets: dict[str, Any] | None, results: Mapping[str, Any]) -> str | None:
+    names = (str(e.get("target")) for e in dicts(targets, "targets") if e.get("bundle") is not None)
+    return next((name for name in names if name in results), None)
 
 
 def _json(run: RunDirectory, name: str, notes: list[str]) -> dict[str, Any] | None:

@@ -8,40 +8,33 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
-import numpy as np
-from tqdm import tqdm
-
-from chanas.arch import Architecture, SearchSpace, SubSpace
+from chanas.arch import Architecture, SearchSpace
 from chanas.errors import InfeasibleError
-from chanas.genome import FloatArray, Genomes, decode, encode
+from chanas.genome import decode
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory, write_json
-from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.accuracy_table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint, feasible, latency_constraint, least
+from chanas.search.constraints import Constraint, latency_constraint, least
 from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluations
-from chanas.search.evolution import EvolutionResult, evolve
-from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
-from chanas.search.feasibility import check_together, smallest_beside
-from chanas.search.pictures import pictures, predictor_figures
-from chanas.search.population import inside, keys
-from chanas.search.proof import Finalist, Proof, Prove, genome_of, pick, prove_rounds
-from chanas.search.subspace import RuleRegret, SubSpaceDivision, divide, rule_regrets
+from chanas.search.evolution import EvolutionResult
+from chanas.search.explore import Evaluate
+from chanas.search.feasibility import check_together
+from chanas.search.job import PICTURE, Job
+from chanas.search.learning import Learned, learn
+from chanas.search.pictures import best_distinct, pictures
+from chanas.search.proof import Finalist, Proof, Prove, genome_of, nobody_proves, prove_rounds, unproven
+from chanas.search.subspace import RuleRegret, SubSpaceDivision
 
 SCHEMA = 1
 
 # Relative standard error of a table that was never calibrated.
 UNKNOWN_ERROR = 0.05
-
-# Streams of random numbers, so that one step's draws don't shift another's.
-_DIVIDE, _EVOLVE, _PICTURE, _FASTEST = 1_000_003, 1_000_033, 1_000_037, 1_000_039
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ def search(
     space: SearchSpace,
     lut: LatencyLUT,
     evaluate: Evaluate | None,
-    prove: Prove,
+    prove: Prove | None,
     *,
     budget_s: float,
     num_classes: int,
@@ -109,6 +102,8 @@ def search(
     constraints: Sequence[Constraint] = (),
     further: Sequence[LatencyBudget] = (),
     table: AccuracyTable | None = None,
+    learned: Learned | None = None,
+    result: Path | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> SearchOutcome:
@@ -116,34 +111,30 @@ def search(
 
     Args:
         evaluate: top-1 on holdout of one architecture; None with a `table`.
-        prove: compiles, checks, measures and evaluates finalists.
+        prove: compiles, checks, measures and evaluates finalists; None where nothing can be measured: the winner is
+            then the best by prediction (and by `evaluate`), its measured latency NaN.
         num_classes: of the classifier, for the table's last block.
         store: where `search/evaluations.jsonl` is kept and `search/result.json` written.
         supernet: digest of the weights that `evaluate` uses; evaluations of other weights are not reused.
         constraints: further hard limits, such as `macs_constraint`; the latency budgets need not be among them.
         further: budgets on other targets, where `prove` measures too; the figures of the result are the first target's.
         table: measured accuracies that the predictor learns from instead of evaluations.
+        learned: what several searches have learnt together (`learn_together`), instead of learning here.
+        result: the file to write instead of `search/result.json`.
 
     Raises:
         InfeasibleError: nothing meets the constraints, by the tables (at once) or when measured (after max_rounds).
         LUTError: a table is of another space, or has holes that the settings do not allow.
         MeasureError: no finalist could be compiled and measured.
     """
-    began, proving_s = time.perf_counter(), 0.0
+    began, proving_s, is_one_of_several = time.perf_counter(), 0.0, learned is not None
     config = config or SearchConfig()
     budgets = (LatencyBudget(lut, budget_s), *further)
-    latencies = latency_constraints(space, num_classes, budgets, config.covered_only)
-    errors = tuple(b.error if config.latency_error is None else config.latency_error for b in budgets)
-    config = config.model_copy(update={"latency_error": errors[0]})
-    known = check_together(space, [*latencies, *constraints], seed)
-    job = _Job(space, latencies, tuple(constraints), config, errors, seed, known)
-    evaluations: Evaluations
-    if table is None:
-        evaluations = EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
-    else:
-        evaluations = TableEvaluations(table, supernet)
-    first_limits_s = job.first_limits()
-    predictor, curve = _learn(job, evaluate, evaluations, first_limits_s, progress)
+    job = new_job(space, num_classes, budgets, constraints, config, seed)
+    config, latencies, first_limits_s = job.config, job.latencies, job.first_limits()
+    if learned is None:
+        learned = learn([job], evaluate, _evaluations(space, store, supernet, table), progress)
+    predictor, evaluations = learned.predictor, learned.evaluations
     learning_s = time.perf_counter() - began
     division = job.divide(predictor, first_limits_s)
     runs: dict[tuple[float, ...], EvolutionResult] = {}
@@ -164,14 +155,18 @@ def search(
     def timed(architectures: Sequence[Architecture]) -> Sequence[Proof]:
         nonlocal proving_s
         start = time.perf_counter()
-        proofs = prove(architectures)
+        proofs = nobody_proves(architectures, evaluate) if prove is None else prove(architectures)
         proving_s += time.perf_counter() - start
         return proofs
 
     by_target = {b.target: b.budget_s for b in budgets}
-    winner, finalists = prove_rounds(propose, timed, by_target, first_limits_s, config.max_rounds)
+    if prove is None:
+        winner, finalists = unproven(propose, timed, first_limits_s)
+    else:
+        winner, finalists = prove_rounds(propose, timed, by_target, first_limits_s, config.max_rounds)
     regrets = job.regrets(predictor, division, first_limits_s, runs) if config.compares_rules else ()
-    path = store.search / "result.json"
+    path = result or store.search / "result.json"
+    repeats = job.repeats(predictor, first_limits_s, division.chosen) if is_one_of_several else []
     outcome = SearchOutcome(
         winner.architecture,
         tuple(genome_of(space, winner.architecture)),
@@ -185,7 +180,9 @@ def search(
         path,
         tuple(
             FurtherOutcome(b.target, b.budget_s, predicted_s, t.latency_s, t.spread_s)
-            for b, predicted_s, t in zip(further, winner.predicted_s[1:], winner.proof.further, strict=True)
+            for b, predicted_s, t in zip(
+                further, winner.predicted_s[1:], winner.proof.further, strict=prove is not None
+            )
         ),
         regrets,
     )
@@ -213,9 +210,10 @@ def search(
             "winner": winner.architecture.key,
             "finalists": [f.to_json() for f in finalists],
             "division": division.to_json(),
-            "predictor": predictor_figures(space, config, seed, evaluations, predictor, curve),
+            "best": best_distinct(space, repeats, config.min_distance),
+            "predictor": learned.figures,
             "evolution": None if run is None else run.history.to_json(),
-            **pictures(space, latencies[0], job.others, config, job.rng(_PICTURE), predictor, run, evaluations),
+            **pictures(space, latencies[0], job.others, config, job.rng(PICTURE), predictor, run, evaluations),
             "seconds": {  # the pictures above are counted
                 "learning": learning_s,
                 "searching": time.perf_counter() - began - learning_s - proving_s,
@@ -224,6 +222,65 @@ def search(
         },
     )
     return outcome
+
+
+@dataclass(frozen=True)
+class TargetTask:
+    """One of several searches that share a predictor: its budget, and its limits besides latency."""
+
+    budget: LatencyBudget
+    constraints: Sequence[Constraint] = ()
+
+
+def learn_together(
+    space: SearchSpace,
+    tasks: Sequence[TargetTask],
+    evaluate: Evaluate | None,
+    *,
+    num_classes: int,
+    store: RunDirectory,
+    supernet: str,
+    config: SearchConfig | None = None,
+    table: AccuracyTable | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Learned:
+    """What searches for several targets learn together, for `search(learned=…)`; arguments as for `search`.
+
+    Raises:
+        InfeasibleError: one of the tasks cannot be met.
+        LUTError: a table is of another space, or has holes that the settings do not allow.
+    """
+    config = config or SearchConfig()
+    jobs = [new_job(space, num_classes, [t.budget], t.constraints, config, seed) for t in tasks]
+    return learn(jobs, evaluate, _evaluations(space, store, supernet, table), progress)
+
+
+def new_job(
+    space: SearchSpace,
+    num_classes: int,
+    budgets: Sequence[LatencyBudget],
+    constraints: Sequence[Constraint],
+    config: SearchConfig,
+    seed: int,
+) -> Job:
+    """A search that can be met, as far as the tables say.
+
+    Raises:
+        InfeasibleError: nothing meets the constraints.
+        LUTError: a table is of another space, or has holes that the settings do not allow.
+    """
+    latencies = latency_constraints(space, num_classes, budgets, config.covered_only)
+    errors = tuple(b.error if config.latency_error is None else config.latency_error for b in budgets)
+    config = config.model_copy(update={"latency_error": errors[0]})
+    known = check_together(space, [*latencies, *constraints], seed)
+    return Job(space, tuple(b.target for b in budgets), latencies, tuple(constraints), config, errors, seed, known)
+
+
+def _evaluations(space: SearchSpace, store: RunDirectory, supernet: str, table: AccuracyTable | None) -> Evaluations:
+    if table is not None:
+        return TableEvaluations(table, supernet)
+    return EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
 
 
 def latency_constraints(
@@ -262,188 +319,3 @@ def provenance(
         "config": config.model_dump(mode="json"),
         "constraints": [{"name": c.name, "limit": c.limit, "unit": c.unit} for c in constraints],
     }
-
-
-def _learn(
-    job: _Job, evaluate: Evaluate | None, evaluations: Evaluations, limits_s: tuple[float, ...], progress: bool
-) -> tuple[AccuracyPredictor, list[tuple[int, float]]]:
-    """The predictor, taught by exploring, then by evaluating what it thinks is best, and its error as it learnt.
-
-    Where nothing can be evaluated it learns from what is known.
-    """
-    config, limits = job.config, job.limits(limits_s)
-    if evaluate is None or not isinstance(evaluations, EvaluationStore):
-        given = list(evaluations.found.values())
-        predictor = new_predictor(job.space, config, job.seed).fit(*training_set(job.space, given))
-        return predictor, [(len(given), predictor.error)]
-    total = config.num_evaluations + config.refine_evaluations
-    with tqdm(total=total, desc="evaluate", unit="net", disable=not progress) as bar:
-        bar.update(min(len(evaluations.found), total))
-        curve = explore(job.space, evaluate, evaluations, limits, config, job.seed, bar)
-        asked = ", ".join(f"{c.name} {c.limit:.9g}" for c in (*job.latencies, *job.others))
-        purpose = f"refine at {asked} by {config.rule}"
-        while True:
-            known = list(evaluations.found.values())
-            predictor = new_predictor(job.space, config, job.seed).fit(*training_set(job.space, known))
-            left = config.refine_evaluations - len(evaluations.with_purpose(purpose))
-            if left <= 0:
-                return predictor, curve
-            curve.append((len(known), predictor.error))
-            chosen = job.divide(predictor, limits_s).chosen
-            result = job.evolve(predictor, limits_s, chosen)
-            fresh = ~np.isin(keys(result.genomes), keys(encode(job.space, _architectures(known))))
-            genomes = result.genomes[fresh][: 8 * config.refine_batch]
-            best = pick(genomes, result.fitness[fresh], min(config.refine_batch, left), config.min_distance)
-            if not best:
-                return predictor, curve
-            for architecture in decode(job.space, genomes[best]):
-                found = evaluations.add(architecture, evaluate_checked(evaluate, architecture), purpose)
-                bar.update(1)
-                bar.set_postfix_str(f"best candidates, last {100 * found.top1:.1f} %", refresh=False)
-
-
-def _architectures(known: Sequence[Any]) -> list[Architecture]:
-    return [Architecture.from_key(e.architecture) for e in known]
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What every step of one search shares.
-
-    latencies  one for each target, with the budgets as limits; the first one's is the latency of all pictures
-    errors     relative standard error of each target's table
-    known      some architectures that meet every limit, int16[N, L]
-    """
-
-    space: SearchSpace
-    latencies: tuple[Constraint, ...]
-    others: tuple[Constraint, ...]
-    config: SearchConfig
-    errors: tuple[float, ...]
-    seed: int
-    known: Genomes
-
-    def limits(self, limits_s: tuple[float, ...]) -> list[Constraint]:
-        tightened = [replace(c, limit=limit_s) for c, limit_s in zip(self.latencies, limits_s, strict=True)]
-        return [*tightened, *self.others]
-
-    def first_limits(self) -> tuple[float, ...]:
-        """The budgets less the margin that the wanted confidence asks for.
-
-        The margin is given up rather than declared infeasible: measuring decides.
-        """
-        quantile = NormalDist().inv_cdf(self.config.confidence)
-        limits_s = []
-        for c, error in zip(self.latencies, self.errors, strict=True):
-            limits_s.append(max(c.limit / (1.0 + quantile * error), min(c.limit, least(c.table)[0])))
-        budgets_s = tuple(c.limit for c in self.latencies)
-        if tuple(limits_s) == budgets_s:
-            return budgets_s
-        try:
-            check_together(self.space, self.limits(tuple(limits_s)), self.seed)
-        except InfeasibleError:
-            return budgets_s
-        return tuple(limits_s)
-
-    def rng(self, stream: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, stream])
-
-    def divide(self, predictor: AccuracyPredictor, limits_s: tuple[float, ...]) -> SubSpaceDivision:
-        config, limits = self.config, self.limits(limits_s)
-        rng = self.rng(_DIVIDE)
-        first = self.latencies[0]
-        return divide(self.space, predictor.mean, first, limits, rng, config.rule, config.num_samples, self.known)
-
-    def evolve(
-        self, predictor: AccuracyPredictor, limits_s: tuple[float, ...], sub_space: SubSpace | None
-    ) -> EvolutionResult:
-        rng = self.rng(_EVOLVE)
-        limits = self.limits(limits_s)
-        # rows that are known are of use where hardly any others are; elsewhere they would only be the first ones
-        start = self.known if len(self.known) == 1 else None
-        return evolve(self.space, predictor.mean, limits, self.config.evolution, rng, sub_space, start)
-
-    def fastest(self) -> Genomes:
-        """int16[N, L], at most 1: the architecture that comes nearest to every latency budget inside the others."""
-        found = smallest_beside(self.space, self.latencies, self.others, self.rng(_FASTEST))
-        if len(self.latencies) == 1:  # exact, where nothing else stands against it
-            genomes = least(self.latencies[0].table)[1]
-            if feasible(self.others, genomes).all():
-                return genomes
-        return self.known[:0] if found is None else found
-
-    def regrets(
-        self,
-        predictor: AccuracyPredictor,
-        division: SubSpaceDivision,
-        limits_s: tuple[float, ...],
-        runs: Mapping[tuple[float, ...], EvolutionResult],
-    ) -> tuple[RuleRegret, ...]:
-        """What each rule's choice costs against searching everything, by the same predictor and the same effort."""
-
-        def best(sub_space: SubSpace | None) -> float:
-            if sub_space == division.chosen and limits_s in runs:
-                return float(runs[limits_s].fitness[0])
-            try:
-                return float(self.evolve(predictor, limits_s, sub_space).fitness[0])
-            except InfeasibleError:  # hardly anything in it qualifies: the best of what the division found
-                found = next(s for s in division.statistics if s.sub_space == sub_space)
-                return found.top1_quantiles[-1]
-
-        return rule_regrets(division.choices, best)
-
-    def finalists(
-        self,
-        predictor: AccuracyPredictor,
-        result: EvolutionResult,
-        evaluations: Evaluations,
-        limits_s: tuple[float, ...],
-        sub_space: SubSpace | None,
-        tried: set[str],
-    ) -> Genomes:
-        """Up to `num_finalists` genomes that aren't in `tried`.
-
-        Half of them are the best inside `limits_s`, which all lie close to it; half are the best with room for the
-        table's error, so that one round of measurements seldom ends with nothing inside.
-        """
-        num_safe = self.config.num_finalists // 2
-        chosen = self._best(result, evaluations, limits_s, sub_space, tried, self.config.num_finalists - num_safe)
-        safe_s = tuple(s / (1.0 + 2.0 * error) for s, error in zip(limits_s, self.errors, strict=True))
-        if num_safe and safe_s != limits_s:
-            try:
-                result = self.evolve(predictor, safe_s, sub_space)
-            except InfeasibleError:
-                safe_s = limits_s
-        if num_safe:
-            tried = tried | {a.key for a in decode(self.space, chosen)}
-            chosen = np.concatenate(
-                [chosen, self._best(result, evaluations, safe_s, sub_space, tried, num_safe)], dtype=np.int16
-            )
-        return chosen
-
-    def _best(
-        self,
-        result: EvolutionResult,
-        evaluations: Evaluations,
-        limits_s: tuple[float, ...],
-        sub_space: SubSpace | None,
-        tried: set[str],
-        num: int,
-    ) -> Genomes:
-        """Up to `num` genomes by predicted top-1, or by the evaluated one where there is one; the best that was
-        evaluated is always among them."""
-        known, top1 = training_set(self.space, list(evaluations.found.values()))
-        usable = feasible(self.limits(limits_s), known) & inside(self.space, known, sub_space)
-        known, top1 = known[usable], top1[usable]
-        fresh = ~np.isin(keys(result.genomes), keys(known))
-        genomes = np.concatenate([known, result.genomes[fresh]])
-        value: FloatArray = np.concatenate([top1, result.fitness[fresh]])
-        untried = np.array([a.key not in tried for a in decode(self.space, genomes)], dtype=bool)
-        num_known = int(np.count_nonzero(untried[: len(known)]))
-        genomes, value = genomes[untried], value[untried]
-        chosen = pick(genomes, value, num, self.config.min_distance)
-        best = int(value[:num_known].argmax()) if num_known else None
-        if best is not None and best not in chosen:
-            chosen[-1] = best
-        out: Genomes = genomes[np.array(chosen, dtype=np.intp)]
-        return out

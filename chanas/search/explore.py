@@ -49,14 +49,17 @@ def choose_batch(
     known: Genomes,
     predictor: AccuracyPredictor | None,
     rng: np.random.Generator,
+    others: Sequence[Sequence[Constraint]] = (),
 ) -> Genomes:
     """Up to `num` distinct genomes that are not in `known`: half of the candidates are feasible, half from anywhere.
+
+    With `others`, limits of further searches, the feasible ones are in turn inside `constraints` and each of these.
 
     Without a predictor they are the two extremes of the space and random ones; with one, the pool is cut into `num`
     parts and the least certain of each is taken, so that a batch isn't `num` times the same question.
     """
     size = num * _POOL_PER_CHOICE if predictor is not None else num
-    inside = feasible_set(space, constraints, size, rng) if constraints else sample(space, size, rng)
+    inside = _in_turns([_feasible(space, c, -(-size // (1 + len(others))), rng) for c in (constraints, *others)])
     anywhere = sample(space, size, rng)
     mixed = np.empty((len(inside) + len(anywhere), inside.shape[1]), dtype=np.int16)
     both = min(len(inside), len(anywhere))
@@ -71,6 +74,17 @@ def choose_batch(
     spread = predictor.predict(pool)[1]
     best = [int(part[spread[part].argmax()]) for part in np.array_split(rng.permutation(len(pool)), num)]
     return pool[sorted(best, key=lambda i: -spread[i])]
+
+
+def _feasible(space: SearchSpace, constraints: Sequence[Constraint], num: int, rng: np.random.Generator) -> Genomes:
+    return feasible_set(space, constraints, num, rng) if constraints else sample(space, num, rng)
+
+
+def _in_turns(parts: Sequence[Genomes]) -> Genomes:
+    """The first rows of all parts, then the second ones, and so on."""
+    place = np.concatenate([np.arange(len(part)) for part in parts])
+    out: Genomes = np.concatenate(parts)[np.argsort(place, kind="stable")]
+    return out
 
 
 def stopped_falling(errors: Sequence[float], patience: int, min_improvement: float) -> bool:
@@ -100,10 +114,12 @@ def explore(
     config: SearchConfig,
     seed: int,
     bar: Any,
+    others: Sequence[Sequence[Constraint]] = (),
 ) -> list[tuple[int, float]]:
     """Evaluates sub-networks into `store`; returns (number known, error on left-out rows in [0, 1] units) per fit.
 
-    What `store` knows counts and is not evaluated again. `bar` is a tqdm bar or None.
+    What `store` knows counts and is not evaluated again. `bar` is a tqdm bar or None; `others` are the limits of
+    further searches that it is done for.
     """
     known = store.with_purpose(EXPLORE)
     curve: list[tuple[int, float]] = []
@@ -114,7 +130,8 @@ def explore(
         end = min(begin + step, config.num_evaluations)
         if len(known) < end:
             seen, _ = training_set(space, known[:begin])
-            batch = choose_batch(space, constraints, end - begin, seen, predictor, np.random.default_rng([seed, begin]))
+            rng = np.random.default_rng([seed, begin])
+            batch = choose_batch(space, constraints, end - begin, seen, predictor, rng, others)
             names = {e.architecture for e in known}
             for architecture in decode(space, batch):
                 if len(known) >= end:

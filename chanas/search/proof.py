@@ -220,6 +220,21 @@ def prove_rounds(
     )
 
 
+def nobody_proves(
+    architectures: Sequence[Architecture], evaluate: Callable[[Architecture], float] | None
+) -> list[ProofRecord]:
+    """Proofs without any latency, for a device that is not here; with the accuracies, where they can be evaluated."""
+    return [ProofRecord(a, top1_holdout=float("nan") if evaluate is None else evaluate(a)) for a in architectures]
+
+
+def unproven(propose: Propose, prove: Prove, limits_s: tuple[float, ...]) -> tuple[Finalist, list[Finalist]]:
+    """The winner and all finalists of one round in which no latency is measured: the predicted ones stand alone."""
+    proposed = propose(limits_s, set())
+    proofs = proven(prove, [architecture for architecture, *_ in proposed])
+    finalists = [Finalist(*facts, proof, 1) for facts, proof in zip(proposed, proofs, strict=True)]
+    return max(finalists, key=lambda f: f.top1), finalists
+
+
 def genome_of(space: SearchSpace, architecture: Architecture) -> list[int]:
     """The genome of one architecture as plain integers."""
     return [int(g) for g in encode(space, [architecture])[0]]

@@ -1,0 +1,134 @@
+"""Where the accuracies of searches for several targets come from: a supernet or a file; and with them how finalists are
+proven and handed over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from chanas.arch import Architecture, SearchSpace
+from chanas.lut_pipeline import open_table
+from chanas.pipeline import Prover, hand_over
+from chanas.run import RunDirectory
+from chanas.search_targets import TargetTable
+from chanas.table_search import RandomWeightsProver, hand_over_without_weights
+
+if TYPE_CHECKING:
+    from chanas.codesign import CoDesign
+    from chanas.prescheduler.networks import NetworkJob
+    from chanas.search.accuracy_table import AccuracyTable
+    from chanas.search.cosearch import SearchOutcome
+    from chanas.supernet.evaluate import SupernetEvaluator
+
+
+class FinalistProver(Protocol):
+    """Proves finalists, and says what is compiled of an architecture."""
+
+    def jobs(self, architectures: Sequence[Architecture], /) -> Sequence[NetworkJob]: ...
+    def __call__(self, architectures: Sequence[Architecture], /) -> list[Any]: ...
+
+
+class AccuracySource(Protocol):
+    """Where accuracies come from, and with them how finalists are proven and handed over."""
+
+    space: SearchSpace
+    num_classes: int
+    digest: str
+
+    @property
+    def table(self) -> AccuracyTable | None: ...
+    def top1(self, architecture: Architecture, /) -> float:
+        """On holdout or in the table; NaN where that does not know it."""
+        ...
+
+    def prover(self, table: TargetTable, scratch: Path, progress: bool) -> FinalistProver: ...
+    def hand_over(
+        self,
+        path: Path,
+        outcome: SearchOutcome,
+        prover: Any,
+        table: TargetTable,
+        limits: Mapping[str, float | None],
+        seed: int,
+    ) -> CoDesign: ...
+
+
+class OfSupernet:
+    """Accuracies of a run's supernet."""
+
+    table = None
+
+    def __init__(self, run: RunDirectory, supernet: SupernetEvaluator) -> None:
+        self.run, self.supernet = run, supernet
+        self.space, self.num_classes, self.digest = supernet.space, supernet.num_classes, supernet.digest
+
+    def top1(self, architecture: Architecture) -> float:
+        return self.supernet.top1(architecture, "holdout")
+
+    def prover(self, table: TargetTable, scratch: Path, progress: bool) -> Prover:
+        return Prover(self.supernet, table.lut, table.hardware, scratch, progress)
+
+    def hand_over(
+        self,
+        path: Path,
+        outcome: SearchOutcome,
+        prover: Prover,
+        table: TargetTable,
+        limits: Mapping[str, float | None],
+        seed: int,
+    ) -> CoDesign:
+        return hand_over(self.run, path, outcome, prover, table.budget_s, limits, seed)
+
+
+class OfTable:
+    """Accuracies of a file."""
+
+    def __init__(self, space: SearchSpace, num_classes: int, table: AccuracyTable) -> None:
+        self.space, self.num_classes, self.table, self.digest = space, num_classes, table, table.digest
+        self._known = dict(zip(table.architectures, table.top1.tolist(), strict=True))
+
+    def top1(self, architecture: Architecture) -> float:
+        return float(self._known.get(architecture, math.nan))
+
+    def prover(self, table: TargetTable, scratch: Path, progress: bool) -> RandomWeightsProver:
+        return RandomWeightsProver(
+            self.space, self.num_classes, self.table, table.lut, table.hardware, scratch, progress
+        )
+
+    def hand_over(
+        self,
+        path: Path,
+        outcome: SearchOutcome,
+        prover: RandomWeightsProver,
+        table: TargetTable,
+        limits: Mapping[str, float | None],
+        seed: int,
+    ) -> CoDesign:
+        return hand_over_without_weights(path, outcome, prover, table, limits, seed)
+
+
+def open_source(
+    run: RunDirectory,
+    first: Path,
+    accuracy_table: Path | str | None,
+    space: str | Path | None,
+    num_classes: int | None,
+) -> AccuracySource:
+    """The run's supernet, or a CSV of accuracies of the space that the latency table in `first` is of.
+
+    Raises:
+        StageOrderError: there is no supernet yet.
+        DataError: the CSV cannot be used.
+        LUTError: the space of the latency table is not at hand.
+    """
+    if accuracy_table is None:
+        from chanas.supernet.evaluate import SupernetEvaluator
+
+        return OfSupernet(run, SupernetEvaluator.load(run))
+    from chanas.search.accuracy_table import load_accuracy_table
+
+    opened = open_table(first, space=space, num_classes=num_classes)
+    loaded = opened.required_space()
+    return OfTable(loaded, opened.num_classes, load_accuracy_table(accuracy_table, loaded))

@@ -1,0 +1,192 @@
+"""What every step of one search shares: its space, its limits, its seed; and the steps themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from chanas.arch import SearchSpace, SubSpace
+from chanas.errors import InfeasibleError
+from chanas.genome import FloatArray, Genomes, decode
+from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.config import SearchConfig
+from chanas.search.constraints import Constraint, feasible, least
+from chanas.search.evaluations import Evaluations
+from chanas.search.evolution import EvolutionResult, evolve
+from chanas.search.explore import training_set
+from chanas.search.feasibility import check_together, smallest_beside
+from chanas.search.population import inside, keys
+from chanas.search.proof import pick
+from chanas.search.subspace import RuleRegret, SubSpaceDivision, divide, rule_regrets
+
+# Streams of random numbers, so that one step's draws don't shift another's.
+_DIVIDE, _EVOLVE, PICTURE, _FASTEST, _REPEAT = 1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081
+
+NUM_REPEATS = 5
+"""Evolutions that tell what a search finds by its limits from what it finds by chance."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every step of one search shares.
+
+    targets    their names, in the order of the latencies
+    latencies  one for each target, with the budgets as limits; the first one's is the latency of all pictures
+    errors     relative standard error of each target's table
+    known      some architectures that meet every limit, int16[N, L]
+    """
+
+    space: SearchSpace
+    targets: tuple[str, ...]
+    latencies: tuple[Constraint, ...]
+    others: tuple[Constraint, ...]
+    config: SearchConfig
+    errors: tuple[float, ...]
+    seed: int
+    known: Genomes
+
+    @property
+    def purpose(self) -> str:
+        """What evaluations of its best candidates are kept as; no other search asks for them under this name."""
+        latencies = (f"latency on {name} {c.limit:.9g}" for name, c in zip(self.targets, self.latencies, strict=True))
+        asked = ", ".join([*latencies, *(f"{c.name} {c.limit:.9g}" for c in self.others)])
+        return f"refine at {asked} by {self.config.rule}"
+
+    def limits(self, limits_s: tuple[float, ...]) -> list[Constraint]:
+        tightened = [replace(c, limit=limit_s) for c, limit_s in zip(self.latencies, limits_s, strict=True)]
+        return [*tightened, *self.others]
+
+    def first_limits(self) -> tuple[float, ...]:
+        """The budgets less the margin that the wanted confidence asks for.
+
+        The margin is given up rather than declared infeasible: measuring decides.
+        """
+        quantile = NormalDist().inv_cdf(self.config.confidence)
+        limits_s = []
+        for c, error in zip(self.latencies, self.errors, strict=True):
+            limits_s.append(max(c.limit / (1.0 + quantile * error), min(c.limit, least(c.table)[0])))
+        budgets_s = tuple(c.limit for c in self.latencies)
+        if tuple(limits_s) == budgets_s:
+            return budgets_s
+        try:
+            check_together(self.space, self.limits(tuple(limits_s)), self.seed)
+        except InfeasibleError:
+            return budgets_s
+        return tuple(limits_s)
+
+    def rng(self, stream: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, stream])
+
+    def divide(self, predictor: AccuracyPredictor, limits_s: tuple[float, ...]) -> SubSpaceDivision:
+        config, limits = self.config, self.limits(limits_s)
+        rng = self.rng(_DIVIDE)
+        first = self.latencies[0]
+        return divide(self.space, predictor.mean, first, limits, rng, config.rule, config.num_samples, self.known)
+
+    def evolve(
+        self, predictor: AccuracyPredictor, limits_s: tuple[float, ...], sub_space: SubSpace | None
+    ) -> EvolutionResult:
+        rng = self.rng(_EVOLVE)
+        limits = self.limits(limits_s)
+        # rows that are known are of use where hardly any others are; elsewhere they would only be the first ones
+        start = self.known if len(self.known) == 1 else None
+        return evolve(self.space, predictor.mean, limits, self.config.evolution, rng, sub_space, start)
+
+    def repeats(
+        self, predictor: AccuracyPredictor, limits_s: tuple[float, ...], sub_space: SubSpace | None
+    ) -> list[EvolutionResult]:
+        """The evolution again, with other random numbers each time."""
+        limits, config = self.limits(limits_s), self.config.evolution
+        rngs = (np.random.default_rng([self.seed, _REPEAT, number]) for number in range(NUM_REPEATS))
+        try:
+            return [evolve(self.space, predictor.mean, limits, config, rng, sub_space) for rng in rngs]
+        except InfeasibleError:  # hardly anything is inside, and what there is was known
+            return []
+
+    def fastest(self) -> Genomes:
+        """int16[N, L], at most 1: the architecture that comes nearest to every latency budget inside the others."""
+        found = smallest_beside(self.space, self.latencies, self.others, self.rng(_FASTEST))
+        if len(self.latencies) == 1:  # exact, where nothing else stands against it
+            genomes = least(self.latencies[0].table)[1]
+            if feasible(self.others, genomes).all():
+                return genomes
+        return self.known[:0] if found is None else found
+
+    def regrets(
+        self,
+        predictor: AccuracyPredictor,
+        division: SubSpaceDivision,
+        limits_s: tuple[float, ...],
+        runs: Mapping[tuple[float, ...], EvolutionResult],
+    ) -> tuple[RuleRegret, ...]:
+        """What each rule's choice costs against searching everything, by the same predictor and the same effort."""
+
+        def best(sub_space: SubSpace | None) -> float:
+            if sub_space == division.chosen and limits_s in runs:
+                return float(runs[limits_s].fitness[0])
+            try:
+                return float(self.evolve(predictor, limits_s, sub_space).fitness[0])
+            except InfeasibleError:  # hardly anything in it qualifies: the best of what the division found
+                found = next(s for s in division.statistics if s.sub_space == sub_space)
+                return found.top1_quantiles[-1]
+
+        return rule_regrets(division.choices, best)
+
+    def finalists(
+        self,
+        predictor: AccuracyPredictor,
+        result: EvolutionResult,
+        evaluations: Evaluations,
+        limits_s: tuple[float, ...],
+        sub_space: SubSpace | None,
+        tried: set[str],
+    ) -> Genomes:
+        """Up to `num_finalists` genomes that aren't in `tried`.
+
+        Half of them are the best inside `limits_s`, which all lie close to it; half are the best with room for the
+        table's error, so that one round of measurements seldom ends with nothing inside.
+        """
+        num_safe = self.config.num_finalists // 2
+        chosen = self._best(result, evaluations, limits_s, sub_space, tried, self.config.num_finalists - num_safe)
+        safe_s = tuple(s / (1.0 + 2.0 * error) for s, error in zip(limits_s, self.errors, strict=True))
+        if num_safe and safe_s != limits_s:
+            try:
+                result = self.evolve(predictor, safe_s, sub_space)
+            except InfeasibleError:
+                safe_s = limits_s
+        if num_safe:
+            tried = tried | {a.key for a in decode(self.space, chosen)}
+            chosen = np.concatenate(
+                [chosen, self._best(result, evaluations, safe_s, sub_space, tried, num_safe)], dtype=np.int16
+            )
+        return chosen
+
+    def _best(
+        self,
+        result: EvolutionResult,
+        evaluations: Evaluations,
+        limits_s: tuple[float, ...],
+        sub_space: SubSpace | None,
+        tried: set[str],
+        num: int,
+    ) -> Genomes:
+        """Up to `num` genomes by predicted top-1, or by the evaluated one where there is one; the best that was
+        evaluated is always among them."""
+        known, top1 = training_set(self.space, list(evaluations.found.values()))
+        usable = feasible(self.limits(limits_s), known) & inside(self.space, known, sub_space)
+        known, top1 = known[usable], top1[usable]
+        fresh = ~np.isin(keys(result.genomes), keys(known))
+        genomes = np.concatenate([known, result.genomes[fresh]])
+        value: FloatArray = np.concatenate([top1, result.fitness[fresh]])
+        untried = np.array([a.key not in tried for a in decode(self.space, genomes)], dtype=bool)
+        num_known = int(np.count_nonzero(untried[: len(known)]))
+        genomes, value = genomes[untried], value[untried]
+        chosen = pick(genomes, value, num, self.config.min_distance)
+        best = int(value[:num_known].argmax()) if num_known else None
+        if best is not None and best not in chosen:
+            chosen[-1] = best
+        out: Genomes = genomes[np.array(chosen, dtype=np.intp)]
+        return out
