@@ -165,8 +165,9 @@ def prescheduler(
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
     cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
-    rpc: Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on a device of it, build here.")] = None,
-    key: Annotated[str | None, typer.Option(help="With --rpc: the key of the device.")] = None,
+    rpc: device_commands.RPC = None,
+    key: device_commands.Key = None,
+    devices: device_commands.Devices = None,
     warm_start: Annotated[
         str | None, typer.Option(help="Begin with another device's records: a run, records, or a target of this run.")
     ] = None,
@@ -179,8 +180,8 @@ def prescheduler(
 ) -> None:
     """Tune every block on the device and fill the latency table; what was measured before is reused."""
     if compile_only:
-        if not rpc is key is warm_start is None:
-            raise ConfigError("--rpc, --key and --warm-start are for timing; leave them out with --compile-only")
+        if not rpc is key is devices is warm_start is None:
+            raise ConfigError("--rpc, --key, --devices and --warm-start time on devices; leave them out with --compile-only")
         target_commands.compile_kernels(
             RunDirectory(run), target, arch, dtype, space, num_classes, trials, limit, sub_space or (), seed
         )
@@ -203,6 +204,7 @@ def prescheduler(
         rpc=rpc,
         key=key,
         warm_start=warm_start,
+        num_devices=devices,
         seed=seed,
     )
     typer.echo(

@@ -188,14 +188,16 @@ def preschedule(
     rpc: str | None = None,
     key: str | None = None,
     warm_start: str | None = None,
+    num_devices: int | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> PrescheduleSummary:
     """Tune every block on the target, write the latency table, and calibrate it against whole networks.
 
     Space and number of classes are those of the run's supernet where there is one and nothing else is asked for. With
-    `rpc` (a tracker's HOST:PORT) and `key` the target is what a device of that key says it is, and that times.
-    `warm_start`: another run, a file of records, or another target of this run, whose records the tuning begins with.
+    `rpc` (a tracker's HOST:PORT) and `key` the target is what devices of that key say they are, and `num_devices` of
+    them time (all that are free by default). `warm_start`: another run, a file of records, or another target of this
+    run, whose records the tuning begins with.
 
     Raises:
         TargetError: the target is unknown or not there, or it has no instructions for the dtype (f32 or bf16).
@@ -209,7 +211,7 @@ def preschedule(
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
     config, chosen = tune_config(num_trials), parse_sub_spaces(loaded, sub_spaces)
-    with timing_device(target, num_threads, dtype, rpc, key) as (hardware, open_pool):
+    with timing_device(target, num_threads, dtype, rpc, key, num_devices) as (hardware, open_pool):
         return fill(
             run,
             loaded,

@@ -14,7 +14,7 @@ from chanas import pipeline
 from chanas.cli import app
 from chanas.errors import ChanasError, ConfigError, MeasureError
 from chanas.prescheduler import lut, remote_pool, tracker
-from chanas.prescheduler.remote_pool import HeldDevice
+from chanas.prescheduler.remote_pool import HeldDevices
 from chanas.prescheduler.tracker import Address, DeviceGroup
 from chanas.run import RunDirectory
 from chanas.target import load_target
@@ -71,19 +71,19 @@ def test_bad_input_is_one_line(arguments: Sequence[str], says: str, tmp_path: Pa
 def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     target = load_target("cpu")
     asked: dict[str, Any] = {}
-    held = HeldDevice(None, target)  # type: ignore[arg-type]
+    held = HeldDevices((), target)
 
     @contextlib.contextmanager
-    def hold(address: Address, key: str, num_threads: int, dtype: str) -> Iterator[HeldDevice]:
-        asked["device"] = (address, key, num_threads, dtype)
+    def hold(address: Address, key: str, num_threads: int, dtype: str, num: int | None) -> Iterator[HeldDevices]:
+        asked["device"] = (address, key, num_threads, dtype, num)
         yield held
 
     def fill(_run: RunDirectory, _space: Any, hardware: Any, *_: Any, open_pool: Any, **_options: Any) -> Any:
         asked["filled"] = (hardware, open_pool)
         raise MeasureError("far enough")
 
-    monkeypatch.setattr(remote_pool, "held_device", hold)
+    monkeypatch.setattr(remote_pool, "held_devices", hold)
     monkeypatch.setattr(lut, "preschedule", fill)
     with pytest.raises(ChanasError, match="far enough"):
-        pipeline.preschedule(RunDirectory(tmp_path), rpc="127.0.0.1:9190", key="pi4", progress=False)
-    assert asked == {"device": (Address("127.0.0.1", 9190), "pi4", 1, "f32"), "filled": (target, held.pool)}
+        pipeline.preschedule(RunDirectory(tmp_path), rpc="127.0.0.1:9190", key="pi4", num_devices=3, progress=False)
+    assert asked == {"device": (Address("127.0.0.1", 9190), "pi4", 1, "f32", 3), "filled": (target, held.pool)}

@@ -2,7 +2,8 @@
 
 Clock rates and neighbours change within a run of hours; two candidates that were timed an hour apart are comparable
 only as far as the machine was the same. The canary's drift (its seconds relative to its median over the run) tells:
-what was timed under a drift beyond the noise is divided by it, and under a large one it is timed again.
+what was timed under a drift beyond the noise is divided by it, and under a large one it is timed again. Where several
+devices time, each has a canary of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chanas.prescheduler.pool import Answer, Pool
+from chanas.prescheduler.pool import Answer, Pool, ask
 from chanas.prescheduler.reference import operator_case
 from chanas.prescheduler.space import schedule_space
 from chanas.prescheduler.workload import Workload
@@ -46,44 +47,60 @@ class Reading:
     created: float = field(default_factory=time.time)
 
 
+@dataclass
+class _Operator:
+    """What is timed, compiled once for all devices of a run."""
+
+    target: HardwareTarget
+    scratch: Path
+    works: bool | None = None
+
+    def built(self, pool: Pool) -> dict[str, Any] | None:
+        """Arguments of its timing; None when it can't be compiled."""
+        library, case = self.scratch / "canary.so", self.scratch / "canary.npz"
+        if self.works is None:
+            operator_case(WORKLOAD, self.target.vector_lanes).save(case)
+            points = schedule_space(WORKLOAD, self.target).points
+            arguments: dict[str, Any] = {
+                "target": self.target.to_json(),
+                "workload": WORKLOAD.to_json(),
+                "point": points[len(points) // 2],
+                "library": str(library),
+            }
+            self.works = pool.build("build_operator", arguments, _TIMEOUT_S).result().error is None
+        how = {"repeats": _REPEATS, "min_repeat_s": _MIN_REPEAT_S}
+        return {"library": str(library), "case": str(case), **how} if self.works else None
+
+
 class Canary:
-    """Drift of one run. `keep` gets every reading."""
+    """Drift of one run on one device, the first one; `on` gives those of the others. `keep` gets every reading."""
 
     def __init__(self, target: HardwareTarget, scratch: Path, keep: Callable[[Reading], None] = lambda _: None) -> None:
         self.readings: list[Reading] = []
         self.num_corrected = self.num_again = 0
-        self._target, self._scratch, self._keep = target, scratch, keep
+        self._operator, self._keep = _Operator(target, scratch), keep
+        self._device = 0
+        self._all: dict[int, Canary] = {0: self}
         self._since_s = 0.0
-        self._library: Path | None = None
-        self._works, self._lasts = True, False
+        self._lasts = False
+
+    def on(self, device: int) -> Canary:
+        """The canary of a device of the pool: it drifts by itself."""
+        if device not in self._all:
+            other = Canary(self._operator.target, self._operator.scratch, self._keep)
+            other._operator, other._device, other._all = self._operator, device, self._all
+            self._all[device] = other
+        return self._all[device]
 
     # ---- timing it --------------------------------------------------------------------------------------------------
     def read(self, pool: Pool) -> list[Future[Answer]]:
-        """Queue a reading on the timing core (several at the start of a run); none when the canary does not work."""
-        if self._library is None:
-            self._build(pool)
+        """Queue a reading on its device (several at the start of a run); none when the canary does not work."""
+        arguments = self._operator.built(pool)
         self._since_s = 0.0
-        if not self._works:
+        if arguments is None:
             return []
-        arguments = {
-            "library": str(self._library),
-            "case": str(self._scratch / "canary.npz"),
-            "repeats": _REPEATS,
-            "min_repeat_s": _MIN_REPEAT_S,
-        }
-        return [pool.measure("measure", arguments, _TIMEOUT_S) for _ in range(1 if self.readings else _NUM_FIRST)]
-
-    def _build(self, pool: Pool) -> None:
-        self._library = self._scratch / "canary.so"
-        operator_case(WORKLOAD, self._target.vector_lanes).save(self._scratch / "canary.npz")
-        points = schedule_space(WORKLOAD, self._target).points
-        arguments: dict[str, Any] = {
-            "target": self._target.to_json(),
-            "workload": WORKLOAD.to_json(),
-            "point": points[len(points) // 2],
-            "library": str(self._library),
-        }
-        self._works = pool.build("build_operator", arguments, _TIMEOUT_S).result().error is None
+        num = 1 if self.readings else _NUM_FIRST
+        return [ask(pool, "measure", arguments, _TIMEOUT_S, self._device) for _ in range(num)]
 
     def observe(self, answer: Answer) -> None:
         """Take in a reading; one that failed tells nothing about the others and is left out."""
@@ -104,7 +121,7 @@ class Canary:
     def is_due(self, measured_s: float = 0.0) -> bool:
         """Whether it is time for a reading, after `measured_s` more seconds of measuring."""
         self._since_s += measured_s
-        return self._works and (not self.readings or self._since_s >= EVERY_S)
+        return self._operator.works is not False and (not self.readings or self._since_s >= EVERY_S)
 
     @property
     def correction(self) -> float:
@@ -129,11 +146,15 @@ class Canary:
         return again
 
     def describe(self) -> str:
-        """One line for people."""
-        if not self.readings:
+        """One line for people, over all devices."""
+        everyone = [canary for canary in self._all.values() if canary.readings]
+        if not everyone:
             return "no canary was read"
-        drifts = [r.drift - 1.0 for r in self.readings]
+        drifts = [r.drift - 1.0 for canary in everyone for r in canary.readings]
+        medians = [statistics.median(r.seconds for r in canary.readings) for canary in everyone]
+        apart = f"; {len(medians)} devices, {max(medians) / min(medians) - 1.0:.1%} apart" if len(medians) > 1 else ""
         return (
-            f"{min(drifts):+.1%} to {max(drifts):+.1%} over {len(drifts)} readings; {self.num_corrected} timings "
-            f"corrected, {self.num_again} repeated"
+            f"{min(drifts):+.1%} to {max(drifts):+.1%} over {len(drifts)} readings; "
+            f"{sum(c.num_corrected for c in everyone)} timings corrected, {sum(c.num_again for c in everyone)} "
+            f"repeated{apart}"
         )

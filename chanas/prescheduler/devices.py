@@ -15,23 +15,43 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def timing_device(
-    target: str, num_threads: int, dtype: str, rpc: str | None, key: str | None
+    target: str, num_threads: int, dtype: str, rpc: str | None, key: str | None, num_devices: int | None = None
 ) -> Iterator[tuple[HardwareTarget, OpenPool | None]]:
     """The target that is asked for, and how to time on it where it is not this machine.
 
+    Args:
+        target: what `chanas.target.load_target` knows.
+        num_threads, dtype: how it is used.
+        rpc, key: a tracker's HOST:PORT, and what devices elsewhere are asked for by.
+        num_devices: how many of them; by default all that are free and alike.
+
     Raises:
-        ConfigError: only one of `rpc` and `key` is given, or they are with another target than cpu.
+        ConfigError: only one of `rpc` and `key` is given, or they are with another target than cpu, or a number of
+            devices is without them.
         TargetError, MeasureError: the target, the tracker or the devices are not there or don't fit.
     """
-    if rpc is None and key is None:
+    check_place(target, rpc, key, num_devices)
+    if rpc is None or key is None:
         yield load_target(target, num_threads, dtype), None
+        return
+    from chanas.prescheduler.remote_pool import held_devices
+    from chanas.prescheduler.tracker import parse_address
+
+    with held_devices(parse_address(rpc), key, num_threads, dtype, num_devices) as devices:
+        yield devices.target, devices.pool
+
+
+def check_place(target: str, rpc: str | None, key: str | None, num_devices: int | None = None) -> None:
+    """Raises ConfigError: what says where to time doesn't go together."""
+    if rpc is None and key is None:
+        if num_devices is not None:
+            raise ConfigError("--devices goes with --rpc HOST:PORT and --key KEY: without them this machine times")
         return
     if rpc is None or key is None or target != "cpu":
         raise ConfigError(
             "expected --rpc HOST:PORT and --key KEY together, and no --target: the device says what it is"
         )
-    from chanas.prescheduler.remote_pool import held_device
-    from chanas.prescheduler.tracker import parse_address
+    from chanas.prescheduler.tracker import check_key, parse_address
 
-    with held_device(parse_address(rpc), key, num_threads, dtype) as device:
-        yield device.target, device.pool
+    parse_address(rpc)
+    check_key(key)

@@ -26,7 +26,7 @@ from chanas.prescheduler.warm_start import WarmStart
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
-# Jobs under way at a time: enough that the device always has something to time while others learn.
+# Jobs under way at a time, for each device: enough that it always has something to time while others learn.
 _ACTIVE_JOBS = 3
 # A candidate this much slower than the best so far is not timed to the end.
 _HOPELESS_FACTOR = 3.0
@@ -102,6 +102,10 @@ class TuningJobs:
             self._drop_libraries(workload)
         return {w: self.best_records(w) for w in tuners}
 
+    @property
+    def _num_active(self) -> int:
+        return _ACTIVE_JOBS * self.pool.num_devices
+
     def _num_left(self, tuners: dict[Workload, OperatorTuner]) -> int:
         """Trials of the common budget that were not made yet."""
         total = sum(min(self.config.num_trials, t.num_tried + t.room) for t in tuners.values())
@@ -116,7 +120,7 @@ class TuningJobs:
                 tuner.limit = tuner.num_tried + max(0, int(num))
             yield
             left = self._num_left(tuners)
-            num = min(left, max(_ACTIVE_JOBS * self.config.batch_size, left // 2))
+            num = min(left, max(self._num_active * self.config.batch_size, left // 2))
             room = np.array([t.room for t in tuners.values()], dtype=np.int64)
             granted = hand_out(num, self._claims(tuners, counts), room)
             if not granted.any():
@@ -155,7 +159,7 @@ class TuningJobs:
         jobs: dict[Workload, _Job] = {}
         try:
             while waiting or jobs:
-                while waiting and len(jobs) < _ACTIVE_JOBS:
+                while waiting and len(jobs) < self._num_active:
                     workload = waiting.pop(0)
                     jobs[workload] = self._start(line, workload, tuners[workload])
                     self._submit_next(line, jobs[workload], settle)
@@ -259,6 +263,7 @@ class TuningJobs:
                     "min_repeat_s": _MIN_TURN_S,
                 },
                 timeout_s=len(ask.points) * BUILD_TIMEOUT_S,
+                family=job.workload.key,
             )
         else:
             library = self.scratch / f"{job.workload.key}-{'_'.join(map(str, ask.points[0]))}.so"

@@ -312,6 +312,7 @@ def time_blocks(
     each round as it ends; those that it knows from before count, and are not timed again.
     """
     line: CandidatePipeline[BlockTask] = CandidatePipeline(pool, canary)
+    num_in_group = _GROUP * pool.num_devices
 
     def keep(task: BlockTask, outcome: Outcome) -> None:
         if rounds is not None:
@@ -320,8 +321,10 @@ def time_blocks(
     while todo:
         group: list[tuple[Candidate[BlockTask], list[Outcome]]] = []
         earlier: dict[BlockTask, list[Outcome]] = {}
-        while line.num_in_flight or (todo and len(group) < _GROUP):
-            while todo and line.num_in_flight < min(2 * pool.num_builders + 1, _GROUP - len(group)):
+        while line.num_in_flight or (todo and len(group) < num_in_group):
+            while todo and line.num_in_flight < min(
+                2 * pool.num_builders + pool.num_devices, num_in_group - len(group)
+            ):
                 task = todo.pop(0)
                 earlier[task] = [] if rounds is None else rounds.load(task)
                 if len(earlier[task]) < _ROUNDS:

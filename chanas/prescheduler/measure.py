@@ -1,11 +1,16 @@
 """Candidates on their way through building and timing: builds run ahead on free cores while the device times, and when
-there are no free cores the two take turns, so that nothing else runs while something is timed."""
+there are no free cores the two take turns, so that nothing else runs while something is timed.
+
+Where several devices time, candidates of one family go to one of them, and so do all timings of one candidate: what is
+compared most closely met the same device.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -13,7 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from chanas.prescheduler.canary import Canary
-from chanas.prescheduler.pool import Answer, Pool
+from chanas.prescheduler.pool import Answer, Pool, ask
 from chanas.scratch import raise_if_full
 
 Token = TypeVar("Token")
@@ -37,7 +42,7 @@ class Candidate(Generic[Token]):
     timeout_s: float = BUILD_TIMEOUT_S
     keep_library: bool = False
     family: str | None = None
-    """Candidates of one family that compile to the same machine code are timed once."""
+    """Candidates of one family are timed by one device, and those that compile to the same machine code once."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Outcome:
     drift: float = 1.0
     code: str | None = None
     same_as: Any = None
+    device: int | None = field(default=None, compare=False)
+    """Which of the pool's devices timed it; None where that is not known."""
 
 
 def _outcome(answer: Answer, build_s: float) -> Outcome:
@@ -93,6 +100,8 @@ class _Built(Generic[Token]):
     build_s: float
     code: str | None = None
     num_tries: int = 0
+    device: int | None = None
+    """Which one is to time it, where that is decided."""
 
     @property
     def identity(self) -> Identity | None:
@@ -104,8 +113,8 @@ class _Built(Generic[Token]):
 class CandidatePipeline(Generic[Token]):
     """Submit candidates, iterate over what has finished.
 
-    With a canary, what was timed comes out once the canary was read after it: corrected by the drift, or timed again
-    when that was large.
+    With a canary, what was timed comes out once the canary was read after it on the same device: corrected by the
+    drift, or timed again when that was large.
     """
 
     pool: Pool
@@ -114,7 +123,8 @@ class CandidatePipeline(Generic[Token]):
     _building: dict[Future[Answer], Candidate[Token]] = field(default_factory=dict)
     _built: list[_Built[Token]] = field(default_factory=list)
     _measuring: dict[Future[Answer], _Built[Token]] = field(default_factory=dict)
-    _reading: list[Future[Answer]] = field(default_factory=list)
+    _reading: dict[Future[Answer], int] = field(default_factory=dict)
+    _homes: dict[str, int] = field(default_factory=dict)
     _held: list[tuple[_Built[Token], Answer]] = field(default_factory=list)
     _known: dict[Identity, tuple[Token, Outcome]] = field(default_factory=dict)
     _twins: dict[Identity, list[_Built[Token]]] = field(default_factory=dict)
@@ -134,10 +144,10 @@ class CandidatePipeline(Generic[Token]):
         self._waiting.append(candidate)
         self._advance()
 
-    def time_again(self, candidate: Candidate[Token]) -> None:
+    def time_again(self, candidate: Candidate[Token], device: int | None = None) -> None:
         """Queue a candidate whose library is there for another timing, of which no twin is told."""
         again = dataclasses.replace(candidate, keep_library=True, family=None)
-        self._built.append(_Built(again, 0.0))
+        self._built.append(_Built(again, 0.0, device=device))
 
     def _advance(self) -> None:
         if self.pool.overlap or not (self._measuring or self._reading):
@@ -146,12 +156,30 @@ class CandidatePipeline(Generic[Token]):
                 self._building[future] = candidate
             self._waiting.clear()
         if self._built and (self.pool.overlap or not self._building):
-            if self.canary is not None and not self.canary.readings and not self._reading:
-                self._reading += self.canary.read(self.pool)
             for built in self._built:
-                candidate = built.candidate
-                self._measuring[_ask(self.pool, candidate)] = dataclasses.replace(built, num_tries=built.num_tries + 1)
+                device = self._device_for(built)
+                if self.canary is not None and not self.canary.on(device).readings:
+                    self._read(device)
+                self._measuring[_ask(self.pool, built.candidate, device)] = dataclasses.replace(
+                    built, num_tries=built.num_tries + 1, device=device
+                )
             self._built.clear()
+
+    def _device_for(self, built: _Built[Token]) -> int:
+        """That of earlier timings, that of the family, or else the one that has least to do."""
+        family = built.candidate.family
+        device = self._homes.get(family, built.device) if family is not None else built.device
+        if device is None:
+            num_waiting = Counter(b.device for b in self._measuring.values())
+            device = min(range(self.pool.num_devices), key=lambda number: num_waiting[number])
+        if family is not None:
+            self._homes[family] = device
+        return device
+
+    def _read(self, device: int) -> None:
+        """Ask for a reading of a device's canary, unless one is under way."""
+        if self.canary is not None and device not in self._reading.values():
+            self._reading |= dict.fromkeys(self.canary.on(device).read(self.pool), device)
 
     def finished(self) -> Iterator[tuple[Candidate[Token], Outcome]]:
         """Wait until at least one candidate is through, and yield those that are; nothing when none is in flight.
@@ -166,11 +194,11 @@ class CandidatePipeline(Generic[Token]):
             for future in done:
                 answer = future.result()
                 if future in self._reading:
-                    self._reading.remove(future)
+                    device = self._reading.pop(future)
                     assert self.canary is not None
-                    self.canary.observe(answer)
-                    if not self._reading:
-                        outcomes += self._release()
+                    self.canary.on(answer.device).observe(answer)  # another one's, where this one is away
+                    if device not in self._reading.values():
+                        outcomes += self._release(device)
                 elif future in self._building:
                     candidate = self._building.pop(future)
                     if answer.error is None:
@@ -209,26 +237,32 @@ class CandidatePipeline(Generic[Token]):
         """Keep what was timed until the canary is read: when it is due, or old when all is timed."""
         if answer.error is not None:
             raise_if_full(built.candidate.library.parent, answer.error)
+        device = answer.device
         self._held.append((built, answer))
-        if self.canary is not None and not self._reading:
-            idle = not self._measuring and not self._built
-            if self.canary.is_due(answer.wall_s) or (idle and not self.canary.is_fresh):
-                self._reading += self.canary.read(self.pool)
-            elif self.canary.readings and not idle:
+        if built.candidate.family is not None:
+            self._homes[built.candidate.family] = device
+        if self.canary is not None and device not in self._reading.values():
+            canary = self.canary.on(device)
+            idle = not self._built and all(b.device != device for b in self._measuring.values())
+            if canary.is_due(answer.wall_s) or (idle and not canary.is_fresh):
+                self._read(device)
+            elif canary.readings and not idle:
                 return []
-        return [] if self._reading else self._release()
+        return [] if device in self._reading.values() else self._release(device)
 
-    def _release(self) -> list[tuple[Candidate[Token], Outcome]]:
-        """What is held comes out, or goes back to be timed again."""
-        held, self._held = self._held, []
+    def _release(self, device: int) -> list[tuple[Candidate[Token], Outcome]]:
+        """What is held of a device comes out, or goes back to be timed again."""
+        held = [(built, answer) for built, answer in self._held if answer.device == device]
+        self._held = [(built, answer) for built, answer in self._held if answer.device != device]
+        canary = None if self.canary is None else self.canary.on(device)
         outcomes = []
         for built, answer in held:
-            outcome = dataclasses.replace(_outcome(answer, built.build_s), code=built.code)
-            if self.canary is not None and outcome.error is None:
-                if self.canary.wants_again(built.num_tries):
-                    self._built.append(built)
+            outcome = dataclasses.replace(_outcome(answer, built.build_s), code=built.code, device=device)
+            if canary is not None and outcome.error is None:
+                if canary.wants_again(built.num_tries):
+                    self._built.append(dataclasses.replace(built, device=device))
                     continue
-                outcome = _corrected(outcome, self.canary)
+                outcome = _corrected(outcome, canary)
             if not built.candidate.keep_library:
                 _remove(built.candidate.library)
             outcomes.append((built.candidate, outcome))
@@ -258,7 +292,8 @@ def timed_in_rounds(
 ) -> list[tuple[Candidate[Token], Outcome]]:
     """Candidates with the median of their seconds over `num_rounds` rounds, one round after the other.
 
-    Each comes with the outcomes of its rounds so far, at least one. Their libraries must still be there, each in a
+    Each comes with the outcomes of its rounds so far, at least one, and stays with the device of the last as long as
+    that is there. Their libraries must still be there, each in a
     place of its own. A candidate that failed stays as it is; a round in which one fails is left out. `keep` gets each
     new round that worked.
     """
@@ -267,7 +302,7 @@ def timed_in_rounds(
     for i in range(num_rounds):
         for candidate, outcomes in group:
             if len(outcomes) <= i and outcomes[-1].seconds is not None:
-                line.time_again(candidate)
+                line.time_again(candidate, found[candidate.library][-1].device)
         while line.num_in_flight:
             for candidate, outcome in line.finished():
                 if outcome.seconds is not None:
@@ -279,9 +314,9 @@ def timed_in_rounds(
     ]
 
 
-def _ask(pool: Pool, candidate: Candidate[Token]) -> Future[Answer]:
+def _ask(pool: Pool, candidate: Candidate[Token], device: int) -> Future[Answer]:
     arguments = {"library": str(candidate.library), **candidate.measure_arguments}
-    return pool.measure(candidate.measure, arguments, MEASURE_TIMEOUT_S + candidate.timeout_s)
+    return ask(pool, candidate.measure, arguments, MEASURE_TIMEOUT_S + candidate.timeout_s, device)
 
 
 def median_outcome(outcomes: Sequence[Outcome]) -> Outcome:

@@ -80,7 +80,7 @@ def compile_networks(
         line: CandidatePipeline[int] = CandidatePipeline(pool)
         waiting = list(range(len(jobs)))
         while waiting or line.num_in_flight:
-            while waiting and line.num_in_flight <= pool.num_builders:
+            while waiting and line.num_in_flight < pool.num_builders + pool.num_devices:
                 index = waiting.pop(0)
                 line.submit(_candidate(index, jobs[index], lut, target, scratch))
             for candidate, outcome in line.finished():

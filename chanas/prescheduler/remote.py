@@ -22,9 +22,13 @@ _LINK = ("-m", "chanas.prescheduler.device_link")
 RETURN_WITHIN_S = 120.0
 """How long a device that was lost, or is busy, is waited for."""
 _CONNECT_TIMEOUT_S, _SEND_TIMEOUT_S, _REPLY_TIMEOUT_S = 60.0, 600.0, 30.0
-_POLL_S = 1.0
-# What takes the device with it as often as this is at fault itself.
-_MAX_LOSSES = 3
+POLL_S = 1.0
+MAX_LOSSES = 3
+"""What takes the device with it as often as this is at fault itself."""
+
+
+class DeviceLostError(Exception):
+    """The device went away while it was timing; never seen by who asked for the timing."""
 
 
 @dataclass(frozen=True)
@@ -94,33 +98,46 @@ class RemoteDevice:
         """Whether it is this very machine, of which some cores are then timed on."""
 
     # ---- connection -------------------------------------------------------------------------------------------------
-    def connect(self) -> Description:
+    def connect(self, within_s: float | None = None) -> Description:
         """Take a device of the key; waits for a busy one, and later for a lost one to come back.
+
+        Args:
+            within_s: how long; by default as long as a lost one is waited for.
 
         Raises:
             MeasureError: none came within the time, or there was none at first.
             TargetError: it is of another kind than this side, or than the one before.
         """
-        deadline = time.monotonic() + self._return_within_s
+        within_s = self._return_within_s if within_s is None else within_s
+        deadline = time.monotonic() + within_s
         was_there = self.description is not None
         while True:
-            found, reason = self._try_connect()
+            found, reason = self.try_connect()
             if found is not None:
                 return found
             is_busy = reason.startswith("busy")
             if not (is_busy or was_there) or self._let_go:
                 raise MeasureError(reason)
             if time.monotonic() > deadline:
-                what = "came back" if was_there else "became free"
-                raise MeasureError(
-                    f"no device of key '{self.key}' {what} within {self._return_within_s:g} s ({reason}); what was "
-                    "measured is kept, and the same command goes on when one is there"
-                )
-            time.sleep(_POLL_S)
+                raise self.gone(reason, within_s)
+            time.sleep(POLL_S)
             if self._let_go:
                 raise MeasureError(reason)
 
-    def _try_connect(self) -> tuple[Description | None, str]:
+    def gone(self, reason: str, within_s: float) -> MeasureError:
+        """What to say when no device of the key was to be had for as long as one is waited for."""
+        what = "became free" if self.description is None else "came back"
+        return MeasureError(
+            f"no device of key '{self.key}' {what} within {within_s:g} s ({reason}); what was "
+            "measured is kept, and the same command goes on when one is there"
+        )
+
+    def try_connect(self) -> tuple[Description | None, str]:
+        """Take a device of the key if one is free now; otherwise the reason why there is none.
+
+        Raises:
+            TargetError: it is of another kind than this side, or than the one before.
+        """
         arguments = {
             "host": self.tracker.host,
             "port": self.tracker.port,
@@ -129,17 +146,22 @@ class RemoteDevice:
             "dtype": self._dtype,
         }
         here = self._link.call("ping", {}, _CONNECT_TIMEOUT_S)
-        answer = self._link.call("connect", arguments, _CONNECT_TIMEOUT_S)
-        if answer.error is not None or here.error is not None:
-            self._drop()
-            return None, _without_type(answer.error or here.error or "")
+        answer = here if here.error is not None else self._link.call("connect", arguments, _CONNECT_TIMEOUT_S)
+        if answer.error is not None:
+            if not answer.error.startswith("MeasureError: "):  # the tracker's word leaves the link as it is
+                self._drop()
+            return None, _without_type(answer.error)
         if "busy" in answer.result:
             return None, f"busy: all {answer.result['busy']} of them are in use"
-        description = Description.from_json(answer.result["device"])
-        description.check(here.result)
+        try:
+            description = Description.from_json(answer.result["device"])
+            description.check(here.result)
+            if self.description is not None:
+                check_alike(self.description, description, self.key)
+        except TargetError:
+            self._drop()  # it is free for others
+            raise
         self.is_local = bool(description.boot) and description.boot == here.result["boot"]
-        if self.description is not None:
-            check_alike(self.description, description, self.key)
         self.description = description
         self._connected = True
         return description, ""
@@ -151,24 +173,44 @@ class RemoteDevice:
         Raises:
             MeasureError: no device came back, or one can't time at all.
         """
-        request = {"call": name, "arguments": arguments, "num_threads": self._num_threads, "timeout_s": timeout_s}
-        lost, self._let_go = "", self._closed
-        for _ in range(_MAX_LOSSES):
+        lost = ""
+        for _ in range(MAX_LOSSES):
             if not self._connected:
+                self._let_go = self._closed
                 self.connect()
-            answer = self._link.call("submit", request, _SEND_TIMEOUT_S)
-            while answer.error is None and "pending" in answer.result:
-                answer = self._link.call("wait", {}, _REPLY_TIMEOUT_S)
-            if answer.error is None:
-                return Answer(answer.result["result"], answer.result["error"], answer.result["wall_s"])
-            self.num_lost += 1
-            lost = _without_type(answer.error)
-            if answer.error.startswith("MeasureError: "):  # its worker can't start: no candidate's fault
-                raise MeasureError(f"a device of key '{self.key}' can't time: {lost}")
-            self._drop()
+            try:
+                return self.attempt(name, arguments, timeout_s)
+            except DeviceLostError as error:
+                lost = str(error)
             if self._let_go:
                 return Answer(None, f"stopped: {name} was given up", 0.0)
-        return Answer(None, f"crash: the device was lost {_MAX_LOSSES} times in {name}, the last time: {lost}", 0.0)
+        return Answer(None, lost_over(name, lost), 0.0)
+
+    def attempt(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+        """Run one call of the worker of the device that is held.
+
+        Raises:
+            DeviceLostError: it was lost over the call.
+            MeasureError: it can't time at all.
+        """
+        request = {"call": name, "arguments": arguments, "num_threads": self._num_threads, "timeout_s": timeout_s}
+        self._let_go = self._closed
+        answer = self._link.call("submit", request, _SEND_TIMEOUT_S)
+        while answer.error is None and "pending" in answer.result:
+            answer = self._link.call("wait", {}, _REPLY_TIMEOUT_S)
+        if answer.error is None:
+            return Answer(answer.result["result"], answer.result["error"], answer.result["wall_s"])
+        lost = _without_type(answer.error)
+        if answer.error.startswith("MeasureError: "):  # its worker can't start: no candidate's fault
+            raise MeasureError(f"a device of key '{self.key}' can't time: {lost}")
+        self.num_lost += 1
+        self._drop()
+        raise DeviceLostError(lost)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a device is held, as far as is known."""
+        return self._connected
 
     def _drop(self) -> None:
         self._connected = False
@@ -189,6 +231,11 @@ class RemoteDevice:
 def _start_link() -> WorkerProcess:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     return WorkerProcess(1, cores, _LINK)
+
+
+def lost_over(name: str, reason: str) -> str:
+    """The error of a timing over which devices are lost again and again."""
+    return f"crash: the device was lost {MAX_LOSSES} times in {name}, the last time: {reason}"
 
 
 def _without_type(error: str) -> str:

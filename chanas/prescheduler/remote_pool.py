@@ -1,159 +1,254 @@
-"""A pool that builds on this machine's cores and times on a device elsewhere: stands where a `WorkerPool` stands."""
+"""A pool that builds on this machine's cores and times on devices elsewhere: stands where a `WorkerPool` stands."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
+import logging
+import time
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
-from chanas.errors import MeasureError
-from chanas.prescheduler.pool import Answer, WorkerProcess, kept_off, split_cores
-from chanas.prescheduler.remote import RETURN_WITHIN_S, RemoteDevice
-from chanas.prescheduler.tracker import Address, check_key
+from chanas.errors import ChanasError, ConfigError, MeasureError, TargetError
+from chanas.prescheduler.pool import Answer, Task, TaskPool, WorkerProcess, kept_off, split_cores
+from chanas.prescheduler.remote import (
+    MAX_LOSSES,
+    POLL_S,
+    RETURN_WITHIN_S,
+    Description,
+    DeviceLostError,
+    RemoteDevice,
+    check_alike,
+    lost_over,
+)
+from chanas.prescheduler.tracker import Address, check_key, device_groups, group_of
 from chanas.target import HardwareTarget
 
+# Devices that are taken at a time: each has a process of its own here, which has to start.
+_TAKEN_AT_A_TIME = 8
 
-@dataclasses.dataclass(frozen=True)
-class _Task:
-    """One call that waits for a core or for the device."""
-
-    name: str
-    arguments: dict[str, Any]
-    timeout_s: float
-    future: Future[Answer]
+logger = logging.getLogger(__name__)
 
 
-class RemotePool:
-    """Compiling workers on the cores here, and a device that times. `overlap`: both may work at the same time.
+class RemotePool(TaskPool):
+    """Compiling workers on the cores here, and devices that time, each one thing at a time.
 
-    A device that is this very machine keeps its cores to itself.
+    What a device was timing when it was lost goes back to the head of the queue, for that device once it is back or
+    for another one at once. `overlap`: builds and timings may go on at the same time. A device that is this very
+    machine keeps its cores to itself.
     """
 
-    def __init__(self, device: RemoteDevice, num_threads: int) -> None:
+    def __init__(
+        self, devices: Sequence[RemoteDevice], num_threads: int, return_within_s: float = RETURN_WITHIN_S
+    ) -> None:
         timing, others = split_cores(num_threads)
-        self.timing_cores = timing if device.is_local else []
-        self.overlap = not device.is_local or bool(others)
-        cores = (others or timing) if device.is_local else [*timing, *others]
-        self.num_builders = len(cores)
-        self._device = device
-        self._builders = [WorkerProcess(1, [core]) for core in cores]
-        self._builds: deque[_Task] = deque()
-        self._timings: deque[_Task] = deque()
-        self.timing_s = self.building_s = 0.0
-        """Seconds spent so far, those of building summed over the workers."""
-        self._closed = False
-        self._changed = threading.Condition()
-        self._building = [threading.Thread(target=self._serve_builds, args=(b,), daemon=True) for b in self._builders]
-        self._timing = threading.Thread(target=self._serve_timings, daemon=True)
-        for thread in (*self._building, self._timing):
-            thread.start()
+        is_local = any(d.is_local for d in devices)
+        self.timing_cores = timing if is_local else []
+        self.overlap = not is_local or bool(others)
+        cores = (others or timing) if is_local else [*timing, *others]
+        super().__init__([WorkerProcess(1, [core]) for core in cores])
+        self.num_devices = len(devices)
+        self._devices = list(devices)
+        self._return_within_s = return_within_s
+        self._away = {number for number, device in enumerate(devices) if not device.is_connected}
+        self._all_away_since: float | None = None
+        self._failure: ChanasError | None = None
+        self._serve(*(partial(self._serve_timings, number) for number in range(len(devices))))
 
-    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        """Compile on any free core here."""
-        return self._submit(self._builds, name, arguments, timeout_s)
-
-    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        """Time on the device, one after the other; the limit is of the timing itself, once the device is free for it.
-
-        Raises (through the future):
-            MeasureError: the device was lost, and none came back.
-        """
-        return self._submit(self._timings, name, arguments, timeout_s)
-
-    def _submit(self, queue: deque[_Task], name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        future: Future[Answer] = Future()
-        with self._changed:
-            if self._closed:
-                raise MeasureError(f"the pool that was asked for {name} is closed")
-            queue.append(_Task(name, arguments, timeout_s, future))
-            self._changed.notify_all()
+    def _submit(self, queue: deque[Task], task: Task) -> Future[Answer]:
+        future = super()._submit(queue, task)
+        self._fail_all()
         return future
 
-    def _serve_builds(self, worker: WorkerProcess) -> None:
-        for wall_s in self._served(self._builds, worker):
+    # ---- timing -----------------------------------------------------------------------------------------------------
+    def _serve_timings(self, number: int) -> None:
+        while self._is_back(number):
             with self._changed:
-                self.building_s += wall_s
-
-    def _serve_timings(self) -> None:
-        for wall_s in self._served(self._timings, self._device):
-            with self._changed:
-                self.timing_s += wall_s
-
-    def _served(self, queue: deque[_Task], server: WorkerProcess | RemoteDevice) -> Iterator[float]:
-        """Seconds of one task after the other, until the pool is closed."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or queue)
-                if self._closed:
+                self._changed.wait_for(lambda: self._closed or self._next(number) is not None)
+                task = self._next(number)
+                if self._closed or task is None:
                     return
-                task = queue.popleft()
-            if not task.future.set_running_or_notify_cancel():
+                self._timings.remove(task)
+            if not task.future.running() and not task.future.set_running_or_notify_cancel():
                 continue
             try:
-                answer = server.call(task.name, task.arguments, task.timeout_s)
+                answer = self._devices[number].attempt(task.name, task.arguments, task.timeout_s)
+            except DeviceLostError as lost:
+                self._put_back(task, number, str(lost))
             except BaseException as error:  # the future's owner hears of it, like from any executor
                 task.future.set_exception(error)
-                continue
-            yield answer.wall_s
-            task.future.set_result(answer)
+            else:
+                self._note_timing(answer.wall_s)
+                task.future.set_result(dataclasses.replace(answer, device=number))
 
-    def close(self) -> None:
-        """End all workers at once, and let go of the device where it is timing; what was under way is lost."""
+    def _next(self, number: int) -> Task | None:
+        """The first that waits for this device, for any, or for one that is away."""
+        mine = (None, number, *self._away)
+        return next((task for task in self._timings if task.device in mine), None)
+
+    def _put_back(self, task: Task, number: int, reason: str) -> None:
+        """A device was lost over a task."""
+        task.num_losses += 1
         with self._changed:
-            self._closed = True
-            waiting = [*self._builds, *self._timings]
+            self._away.add(number)
+            if self._closed:
+                task.future.set_result(Answer(None, f"stopped: {task.name} was given up", 0.0, number))
+            elif task.num_losses < MAX_LOSSES:
+                self._timings.appendleft(task)
+            else:
+                task.future.set_result(Answer(None, lost_over(task.name, reason), 0.0, number))
+            self._changed.notify_all()
+
+    # ---- devices that come and go -----------------------------------------------------------------------------------
+    def _is_back(self, number: int) -> bool:
+        """Wait until the device is held, or another one in its place; false when the pool is closed or has failed.
+
+        While others time it is looked for as long as it takes; without any of them no longer than a lost device is
+        waited for.
+        """
+        device = self._devices[number]
+        while not device.is_connected:
+            with self._changed:
+                if self._closed or self._failure is not None:
+                    return False
+                if len(self._away) == self.num_devices and self._all_away_since is None:
+                    self._all_away_since = time.monotonic()
+            try:
+                found, reason = device.try_connect()
+            except ChanasError as error:  # of another kind, say: the right one may come yet
+                found, reason = None, str(error)
+            with self._changed:
+                if found is not None:
+                    break
+                since = self._all_away_since
+                if since is not None and time.monotonic() - since > self._return_within_s:
+                    self._failure = self._failure or device.gone(reason, self._return_within_s)
+                else:
+                    self._changed.wait_for(lambda: self._closed, POLL_S)
+            self._fail_all()
+        with self._changed:
+            self._away.discard(number)
+            self._all_away_since = None
+            return not self._closed
+
+    def _fail_all(self) -> None:
+        """Tell everyone who waits for a timing that there is no device any more, once that is so."""
+        with self._changed:
+            if self._failure is None:
+                return
+            waiting = list(self._timings)
+            self._timings.clear()
             self._changed.notify_all()
         for task in waiting:
-            task.future.cancel()
-        for worker in self._builders:
-            worker.close()
-        self._timing.join(0.1)
-        if self._timing.is_alive():
-            self._device.stop()
-        self._timing.join()
+            if task.future.running() or task.future.set_running_or_notify_cancel():
+                task.future.set_exception(self._failure)
 
-    def __enter__(self) -> RemotePool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def close(self) -> None:
+        """End all workers at once, and let go of devices that are timing; what was under way is lost."""
+        super().close()
+        timing = self._threads[len(self._builders) :]
+        for thread, device in zip(timing, self._devices, strict=True):
+            thread.join(0.1)
+            while thread.is_alive():
+                device.stop()
+                thread.join(0.1)
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldDevice:
-    """A device that is ours until the end of `held_device`; `target` is what it says of itself."""
+class HeldDevices:
+    """Devices of one kind that are ours until the end of `held_devices`; `target` is what they say of themselves."""
 
-    device: RemoteDevice
+    devices: tuple[RemoteDevice, ...]
     target: HardwareTarget
+    return_within_s: float = RETURN_WITHIN_S
 
     @contextlib.contextmanager
     def pool(self, target: HardwareTarget) -> Iterator[RemotePool]:
-        """Time on it, and build here for `target`, which is its own."""
-        with RemotePool(self.device, target.num_threads) as pool, kept_off(pool.timing_cores):
+        """Time on them, and build here for `target`, which is their own."""
+        with (
+            RemotePool(self.devices, target.num_threads, self.return_within_s) as pool,
+            kept_off(pool.timing_cores),
+        ):
             yield pool
 
 
 @contextlib.contextmanager
-def held_device(
-    tracker: Address, key: str, num_threads: int = 1, dtype: str = "f32", *, return_within_s: float = RETURN_WITHIN_S
-) -> Iterator[HeldDevice]:
-    """A free device of a key; when all are busy, one is waited for. Its table is called after the key: `cpu@pi4`.
+def held_devices(
+    tracker: Address,
+    key: str,
+    num_threads: int = 1,
+    dtype: str = "f32",
+    num_devices: int | None = None,
+    *,
+    return_within_s: float = RETURN_WITHIN_S,
+) -> Iterator[HeldDevices]:
+    """Devices of a key; when all are busy, one is waited for. Their table is called after the key: `cpu@pi4`.
+
+    Args:
+        tracker: who knows them.
+        key: what they are asked for by.
+        num_threads, dtype: how they are used.
+        num_devices: how many, waited for where they are busy; by default all that are free and of one kind.
+        return_within_s: how long a device that is busy or was lost is waited for.
 
     Raises:
+        ConfigError: the number is below one, or the tracker has fewer.
         MeasureError: the tracker or a device of the key isn't there, or none becomes free.
-        TargetError: it can't be used so, or has another version or kind of processor than this side.
+        TargetError: it can't be used so, has another version or kind of processor than this side, or one of the
+            `num_devices` is of another kind than the others.
     """
     check_key(key)
-    device = RemoteDevice(tracker, key, num_threads, dtype, return_within_s=return_within_s)
-    try:
-        target = device.connect().target
-        yield HeldDevice(device, dataclasses.replace(target, name=f"{target.name}@{key}"))
-    finally:
-        device.close()
+    if num_devices is not None and num_devices < 1:
+        raise ConfigError(f"expected at least 1 device, got {num_devices}")
+    with contextlib.ExitStack() as stack:
+
+        def device() -> RemoteDevice:
+            one = RemoteDevice(tracker, key, num_threads, dtype, return_within_s=return_within_s)
+            stack.callback(one.close)
+            return one
+
+        first = device()
+        description = first.connect()
+        group = group_of(device_groups(tracker), key, tracker)
+        if num_devices is not None and num_devices > len(group.addresses):
+            raise ConfigError(
+                f"expected {num_devices} devices of key '{key}' at tracker {tracker}, it has {len(group.addresses)}; "
+                "start `chanas device serve` on more, or ask for fewer with --devices"
+            )
+        num_more = group.num_free if num_devices is None else num_devices - 1
+        more = _connected([device() for _ in range(num_more)], description, key, is_required=num_devices is not None)
+        name = f"{description.target.name}@{key}"
+        yield HeldDevices(
+            (first, *more), dataclasses.replace(description.target, name=name), return_within_s=return_within_s
+        )
+
+
+def _connected(
+    devices: Sequence[RemoteDevice], like: Description, key: str, *, is_required: bool
+) -> list[RemoteDevice]:
+    """Those of the devices that could be taken and are like the first one; the others are let go.
+
+    Raises:
+        ChanasError: one could not be taken although all of them are required.
+    """
+
+    def fits(device: RemoteDevice) -> bool:
+        try:
+            check_alike(like, device.connect(None if is_required else 0.0), key)
+        except (MeasureError, TargetError) as error:
+            device.close()
+            if is_required:
+                raise
+            logger.warning("a device of key '%s' is left out: %s", key, error)
+            return False
+        return True
+
+    with ThreadPoolExecutor(_TAKEN_AT_A_TIME) as threads:
+        try:
+            return [device for device, does in zip(devices, threads.map(fits, devices), strict=True) if does]
+        except BaseException:
+            for device in devices:  # no thread waits any longer
+                device.close()
+            raise

@@ -187,7 +187,7 @@ class SyntheticPool:
     one, gets the arguments of the build too.
     """
 
-    num_builders = 1
+    num_builders = num_devices = 1
 
     def __init__(self, seconds: Callable[[dict[str, Any]], float | str] = synthetic_seconds, overlap: bool = True):
         self.seconds, self.overlap = seconds, overlap

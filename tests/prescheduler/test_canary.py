@@ -203,6 +203,41 @@ def test_a_canary_that_does_not_work_stops_nothing(tmp_path: Path, call: str) ->
     assert canary.describe() == "no canary was read"
 
 
+class TwoDevices(DriftingPool):
+    """The second one is half as fast, and slows down by half when it has timed two candidates."""
+
+    num_devices = 2
+
+    def measure(
+        self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
+    ) -> Future[Answer]:
+        assert device is not None
+        is_canary = arguments["library"].endswith("canary.so")
+        self.timed += [] if is_canary else [str(device)]
+        slow = 1.0 if device == 0 else 2.4 if self.timed.count("1") > 2 else 2.0
+        result = {"seconds": slow * (5e-6 if is_canary else 1e-6), "spread_s": 0.0, "max_error": 0.0}
+        return answered(Answer(result, None, 0.1, device))
+
+
+def test_every_device_drifts_by_itself(tmp_path: Path) -> None:
+    canary, pool = Canary(HOST, tmp_path), TwoDevices(lambda _: 1.0)
+    line: CandidatePipeline[int] = CandidatePipeline(pool, canary)
+    outcomes = []
+    for i in range(5):
+        for family in ("a", "b"):
+            library = tmp_path / f"{family}{i}.so"
+            line.submit(
+                Candidate(i, "build_operator", {"library": str(library)}, library, "measure", {}, family=family)
+            )
+        while line.num_in_flight:
+            outcomes += [outcome for _, outcome in line.finished()]
+    drifts = {device: [o.drift for o in outcomes if o.device == device] for device in (0, 1)}
+    assert drifts == {0: [1.0] * 5, 1: pytest.approx([1.0, 1.0, 1.2, 1.2, 1.2])}
+    assert {round((o.seconds or 0.0) * 1e6, 6) for o in outcomes} == {1.0, 2.0}
+    assert {round(r.seconds * 1e6) for r in canary.on(0).readings} == {5}
+    assert canary.describe().endswith("3 timings corrected, 0 repeated; 2 devices, 100.0% apart")
+
+
 def test_a_real_canary_sings(pool: WorkerPool, tmp_path: Path) -> None:
     canary = Canary(HOST, tmp_path)
     for future in canary.read(pool):

@@ -193,7 +193,7 @@ def test_planted_bad_candidates_end_as_records_and_the_others_have_their_turns(
     broken = LUCKY_POINTS[1]
 
     class Planted:
-        overlap, num_builders = pool.overlap, pool.num_builders
+        overlap, num_builders, num_devices = pool.overlap, pool.num_builders, pool.num_devices
 
         def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
             if name == "build_operators":

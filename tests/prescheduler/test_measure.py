@@ -27,7 +27,8 @@ class WatchedPool:
     """A real pool, told whether it has cores to spare, that notices a build and a timing at the same time."""
 
     def __init__(self, pool: WorkerPool, overlap: bool) -> None:
-        self._pool, self.overlap, self.num_builders = pool, overlap, pool.num_builders
+        self._pool, self.overlap = pool, overlap
+        self.num_builders, self.num_devices = pool.num_builders, pool.num_devices
         self._builds: list[Future[Answer]] = []
         self._timings: list[Future[Answer]] = []
         self.met = False
@@ -215,6 +216,9 @@ def test_what_is_timed_in_rounds_is_corrected_by_the_canary(tmp_path: Path) -> N
 
         readings, num_corrected, correction, is_fresh = ("one",), 0, 2.0, True
 
+        def on(self, _device: int) -> Drifting:
+            return self
+
         def is_due(self, measured_s: float) -> bool:
             return False
 
@@ -225,3 +229,64 @@ def test_what_is_timed_in_rounds_is_corrected_by_the_canary(tmp_path: Path) -> N
     ((_, outcome),) = timed_in_rounds(group_of(tmp_path, [GOOD]), Timer(), 2, drifting)
     assert outcome.seconds == pytest.approx((5e-6 + 0.5e-6) / 2)
     assert outcome.drift == 1.5
+
+
+# ---- several devices ------------------------------------------------------------------------------------------------
+class Farm(SyntheticPool):
+    """Devices that answer when `work` lets them, each in order; `gone` are those that others stand in for."""
+
+    num_devices = 3
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: 1e-6)
+        self.gone: set[int] = set()
+        self.who: dict[str, list[int]] = {}
+        """Devices that timed a library, in order."""
+
+    def measure(
+        self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
+    ) -> Future[Answer]:
+        assert device is not None
+        by = device if device not in self.gone else next(d for d in range(self.num_devices) if d not in self.gone)
+        self.who.setdefault(Path(arguments["library"]).stem, []).append(by)
+        return answered(Answer({"seconds": 1e-6, "spread_s": 0.0, "max_error": 0.0}, None, 0.1, by))
+
+
+def through(line: CandidatePipeline[str], folder: Path, *names: str) -> None:
+    """Candidates called after their family and a number, all in the line at the same time."""
+    for name in names:
+        library = folder / f"{name}.so"
+        line.submit(
+            Candidate(name, "build_operator", {"library": str(library)}, library, "measure", {}, family=name[0])
+        )
+    while line.num_in_flight:
+        list(line.finished())
+
+
+def test_a_family_is_timed_by_one_device_and_families_by_several(tmp_path: Path) -> None:
+    farm: Any = Farm()
+    line: CandidatePipeline[str] = CandidatePipeline(farm)
+    through(line, tmp_path, "a1", "b1", "c1", "a2")
+    through(line, tmp_path, "c2", "b2", "a3", "d1")
+    homes = {family: {d for name, by in farm.who.items() if name[0] == family for d in by} for family in "abc"}
+    assert sorted(homes.values(), key=min) == [{0}, {1}, {2}]
+
+
+def test_a_family_moves_with_the_device_that_stands_in(tmp_path: Path) -> None:
+    farm: Any = Farm()
+    line: CandidatePipeline[str] = CandidatePipeline(farm)
+    through(line, tmp_path, "a1")
+    farm.gone = {0}
+    through(line, tmp_path, "a2")
+    farm.gone = set()
+    through(line, tmp_path, "a3")
+    assert [farm.who[name] for name in ("a1", "a2", "a3")] == [[0], [1], [1]]
+
+
+def test_all_rounds_of_a_candidate_are_one_devices(tmp_path: Path) -> None:
+    farm: Any = Farm()
+    group = group_of(tmp_path, *([Outcome(5e-6, 1e-8, None, device=d)] for d in (2, 0, 2)), [GOOD])
+    timed_in_rounds(group, farm, 4)
+    assert [farm.who[str(i)] for i in range(3)] == [3 * [2], 3 * [0], 3 * [2]]
+    (own,) = {tuple(set(by)) for name, by in farm.who.items() if name == "3"}
+    assert len(own) == 1

@@ -47,7 +47,7 @@ class Script:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_POLL_S", 0.01)
+    monkeypatch.setattr(remote, "POLL_S", 0.01)
 
 
 def device(script: Script, return_within_s: float = 0.05) -> RemoteDevice:

@@ -18,7 +18,7 @@ import pytest
 from chanas.errors import MeasureError
 from chanas.prescheduler.lut import preschedule
 from chanas.prescheduler.remote import RemoteDevice
-from chanas.prescheduler.remote_pool import held_device
+from chanas.prescheduler.remote_pool import held_devices
 from chanas.prescheduler.tracker import Address, device_groups
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.workload import Workload
@@ -40,10 +40,10 @@ def until(condition: Callable[[], bool], within_s: float = 60.0) -> bool:
     return False
 
 
-def num_free(tracker: Address) -> int:
+def num_free(tracker: Address, key: str = KEY) -> int:
     """Free devices of the key; none while the tracker is not up."""
     try:
-        return sum(g.num_free for g in device_groups(tracker) if g.key == KEY)
+        return sum(g.num_free for g in device_groups(tracker) if g.key == key)
     except MeasureError:
         return 0
 
@@ -70,12 +70,28 @@ def server(tracker: Address) -> Iterator[psutil.Process]:
             return False
 
     assert until(is_up)
-    command = [sys.executable, "-m", "chanas", "device", "serve", "--tracker", str(tracker), "--key", KEY]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = serving(tracker, KEY)
     assert until(lambda: num_free(tracker) == 1)
     yield psutil.Process(process.pid)
     process.terminate()
     process.wait()
+
+
+def serving(tracker: Address, key: str) -> subprocess.Popen[bytes]:
+    """A server of this machine under a key."""
+    command = [sys.executable, "-m", "chanas", "device", "serve", "--tracker", str(tracker), "--key", key]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def pair(tracker: Address, server: psutil.Process) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two servers of one key."""
+    processes = [serving(tracker, "pair") for _ in range(2)]
+    assert until(lambda: num_free(tracker, "pair") == 2)
+    yield processes
+    for process in processes:
+        process.terminate()
+        process.wait()
 
 
 @pytest.fixture
@@ -161,7 +177,7 @@ def test_a_server_of_another_kind_is_told(tracker: Address, server: psutil.Proce
 def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, tmp_path: Path) -> None:
     run, narrow = RunDirectory(tmp_path / "run"), NANO.sub_spaces[:1]
     config = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
-    with held_device(tracker, KEY) as held:
+    with held_devices(tracker, KEY) as held:
         summary = preschedule(
             run,
             NANO,
@@ -176,4 +192,38 @@ def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, 
     assert summary.path == run.luts / f"cpu@{KEY}.json"
     assert set(summary.lut.rows) == {b.key for b in NANO.all_blocks(NUM_CLASSES, narrow)}
     assert summary.lut.header.target.fingerprint == HOST.fingerprint
+    assert summary.num_failed_trials == 0
+
+
+def test_two_devices_time_and_one_goes_on_alone(
+    tracker: Address, pair: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    run, narrow = RunDirectory(tmp_path / "run"), NANO.sub_spaces[:1]
+    config = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
+    with held_devices(tracker, "pair") as held:
+        assert len(held.devices) == 2
+        with held.pool(held.target) as pool:
+            pings = [pool.measure("ping", {}, 60.0, device).result() for device in (0, 1)]
+            assert ([p.device for p in pings], len({p.result["pid"] for p in pings})) == ([0, 1], 2)
+            hanging = pool.measure("hang", {}, 8.0, 0)
+            assert until(hanging.running)
+            time.sleep(0.5)
+            lost = next(
+                p for p in pair if psutil.Process(p.pid).children(recursive=True)[-1].pid == pings[0].result["pid"]
+            )
+            lost.kill()
+            answer = hanging.result(120.0)  # begun anew by the other one, where it takes its full time
+            assert (answer.device, answer.error) == (1, "timeout: hang took more than 8 s")
+        summary = preschedule(
+            run,
+            NANO,
+            held.target,
+            NUM_CLASSES,
+            config,
+            sub_spaces=narrow,
+            model="random",
+            progress=False,
+            open_pool=held.pool,
+        )
+    assert set(summary.lut.rows) == {b.key for b in NANO.all_blocks(NUM_CLASSES, narrow)}
     assert summary.num_failed_trials == 0
