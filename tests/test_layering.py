@@ -25,7 +25,7 @@ TORCH_ANYWHERE = (
     "prescheduler/reference.py",
     "prescheduler/eager.py",
 )
-TORCH_IN_FUNCTIONS = ("emit.py", "pipeline.py")
+TORCH_IN_FUNCTIONS = ("emit.py", "pipeline.py", "training_pipeline.py")
 TVM = {"tvm", "tvm_ffi"}
 TVM_ANYWHERE = ("prescheduler/", "codesign.py")
 TVM_IN_FUNCTIONS = ("target.py",)
@@ -93,7 +93,9 @@ def test_a_stage_imports_no_other_stage(file: Path) -> None:
 def test_nothing_imports_the_command_line(file: Path) -> None:
     if is_one_of(file, ("cli.py", "__main__.py")):
         return
-    commands = ("chanas.cli.", "chanas.device_commands.", "chanas.lut_commands.", "chanas.target_commands.")
+    commands = tuple(
+        f"chanas.{m}." for m in ("cli", "device_commands", "lut_commands", "target_commands", "training_commands")
+    )
     assert [i.name for i in imports(file) if f"{i.name}.".startswith(commands)] == []
 
 
@@ -104,6 +106,7 @@ def test_only_the_command_line_imports_the_pipeline(file: Path) -> None:
         (
             "cli.py",
             "lut_commands.py",
+            "training_commands.py",
             "lut_pipeline.py",
             "compile_only.py",
             "table_search.py",
