@@ -149,17 +149,18 @@ class OperatorTuner:
 
     def _first_batch(self, prior: Prior, num: int) -> list[Point]:
         """Points that were best on the other device, and others evenly spaced over the ranking that it foretells."""
-        best = [p for p in dict.fromkeys(p for points in prior.points for p in points) if p not in self._records]
-        others = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in self._records]
+        untried = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in self._records]
+        score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
+        best = [min(left, key=score.__getitem__) for points in prior.points if (left := [p for p in points if p in score])]
         num_spread = min(round(self._config.spread_share * num), max(0, num - 1))
         chosen = best[: num - num_spread]
-        rest = [p for p in others if p not in set(chosen)]
+        rest = [p for p in untried if p not in set(chosen)]
         foretold = self._model.foretell(self.space, rest) if rest else None
         if foretold is not None:
             rest = [rest[i] for i in np.argsort(foretold, kind="stable")]
-        missing = num - len(chosen)
-        places = np.linspace(0, len(rest), missing + 1)[1:].astype(np.int64) - 1 if rest else ()
-        return [*chosen, *dict.fromkeys(rest[max(0, i)] for i in places)]
+        missing = min(num - len(chosen), len(rest))
+        places = (np.arange(missing) + 1) * len(rest) // (missing + 1)
+        return [*chosen, *(rest[i] for i in places)]
 
     def _judge_prior(self, records: Sequence[TuningRecord]) -> None:
         """Before the model has seen the records: whether they are ordered as the other device foretold."""

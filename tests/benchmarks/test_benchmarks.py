@@ -28,6 +28,7 @@ SCRIPTS = (
     "conv_layers",
     "cuda_compile",
     "evolution_speed",
+    "host_costs",
     "lut_build",
     "lut_error",
     "network_latency",
@@ -35,6 +36,7 @@ SCRIPTS = (
     "subspace_rules",
     "rpc_overhead",
     "tuning_efficiency",
+    "warm_start",
     "with_without",
 )
 HEAVY = ("torch", "tvm", "onnx", "onnxruntime", "openvino")
