@@ -1,6 +1,6 @@
 """Random points of the GPU schedule spaces, compiled where there is no GPU: how many compile, and what one costs.
 
-    python benchmarks/cuda_compile.py [--quick] [--arch sm_90] [--points 60] [--seed 0]
+    python benchmarks/cuda_compile.py [--quick] [--arch sm_90] [--dtype f32] [--points 60] [--seed 0]
 
 Operators are drawn from `mbv3`, six points of each, and k×k convolutions over all channels from the paper's table 3.
 Figures, each that of the worst kind of operator:
@@ -15,6 +15,7 @@ is run on a GPU, so nothing is said of how fast the kernels are.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from common import Figure, finish
 
 from chanas.arch import SearchSpace
 from chanas.lean_tvm import torch_hidden
+from chanas.target import GPU_DTYPES
 from chanas.target_files import arch_target
 
 if TYPE_CHECKING:
@@ -35,8 +37,8 @@ GOAL_SHARE, GOAL_MS = 0.95, 100.0
 POINTS_EACH = 6
 
 
-def operators() -> dict[str, list[Workload]]:
-    """The operators that points are drawn of, by kind."""
+def operators(dtype: str = "float32") -> dict[str, list[Workload]]:
+    """The operators that points are drawn of, by kind, in a type."""
     from conv_layers import layers
 
     from chanas.prescheduler.cuda_compile import kind_of
@@ -45,7 +47,7 @@ def operators() -> dict[str, list[Workload]]:
     blocks = SearchSpace.load(SPACE).all_blocks(NUM_CLASSES)
     kinds: dict[str, list[Workload]] = {}
     for workload in dict.fromkeys((*(w for b in blocks for w in block_workloads(b)), *layers().values())):
-        kinds.setdefault(kind_of(workload), []).append(workload)
+        kinds.setdefault(kind_of(workload), []).append(dataclasses.replace(workload, dtype=dtype))
     return kinds
 
 
@@ -80,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few points; nothing is written")
     parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--dtype", default="f32", choices=tuple(GPU_DTYPES))
     parser.add_argument("--points", type=int, default=60, help="of each kind of operator")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -90,9 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
 
         check_arch(options.arch)
-        print(f"{options.arch}, {compiler_name(options.arch)}, {SPACE}\n")
+        print(f"{options.arch}, {options.dtype}, {compiler_name(options.arch)}, {SPACE}\n")
         print(f"{'kind':14s}{'operators':>10s}{'compile':>12s}{'spill':>7s}{'median ms':>11s}{'90 % ms':>9s}")
-        for kind, workloads in operators().items():
+        for kind, workloads in operators(GPU_DTYPES[options.dtype]).items():
             row = measure(options.arch, kind, workloads, num_points, options.seed)
             rows.append(row)
             share = f"{row['compiled']}/{row['points']}"
@@ -104,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     share = min((row["compiled"] / row["points"] for row in rows), default=math.nan)
     slowest = max((row["median_ms"] for row in rows), default=math.nan)
     finish(
-        "cuda_compile",
+        "cuda_compile" if options.dtype == "f32" else f"cuda_compile_{options.dtype}",
         {
             "compiled_share": Figure(share, GOAL_SHARE),
             "milliseconds_each": Figure(slowest, GOAL_MS, lower_is_better=True),

@@ -11,7 +11,7 @@ from chanas.arch import SearchSpace
 from chanas.errors import ConfigError, TargetError
 from chanas.pipeline import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, parse_sub_spaces, stored_task
 from chanas.run import RunDirectory
-from chanas.target import HardwareTarget
+from chanas.target import HardwareTarget, gpu_in_dtype
 from chanas.target_files import arch_target, describe_target
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def compile_only(
     *,
     target: str,
     arch: str | None = None,
+    dtype: str = "f32",
     space: str | Path | None = None,
     num_classes: int | None = None,
     num_points: int | None = None,
@@ -52,11 +53,13 @@ def compile_only(
     """Compile random schedules of a space's operators for a GPU and store what they use in `compiled.sqlite`.
 
     Args:
+        dtype: f32, f16 or tf32.
         num_points: of each operator.
         limit: only the first so many operators.
 
     Raises:
-        TargetError: the target is no GPU, or the compiler does not have its architecture.
+        TargetError: the target is no GPU or has no kernels of the dtype, or the compiler does not have its
+            architecture.
         ConfigError: a number is below one.
     """
     from chanas.prescheduler.cuda_compile import compile_points
@@ -65,11 +68,11 @@ def compile_only(
     for what, number in (("trials", num_points), ("limit", limit)):
         if number is not None and number < 1:
             raise ConfigError(f"expected --{what} of at least 1, got {number}")
-    gpu = compile_target(target, arch)
+    gpu = gpu_in_dtype(compile_target(target, arch), dtype)
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
     blocks = loaded.all_blocks(classes, parse_sub_spaces(loaded, sub_spaces))
-    workloads = list(dict.fromkeys(w for block in blocks for w in block_workloads(block)))
+    workloads = list(dict.fromkeys(w for block in blocks for w in block_workloads(block, gpu.dtype)))
     chosen = list(itertools.islice(workloads, limit))
     return compile_points(run.root / "compiled.sqlite", chosen, gpu, num_points or DEFAULT_POINTS, seed, progress)

@@ -53,6 +53,11 @@ class GPUFeatures:
     registers_per_sm: int
     max_registers_per_thread: int = MAX_REGISTERS_PER_THREAD
 
+    @property
+    def capability(self) -> int:
+        """Compute capability times ten: 90 of sm_90 and sm_90a."""
+        return int(self.arch.removeprefix("sm_").rstrip("af"))
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

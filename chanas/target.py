@@ -23,6 +23,9 @@ LOCAL_TARGETS = ("cpu", "cuda")
 YAML_SUFFIXES = (".yaml", ".yml")
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 """Types of weights and activations by the names that commands have for them."""
+GPU_DTYPES = {"f32": "float32", "f16": "float16", "tf32": "tf32"}
+"""Those that GPUs have kernels for. tf32 is float32 in memory; its products are rounded by tensor cores."""
+_FIRST_TF32 = 80
 _SCHEDULING_FLAGS = ("avx512f", "avx512_bf16", "avx512_vnni", "avx2", "fma", "avx", "sse4_2", "asimd")
 
 
@@ -64,8 +67,8 @@ class HardwareTarget:
 
     @property
     def dtype_name(self) -> str:
-        """What commands call the dtype: f32 or bf16."""
-        return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
+        """What commands call the dtype: f32, bf16, f16 or tf32."""
+        return next(name for name, dtype in (DTYPES | GPU_DTYPES).items() if dtype == self.dtype)
 
     @property
     def required_gpu(self) -> GPUFeatures:
@@ -225,6 +228,22 @@ def differences(there: HardwareTarget, here: HardwareTarget) -> str:
         pairs.append((name, getattr(there.gpu, name), getattr(here.gpu, name)))
     found = [f"{name} {theirs} there, {mine} here" for name, theirs, mine in pairs if theirs != mine]
     return "; ".join(found) or "the processors' family, model, stepping or instruction sets"
+
+
+def gpu_in_dtype(target: HardwareTarget, dtype: str) -> HardwareTarget:
+    """A GPU used in `dtype` (f32, f16, or tf32 from sm_80 on).
+
+    Raises:
+        TargetError: there are no kernels of the dtype, or the GPU has no instructions for it.
+    """
+    gpu = target.required_gpu
+    if dtype not in GPU_DTYPES:
+        raise TargetError(unknown_name("dtype of a GPU", dtype, GPU_DTYPES))
+    if dtype == "tf32" and gpu.capability < _FIRST_TF32:
+        raise TargetError(f"dtype tf32 needs a GPU of sm_{_FIRST_TF32} or newer, got {gpu.arch}; use --dtype f32")
+    if dtype == "f32":
+        return target
+    return dataclasses.replace(target, name=f"{target.name}-{dtype}", dtype=GPU_DTYPES[dtype])
 
 
 def fingerprint(identity: dict[str, Any]) -> str:

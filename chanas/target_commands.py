@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chanas.errors import ConfigError, TargetError
+from chanas.errors import TargetError
 from chanas.run import RunDirectory
 from chanas.target import HardwareTarget, known_targets
 from chanas.target_files import describe_target, read_target_file
@@ -80,19 +80,14 @@ def compile_kernels(
     sub_spaces: Sequence[str],
     seed: int,
 ) -> None:
-    """`chanas prescheduler --compile-only`: call, and print what compiles.
-
-    Raises:
-        ConfigError: the type is not float32.
-    """
+    """`chanas prescheduler --compile-only`: call, and print what compiles."""
     from chanas.compile_only import compile_only
 
-    if dtype != "f32":
-        raise ConfigError(f"--compile-only is there for --dtype f32 alone, got {dtype}")
     summary = compile_only(
         run,
         target=target,
         arch=arch,
+        dtype=dtype,
         space=space,
         num_classes=num_classes,
         num_points=trials,

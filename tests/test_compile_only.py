@@ -93,6 +93,17 @@ def test_what_goes_with_compile_only_is_refused_without_it(option: list[str]) ->
         invoke(*option)
 
 
-def test_bfloat16_is_not_there_yet() -> None:
-    with pytest.raises(ConfigError, match=r"^--compile-only is there for --dtype f32 alone, got bf16$"):
+def test_operators_are_those_of_the_dtype(tmp_path: Path, asked: dict[str, Any]) -> None:
+    compile_only(RunDirectory(tmp_path), target="h100", dtype="f16", space="mbv3-32", limit=5)
+    assert {w.dtype for w in asked["workloads"]} == {"float16"}
+    assert (asked["target"].name, asked["target"].dtype_name) == ("h100-f16", "f16")
+
+
+def test_bfloat16_is_not_there_for_gpus() -> None:
+    with pytest.raises(TargetError, match=r"^unknown dtype of a GPU 'bf16'; known: f16, f32, tf32$"):
         invoke("--target", "h100", "--compile-only", "--dtype", "bf16")
+
+
+def test_tf32_needs_tensor_cores_that_have_it() -> None:
+    with pytest.raises(TargetError, match=r"^dtype tf32 needs a GPU of sm_80 or newer, got sm_75; use --dtype f32$"):
+        invoke("--target", "cuda", "--arch", "sm_75", "--compile-only", "--dtype", "tf32")

@@ -1,8 +1,8 @@
 """From a scheduled GPU function to machine code, without a GPU: lowered, checked against the GPU's limits before any
 compiler is called, printed as CUDA, compiled by NVRTC to a cubin whose figures are read.
 
-The compiler gets the kernel alone, from its `extern "C"` on: nearly all of its time would go to headers that float32
-kernels need nothing of.
+The compiler gets the kernel alone and what it calls: nearly all of its time would go to headers that it needs nothing
+of, or a few lines.
 """
 
 from __future__ import annotations
@@ -12,12 +12,31 @@ from typing import Any
 
 from chanas.gpu import GPUFeatures
 from chanas.prescheduler.cuda_nvrtc import GPUCompileError, KernelFigures, compile_cubin
+from chanas.prescheduler.cuda_product import OWN_BARRIERS
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
-_KERNEL = 'extern "C" __global__'
+_PREAMBLE_END = "#define ushort unsigned short\n#endif\n"
+_SHORT_NAMES = "#define uint unsigned int\n#define uchar unsigned char\n#define ushort unsigned short\n"
+# float16 as kernels store, load and convert it (they compute in float32), in place of a header of ten thousand lines.
+_HALF = """struct half {
+  unsigned short bits;
+  half() = default;
+  __device__ __forceinline__ half(float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x)); }
+  __device__ __forceinline__ operator float() const {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+  }
+};
+struct alignas(4) half2 { half x, y; };
+struct alignas(8) half4 { half x, y, z, w; };
+__device__ __forceinline__ half __float2half_rn(float x) { return half(x); }
+__device__ __forceinline__ half2 make_half2(half x, half y) { return {x, y}; }
+__device__ __forceinline__ half4 make_half4(half x, half y, half z, half w) { return {x, y, z, w}; }
+"""
 _MAX_VECTOR_BYTES = 16
 # Largest thread index in z, of every architecture (CUDA C++ Programming Guide, "Technical specifications").
 _MAX_THREADS_Z = 64
@@ -34,7 +53,7 @@ def verify(function: Any, target: HardwareTarget) -> Any:
 
     gpu, module = target.required_gpu, tvm.IRModule({"main": function})
     with target.tvm_target():
-        lowered = _explicit(target)(module)
+        lowered = (_flat if OWN_BARRIERS in (function.attrs or {}) else _explicit)(target)(module)
     limits = {
         "max_threads_per_block": gpu.max_threads_per_block,
         "max_thread_x": gpu.max_threads_per_block,
@@ -57,6 +76,14 @@ def _wanted(module: Any, gpu: GPUFeatures) -> str:
         f"threads {asked} of {gpu.max_threads_per_block}, shared memory of {gpu.max_shared_bytes_per_block} bytes, or "
         f"{gpu.max_registers_per_thread} registers"
     )
+
+
+def _flat(target: HardwareTarget) -> Any:
+    """What is left to do for a kernel whose threads and buffers are explicit as it is written."""
+    from tvm.ir.transform import Sequential
+    from tvm.tirx import transform as lowered
+
+    return Sequential([lowered.BindTarget(target.tvm_target()), lowered.FlattenBuffer(), lowered.NarrowDataType(32)])
 
 
 def _explicit(target: HardwareTarget) -> Any:
@@ -84,8 +111,9 @@ def _explicit(target: HardwareTarget) -> Any:
     )
 
 
-def _device_part() -> Any:
-    """Vectors, barriers, sums over threads; then the kernel apart from the code that would launch it.
+def _device_part(module: Any) -> Any:
+    """For a lowered module: vectors, barriers where a function has none of its own, sums over threads; then the kernel
+    apart from the code that would launch it.
 
     Without `StorageRewrite`, which lets buffers share memory: a kernel's buffers are all alive at once.
     """
@@ -93,6 +121,7 @@ def _device_part() -> Any:
     from tvm.s_tir import transform as scheduled
     from tvm.tirx import transform as lowered
 
+    has_own_barriers = any(OWN_BARRIERS in (f.attrs or {}) for f in module.functions.values())
     return Sequential(
         [
             lowered.VectorizeLoop(True),
@@ -101,7 +130,7 @@ def _device_part() -> Any:
             scheduled.RewriteUnsafeSelect(),
             lowered.VerifyMemory(),
             lowered.AnnotateEntryFunc(),
-            scheduled.ThreadSync("shared"),
+            *([] if has_own_barriers else [scheduled.ThreadSync("shared")]),
             scheduled.LowerThreadAllreduce(),
             lowered.SplitHostDevice(),
             lowered.MakePackedAPI(),
@@ -109,8 +138,8 @@ def _device_part() -> Any:
     )
 
 
-def cuda_source(verified: Any, target: HardwareTarget) -> str:
-    """The CUDA text of what `verify` returned, without the preamble that this compiler's kernels start with."""
+def _device_module(verified: Any, target: HardwareTarget) -> Any:
+    """What `verify` returned, as the kernels alone, just before they are printed."""
     import tvm
     from tvm.tirx import compilation_pipeline
     from tvm.tirx.transform import Filter
@@ -118,11 +147,36 @@ def cuda_source(verified: Any, target: HardwareTarget) -> str:
     # what is to be written out is marked so, for the CUDA compiler to do
     config = {"tirx.UnrollLoop": {"auto_max_step": 0, "explicit_unroll": False}}
     with tvm.transform.PassContext(opt_level=3, config=config), target.tvm_target():
-        device = Filter(lambda f: f.attrs["target"].kind.name == "cuda")(_device_part()(verified))
-        kernel = compilation_pipeline.finalize_device_passes()(device)
-        built = tvm.get_global_func("target.build.cuda")(kernel, target.tvm_target())
-    source = str(built.inspect_source())
-    return _kept_as_loops(source[source.index(_KERNEL) :])
+        device = Filter(lambda f: f.attrs["target"].kind.name == "cuda")(_device_part(verified)(verified))
+        return compilation_pipeline.finalize_device_passes()(device)
+
+
+def kernel_program(verified: Any, target: HardwareTarget) -> Any:
+    """The one kernel of what `verify` returned, as a program: what `cuda_source` prints.
+
+    Raises:
+        GPUCompileError: it is not one kernel.
+    """
+    kernels = list(_device_module(verified, target).functions.values())
+    if len(kernels) != 1:
+        raise GPUCompileError(f"expected one kernel, got {len(kernels)}")
+    return kernels[0]
+
+
+def cuda_source(verified: Any, target: HardwareTarget) -> str:
+    """The CUDA text of what `verify` returned, without the preamble that this compiler's kernels start with."""
+    import tvm
+
+    with target.tvm_target():
+        built = tvm.get_global_func("target.build.cuda")(_device_module(verified, target), target.tvm_target())
+    return kernel_text(str(built.inspect_source()))
+
+
+def kernel_text(source: str) -> str:
+    """What the compiler needs of TVM's CUDA text: its kernels and what they call, without the headers in front."""
+    text = source[source.index(_PREAMBLE_END) + len(_PREAMBLE_END) :]
+    needed = _SHORT_NAMES + (_HALF if re.search(r"\bhalf\d?\b", text) else "")
+    return needed + _kept_as_loops(text)
 
 
 def _kept_as_loops(source: str) -> str:

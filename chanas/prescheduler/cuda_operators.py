@@ -2,11 +2,14 @@
 
 Notation: C channels, N output channels, M pixels of a square map, R = `num_rows` of its size, k kernel size.
     activations [R, C] (channels last, one pixel a row), images [C, M], gates [C], biases [N]
-    weights [k·k, C, N], of depthwise convolutions [k·k, C]
+    weights [k·k, C, N], of depthwise convolutions [k·k, C]; of float16 products [k·k, C / 2, N, 2], so that two
+    neighbours in the sum's direction are one word of 32 bits
 Channels last, because every width of a MobileNet is a multiple of 8, so that any thread can load four neighbours at
 once and a warp's loads are whole lines, whatever the size of the map; a row of 7 or 14 pixels has no such alignment.
 A map has a few more rows than pixels, so that tiles divide them. What stands there is never read as a pixel.
 Convolutions over all channels are matrix products: the rows of `input` are windows (implicit GEMM), never stored whole.
+Sums and biases are float32 in every type, and so are logits, the image that `conv` reads, and its weights. TF32 is
+float32 in memory; only what tensor cores multiply is rounded.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from chanas.prescheduler.operators import OperatorGraph
 from chanas.prescheduler.operators import _epilogue as epilogue
 from chanas.prescheduler.workload import Workload
 
+_TYPES = ("float32", "float16", "tf32")
 _ROW_MULTIPLE = 8
 """Maps of 49, 100 or 196 pixels get 7, 4 and 4 rows more; the larger ones of the presets none."""
 
@@ -57,7 +61,15 @@ def parameter_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
         return ()
     if workload.op == "depthwise":
         return ((taps, workload.out_channels), (workload.out_channels,))
-    return ((taps, workload.in_channels, workload.out_channels), (workload.out_channels,))
+    channels, bias = workload.in_channels, (workload.out_channels,)
+    if weight_type(workload) == "float16":
+        return ((taps, -(-channels // 2), workload.out_channels, 2), bias)
+    return ((taps, channels, workload.out_channels), bias)
+
+
+def weight_type(workload: Workload) -> str:
+    """Type of the weights in memory."""
+    return "float16" if workload.input_storage == "float16" else "float32"
 
 
 def extra_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
@@ -66,8 +78,17 @@ def extra_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
     return ((gate,) if workload.scaled else ()) + ((residual,) if workload.residual else ())
 
 
-def _zero() -> Any:
-    return tirx.const(0.0, "float32")
+def _zero(like: Any) -> Any:
+    return tirx.const(0.0, like.dtype)
+
+
+def _wide(value: Any) -> Any:
+    return value.astype("float32")
+
+
+def _weight(workload: Workload, weights: Any, tap: Any, c: Any, n: Any) -> Any:
+    """A product's weight as float32."""
+    return _wide(weights[tap, c // 2, n, c % 2] if weight_type(workload) == "float16" else weights[tap, c, n])
 
 
 def _window(workload: Workload, h: Any, w: Any, tap_h: Any, tap_w: Any) -> tuple[Any, Any]:
@@ -86,16 +107,16 @@ def _product(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequ
 
     def value(m: Any, tap: Any, c: Any) -> Any:
         if workload.op == "pointwise":
-            return x[m, c] if gate is None else x[m, c] * gate[c]
+            return x[m, c] if gate is None else (_wide(x[m, c]) * _wide(gate[c])).astype(x.dtype)
         place, inside = _window(workload, m // size, m % size, tap // k, tap % k)
         inside = tirx.all(m < size**2, inside)
-        return tirx.if_then_else(inside, x[c, place] if workload.op == "conv" else x[place, c], _zero())
+        return tirx.if_then_else(inside, x[c, place] if workload.op == "conv" else x[place, c], _zero(x))
 
     taken = te.compute((rows, k * k, channels), value, name="input")
     tap, c = te.reduce_axis((0, k * k), name="tap"), te.reduce_axis((0, channels), name="c")
     acc = te.compute(
         (rows, workload.out_channels),
-        lambda m, n: te.sum(taken[m, tap, c] * weights[tap, c, n], axis=[tap, c]),
+        lambda m, n: te.sum(_wide(taken[m, tap, c]) * _weight(workload, weights, tap, c, n), axis=[tap, c]),
         name="acc",
     )
     return _finish(workload, acc, bias, rest.pop(0) if workload.residual else None)
@@ -104,7 +125,8 @@ def _product(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequ
 def _finish(workload: Workload, acc: Any, bias: Any, residual: Any) -> Any:
     def value(m: Any, n: Any) -> Any:
         out = epilogue(workload.epilogue, acc[m, n] + bias[n])
-        return out if residual is None else out + residual[m, n]
+        out = out if residual is None else out + _wide(residual[m, n])
+        return out.astype(workload.output_storage)
 
     return te.compute((num_rows(workload.output_size), workload.out_channels), value, name="out")
 
@@ -116,8 +138,9 @@ def _dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequen
     k = te.reduce_axis((0, workload.in_channels), name="k")
 
     def term(m: Any, n: Any) -> Any:
-        value = x[m, k] if gate is None else x[m, k] * gate[k]
-        return te.sum(value * weights[0, k, n], axis=k)
+        value = _wide(x[m, k])
+        value = value if gate is None else _wide((value * _wide(gate[k])).astype(x.dtype))
+        return te.sum(value * _weight(workload, weights, 0, k, n), axis=k)
 
     acc = te.compute((1, workload.out_channels), term, name="acc")
     return _finish(workload, acc, bias, rest.pop(0) if workload.residual else None)
@@ -126,9 +149,11 @@ def _dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequen
 def _pool(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     pixels = workload.input_size**2
     k = te.reduce_axis((0, pixels), name="k")
-    acc = te.compute((1, workload.out_channels), lambda m, n: te.sum(x[m + k, n], axis=k), name="acc")
+    acc = te.compute((1, workload.out_channels), lambda m, n: te.sum(_wide(x[m + k, n]), axis=k), name="acc")
     share = tirx.const(1.0 / pixels, "float32")
-    return te.compute((1, workload.out_channels), lambda m, n: acc[m, n] * share, name="out")
+    return te.compute(
+        (1, workload.out_channels), lambda m, n: (acc[m, n] * share).astype(workload.output_storage), name="out"
+    )
 
 
 def _depthwise(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
@@ -139,18 +164,20 @@ def _depthwise(workload: Workload, x: Any, parameters: Sequence[Any], extras: Se
     def value(h: Any, w: Any, c: Any) -> Any:
         pad, in_size = k // 2, workload.input_size
         inside = tirx.all(h >= pad, h < in_size + pad, w >= pad, w < in_size + pad)
-        return tirx.if_then_else(inside, x[(h - pad) * in_size + (w - pad), c], _zero())
+        return tirx.if_then_else(inside, x[(h - pad) * in_size + (w - pad), c], _zero(x))
 
     taken = te.compute((padded, padded, channels), value, name="input")
     rh, rw = te.reduce_axis((0, k), name="rh"), te.reduce_axis((0, k), name="rw")
-    acc = te.compute(
-        (size, size, channels),
-        lambda h, w, c: te.sum(taken[h * stride + rh, w * stride + rw, c] * weights[rh * k + rw, c], axis=[rh, rw]),
-        name="acc",
-    )
-    return te.compute(
-        (size, size, channels), lambda h, w, c: epilogue(workload.epilogue, acc[h, w, c] + bias[c]), name="out"
-    )
+
+    def term(h: Any, w: Any, c: Any) -> Any:
+        pixel = _wide(taken[h * stride + rh, w * stride + rw, c])
+        return te.sum(pixel * _wide(weights[rh * k + rw, c]), axis=[rh, rw])
+
+    def out(h: Any, w: Any, c: Any) -> Any:
+        return epilogue(workload.epilogue, acc[h, w, c] + bias[c]).astype(workload.output_storage)
+
+    acc = te.compute((size, size, channels), term, name="acc")
+    return te.compute((size, size, channels), out, name="out")
 
 
 def operator_graph(workload: Workload) -> OperatorGraph:
@@ -160,14 +187,19 @@ def operator_graph(workload: Workload) -> OperatorGraph:
         ScheduleError: the operator is not there for GPUs, or not in this type.
     """
     builders = {"pointwise": _product, "conv": _product, "blockconv": _product, "depthwise": _depthwise, "pool": _pool}
-    if workload.op not in builders or workload.dtype != "float32":
+    if workload.op not in builders or workload.dtype not in _TYPES:
         raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
-    x = te.placeholder(input_shape(workload), name="x")
+    stored = workload.input_storage
+    if stored == "float16" and workload.in_channels % 2:
+        raise ScheduleError(f"expected an even number of channels in float16, got {workload.key}")
+    x = te.placeholder(input_shape(workload), stored, name="x")
+    types = (weight_type(workload), "float32")
     parameters = [
-        te.placeholder(s, name=n) for s, n in zip(parameter_shapes(workload), ("weights", "bias"), strict=False)
+        te.placeholder(shape, dtype, name=name)
+        for shape, dtype, name in zip(parameter_shapes(workload), types, ("weights", "bias"), strict=False)
     ]
     names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
-    extras = [te.placeholder(s, name=n) for s, n in zip(extra_shapes(workload), names, strict=True)]
+    extras = [te.placeholder(s, stored, name=n) for s, n in zip(extra_shapes(workload), names, strict=True)]
     build = _dense if is_dense(workload) else builders[workload.op]
     output = build(workload, x, parameters, extras)
     return OperatorGraph((x, *parameters, *extras, output), output)

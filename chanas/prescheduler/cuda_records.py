@@ -12,6 +12,7 @@ from pathlib import Path
 
 from chanas.errors import CheckpointError
 from chanas.prescheduler.cuda_nvrtc import KernelFigures
+from chanas.prescheduler.cuda_space import SPACE_VERSION
 from chanas.prescheduler.space import Point
 from chanas.target import HardwareTarget, tvm_version
 
@@ -36,7 +37,8 @@ class CompileRecord:
 
 
 class CompileStore:
-    """Compile records of one architecture, descriptor and pair of compilers, in a file that may hold several.
+    """Compile records of one architecture, descriptor, pair of compilers and version of the spaces, in a file that may
+    hold several.
 
     Raises:
         CheckpointError: the file is not such a database, or cannot be written.
@@ -44,6 +46,7 @@ class CompileStore:
 
     def __init__(self, path: Path, target: HardwareTarget, compiler: str) -> None:
         self.device = f"{target.required_gpu.arch}/{target.fingerprint}/tvm-{tvm_version()}/{compiler}"
+        self.device += f"/space-{SPACE_VERSION}"
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

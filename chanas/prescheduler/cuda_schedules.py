@@ -2,7 +2,7 @@
 shared memory and registers, compute_at, vectorize, unroll (the paper's table 1).
 
 Blocks are one loop (`blockIdx.x`), so is a block's team of threads (`threadIdx.x`); threads that share a sum are
-`threadIdx.y`.
+`threadIdx.y`. Products (1×1 and k×k over all channels) are written down in `cuda_product`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import functools
 from typing import Any
 
 from chanas.prescheduler.cuda_operators import is_dense, operator_graph
+from chanas.prescheduler.cuda_plan import product_plan
+from chanas.prescheduler.cuda_product import product_kernel
 from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.space import Named, Point
 from chanas.prescheduler.workload import Workload
@@ -30,13 +32,13 @@ def schedule_gpu_operator(workload: Workload, point: Point, target: HardwareTarg
     from tvm import s_tir
 
     named = gpu_space(workload, target).decode(point)
+    if workload.op not in ("depthwise", "pool") and not is_dense(workload):
+        return product_kernel(workload, named, product_plan(workload, named, target.required_gpu))
     sch = s_tir.Schedule(_unscheduled(workload), error_render_level="none")
     if workload.op == "depthwise":
         _depthwise(sch, named)
-    elif workload.op == "pool" or is_dense(workload):
-        _reduction(sch, named)
     else:
-        _product(sch, named)
+        _reduction(sch, named)
     return sch.mod["main"]
 
 
@@ -62,39 +64,6 @@ def _load_together(sch: Any, stage: Any, num_outer: int, num_threads: int, vecto
     sch.bind(thread, "threadIdx.x")
     if int(sch.get(turns).extent) <= _MAX_LOADS_IN_FLIGHT:
         sch.unroll(turns)
-
-
-def _product(sch: Any, named: Named) -> None:
-    """for m, n  ->  blocks of rows × columns: for taps, channels: load both sides' tiles into shared memory, then each
-    thread adds its rows × columns; bias, epilogue and residual from registers, stored as vectors."""
-    taken, acc, out = (sch.get_sblock(name) for name in ("input", "acc", "out"))
-    m, n = sch.get_loops(out)
-    m_b, m_t, m_v = sch.split(m, list(named["split_m"]))
-    n_b, n_t, n_v = sch.split(n, list(named["split_n"]))
-    outer = [n_b, m_b] if named["order"][0] else [m_b, n_b]
-    sch.reorder(*outer, m_t, n_t, m_v, n_v)
-    block, thread = sch.fuse(*outer), sch.fuse(m_t, n_t)
-    sch.bind(block, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    _store(sch, n_v, named["split_n"][2])
-    sch.unroll(m_v)
-
-    sch.compute_at(acc, thread, preserve_unit_loops=True)
-    sch.set_scope(acc, 0, "local")
-    a_m, a_n, tap, c = sch.get_loops(acc)[-4:]
-    tap_o, tap_i = sch.split(tap, list(named["split_tap"]))
-    c_o, c_i = sch.split(c, list(named["split_c"]))
-    sch.reorder(tap_o, c_o, tap_i, c_i, a_m, a_n)
-    for loop in (a_m, a_n, *((tap_i, c_i) if named["unroll"][0] else ())):
-        sch.unroll(loop)
-
-    num_threads = named["split_m"][1] * named["split_n"][1]
-    weights = sch.cache_read(acc, 1, "shared")
-    sch.set_scope(taken, 0, "shared")
-    for stage, vector in ((taken, named["load_input"][0]), (weights, named["load_weights"][0])):
-        sch.compute_at(stage, c_o, preserve_unit_loops=True)
-        _load_together(sch, stage, 4, num_threads, vector)
-    _zero_first(sch, acc, tap_o, 2)
 
 
 def _zero_first(sch: Any, acc: Any, reduction: Any, num_unrolled: int) -> None:

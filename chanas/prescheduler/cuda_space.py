@@ -2,20 +2,31 @@
 
 Every loop over outputs is split in three, whose product is its extent: blocks of the grid, threads of a block, and
 values of a thread (kept in registers); reductions in two or three. A point lists the factors, then the width of the
-loads into shared memory, what is unrolled, which loop runs over neighbouring blocks. Limits come from the target's
-descriptor. Spaces are larger than a CPU's (up to millions of points) and drawn from, not listed.
+loads into shared memory, what is unrolled, which loop runs over neighbouring blocks; of products also whether the next
+stretch is loaded while one is used (`stages`), how many groups of threads share a sum (`shares`), and whether tensor
+cores multiply (`mma`). Limits come from the target's descriptor. Spaces are larger than a CPU's (up to millions of
+points) and drawn from, not listed.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from chanas.errors import ScheduleError
 from chanas.gpu import GPUFeatures
+from chanas.prescheduler.cuda_intrinsics import TensorCore
 from chanas.prescheduler.cuda_operators import is_dense, num_rows
+from chanas.prescheduler.cuda_plan import (
+    MMA_COLUMNS,
+    MMA_ROWS,
+    product_plan,
+    tensor_core_of,
+    values_per_word,
+)
 from chanas.prescheduler.space import Coordinate, Named, Point, ScheduleSpace, factorisations
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
@@ -30,19 +41,35 @@ _MAX_VALUES_DEPTHWISE = 16
 _MAX_DEPTH = 64
 # Threads that share one sum, and terms of it that are written out.
 _MAX_SHARED_SUM, _MAX_WRITTEN_OUT = 64, 16
-# Multiply-adds of one thread that are written out: the compiler's time grows with them.
-_MAX_UNROLLED = 128
+# Multiply-adds of one thread that are written out, and `mma.sync` of one warp: the compiler's time grows with them.
+_MAX_UNROLLED, _MAX_MMA = 128, 32
+# Groups of threads among which a tile's sums are shared out, for maps that are too small to fill the GPU by themselves.
+_SHARES = (1, 2, 4, 8)
+# Words that a thread has on their way from memory, loads of one side among them; rows and columns of a block's tile.
+_MAX_IN_FLIGHT, _MAX_LOADS, _MAX_TILE = 32, 8, 256
+# Warps in one direction, and rows or columns of one.
+_WARPS, _MAX_WARP_TILE = (1, 2, 4), 64
 # Spaces of no more points, legal or not, are listed; of the others points are drawn until they are legal.
 _MAX_LISTED = 4096
 _ATTEMPTS_PER_POINT = 2000
 _VECTORS = (1, 2, 4)
 
+SPACE_VERSION = 2
+"""Raised whenever a point comes to mean another program: what is known of points of other versions is not used."""
 
+
+@dataclass(frozen=True)
 class GPUSpace(ScheduleSpace):
-    """A schedule space whose points are drawn, because they are too many to be listed."""
+    """A schedule space whose points are drawn, because they are too many to be listed.
+
+    kinds  where a coordinate's options depend on what multiplies (threads or warps): those of each, of which a point
+           has one; empty where they do not
+    """
+
+    kinds: tuple[dict[str, tuple[tuple[int, ...], ...]], ...] = field(default=(), compare=False)
 
     def sample(self, num: int, rng: np.random.Generator) -> list[Point]:
-        """Up to `num` distinct random legal points, each as likely as any other.
+        """Up to `num` distinct random legal points, of each kind about as many; each as likely as any other of it.
 
         Raises:
             ScheduleError: no point is within the limits.
@@ -53,13 +80,15 @@ class GPUSpace(ScheduleSpace):
         return points
 
     def _drawn(self, num: int, rng: np.random.Generator) -> list[Point]:
-        if math.prod(len(c.options) for c in self.coordinates) <= _MAX_LISTED:
+        if not self.kinds and math.prod(len(c.options) for c in self.coordinates) <= _MAX_LISTED:
             return super().sample(num, rng)
         found: dict[Point, None] = {}
-        for _ in range(num * _ATTEMPTS_PER_POINT):
+        for attempt in range(num * _ATTEMPTS_PER_POINT):
             if len(found) >= num:
                 break
-            named = {c.name: c.options[rng.integers(len(c.options))] for c in self.coordinates}
+            kind = self.kinds[attempt % len(self.kinds)] if self.kinds else {}
+            options = ((c.name, kind.get(c.name, c.options)) for c in self.coordinates)
+            named = {name: some[rng.integers(len(some))] for name, some in options}
             if self.legal(named):
                 found[self.encode(named)] = None
         return list(found)
@@ -111,37 +140,102 @@ def _vectors(extent: int) -> tuple[int, ...]:
 
 
 def _product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
-    """Rows of pixels times columns of output channels; taps and input channels in two."""
-    taps = workload.kernel_size**2
-    rows, columns = _tiles("m", num_rows(workload.output_size)), _tiles("n", workload.out_channels)
+    """Rows of pixels times columns of output channels; taps and input channels in two.
+
+    With tensor cores (`mma`) threads are warps, whose tiles have 16 rows and 8 columns or multiples; they may stand out
+    over the edge, so that the factors' product is the loop's extent or more.
+    """
+    taps, channels, core = workload.kernel_size**2, workload.in_channels, tensor_core_of(workload, gpu)
+    rows, columns, per_word = num_rows(workload.output_size), workload.out_channels, values_per_word(workload)
     images = workload.op == "conv"  # neighbouring channels of an image are far apart
-    coordinates = (
-        rows,
-        columns,
-        Coordinate("split_tap", factorisations(taps, 2, taps if images else workload.kernel_size)),
-        Coordinate("split_c", factorisations(workload.in_channels, 2, _MAX_DEPTH)),
-        Coordinate.choice("load_input", *((1,) if images else _vectors(workload.in_channels))),
-        Coordinate.choice("load_weights", *_vectors(workload.out_channels)),
-        Coordinate.choice("order", 0, 1),
-        Coordinate.choice("unroll", 0, 1),
+    by_thread = {
+        "split_m": _tiles("m", rows).options,
+        "split_n": _tiles("n", columns).options,
+        "split_tap": factorisations(taps, 2, taps if images else workload.kernel_size),
+        "split_c": factorisations(channels, 2, _MAX_DEPTH * per_word),
+    }
+    by_warp = {} if core is None or columns % 2 else _warp_tiles(rows, columns, taps, channels, core)
+    splits = tuple(
+        Coordinate(name, tuple(dict.fromkeys((*options, *by_warp.get(name, ())))))
+        for name, options in by_thread.items()
     )
-    fewest = _threads_at_least(gpu, rows, columns)
+    coordinates = (
+        *splits,
+        Coordinate.choice("load_input", *((1,) if images else _vectors(channels // per_word))),
+        Coordinate.choice("load_weights", *_vectors(columns)),
+        Coordinate.choice("order", 0, 1),
+        Coordinate.choice("unroll", *_VECTORS),
+        Coordinate.choice("stages", 1, 2),
+        Coordinate.choice("shares", *_SHARES),
+        Coordinate.choice("mma", *((0, 1) if by_warp else (0,))),
+    )
+    fewest = min(gpu.warp_size, math.prod(max(o[1] for o in by_thread[s]) for s in ("split_m", "split_n")))
 
     def legal(p: Named) -> bool:
-        (m_b, m_t, m_v), (n_b, n_t, n_v), tap, c = p["split_m"], p["split_n"], p["split_tap"][1], p["split_c"][1]
-        depth, height, width = tap * c, m_t * m_v, n_t * n_v
-        threads, accumulators = m_t * n_t, m_v * n_v
-        if not fewest <= threads or accumulators > _MAX_ACCUMULATORS or depth > _MAX_DEPTH:
+        mma = bool(p["mma"][0])
+        if any(p[name] not in (by_warp if mma else by_thread)[name] for name in by_thread):
             return False
-        if c % p["load_input"][0] or width % p["load_weights"][0]:
+        plan = product_plan(workload, p, gpu)
+        if p["order"][0] and 1 in plan.blocks:  # one program in both orders
             return False
-        if p["unroll"][0] and accumulators * depth > _MAX_UNROLLED:
+        if plan.num_stretches % plan.shares or (plan.stages > 1 and plan.stretches_each == 1):
             return False
-        if p["order"][0] and (m_b == 1 or n_b == 1):  # one program in both orders
+        if p["split_c"][1] % (per_word * plan.input_vector) or plan.width % plan.weight_vector:
             return False
-        return _fits(gpu, threads, accumulators + m_v + n_v, depth * (height + width))
+        if plan.depth > _MAX_DEPTH or plan.words_in_flight > _MAX_IN_FLIGHT:
+            return False
+        if max(plan.input_turns, plan.weight_turns) > _MAX_LOADS:
+            return False
+        if not fewest <= plan.threads <= gpu.max_threads_per_block:
+            return False
+        values = (p["split_m"][2], p["split_n"][2])
+        if mma:
+            products = plan.values // 4 * (plan.depth * per_word // core.depth) if core else 0
+            operands = values[0] // MMA_ROWS * 4 + values[1] // MMA_COLUMNS * 2
+            if p["unroll"][0] > 1 or products > _MAX_MMA:
+                return False
+        else:
+            at_once = p["unroll"][0]
+            operands = per_word * (values[0] * at_once + values[1])
+            if plan.depth % at_once or plan.values * at_once * per_word > _MAX_UNROLLED:
+                return False
+        registers = plan.values + operands + plan.words_in_flight
+        if plan.values > _MAX_ACCUMULATORS or plan.height > _MAX_TILE or plan.width > _MAX_TILE:
+            return False
+        return _fits(gpu, plan.threads * plan.shares, registers, plan.shared_bytes // _FLOAT_BYTES)
 
-    return GPUSpace(workload, coordinates, legal)
+    kinds = tuple({**of, "mma": ((i,),)} for i, of in enumerate((by_thread, by_warp))) if by_warp else ()
+    return GPUSpace(workload, coordinates, legal, kinds=kinds)
+
+
+def _warp_tiles(
+    rows: int, columns: int, taps: int, channels: int, core: TensorCore
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Splits for tensor cores: (blocks, warps, rows or columns of a warp), one tap at a time, whole instructions."""
+
+    def over(extent: int, unit: int) -> tuple[tuple[int, ...], ...]:
+        """Of the tiles that cover a loop, those that stand out over its edge by less than a warp's part."""
+        found = []
+        for warps in _WARPS:
+            for part in range(unit, _MAX_WARP_TILE + 1, unit):
+                tile = warps * part
+                if part & (part - 1) == 0 or extent % tile == 0:
+                    blocks = -(-extent // tile)
+                    if blocks * tile - extent < max(part, unit):
+                        found.append((blocks, warps, part))
+        return tuple(found)
+
+    stretches = tuple(
+        (-(-channels // depth), depth)
+        for depth in (core.depth, 2 * core.depth, 4 * core.depth)
+        if depth < channels + core.depth
+    )
+    return {
+        "split_m": over(rows, MMA_ROWS),
+        "split_n": over(columns, MMA_COLUMNS),
+        "split_tap": ((taps, 1),),
+        "split_c": stretches,
+    }
 
 
 def _depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace:

@@ -26,11 +26,21 @@ FLOAT32_TOLERANCE = 1e-4
 BFLOAT16_OPERATOR_TOLERANCE = 5e-3
 """Inputs and weights are rounded in the reference too; a sum that lies a little to the other side of the middle of two
 bfloat16 numbers comes out one step away, which is at most 2⁻⁷ of a number and 2⁻⁸ ≈ 4e-3 of the largest half."""
+FLOAT16_OPERATOR_TOLERANCE = 2e-3
+"""As in bfloat16, with three bits more; and for TF32, which rounds what is multiplied by up to 2⁻¹¹."""
 BFLOAT16_BLOCK_TOLERANCE = 2e-2
 """Against PyTorch in float32: every weight and each operator's output is rounded by up to 2⁻⁹, three to six times;
 5e-3 is usual."""
 BFLOAT16_NETWORK_TOLERANCE = 5e-2
 """Against PyTorch in float32, over some twenty blocks in a row; under 1e-2 is usual."""
+
+
+_OPERATOR_TOLERANCES = {
+    "float32": FLOAT32_TOLERANCE,
+    "bfloat16": BFLOAT16_OPERATOR_TOLERANCE,
+    "float16": FLOAT16_OPERATOR_TOLERANCE,
+    "tf32": FLOAT16_OPERATOR_TOLERANCE,
+}
 
 
 @dataclass(frozen=True)
@@ -64,17 +74,23 @@ def case_seed(key: str) -> int:
 
 
 def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
-    """Random input and weights of an operator alone, and PyTorch's answer."""
+    """Random input and weights of an operator alone, and PyTorch's answer.
+
+    What is stored as float16 is float32 of float16 values here, `expected` not rounded.
+    """
     import torch
     from torch.nn import functional
 
     rng = np.random.default_rng(case_seed(workload.key))
     size, inp, out, kernel = workload.input_size, workload.in_channels, workload.out_channels, workload.kernel_size
-    in_bits = workload.input_storage == "uint16"
+    in_bits, in_halves = (workload.input_storage == storage for storage in ("uint16", "float16"))
+
+    def stored_value(values: Array) -> Array:
+        return rounded(values) if in_bits else values.astype(np.float16).astype(np.float32) if in_halves else values
 
     def drawn(shape: tuple[int, ...], *, uniform: bool = False) -> Array:
         values: Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)
-        return rounded(values) if in_bits else values
+        return stored_value(values)
 
     def stored(values: Array) -> Stored:
         packed = pack_channels(values.reshape(values.shape[0], -1), lanes)
@@ -90,7 +106,7 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
         groups = inp if workload.op == "depthwise" else 1
         shape = (out, inp // groups, kernel, kernel)
         weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))
-        weight = rounded(weight) if workload.in_pairs else weight
+        weight = stored_value(weight) if workload.in_pairs or in_halves else weight
         bias = rng.standard_normal(out, dtype=np.float32)
         if workload.op == "winograd":
             arguments += pack_winograd(weight, bias, workload.stride, lanes)
@@ -104,7 +120,7 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
                 weight = rounded(weight * gate[None, :, None, None])
             else:
                 value = value * torch.from_numpy(gate)[None, :, None, None]
-                value = torch.from_numpy(rounded(value.numpy())) if in_bits else value
+                value = torch.from_numpy(stored_value(value.numpy()))
         value = functional.conv2d(
             value, torch.from_numpy(weight), torch.from_numpy(bias), workload.stride, kernel // 2, groups=groups
         )
@@ -116,7 +132,7 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
             arguments.append(stored(residual))
             value = value + torch.from_numpy(residual)[None]
     expected = _packed_output(value.numpy()[0], lanes, workload.epilogue)
-    tolerance = FLOAT32_TOLERANCE if workload.dtype == "float32" else BFLOAT16_OPERATOR_TOLERANCE
+    tolerance = _OPERATOR_TOLERANCES[workload.dtype]
     return ReferenceCase(tuple(arguments), weights, _as_stored(expected, workload), tolerance)
 
 

@@ -21,6 +21,10 @@ _TILE_COLUMNS = range(5, 16)
 _MAX_FULL_BLOCKS = 3
 
 
+# Types of activations in memory that are not float32; TF32 is rounded only where it is multiplied.
+_STORAGE = {"bfloat16": "uint16", "float16": "float16"}
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One operator with its shapes and its fused neighbours (square maps, batch 1).
@@ -71,22 +75,22 @@ class Workload:
     @property
     def input_storage(self) -> str:
         """Type of the input activations in memory; bfloat16 is stored as uint16 bits."""
-        return "uint16" if self.dtype == "bfloat16" and self.op != "conv" else "float32"
+        return _STORAGE.get(self.dtype, "float32") if self.op != "conv" else "float32"
 
     @property
     def output_storage(self) -> str:
         """Type of the output activations in memory."""
-        return "uint16" if self.dtype == "bfloat16" and not self.wide else "float32"
+        return _STORAGE.get(self.dtype, "float32") if not self.wide else "float32"
 
     @property
     def input_itemsize(self) -> int:
         """Bytes of one input activation."""
-        return 2 if self.input_storage == "uint16" else 4
+        return 4 if self.input_storage == "float32" else 2
 
     @property
     def weight_itemsize(self) -> int:
         """Bytes of one weight."""
-        return 2 if self.in_pairs else 4
+        return 2 if self.in_pairs or self.input_storage == "float16" else 4
 
     @property
     def num_flops(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from chanas.prescheduler.workload import Workload
 from chanas.target_files import arch_target
 
@@ -18,6 +20,8 @@ WORKLOADS = (
     Workload("pointwise", 1, 24, 10),
     Workload("pointwise", 1, 32, 48, epilogue="hsigmoid", scaled=True, residual=True),
 )
+IN_HALVES = tuple(dataclasses.replace(w, dtype="float16") for w in WORKLOADS)
+IN_TF32 = tuple(dataclasses.replace(w, dtype="tf32") for w in (*WORKLOADS[:2], WORKLOADS[3]))
 
 
 def key(workload: Workload) -> str:

@@ -1,7 +1,9 @@
-"""chanas/prescheduler/cuda_schedules.py and cuda_sequential.py: what a schedule computes, carried out by this machine,
-is what PyTorch computes; the CUDA text has the loads, barriers and stores that the point asks for."""
+"""cuda_schedules.py, cuda_product.py and cuda_sequential.py of chanas/prescheduler: what a schedule computes, carried
+out by this machine, is what PyTorch computes; the CUDA text has the loads, barriers and stores that it asks for."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -11,19 +13,68 @@ from chanas.prescheduler.cuda_build import cuda_source, verify
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.cuda_sequential import sequential_error
 from chanas.prescheduler.cuda_space import gpu_space
-from chanas.prescheduler.reference import FLOAT32_TOLERANCE
+from chanas.prescheduler.reference import FLOAT16_OPERATOR_TOLERANCE, FLOAT32_TOLERANCE
 from chanas.prescheduler.space import Named, Point
 from chanas.prescheduler.workload import Workload
+from chanas.target import HardwareTarget
+from chanas.target_files import arch_target
 
-from .cuda_cases import GPU, WORKLOADS, key
+from .cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS, key
 
 POINTWISE, DEPTHWISE, DENSE = WORKLOADS[1], WORKLOADS[6], WORKLOADS[9]
+DEEP = Workload("pointwise", 4, 64, 24, epilogue="relu", scaled=True)
+DEEP_IN_HALVES, DEEP_IN_TF32 = (dataclasses.replace(DEEP, dtype=d) for d in ("float16", "tf32"))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=key)
 def test_schedules_compute_what_pytorch_does(workload: Workload) -> None:
     for point in gpu_space(workload, GPU).sample(2, np.random.default_rng(8)):
         assert sequential_error(workload, point, GPU) < FLOAT32_TOLERANCE
+
+
+@pytest.mark.parametrize("workload", IN_HALVES + IN_TF32, ids=key)
+def test_schedules_of_small_types_do_too(workload: Workload) -> None:
+    for point in gpu_space(workload, GPU).sample(2, np.random.default_rng(8)):
+        assert sequential_error(workload, point, GPU) < FLOAT16_OPERATOR_TOLERANCE
+
+
+@pytest.mark.parametrize("mma", [0, 1])
+@pytest.mark.parametrize(("stages", "shares"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_stages_and_shares_of_a_sum_change_nothing(stages: int, shares: int, mma: int) -> None:
+    workload = DEEP_IN_HALVES if mma else DEEP
+    point = a_point(workload, stages=stages, shares=shares, mma=mma)
+    assert sequential_error(workload, point, GPU) < FLOAT16_OPERATOR_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("arch", "workload", "instruction"),
+    [
+        ("sm_75", DEEP_IN_HALVES, "m16n8k8.row.col.f32.f16.f16.f32"),
+        ("sm_80", DEEP_IN_HALVES, "m16n8k16.row.col.f32.f16.f16.f32"),
+        ("sm_80", DEEP_IN_TF32, "m16n8k8.row.col.f32.tf32.tf32.f32"),
+    ],
+)
+def test_tensor_cores_are_those_of_the_architecture(arch: str, workload: Workload, instruction: str) -> None:
+    target = arch_target(arch)
+    point = a_point(workload, target, mma=1)
+    assert instruction in text(workload, point, target)
+    assert sequential_error(workload, point, target) < FLOAT16_OPERATOR_TOLERANCE
+
+
+@pytest.mark.parametrize(("arch", "dtype"), [("sm_90", "float32"), ("sm_75", "tf32"), ("sm_70", "float16")])
+def test_nothing_is_rounded_that_was_not_asked_for_and_old_architectures_have_no_tensor_cores(
+    arch: str, dtype: str
+) -> None:
+    workload, target = dataclasses.replace(DEEP, dtype=dtype), arch_target(arch)
+    points = gpu_space(workload, target).sample(20, np.random.default_rng(0))
+    assert not any("mma.sync" in text(workload, p, target) for p in points)
+
+
+def test_the_next_stretch_is_loaded_before_this_one_is_used() -> None:
+    source = text(DEEP, a_point(DEEP, stages=2, shares=1))
+    _, loop = source.split("for (int step", 1)
+    assert loop.index("input_next_ptr") < loop.index("a_words_ptr") < loop.rindex("input_next_ptr")
+    assert loop.count("__syncthreads();") == 1
 
 
 def test_a_wrong_schedule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,9 +87,9 @@ def test_a_wrong_schedule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sequential_error(POINTWISE, point, GPU) > 0.01
 
 
-def a_point(workload: Workload, **wanted: tuple[int, ...] | int) -> Point:
+def a_point(workload: Workload, target: HardwareTarget = GPU, **wanted: tuple[int, ...] | int) -> Point:
     """A random point with some groups given."""
-    space = gpu_space(workload, GPU)
+    space = gpu_space(workload, target)
 
     def fits(named: Named) -> bool:
         return all(named[name] == (value if isinstance(value, tuple) else (value,)) for name, value in wanted.items())
@@ -47,19 +98,21 @@ def a_point(workload: Workload, **wanted: tuple[int, ...] | int) -> Point:
     return next(p for p in points if fits(space.decode(p)))
 
 
-def text(workload: Workload, point: Point) -> str:
-    return cuda_source(verify(schedule_gpu_operator(workload, point, GPU), GPU), GPU)
+def text(workload: Workload, point: Point, target: HardwareTarget = GPU) -> str:
+    return cuda_source(verify(schedule_gpu_operator(workload, point, target), target), target)
 
 
 def test_loads_into_shared_memory_are_vectors_between_two_barriers() -> None:
-    source = text(POINTWISE, a_point(POINTWISE, load_input=4, load_weights=4))
+    point = a_point(POINTWISE, load_input=4, load_weights=4, stages=1, shares=1)
+    source = text(POINTWISE, point)
     first, loads, rest = source.split("__syncthreads();")
-    assert loads.count("*(float4*)(input_shared") == 1
-    assert loads.count("*(float4*)(weights_shared") == 1
-    assert "_shared_ptr[" in rest
+    assert "*(float4*)(x_ptr" in first
+    assert "*(float4*)(weights_ptr" in first
+    assert loads.count("*(float4*)(input_shared") >= 1
+    assert loads.count("*(float4*)(weights_shared") >= 1
+    assert "_shared_ptr" in rest
     assert "blockIdx.x" in source
-    assert "threadIdx.y" not in source
-    assert first.startswith('extern "C" __global__')
+    assert "#include" not in source
 
 
 def test_the_halo_of_a_depthwise_convolution_is_shared_or_not() -> None:
@@ -78,7 +131,7 @@ def test_threads_share_a_sum_where_the_point_says_so() -> None:
 
 
 def test_only_what_the_schedule_unrolls_is_unrolled() -> None:
-    lines = [line.strip() for line in text(POINTWISE, a_point(POINTWISE, unroll=0)).splitlines()]
+    lines = [line.strip() for line in text(POINTWISE, a_point(POINTWISE, unroll=1)).splitlines()]
     loops = [i for i, line in enumerate(lines) if line.startswith("for (")]
     assert loops
     assert all(lines[i - 1].startswith("#pragma unroll") for i in loops)

@@ -11,6 +11,7 @@ import pytest
 from chanas.arch import SearchSpace
 from chanas.errors import ScheduleError, TargetError
 from chanas.prescheduler.cuda_operators import is_dense, num_rows
+from chanas.prescheduler.cuda_plan import product_plan
 from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.mutate import breed
 from chanas.prescheduler.space import Named
@@ -18,9 +19,12 @@ from chanas.prescheduler.workload import Workload, block_workloads
 from chanas.target_files import describe_target
 
 from .cases import HOST
-from .cuda_cases import GPU, WORKLOADS, key
+from .cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS, key
 
 each_workload = pytest.mark.parametrize("workload", WORKLOADS, ids=key)
+on_tensor_cores = pytest.mark.parametrize(
+    "workload", [w for w in IN_HALVES + IN_TF32 if w.op in ("pointwise", "blockconv") and not is_dense(w)], ids=key
+)
 
 
 def extents(workload: Workload) -> dict[str, int]:
@@ -37,9 +41,10 @@ def extents(workload: Workload) -> dict[str, int]:
 
 
 def num_threads(workload: Workload, named: Named) -> int:
-    return math.prod(
+    of_a_share = math.prod(
         named[name][1] for name in extents(workload) if name != "split_tap" and not _reduces(workload, name)
     )
+    return of_a_share * named.get("shares", (1,))[0]
 
 
 def _reduces(workload: Workload, name: str) -> bool:
@@ -52,6 +57,33 @@ def test_split_factors_multiply_to_their_loops(workload: Workload) -> None:
     for point in space.sample(50, np.random.default_rng(0)):
         named = space.decode(point)
         assert {name: math.prod(named[name]) for name in expected} == expected
+
+
+@on_tensor_cores
+def test_tiles_of_tensor_cores_cover_their_loops_in_whole_instructions(workload: Workload) -> None:
+    space, expected = gpu_space(workload, GPU), extents(workload)
+    points = [space.decode(p) for p in space.sample(50, np.random.default_rng(0))]
+    on_cores = [named for named in points if named["mma"][0]]
+    assert 0 < len(on_cores) < len(points)
+    for named in on_cores:
+        core = product_plan(workload, named, GPU.required_gpu).core
+        assert core is not None
+        for name, unit in (("split_m", 16), ("split_n", 8), ("split_c", core.depth)):
+            assert math.prod(named[name]) >= expected[name]
+            assert math.prod(named[name][1:]) < expected[name] + math.prod(named[name][1:])
+            assert named[name][-1] % unit == 0
+
+
+@on_tensor_cores
+def test_threads_of_tensor_cores_are_whole_warps_within_the_limits(workload: Workload) -> None:
+    space, gpu = gpu_space(workload, GPU), GPU.required_gpu
+    for point in space.sample(50, np.random.default_rng(1)):
+        plan = product_plan(workload, space.decode(point), gpu)
+        if plan.core:
+            assert plan.threads % gpu.warp_size == 0
+        assert plan.threads * plan.shares <= gpu.max_threads_per_block
+        assert plan.shared_bytes <= gpu.max_shared_bytes_per_block
+        assert plan.num_stretches % plan.shares == 0
 
 
 @each_workload

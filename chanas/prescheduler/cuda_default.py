@@ -1,0 +1,35 @@
+"""Untuned schedules for GPUs: TVM's default rules (dlight), for comparison, and for what our spaces do not cover."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chanas.prescheduler.cuda_operators import is_dense, operator_graph
+from chanas.prescheduler.workload import Workload
+from chanas.target import HardwareTarget
+
+
+def default_gpu_operator(workload: Workload, target: HardwareTarget) -> Any:
+    """A `tirx.PrimFunc` `main` of one operator as TVM schedules it by default; it may be several kernels, with what
+    they hand on to each other in the GPU's memory.
+
+    Arguments as in `cuda_operators.operator_graph`.
+
+    Raises:
+        ScheduleError: the operator is not there for GPUs.
+    """
+    from tvm import s_tir, te
+    from tvm.s_tir import dlight
+
+    sch = s_tir.Schedule(te.create_prim_func(list(operator_graph(workload).arguments)), error_render_level="none")
+    if workload.op != "pool" and not is_dense(workload):
+        sch.compute_inline(sch.get_sblock("input"))  # as TVM's fusion does to padding
+    rules = (
+        dlight.gpu.Matmul(),
+        dlight.gpu.GEMV(),
+        dlight.gpu.Reduction(),
+        dlight.gpu.GeneralReduction(),
+        dlight.gpu.Fallback(),
+    )
+    with target.tvm_target():
+        return dlight.ApplyDefaultSchedule(*rules)(sch.mod)["main"]
