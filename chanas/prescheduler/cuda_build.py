@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from chanas.gpu import GPUFeatures
+from chanas.prescheduler.cuda_ir import OWN_BARRIERS
 from chanas.prescheduler.cuda_nvrtc import GPUCompileError, KernelFigures, compile_cubin
-from chanas.prescheduler.cuda_product import OWN_BARRIERS
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import Workload

@@ -24,7 +24,14 @@ from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
-_KINDS = {"pointwise": "1x1", "conv": "kxk (image)", "blockconv": "kxk", "depthwise": "depthwise", "pool": "pooling"}
+_KINDS = {
+    "pointwise": "1x1",
+    "conv": "kxk (image)",
+    "blockconv": "kxk",
+    "depthwise": "depthwise",
+    "pool": "pooling",
+    "squeeze": "squeeze",
+}
 
 
 @dataclass(frozen=True)

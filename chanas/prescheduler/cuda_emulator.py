@@ -24,32 +24,13 @@ import numpy.typing as npt
 
 from chanas.errors import MeasureError
 from chanas.prescheduler.cuda_intrinsics import INTRINSICS, WARP
+from chanas.prescheduler.cuda_memory import KernelError, Memory, Moment
 
 Array = npt.NDArray[Any]
 Thunk = Callable[[], Array]
 Action = Callable[[], None]
 
 _AXES = ("x", "y", "z")
-_NOBODY, _MANY = -1, -2
-
-
-class KernelError(MeasureError):
-    """A kernel that would do on a GPU what its result cannot be trusted after."""
-
-
-@dataclass
-class _Memory:
-    """One buffer: `values` [owners, size]; `owner` is each thread's row: its own, its block's, or the only one."""
-
-    name: str
-    values: Array
-    owner: Array
-    is_shared: bool
-    # of each value: when (counted in barriers) it was last written and read, and by which thread
-    written_at: Array
-    writer: Array
-    read_at: Array
-    reader: Array
 
 
 def run_kernel(kernel: Any, arguments: Mapping[str, Array]) -> None:
@@ -75,7 +56,7 @@ class _Machine:
         self.thread_in_block, self.block_index = index % self.num_threads, index // self.num_threads
         self.mask = np.ones(self.total, dtype=bool)
         self.values: dict[Any, Array] = {}
-        self.memories: dict[Any, _Memory] = {}
+        self.memories: dict[Any, Memory] = {}
         self.barriers = 0
         for param in kernel.params:
             name = str(param.name).removesuffix("_ptr")
@@ -88,8 +69,7 @@ class _Machine:
         self._statement(self.body)()
 
     def _add_memory(self, var: Any, values: Array, owner: Array, is_shared: bool) -> None:
-        notes = [np.full(values.shape if is_shared else (0, 0), _NOBODY, dtype=np.int64) for _ in range(4)]
-        self.memories[var] = _Memory(str(var.name), values, owner, is_shared, *notes)
+        self.memories[var] = Memory(str(var.name), values, owner, is_shared)
 
     # ---- statements -------------------------------------------------------------------------------------------------
     def _statement(self, node: Any) -> Action:
@@ -201,58 +181,19 @@ class _Machine:
         return do
 
     # ---- memory -----------------------------------------------------------------------------------------------------
-    def _memory(self, var: Any) -> _Memory:
+    def _memory(self, var: Any) -> Memory:
         if var not in self.memories:
             raise MeasureError(f"a kernel uses buffer '{var.name}', which it was not given")
         return self.memories[var]
 
-    def _places(self, memory: _Memory, index: Array) -> tuple[Array, Array]:
-        """Rows and places [threads that are active, l]."""
-        places = np.broadcast_to(index, (self.total, index.shape[1]))[self.mask]
-        size = memory.values.shape[1]
-        if places.size and not (places.min() >= 0 and places.max() < size):
-            wrong = places[(places < 0) | (places >= size)][0]
-            raise KernelError(f"place {wrong} of buffer '{memory.name}', which has {size}")
-        return memory.owner[self.mask][:, None], places
+    def _moment(self) -> Moment:
+        return Moment(self.mask, self.thread_in_block, self.barriers)
 
-    def _read(self, memory: _Memory, index: Array) -> Array:
-        rows, places = self._places(memory, index)
-        if memory.is_shared:
-            self._note_read(memory, rows, places)
-        read = memory.values[rows, places]
-        if self.mask.all():
-            return read
-        result = np.zeros((self.total, read.shape[1]), dtype=memory.values.dtype)
-        result[self.mask] = read
-        return result
+    def _read(self, memory: Memory, index: Array) -> Array:
+        return memory.read(index, self._moment())
 
-    def _write(self, memory: _Memory, index: Array, value: Array) -> None:
-        rows, places = self._places(memory, index)
-        written = np.broadcast_to(value, (self.total, places.shape[1]))[self.mask]
-        if memory.is_shared:
-            self._note_write(memory, rows, places)
-        memory.values[rows, places] = written
-
-    def _note_read(self, memory: _Memory, rows: Array, places: Array) -> None:
-        me, now = self.thread_in_block[self.mask][:, None], self.barriers
-        race = (memory.written_at[rows, places] == now) & (memory.writer[rows, places] != me)
-        if race.any():
-            raise KernelError(f"a thread reads what another one wrote in '{memory.name}', with no barrier in between")
-        before = memory.reader[rows, places]
-        alone = (memory.read_at[rows, places] != now) | (before == me)
-        memory.reader[rows, places] = np.where(alone, me, _MANY)
-        memory.read_at[rows, places] = now
-        several = memory.reader[rows, places] != np.where(alone, me, _MANY)
-        memory.reader[np.broadcast_to(rows, places.shape)[several], places[several]] = _MANY
-
-    def _note_write(self, memory: _Memory, rows: Array, places: Array) -> None:
-        me, now = self.thread_in_block[self.mask][:, None], self.barriers
-        race = (memory.read_at[rows, places] == now) & (memory.reader[rows, places] != me)
-        race |= (memory.written_at[rows, places] == now) & (memory.writer[rows, places] != me)
-        memory.writer[rows, places] = me
-        memory.written_at[rows, places] = now
-        if race.any() or (memory.writer[rows, places] != me).any():
-            raise KernelError(f"a thread writes over what another one uses in '{memory.name}', with no barrier between")
+    def _write(self, memory: Memory, index: Array, value: Array) -> None:
+        memory.write(index, value, self._moment())
 
     # ---- expressions ------------------------------------------------------------------------------------------------
     def _per_thread(self, value: Array) -> Array:
@@ -420,7 +361,7 @@ class _Pointer:
     """What an intrinsic gets of a buffer: a place of each thread, and what follows it."""
 
     machine: _Machine
-    memory: _Memory
+    memory: Memory
     index: Array
 
     def read(self, num: int) -> Array:

@@ -78,6 +78,11 @@ def extra_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
     return ((gate,) if workload.scaled else ()) + ((residual,) if workload.residual else ())
 
 
+def values_per_word(workload: Workload) -> int:
+    """float16 in 32 bits, or one float32."""
+    return 2 if workload.input_storage == "float16" else 1
+
+
 def _zero(like: Any) -> Any:
     return tirx.const(0.0, like.dtype)
 
@@ -146,14 +151,20 @@ def _dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequen
     return _finish(workload, acc, bias, rest.pop(0) if workload.residual else None)
 
 
-def _pool(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
-    pixels = workload.input_size**2
-    k = te.reduce_axis((0, pixels), name="k")
-    acc = te.compute((1, workload.out_channels), lambda m, n: te.sum(_wide(x[m + k, n]), axis=k), name="acc")
+def _mean(workload: Workload, x: Any, sums: str, means: str, dtype: str) -> Any:
+    pixels, shape = workload.input_size**2, (1, workload.in_channels)
+    k = te.reduce_axis((0, pixels), name="pixel")
+    acc = te.compute(shape, lambda m, n: te.sum(_wide(x[m + k, n]), axis=k), name=sums)
     share = tirx.const(1.0 / pixels, "float32")
-    return te.compute(
-        (1, workload.out_channels), lambda m, n: (acc[m, n] * share).astype(workload.output_storage), name="out"
-    )
+    return te.compute(shape, lambda m, n: (acc[m, n] * share).astype(dtype), name=means)
+
+
+def _pool(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    return _mean(workload, x, "acc", "out", workload.output_storage)
+
+
+def _squeeze(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    return _dense(workload, _mean(workload, x, "pixel_sum", "mean", "float32"), parameters, extras)
 
 
 def _depthwise(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
@@ -186,7 +197,14 @@ def operator_graph(workload: Workload) -> OperatorGraph:
     Raises:
         ScheduleError: the operator is not there for GPUs, or not in this type.
     """
-    builders = {"pointwise": _product, "conv": _product, "blockconv": _product, "depthwise": _depthwise, "pool": _pool}
+    builders = {
+        "pointwise": _product,
+        "conv": _product,
+        "blockconv": _product,
+        "depthwise": _depthwise,
+        "pool": _pool,
+        "squeeze": _squeeze,
+    }
     if workload.op not in builders or workload.dtype not in _TYPES:
         raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
     stored = workload.input_storage

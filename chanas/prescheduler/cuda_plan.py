@@ -2,9 +2,9 @@
 
     out[m, n] = Σ over taps and channels of input[m, tap, channel] · weights[tap, channel, n]
 
-A block computes a tile of rows × columns. It takes a stretch of taps × channels after the other: both sides' tiles into
-shared memory, then multiplies. Memory is counted in words of 32 bits: a float32, or two float16 that are neighbours in
-the sum's direction.
+A block computes a tile of rows × columns. It takes one stretch of taps × channels after the other: both sides' tiles
+into shared memory, then it multiplies them. Memory is counted in words of 32 bits: a float32, or two float16 that are
+neighbours in the sum's direction.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from chanas.gpu import GPUFeatures
 from chanas.prescheduler.cuda_intrinsics import WARP, TensorCore, tensor_core
-from chanas.prescheduler.cuda_operators import num_rows
+from chanas.prescheduler.cuda_operators import num_rows, values_per_word
 from chanas.prescheduler.space import Named
 from chanas.prescheduler.workload import Workload
 
@@ -108,11 +108,6 @@ class ProductPlan:
         """Tiles of all stages and shares, and where shares leave their sums."""
         sums = (self.shares - 1) * self.threads * self.values
         return _WORD_BYTES * (self.num_tiles * (self.input_tile + self.weight_tile) + sums)
-
-
-def values_per_word(workload: Workload) -> int:
-    """float16 in 32 bits, or one float32."""
-    return 2 if workload.input_storage == "float16" else 1
 
 
 def tensor_core_of(workload: Workload, gpu: GPUFeatures) -> TensorCore | None:

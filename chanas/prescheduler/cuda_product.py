@@ -10,63 +10,30 @@ Notation: m rows (pixels), n columns (output channels), k words along a stretch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Range
 
 from chanas.prescheduler.cuda_intrinsics import HIGH_HALF, LOW_HALF, MULTIPLY_HALVES, TO_TF32, WARP
-from chanas.prescheduler.cuda_operators import operator_graph
+from chanas.prescheduler.cuda_ir import (
+    all_of,
+    as_words,
+    assign,
+    barrier,
+    guarded,
+    kernel,
+    loop,
+    new_buffer,
+    operator_buffers,
+    sequence,
+)
 from chanas.prescheduler.cuda_plan import MMA_COLUMNS, MMA_ROWS, ProductPlan
 from chanas.prescheduler.operators import _epilogue as epilogue
 from chanas.prescheduler.space import Named
 from chanas.prescheduler.workload import Workload
 
-OWN_BARRIERS = "chanas.own_barriers"
-"""Attribute of a function whose barriers are all there: the compiler need not look for where they belong."""
 _STORE_VECTOR = 4
-
-Body = Callable[[Any], Any]
-
-
-def _loop(name: str, extent: int, body: Body, kind: str = "unroll") -> Any:
-    """A loop that is written out, vectorised or kept (`serial`); none where it has one turn."""
-    if extent == 1:
-        return body(0)
-    kinds = {
-        "serial": tirx.ForKind.SERIAL,
-        "unroll": tirx.ForKind.UNROLLED,
-        "vector": tirx.ForKind.VECTORIZED,
-    }
-    var = tirx.Var(name, "int32")
-    return tirx.For(var, 0, extent, kinds[kind], body(var))
-
-
-def _sequence(*parts: Any) -> Any:
-    found = [part for part in parts if part is not None]
-    return found[0] if len(found) == 1 else tirx.SeqStmt(found)
-
-
-def _set(buffer: Any, place: Sequence[Any] | Any, value: Any) -> Any:
-    index = list(place) if isinstance(place, tuple) else [place]
-    return tirx.BufferStore(buffer, value, index)
-
-
-def _buffer(shape: Sequence[int], dtype: str, name: str, scope: str, data: Any = None) -> Any:
-    return tirx.decl_buffer(tuple(shape), dtype, name, data=data, scope=scope, layout=None)
-
-
-def _barrier() -> Any:
-    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
-
-
-def _all(conditions: Sequence[Any]) -> Any:
-    return conditions[0] if len(conditions) == 1 else tirx.all(*conditions)
-
-
-def _guarded(conditions: Sequence[Any], then: Any) -> Any:
-    return tirx.IfThenElse(_all(conditions), then, None) if conditions else then
 
 
 def product_kernel(workload: Workload, named: Named, plan: ProductPlan) -> Any:
@@ -92,21 +59,20 @@ class _Product:
     def _declare(self) -> None:
         """Arguments, views of float16 ones as words, shared memory and registers."""
         plan, workload = self.plan, self.workload
-        graph = operator_graph(workload).arguments
-        buffers = [_buffer([int(n) for n in t.shape], str(t.dtype), t.op.name, "") for t in graph]
+        buffers = operator_buffers(workload)
         *given, self.out = self.parameters = buffers
         self.x, self.weights, self.bias, *extras = given
         self.gate = extras.pop(0) if workload.scaled else None
         self.residual = extras.pop(0) if workload.residual else None
         if plan.values_per_word == 2:
-            self.x = self._as_words(self.x, (self.x.shape[0], plan.row_words))
-            self.weights = self._as_words(self.weights, self.weights.shape[:3])
-            self.gate = None if self.gate is None else self._as_words(self.gate, (plan.row_words,))
-        self.tile_x = _buffer((plan.num_tiles * plan.input_tile,), self.word, "input_shared", "shared")
-        self.tile_w = _buffer((plan.num_tiles * plan.weight_tile,), self.word, "weights_shared", "shared")
-        self.next_x = _buffer((plan.input_turns * plan.input_vector,), self.word, "input_next", "local")
-        self.next_w = _buffer((plan.weight_turns * plan.weight_vector,), self.word, "weights_next", "local")
-        self.acc = _buffer((plan.values,), "float32", "acc", "local")
+            self.x = as_words(self.x, (self.x.shape[0], plan.row_words), self._views)
+            self.weights = as_words(self.weights, self.weights.shape[:3], self._views)
+            self.gate = None if self.gate is None else as_words(self.gate, (plan.row_words,), self._views)
+        self.tile_x = new_buffer((plan.num_tiles * plan.input_tile,), self.word, "input_shared", "shared")
+        self.tile_w = new_buffer((plan.num_tiles * plan.weight_tile,), self.word, "weights_shared", "shared")
+        self.next_x = new_buffer((plan.input_turns * plan.input_vector,), self.word, "input_next", "local")
+        self.next_w = new_buffer((plan.weight_turns * plan.weight_vector,), self.word, "weights_next", "local")
+        self.acc = new_buffer((plan.values,), "float32", "acc", "local")
         self.allocated = [self.tile_x, self.tile_w, self.next_x, self.next_w, self.acc]
 
     def _in_x(self, stage: Any, row: Any, k: Any) -> Any:
@@ -119,41 +85,26 @@ class _Product:
         plan = self.plan
         return (stage * plan.shares + self.share) * plan.weight_tile + k * plan.weight_pitch + column
 
-    def _as_words(self, buffer: Any, shape: Sequence[Any]) -> Any:
-        """A view of float16 as 32-bit words."""
-        data = tirx.buffer.buffer_data(buffer)
-        view = _buffer([int(n) for n in shape], "uint32", f"{buffer.name}_words", "", None)
-        self._views.append(tirx.DeclBuffer(view, data=data))
-        return view
-
     def function(self) -> Any:
         plan = self.plan
         work = [*self._steps(), *self._shared_sums()]  # which adds to what is allocated
-        body = _sequence(*self._views, *(tirx.AllocBuffer(b) for b in self.allocated), *work)
-        axes = [(self.thread, plan.threads), (self.share, plan.shares), (self.block, plan.blocks[0] * plan.blocks[1])]
-        for var, extent in axes:
-            if var is self.share and plan.shares == 1:
-                continue
-            axis = tirx.IterVar(Range(0, extent), var, tirx.IterVar.ThreadIndex, str(var.name))
-            body = tirx.AttrStmt(axis, "thread_extent", extent, body)
-        attributes = {"global_symbol": "main", "tirx.noalias": True, OWN_BARRIERS: True}
-        function = tirx.PrimFunc(self.parameters, body)
-        for key, value in attributes.items():
-            function = function.with_attr(key, value)
-        return function
+        body = sequence(*self._views, *(tirx.AllocBuffer(b) for b in self.allocated), *work)
+        shares = [(self.share, plan.shares)] if plan.shares > 1 else []
+        blocks = (self.block, plan.blocks[0] * plan.blocks[1])
+        return kernel(self.parameters, body, [(self.thread, plan.threads), *shares, blocks])
 
     # ---- stretches --------------------------------------------------------------------------------------------------
     def _steps(self) -> list[Any]:
         """Zero, then one stretch after the other; with two stages the next one is on its way while one is used."""
         plan, each = self.plan, self.plan.stretches_each
-        zero = _loop("i", plan.values, lambda i: _set(self.acc, i, tirx.const(0.0, "float32")))
+        zero = loop("i", plan.values, lambda i: assign(self.acc, i, tirx.const(0.0, "float32")))
         if plan.stages == 1:
             return [
                 zero,
-                _loop(
+                loop(
                     "step",
                     each,
-                    lambda t: _sequence(self._fetch(t), _barrier(), self._put(t, 0), _barrier(), self._multiply(0)),
+                    lambda t: sequence(self._fetch(t), barrier(), self._put(t, 0), barrier(), self._multiply(0)),
                     "serial",
                 ),
             ]
@@ -161,14 +112,14 @@ class _Product:
         def step(t: Any) -> Any:
             """A stretch is under way while the one before is used; each part of the program stands here once."""
             more = [t < each]
-            return _sequence(
-                _guarded(more, self._fetch(t)),
-                _guarded([t > 0], self._multiply((t + 1) % 2)),
-                _guarded(more, self._put(t, t % 2)),
-                _barrier(),
+            return sequence(
+                guarded(more, self._fetch(t)),
+                guarded([t > 0], self._multiply((t + 1) % 2)),
+                guarded(more, self._put(t, t % 2)),
+                barrier(),
             )
 
-        return [zero, _loop("step", each + 1, step, "serial")]
+        return [zero, loop("step", each + 1, step, "serial")]
 
     def _origin(self, t: Any) -> tuple[Any, Any]:
         """The first tap and the first channel's word of this share's stretch `t`."""
@@ -193,9 +144,9 @@ class _Product:
 
             def load(v: Any) -> Any:
                 value = self._input(row, tap + column // plan.channel_words, c + column % plan.channel_words, v, guards)
-                return _set(self.next_x, turn * plan.input_vector + v, value)
+                return assign(self.next_x, turn * plan.input_vector + v, value)
 
-            return _loop("v", plan.input_vector, load, "vector")
+            return loop("v", plan.input_vector, load, "vector")
 
         def of_weights(turn: Any) -> Any:
             k, column, guards = self._places(plan.weight_turns, plan.weight_vector, plan.depth, plan.width, turn)
@@ -208,14 +159,14 @@ class _Product:
 
             def load(v: Any) -> Any:
                 value = self.weights[tap + k // plan.channel_words, channel, self.n0 + column + v]
-                return _set(self.next_w, turn * plan.weight_vector + v, self._or_zero(conditions, value))
+                return assign(self.next_w, turn * plan.weight_vector + v, self._or_zero(conditions, value))
 
-            return _loop("v", plan.weight_vector, load, "vector")
+            return loop("v", plan.weight_vector, load, "vector")
 
-        return _sequence(_loop("turn", plan.input_turns, of_input), _loop("turn", plan.weight_turns, of_weights))
+        return sequence(loop("turn", plan.input_turns, of_input), loop("turn", plan.weight_turns, of_weights))
 
     def _or_zero(self, conditions: Sequence[Any], value: Any) -> Any:
-        return tirx.if_then_else(_all(conditions), value, tirx.const(0, self.word)) if conditions else value
+        return tirx.if_then_else(all_of(conditions), value, tirx.const(0, self.word)) if conditions else value
 
     def _input(self, row: Any, tap: Any, word: Any, v: Any, guards: Sequence[Any]) -> Any:
         """The input's word under a tap of row `row` of the block; zero outside the map and beyond its channels."""
@@ -245,34 +196,34 @@ class _Product:
 
             def change(v: Any) -> Any:
                 word = c + column % plan.channel_words + v
-                return _set(self.next_x, first + v, self._operand(self.next_x[first + v], word))
+                return assign(self.next_x, first + v, self._operand(self.next_x[first + v], word))
 
-            store = _loop(
+            store = loop(
                 "v",
                 plan.input_vector,
-                lambda v: _set(self.tile_x, self._in_x(stage, row, column + v), self.next_x[first + v]),
+                lambda v: assign(self.tile_x, self._in_x(stage, row, column + v), self.next_x[first + v]),
                 "vector",
             )
             changed = self.gate is not None or self._is_tf32
-            return _guarded(guards, _sequence(_loop("v", plan.input_vector, change) if changed else None, store))
+            return guarded(guards, sequence(loop("v", plan.input_vector, change) if changed else None, store))
 
         def of_weights(turn: Any) -> Any:
             k, column, guards = self._places(plan.weight_turns, plan.weight_vector, plan.depth, plan.width, turn)
             first = turn * plan.weight_vector
             rounded = None
             if self._is_tf32:
-                rounded = _loop(
-                    "v", plan.weight_vector, lambda v: _set(self.next_w, first + v, TO_TF32(self.next_w[first + v]))
+                rounded = loop(
+                    "v", plan.weight_vector, lambda v: assign(self.next_w, first + v, TO_TF32(self.next_w[first + v]))
                 )
-            store = _loop(
+            store = loop(
                 "v",
                 plan.weight_vector,
-                lambda v: _set(self.tile_w, self._in_w(stage, k, column + v), self.next_w[first + v]),
+                lambda v: assign(self.tile_w, self._in_w(stage, k, column + v), self.next_w[first + v]),
                 "vector",
             )
-            return _guarded(guards, _sequence(rounded, store))
+            return guarded(guards, sequence(rounded, store))
 
-        return _sequence(_loop("turn", plan.input_turns, of_input), _loop("turn", plan.weight_turns, of_weights))
+        return sequence(loop("turn", plan.input_turns, of_input), loop("turn", plan.weight_turns, of_weights))
 
     @property
     def _is_tf32(self) -> bool:
@@ -296,35 +247,35 @@ class _Product:
         plan, (_, m_t, m_v), (_, n_t, n_v) = self.plan, self.named["split_m"], self.named["split_n"]
         at_once, per_word, vector = self.named["unroll"][0], plan.values_per_word, self._column_vector
         row, column = self.thread // n_t, self.thread % n_t
-        word_a = _buffer((m_v * at_once,), self.word, "a_words", "local")
-        word_b = _buffer((n_v,), self.word, "b_words", "local")
+        word_a = new_buffer((m_v * at_once,), self.word, "a_words", "local")
+        word_b = new_buffer((n_v,), self.word, "b_words", "local")
         a, b = word_a, word_b
         self._allocate(word_a, word_b)
         if per_word == 2:
-            a = _buffer((2 * m_v * at_once,), "float32", "a", "local")
-            b = _buffer((2 * n_v,), "float32", "b", "local")
+            a = new_buffer((2 * m_v * at_once,), "float32", "a", "local")
+            b = new_buffer((2 * n_v,), "float32", "b", "local")
             self._allocate(a, b)
 
         def halves(words: Any, values: Any, num: int) -> Any:
             """Words to their two values each."""
             if per_word == 1:
                 return None
-            return _loop(
+            return loop(
                 "i",
                 num,
-                lambda i: _sequence(
-                    _set(values, i * 2, LOW_HALF(words[i])), _set(values, i * 2 + 1, HIGH_HALF(words[i]))
+                lambda i: sequence(
+                    assign(values, i * 2, LOW_HALF(words[i])), assign(values, i * 2 + 1, HIGH_HALF(words[i]))
                 ),
             )
 
         def step(k: Any) -> Any:
-            load_a = _loop(
+            load_a = loop(
                 "i",
                 m_v,
-                lambda i: _loop(
+                lambda i: loop(
                     "u",
                     at_once,
-                    lambda u: _set(
+                    lambda u: assign(
                         word_a,
                         i * at_once + u,
                         self.tile_x[self._in_x(stage, i * m_t + row, k * at_once + u)],
@@ -334,13 +285,13 @@ class _Product:
             )
 
             def one(u: Any) -> Any:
-                load_b = _loop(
+                load_b = loop(
                     "q",
                     n_v // vector,
-                    lambda q: _loop(
+                    lambda q: loop(
                         "v",
                         vector,
-                        lambda v: _set(
+                        lambda v: assign(
                             word_b,
                             q * vector + v,
                             self.tile_w[self._in_w(stage, k * at_once + u, q * (n_t * vector) + column * vector + v)],
@@ -352,16 +303,14 @@ class _Product:
                 def add(i: Any, j: Any, h: Any) -> Any:
                     place = i * n_v + j
                     product = a[(i * at_once + u) * per_word + h] * b[j * per_word + h]
-                    return _set(self.acc, place, self.acc[place] + product)
+                    return assign(self.acc, place, self.acc[place] + product)
 
-                adds = _loop(
-                    "h", per_word, lambda h: _loop("i", m_v, lambda i: _loop("j", n_v, lambda j: add(i, j, h)))
-                )
-                return _sequence(load_b, halves(word_b, b, n_v), adds)
+                adds = loop("h", per_word, lambda h: loop("i", m_v, lambda i: loop("j", n_v, lambda j: add(i, j, h))))
+                return sequence(load_b, halves(word_b, b, n_v), adds)
 
-            return _sequence(load_a, halves(word_a, a, m_v * at_once), _loop("u", at_once, one))
+            return sequence(load_a, halves(word_a, a, m_v * at_once), loop("u", at_once, one))
 
-        return _loop("k", plan.depth // at_once, step, "serial")
+        return loop("k", plan.depth // at_once, step, "serial")
 
     def _allocate(self, *buffers: Any) -> None:
         self.allocated += buffers
@@ -385,8 +334,8 @@ class _Product:
         m_v, n_v = self.named["split_m"][2], self.named["split_n"][2]
         high, wide, depth = m_v // MMA_ROWS, n_v // MMA_COLUMNS, core.depth // plan.values_per_word
         words_a, words_b = core.words, core.words // 2
-        a = _buffer((high * words_a,), self.word, "a_fragment", "local")
-        b = _buffer((wide * words_b,), self.word, "b_fragment", "local")
+        a = new_buffer((high * words_a,), self.word, "a_fragment", "local")
+        b = new_buffer((wide * words_b,), self.word, "b_fragment", "local")
         self._allocate(a, b)
         warp_m, warp_n, group, in_group = self._lane
 
@@ -394,46 +343,46 @@ class _Product:
             def load_a(i: Any, r: Any) -> Any:
                 row = warp_m * m_v + i * MMA_ROWS + group + r % 2 * 8
                 value = self.tile_x[self._in_x(stage, row, k * depth + in_group + r // 2 * 4)]
-                return _set(a, i * words_a + r, value)
+                return assign(a, i * words_a + r, value)
 
             def load_b(j: Any, r: Any) -> Any:
                 column = warp_n * n_v + j * MMA_COLUMNS + group
                 value = self.tile_w[self._in_w(stage, k * depth + in_group + r * 4, column)]
-                return _set(b, j * words_b + r, value)
+                return assign(b, j * words_b + r, value)
 
             def multiply(i: Any, j: Any) -> Any:
                 places = (self.acc[(i * wide + j) * 4], a[i * words_a], b[j * words_b])
                 return tirx.Evaluate(core.intrinsic(*(tirx.address_of(p) for p in places)))
 
-            return _sequence(
-                _loop("i", high, lambda i: _loop("r", words_a, lambda r: load_a(i, r))),
-                _loop("j", wide, lambda j: _loop("r", words_b, lambda r: load_b(j, r))),
-                _loop("i", high, lambda i: _loop("j", wide, lambda j: multiply(i, j))),
+            return sequence(
+                loop("i", high, lambda i: loop("r", words_a, lambda r: load_a(i, r))),
+                loop("j", wide, lambda j: loop("r", words_b, lambda r: load_b(j, r))),
+                loop("i", high, lambda i: loop("j", wide, lambda j: multiply(i, j))),
             )
 
-        return _loop("k", plan.depth // depth, step)
+        return loop("k", plan.depth // depth, step)
 
     # ---- results ----------------------------------------------------------------------------------------------------
     def _shared_sums(self) -> list[Any]:
         """The shares' sums through shared memory to the first share, which stores them."""
         plan = self.plan
         if plan.shares == 1:
-            return [self._store()]
-        left = _buffer((plan.shares - 1, plan.values, plan.threads), "float32", "sums_shared", "shared")
+            return [self._assign()]
+        left = new_buffer((plan.shares - 1, plan.values, plan.threads), "float32", "sums_shared", "shared")
         self._allocate(left)
-        leave = _loop("i", plan.values, lambda i: _set(left, (self.share - 1, i, self.thread), self.acc[i]))
+        leave = loop("i", plan.values, lambda i: assign(left, (self.share - 1, i, self.thread), self.acc[i]))
 
         def add(s: Any) -> Any:
-            return _loop("i", plan.values, lambda i: _set(self.acc, i, self.acc[i] + left[s, i, self.thread]))
+            return loop("i", plan.values, lambda i: assign(self.acc, i, self.acc[i] + left[s, i, self.thread]))
 
-        first = _sequence(_loop("s", plan.shares - 1, add, "serial"), self._store())
+        first = sequence(loop("s", plan.shares - 1, add, "serial"), self._assign())
         return [
             tirx.IfThenElse(self.share > 0, leave, None),
-            _barrier(),
+            barrier(),
             tirx.IfThenElse(self.share == 0, first, None),
         ]
 
-    def _store(self) -> Any:
+    def _assign(self) -> Any:
         return self._store_fragments() if self.plan.core else self._store_values()
 
     def _value(self, place: Any, m: Any, n: Any) -> Any:
@@ -448,27 +397,27 @@ class _Product:
         vector = self._column_vector
         row, column = self.thread // n_t, self.thread % n_t
 
-        def store(i: Any, q: Any, v: Any) -> Any:
+        def one(i: Any, q: Any, v: Any) -> Any:
             m, n = self.m0 + i * m_t + row, self.n0 + q * (n_t * vector) + column * vector + v
-            return _set(self.out, (m, n), self._value(i * n_v + q * vector + v, m, n))
+            return assign(self.out, (m, n), self._value(i * n_v + q * vector + v, m, n))
 
         def row_of(i: Any) -> Any:
-            return _loop("q", n_v // vector, lambda q: _loop("v", vector, lambda v: store(i, q, v), "vector"))
+            return loop("q", n_v // vector, lambda q: loop("v", vector, lambda v: one(i, q, v), "vector"))
 
-        return _loop("i", m_v, row_of)
+        return loop("i", m_v, row_of)
 
     def _store_fragments(self) -> Any:
         plan, m_v, n_v = self.plan, self.named["split_m"][2], self.named["split_n"][2]
         high, wide = m_v // MMA_ROWS, n_v // MMA_COLUMNS
         warp_m, warp_n, group, in_group = self._lane
 
-        def store(i: Any, j: Any, h: Any) -> Any:
+        def one(i: Any, j: Any, h: Any) -> Any:
             m = self.m0 + warp_m * m_v + i * MMA_ROWS + group + h * 8
             n = self.n0 + warp_n * n_v + j * MMA_COLUMNS + in_group * 2
             conditions = [m < plan.rows] if plan.blocks[0] * plan.height > plan.rows else []
             conditions += [n < plan.columns] if plan.blocks[1] * plan.width > plan.columns else []
             place = ((i * wide + j) * 2 + h) * 2
-            both = _loop("v", 2, lambda v: _set(self.out, (m, n + v), self._value(place + v, m, n + v)), "vector")
-            return _guarded(conditions, both)
+            both = loop("v", 2, lambda v: assign(self.out, (m, n + v), self._value(place + v, m, n + v)), "vector")
+            return guarded(conditions, both)
 
-        return _loop("i", high, lambda i: _loop("j", wide, lambda j: _loop("h", 2, lambda h: store(i, j, h))))
+        return loop("i", high, lambda i: loop("j", wide, lambda j: loop("h", 2, lambda h: one(i, j, h))))

@@ -2,7 +2,8 @@
 shared memory and registers, compute_at, vectorize, unroll (the paper's table 1).
 
 Blocks are one loop (`blockIdx.x`), so is a block's team of threads (`threadIdx.x`); threads that share a sum are
-`threadIdx.y`. Products (1×1 and k×k over all channels) are written down in `cuda_product`.
+`threadIdx.y`. Products (1×1 and k×k over all channels) are written down in
+`cuda_product`, `squeeze` in `cuda_squeeze`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from chanas.prescheduler.cuda_operators import is_dense, operator_graph
 from chanas.prescheduler.cuda_plan import product_plan
 from chanas.prescheduler.cuda_product import product_kernel
 from chanas.prescheduler.cuda_space import gpu_space
+from chanas.prescheduler.cuda_squeeze import squeeze_kernel, squeeze_plan
 from chanas.prescheduler.space import Named, Point
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
@@ -32,6 +34,8 @@ def schedule_gpu_operator(workload: Workload, point: Point, target: HardwareTarg
     from tvm import s_tir
 
     named = gpu_space(workload, target).decode(point)
+    if workload.op == "squeeze":
+        return squeeze_kernel(workload, squeeze_plan(workload, named))
     if workload.op not in ("depthwise", "pool") and not is_dense(workload):
         return product_kernel(workload, named, product_plan(workload, named, target.required_gpu))
     sch = s_tir.Schedule(_unscheduled(workload), error_render_level="none")

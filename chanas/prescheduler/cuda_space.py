@@ -19,14 +19,14 @@ import numpy as np
 from chanas.errors import ScheduleError
 from chanas.gpu import GPUFeatures
 from chanas.prescheduler.cuda_intrinsics import TensorCore
-from chanas.prescheduler.cuda_operators import is_dense, num_rows
+from chanas.prescheduler.cuda_operators import is_dense, num_rows, values_per_word
 from chanas.prescheduler.cuda_plan import (
     MMA_COLUMNS,
     MMA_ROWS,
     product_plan,
     tensor_core_of,
-    values_per_word,
 )
+from chanas.prescheduler.cuda_squeeze import squeeze_plan
 from chanas.prescheduler.space import Coordinate, Named, Point, ScheduleSpace, factorisations
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
@@ -107,6 +107,8 @@ def gpu_space(workload: Workload, target: HardwareTarget) -> GPUSpace:
         return _depthwise(workload, gpu)
     if workload.op == "pool" or is_dense(workload):
         return _reduction(workload, gpu)
+    if workload.op == "squeeze":
+        return _squeeze(workload, gpu)
     if workload.op in ("pointwise", "conv", "blockconv"):
         return _product(workload, gpu)
     raise ScheduleError(f"operator {workload.op} is not there for GPUs ({workload.key})")
@@ -279,3 +281,22 @@ def _reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
         return threads >= fewest and _fits(gpu, threads, 2 * p["split_k"][2], threads)
 
     return GPUSpace(workload, (columns, sums), legal)
+
+
+def _squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
+    """Columns of the dense layer in two; how many threads share a column's sum; loads of a thread."""
+    coordinates = (
+        Coordinate("split_n", tuple(factorisations(workload.out_channels, 2, _MAX_THREADS))),
+        Coordinate.choice("shares", *(1 << i for i in range(11))),
+        Coordinate.choice("load_input", *_vectors(workload.in_channels // values_per_word(workload))),
+        Coordinate.choice("unroll", *_VECTORS, 8),
+    )
+
+    def legal(p: Named) -> bool:
+        plan = squeeze_plan(workload, p)
+        loads = plan.vector * plan.at_once
+        if plan.threads < gpu.warp_size or plan.shares > plan.words or loads > _MAX_IN_FLIGHT // 2:
+            return False
+        return _fits(gpu, plan.threads, 2 * loads * plan.per_word, plan.shared_bytes // _FLOAT_BYTES)
+
+    return GPUSpace(workload, coordinates, legal)

@@ -100,9 +100,9 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
     arguments: list[Stored] = [x.reshape(inp, -1) if workload.op == "conv" else stored(x)]
     value = torch.from_numpy(x)[None]
     weights: tuple[int, ...] = ()
-    if workload.op == "pool":
+    if workload.op in ("pool", "squeeze"):
         value = value.mean((2, 3), keepdim=True)
-    else:
+    if workload.op != "pool":
         groups = inp if workload.op == "depthwise" else 1
         shape = (out, inp // groups, kernel, kernel)
         weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))

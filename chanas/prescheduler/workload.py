@@ -7,13 +7,14 @@ the operator that they follow. Activations are stored as [channel blocks, pixels
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from chanas.arch import BlockConfig
 from chanas.prescheduler.winograd import transforms
 
-Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool"]
+Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "squeeze"]
 Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
 
 # Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
@@ -35,6 +36,7 @@ class Workload:
     pointwise  1×1; a dense layer is one of input size 1
     depthwise  k×k, one filter per channel
     pool       mean over all pixels
+    squeeze    mean over all pixels and a dense layer of that: two operators that GPUs have one kernel for (`squeezed`)
     scaled     the input is multiplied by a gate per channel first (squeeze-excite)
     residual   a tensor of the output's shape is added last
     dtype      of weights and activations; sums and biases are float32, and so is the image that `conv` reads, with its
@@ -56,7 +58,7 @@ class Workload:
 
     @property
     def output_size(self) -> int:
-        return 1 if self.op == "pool" else -(-self.input_size // self.stride)
+        return 1 if self.op in ("pool", "squeeze") else -(-self.input_size // self.stride)
 
     @property
     def key(self) -> str:
@@ -100,6 +102,8 @@ class Workload:
         pixels, k2 = self.output_size**2, self.kernel_size**2
         if self.op == "pool":
             return self.input_size**2 * self.in_channels
+        if self.op == "squeeze":
+            return (self.input_size**2 + 2 * self.out_channels) * self.in_channels
         if self.op == "depthwise":
             return 2 * pixels * k2 * self.out_channels
         return 2 * pixels * k2 * self.in_channels * self.out_channels
@@ -191,3 +195,19 @@ def _block_operators(block: BlockConfig) -> tuple[Workload, ...]:
         Workload("pointwise", out_size, mid, block.out_channels, scaled=block.use_se, residual=block.residual)
     )
     return tuple(operators)
+
+
+def squeezed(workloads: Sequence[Workload]) -> tuple[Workload, ...]:
+    """The same operators with each pooling and the dense layer after it as one: squeeze-excite in two instead of three.
+
+    Parameters are the same ones in the same order, since pooling has none.
+    """
+    found: list[Workload] = []
+    for workload in workloads:
+        is_dense = workload.op == "pointwise" and workload.input_size == 1 and not workload.scaled
+        if found and found[-1].op == "pool" and is_dense and not workload.residual:
+            pool = found.pop()
+            found.append(dataclasses.replace(workload, op="squeeze", input_size=pool.input_size))
+        else:
+            found.append(workload)
+    return tuple(found)

@@ -19,6 +19,8 @@ WORKLOADS = (
     Workload("pool", 7, 24, 24),
     Workload("pointwise", 1, 24, 10),
     Workload("pointwise", 1, 32, 48, epilogue="hsigmoid", scaled=True, residual=True),
+    Workload("squeeze", 7, 72, 24, epilogue="relu"),
+    Workload("squeeze", 2, 256, 8, epilogue="relu"),
 )
 IN_HALVES = tuple(dataclasses.replace(w, dtype="float16") for w in WORKLOADS)
 IN_TF32 = tuple(dataclasses.replace(w, dtype="tf32") for w in (*WORKLOADS[:2], WORKLOADS[3]))

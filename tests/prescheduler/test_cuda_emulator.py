@@ -1,5 +1,5 @@
-"""cuda_emulator.py and cuda_intrinsics.py of chanas/prescheduler: kernels whose threads get in each other's way are
-found out, and tensor cores multiply what their lanes hold as the PTX ISA says."""
+"""cuda_emulator.py, cuda_memory.py and cuda_intrinsics.py of chanas/prescheduler: kernels whose threads get in each
+other's way are found out, and tensor cores multiply what their lanes hold as the PTX ISA says."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tvm.script import tirx as T
 from chanas.errors import MeasureError
 from chanas.prescheduler import cuda_product
 from chanas.prescheduler.cuda_build import kernel_program, verify
-from chanas.prescheduler.cuda_emulator import KernelError, run_kernel
+from chanas.prescheduler.cuda_emulator import run_kernel
 from chanas.prescheduler.cuda_intrinsics import HIGH_HALF, INTRINSICS, LOW_HALF, round_to_tf32, tensor_core
+from chanas.prescheduler.cuda_memory import KernelError
 from chanas.prescheduler.cuda_sequential import sequential_error
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import Workload
@@ -101,7 +102,7 @@ def a_deep_point(workload: Workload, stages: int = 1, shares: int = 1) -> Point:
 
 @pytest.mark.parametrize(("stages", "shares"), [(1, 1), (2, 1), (1, 2)])
 def test_a_product_without_its_barriers_is_found_out(stages: int, shares: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_product, "_barrier", lambda: tirx.Evaluate(0))
+    monkeypatch.setattr(cuda_product, "barrier", lambda: tirx.Evaluate(0))
     with pytest.raises(KernelError, match="with no barrier"):
         sequential_error(DEEP, a_deep_point(DEEP, stages, shares), GPU)
 

@@ -34,6 +34,8 @@ def extents(workload: Workload) -> dict[str, int]:
         return {"split_n": out, "split_k": workload.input_size**2}
     if is_dense(workload):
         return {"split_n": out, "split_k": workload.in_channels}
+    if workload.op == "squeeze":
+        return {"split_n": out}
     if workload.op == "depthwise":
         return {"split_h": size, "split_w": size, "split_c": out}
     taps = workload.kernel_size**2

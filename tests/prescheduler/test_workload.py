@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from strategies import spaces_and_architectures
 
 from chanas.arch import Architecture, BlockConfig, SearchSpace
-from chanas.prescheduler.workload import Workload, block_workloads, tiled_columns
+from chanas.prescheduler.workload import Workload, block_workloads, squeezed, tiled_columns
 
 from .cases import workloads
 
@@ -141,3 +141,17 @@ def test_few_columns_are_computed_in_vain() -> None:
 def test_pooling_leaves_one_pixel_and_has_no_weights() -> None:
     pool = Workload("pool", 7, 24, 24)
     assert (pool.output_size, pool.weight_bytes, pool.num_flops) == (1, 0, 7 * 7 * 24)
+
+
+def test_squeeze_excite_is_two_operators_where_pooling_and_its_dense_layer_are_one() -> None:
+    expand, depthwise, _, _, gate, project = block_workloads(EVERYTHING)
+    one = Workload("squeeze", 7, 64, 16, epilogue="relu")
+    assert squeezed(block_workloads(EVERYTHING)) == (expand, depthwise, one, gate, project)
+    assert one.output_size == 1
+    assert one.num_flops == 49 * 64 + 2 * 64 * 16
+    assert one.weight_bytes == 4 * (64 * 16 + 16)
+
+
+@pytest.mark.parametrize("block", [PLAIN, HEAD, CLASSIFIER], ids=["plain", "head", "classifier"])
+def test_other_blocks_stay_as_they_are(block: BlockConfig) -> None:
+    assert squeezed(block_workloads(block)) == block_workloads(block)
