@@ -147,6 +147,8 @@ def search(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
+    rpc: device_commands.RPC = None,
+    key: device_commands.Key = None,
     macs: Annotated[str | None, typer.Option(help="Most multiply-accumulates, such as 300M.")] = None,
     params: Annotated[str | None, typer.Option(help="Most parameters, such as 5M.")] = None,
     peak_memory: Annotated[
@@ -196,6 +198,8 @@ def search(
             raise ConfigError(
                 "expected --per-target with --latency TARGET:BUDGET, such as cpu:5ms (and --unproven, if any)"
             )
+        if rpc is not None or key is not None:
+            raise ConfigError("--rpc and --key measure for one table; leave them out with --per-target")
         from chanas.per_target import search_per_target
 
         sources: dict[str, Any] = {"accuracy_table": accuracy_table, "space": space, "num_classes": num_classes}
@@ -205,15 +209,14 @@ def search(
         _say(found.lines())
         found.check()
         return
+    where: dict[str, Any] = {"target": target, "num_threads": threads, "dtype": dtype, "rpc": rpc, "key": key}
     if latency_s is None:
         from chanas.front_search import DEFAULT_POINTS, search_front
 
         front = search_front(
             RunDirectory(run),
             accuracy_table=accuracy_table,
-            target=target,
-            num_threads=threads,
-            dtype=dtype,
+            **where,
             space=space,
             num_classes=num_classes,
             num_points=DEFAULT_POINTS if points is None else points,
@@ -230,9 +233,7 @@ def search(
             RunDirectory(run),
             accuracy_table,
             latency_s=latency_s,
-            target=target,
-            num_threads=threads,
-            dtype=dtype,
+            **where,
             space=space,
             num_classes=num_classes,
             config=config,
@@ -244,9 +245,7 @@ def search(
         bundle = pipeline.search(
             RunDirectory(run),
             latency_s=latency_s,
-            target=target,
-            num_threads=threads,
-            dtype=dtype,
+            **where,
             config=config,
             **limits,
             seed=seed,

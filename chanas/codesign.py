@@ -178,6 +178,14 @@ class CoDesign:
         return self.architecture.blocks(self.space, len(self.class_names))
 
     @property
+    def runs_here(self) -> bool:
+        """Whether the module was compiled for this machine, with as many threads as it has cores at most."""
+        try:
+            return load_target("cpu", self.target.num_threads).fingerprint == self.target.fingerprint
+        except TargetError:
+            return False
+
+    @property
     def has_weights(self) -> bool:
         """Whether the bundle can predict; without weights it can only be timed."""
         return _WEIGHTS in self.document["hashes"]

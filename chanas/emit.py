@@ -102,10 +102,17 @@ def further_documents(
 
 
 def tested(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
-    """Accuracy of the compiled module on test, its agreement with PyTorch on every image, and PyTorch's own speed."""
+    """Accuracy of the compiled module on test, its agreement with PyTorch on every image, and PyTorch's own speed.
+
+    Of a module that is not for this machine, PyTorch's accuracy alone: on its device it was compared with PyTorch when
+    it was measured.
+    """
     from chanas.codesign import benchmark
     from chanas.prescheduler.locks import device_lock
 
+    if not bundle.runs_here:
+        num = len(supernet.images("test", bundle.architecture.resolution)[0])
+        return {"top1_test": supernet.top1(bundle.architecture, "test"), "num_test_images": num}
     agreement = agreed(bundle, supernet)
     with device_lock():
         eager = next(row for row in benchmark(bundle, with_compile=False, rounds=15) if row.name == "PyTorch eager")

@@ -9,7 +9,6 @@ from chanas.pipeline import Prover, load_stages
 from chanas.run import RunDirectory
 from chanas.scratch import scratch_folder
 from chanas.table_search import RandomWeightsProver, open_accuracies
-from chanas.target import load_target
 
 if TYPE_CHECKING:
     from chanas.search.config import SearchConfig
@@ -25,6 +24,8 @@ def search_front(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    rpc: str | None = None,
+    key: str | None = None,
     space: str | Path | None = None,
     num_classes: int | None = None,
     num_points: int = DEFAULT_POINTS,
@@ -37,23 +38,26 @@ def search_front(
 ) -> tuple[FrontPoint, ...]:
     """Points of the front of latency and accuracy, compiled whole and measured; `search/pareto.json` keeps them.
 
-    `space` and `num_classes` go with an `accuracy_table`. No bundle is written: `chanas search --latency` makes one.
+    `space` and `num_classes` go with an `accuracy_table`, `rpc` and `key` say that a device elsewhere measures
+    (`chanas.pipeline.search`). No bundle is written: `chanas search --latency` makes one.
 
     Raises:
         ChanasError: as `chanas.search.front.search_front`, `load_stages` and `open_accuracies` say.
     """
+    from chanas.prescheduler.devices import timing_device
     from chanas.search import constraints as limits
     from chanas.search import front
 
-    hardware = load_target(target, num_threads, dtype)
-    with scratch_folder() as scratch:
+    held = timing_device(target, num_threads, dtype, rpc, key, None if rpc is None else 1)
+    with held as (hardware, open_pool), scratch_folder() as scratch:
+        open_pools = {} if open_pool is None else {hardware.name: open_pool}
         if accuracy_table is None:
             supernet, lut = load_stages(run, hardware)
             return front.search_front(
                 supernet.space,
                 lut,
                 supernet.top1,
-                Prover(supernet, lut, hardware, scratch, progress),
+                Prover(supernet, lut, hardware, scratch, progress, open_pools=open_pools),
                 num_classes=supernet.num_classes,
                 store=run,
                 supernet=supernet.digest,
@@ -71,7 +75,9 @@ def search_front(
             loaded,
             lut,
             None,
-            RandomWeightsProver(loaded, classes, accuracies, lut, lut.header.target, scratch, progress),
+            RandomWeightsProver(
+                loaded, classes, accuracies, lut, lut.header.target, scratch, progress, open_pools=open_pools
+            ),
             num_classes=classes,
             store=run,
             supernet=accuracies.digest,

@@ -174,7 +174,8 @@ class LatencyLUT:
             if got != expected:
                 raise LUTError(
                     f"the LUT was made for another {what}: expected {expected}, got {got}; "
-                    "run `chanas prescheduler` here to make one"
+                    "run `chanas prescheduler` here to make one, or name the device that it is of (--rpc HOST:PORT "
+                    "--key KEY)"
                 )
 
     def save(self, path: Path) -> None:

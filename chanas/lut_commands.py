@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from chanas.device_commands import RPC, Devices, Key
 from chanas.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
@@ -48,13 +49,35 @@ def _print(result: _Result, as_json: bool) -> None:
 
 
 def _open(
-    file: Path | None, run: Path, target: str, threads: int, dtype: str, space: str | None, num_classes: int | None
+    file: Path | None,
+    run: Path,
+    target: str,
+    threads: int,
+    dtype: str,
+    space: str | None,
+    num_classes: int | None,
+    key: str | None = None,
 ) -> OpenTable:
     from chanas import lut_pipeline
 
     return lut_pipeline.open_table(
-        file, RunDirectory(run), target=target, num_threads=threads, dtype=dtype, space=space, num_classes=num_classes
+        file,
+        RunDirectory(run),
+        target=target,
+        num_threads=threads,
+        dtype=dtype,
+        key=key,
+        space=space,
+        num_classes=num_classes,
     )
+
+
+def _where(target: str, rpc: str | None, key: str | None, devices: int | None) -> dict[str, Any]:
+    """What says where to measure. Raises ConfigError: it doesn't go together."""
+    from chanas.prescheduler.devices import check_place
+
+    check_place(target, rpc, key, devices)
+    return {"rpc": rpc, "key": key, "num_devices": devices}
 
 
 @app.command()
@@ -92,6 +115,9 @@ def check(
     median_tolerance: Annotated[float, typer.Option(help="How far the median ratio may be from 1.")] = 0.1,
     row_tolerance: Annotated[float, typer.Option(help="How far a row's ratio may be from 1.")] = 0.2,
     share: Annotated[float, typer.Option(help="Share of the rows that must be within --row-tolerance.")] = 0.9,
+    rpc: RPC = None,
+    key: Key = None,
+    devices: Devices = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -99,12 +125,13 @@ def check(
     from chanas import lut_pipeline
     from chanas.prescheduler.lut_check import Tolerances
 
-    tolerances = Tolerances(median_tolerance, row_tolerance, share)
+    tolerances, where = Tolerances(median_tolerance, row_tolerance, share), _where(target, rpc, key, devices)
     result = lut_pipeline.check(
-        _open(file, run, target, threads, dtype, space, num_classes),
+        _open(file, run, target, threads, dtype, space, num_classes, key),
         num_rows=sample,
         num_networks=networks,
         tolerances=tolerances,
+        **where,
         seed=seed,
         progress=not as_json,
     )
@@ -125,6 +152,9 @@ def fill(
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
     cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
+    rpc: RPC = None,
+    key: Key = None,
+    devices: Devices = None,
     seed: Seed = 0,
 ) -> None:
     """Tune and time the blocks that the run's table lacks, and nothing else."""
@@ -141,6 +171,7 @@ def fill(
         sub_spaces=sub_space or (),
         cost_model=cost_model,
         num_calibration=calibrate,
+        **_where(target, rpc, key, devices),
         seed=seed,
     )
     typer.echo(
@@ -180,14 +211,18 @@ def calibrate(
     space: Space = None,
     num_classes: Classes = None,
     networks: Annotated[int, typer.Option(help="Whole networks that are compiled and measured.")] = 12,
+    rpc: RPC = None,
+    key: Key = None,
+    devices: Devices = None,
     seed: Seed = 0,
 ) -> None:
     """Calibrate a table against whole networks, and store that in it."""
     from chanas import lut_pipeline
 
-    table = _open(file, run, target, threads, dtype, space, num_classes)
+    where = _where(target, rpc, key, devices)
+    table = _open(file, run, target, threads, dtype, space, num_classes, key)
     before = table.lut.calibration
-    calibration = lut_pipeline.calibrate(table, num_networks=networks, seed=seed)
+    calibration = lut_pipeline.calibrate(table, num_networks=networks, **where, seed=seed)
     if before is not None:
         typer.echo(f"before     {before.describe()}")
     typer.echo(f"sum        {calibration.describe()}\ntable      {table.path}")

@@ -6,14 +6,15 @@ space, device and number of threads it is.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.arch import SearchSpace
-from chanas.errors import ConfigError, LUTError
+from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
 from chanas.latency import Calibration, LatencyLUT
 from chanas.lut_report import (
     Comparison,
@@ -32,10 +33,11 @@ from chanas.pipeline import (
     tune_config,
 )
 from chanas.run import RunDirectory
-from chanas.target import HardwareTarget, differences, load_target
+from chanas.target import DTYPES, HardwareTarget, differences, load_target
 
 if TYPE_CHECKING:
     from chanas.prescheduler.lut_check import TableCheck, Tolerances
+    from chanas.prescheduler.pool import OpenPool
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,11 @@ def open_table(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    key: str | None = None,
     space: str | Path | None = None,
     num_classes: int | None = None,
 ) -> OpenTable:
-    """A table by its file, or a run's table of a target.
+    """A table by its file, or a run's table of a target; with `key`, that of the devices of a key.
 
     Its search space is the one that is named, that of the run's supernet, or a preset, wherever the digest is the
     table's. The number of classes is the supernet's, or that of the classifiers that have rows.
@@ -82,7 +85,7 @@ def open_table(
     if file is None:
         if run is None:
             raise ConfigError("expected a file or a run directory with a latency table, got neither")
-        file = stored_table(run, load_target(target, num_threads, dtype))
+        file = stored_table(run, _named(target, num_threads, dtype, key))
     elif file.absolute().parent.name == "luts":
         run = RunDirectory(file.absolute().parent.parent)
     else:
@@ -99,6 +102,18 @@ def open_table(
         found = stored[0] if stored else _preset(lut)
     classes = num_classes or (stored[1] if stored else _only_number_of_classes(file, lut))
     return OpenTable(file, lut, found, classes)
+
+
+def _named(target: str, num_threads: int, dtype: str, key: str | None) -> HardwareTarget:
+    """The target whose table is meant: of devices elsewhere no more than its name is known."""
+    if key is None:
+        return load_target(target, num_threads, dtype)
+    from chanas.prescheduler.devices import table_name
+
+    if dtype not in DTYPES:
+        raise TargetError(unknown_name("dtype", dtype, DTYPES))
+    name = table_name(num_threads, dtype, key)
+    return dataclasses.replace(load_target("cpu"), name=name, num_threads=num_threads, dtype=DTYPES[dtype])
 
 
 def _is_of(lut: LatencyLUT, space: SearchSpace) -> bool:
@@ -122,13 +137,16 @@ def _only_number_of_classes(file: Path, lut: LatencyLUT) -> int:
     return there[0] if there else DEFAULT_NUM_CLASSES
 
 
-def check_device(lut: LatencyLUT) -> None:
-    """Raises LUTError when the table was measured on another device; the message says in what they differ."""
-    made_on, here = lut.header.target, load_target("cpu")
+def check_device(lut: LatencyLUT, there: HardwareTarget | None = None) -> None:
+    """Raises LUTError when the table was measured on another device than `there` (this machine); the message says in
+    what they differ."""
+    made_on, here = lut.header.target, there or load_target("cpu")
     if made_on.fingerprint != here.fingerprint:
+        key = made_on.name.partition("@")[2] or "KEY"
+        advice = f"run `chanas prescheduler` here to make one, or name its device with --rpc HOST:PORT --key {key}"
         raise LUTError(
             f"the table is of another device: expected fingerprint {here.fingerprint}, got {made_on.fingerprint} "
-            f"({differences(made_on, here)}); run `chanas prescheduler` here to make one"
+            f"({differences(made_on, here)}); {advice if there is None else 'name the key of a device like that'}"
         )
 
 
@@ -143,6 +161,29 @@ def this_device(lut: LatencyLUT) -> HardwareTarget:
     made_on = lut.header.target
     here = load_target("cpu", made_on.num_threads, made_on.dtype_name)
     return dataclasses.replace(here, name=made_on.name)  # one that was made over RPC is the device's own too
+
+
+@contextlib.contextmanager
+def table_device(
+    lut: LatencyLUT, rpc: str | None = None, key: str | None = None, num_devices: int | None = None
+) -> Iterator[tuple[HardwareTarget, OpenPool | None]]:
+    """What a table is measured on again: this machine, or devices of a key (`timing_device`), used as the table says.
+
+    Raises:
+        ChanasError: as `timing_device` says.
+        LUTError: the table was measured on another device.
+    """
+    from chanas.prescheduler.devices import check_place, timing_device
+
+    check_place("cpu", rpc, key, num_devices)
+    if rpc is None:
+        yield this_device(lut), None
+        return
+    made_on = lut.header.target
+    held = timing_device("cpu", made_on.num_threads, made_on.dtype_name, rpc, key, num_devices)
+    with held as (hardware, open_pool):
+        check_device(lut, hardware)
+        yield dataclasses.replace(hardware, name=made_on.name), open_pool
 
 
 def show(table: OpenTable) -> TableSummary:
@@ -170,28 +211,35 @@ def check(
     num_rows: int = 20,
     num_networks: int = 3,
     tolerances: Tolerances | None = None,
+    rpc: str | None = None,
+    key: str | None = None,
+    num_devices: int | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> TableCheck:
-    """Measure some rows and networks of a table again on this machine; nothing is stored.
+    """Measure some rows and networks of a table again, on this machine or with `rpc` on devices of a key; nothing is
+    stored.
 
     Raises:
         LUTError: the table is of another device or compiler, or has no rows of its space.
+        ChanasError: as `table_device` says.
     """
     from chanas.prescheduler.lut_check import check_table
 
-    hardware = this_device(table.lut)
-    return check_table(
-        table.lut,
-        table.required_space(),
-        hardware,
-        table.num_classes,
-        num_rows=num_rows,
-        num_networks=num_networks,
-        tolerances=tolerances,
-        seed=seed,
-        progress=progress,
-    )
+    space = table.required_space()
+    with table_device(table.lut, rpc, key, num_devices) as (hardware, open_pool):
+        return check_table(
+            table.lut,
+            space,
+            hardware,
+            table.num_classes,
+            num_rows=num_rows,
+            num_networks=num_networks,
+            tolerances=tolerances,
+            seed=seed,
+            progress=progress,
+            open_pool=open_pool,
+        )
 
 
 @dataclass(frozen=True)
@@ -218,73 +266,105 @@ def fill(
     sub_spaces: Sequence[str] = (),
     cost_model: str = "gp",
     num_calibration: int = DEFAULT_CALIBRATION,
+    rpc: str | None = None,
+    key: str | None = None,
+    num_devices: int | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> FillSummary:
     """Tune and time the blocks that the run's table lacks, and no others; then calibrate it again if it changed.
 
-    Networks for the calibration come from all sub-spaces that the table then covers.
+    Networks for the calibration come from all sub-spaces that the table then covers. `rpc`, `key` and `num_devices` are
+    those of `chanas.pipeline.preschedule`.
 
     Raises:
         StageOrderError: the run has no table of this target.
         LUTError: the table is of another device or compiler.
         MeasureError: blocks remain that could not be measured; the table has the others.
+        ChanasError: as `table_device` says.
     """
+    from chanas.prescheduler.devices import check_place
     from chanas.prescheduler.lut import preschedule
 
+    check_place(target, rpc, key, num_devices)
     config = tune_config(num_trials)
     table = open_table(
-        None, run, target=target, num_threads=num_threads, dtype=dtype, space=space, num_classes=num_classes
+        None, run, target=target, num_threads=num_threads, dtype=dtype, key=key, space=space, num_classes=num_classes
     )
-    check_device(table.lut)
-    hardware, loaded = load_target(target, num_threads, dtype), table.required_space()
-    table.lut.check(loaded, hardware)
+    loaded = table.required_space()
     blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, sub_spaces))
-    holes = table.lut.missing(blocks)
-    lut, num_new, num_failed = table.lut, 0, 0
-    if holes:
-        filled = preschedule(
-            run,
-            loaded,
-            hardware,
-            table.num_classes,
-            config,
-            only=holes,
-            model=cost_model,
-            seed=seed,
-            progress=progress,
-        )
-        lut, num_new, num_failed = filled.lut, filled.num_new_trials, filled.num_failed_trials
-    if num_calibration and (holes or lut.calibration is None):
-        calibrate(
-            OpenTable(table.path, lut, loaded, table.num_classes),
-            num_networks=num_calibration,
-            seed=seed,
-            progress=progress,
-        )
+    with table_device(table.lut, rpc, key, num_devices) as (device, open_pool):
+        hardware = dataclasses.replace(device, name=table.path.stem)
+        table.lut.check(loaded, hardware)
+        holes = table.lut.missing(blocks)
+        lut, num_new, num_failed = table.lut, 0, 0
+        if holes:
+            filled = preschedule(
+                run,
+                loaded,
+                hardware,
+                table.num_classes,
+                config,
+                only=holes,
+                model=cost_model,
+                seed=seed,
+                progress=progress,
+                open_pool=open_pool,
+            )
+            lut, num_new, num_failed = filled.lut, filled.num_new_trials, filled.num_failed_trials
+        if num_calibration and (holes or lut.calibration is None):
+            changed = OpenTable(table.path, lut, loaded, table.num_classes)
+            _calibrate(changed, hardware, open_pool, num_calibration, seed, progress)
     return FillSummary(table.path, len(holes), len(blocks), num_new, num_failed, lut)
 
 
 def calibrate(
-    table: OpenTable, *, num_networks: int = DEFAULT_CALIBRATION, seed: int = 0, progress: bool = True
+    table: OpenTable,
+    *,
+    num_networks: int = DEFAULT_CALIBRATION,
+    rpc: str | None = None,
+    key: str | None = None,
+    num_devices: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
 ) -> Calibration:
     """Calibrate a table against whole networks of the sub-spaces that it covers, and store that in its file.
 
     The file is read again first, with its run directory locked until it is written; `table.lut` is then what it holds.
+    `rpc`, `key` and `num_devices` are those of `chanas.pipeline.preschedule`.
 
     Raises:
         ConfigError: too few networks are asked for.
         LUTError: the table is of another device or compiler, or covers no sub-space.
         RunBusyError: a prescheduler, or another calibration, is at work in the run directory.
         MeasureError: too few networks could be measured; the table stays as it is.
+        ChanasError: as `table_device` says.
     """
+    _check_number(num_networks)
+    with table_device(table.lut, rpc, key, num_devices) as (hardware, open_pool):
+        return _calibrate(table, hardware, open_pool, num_networks, seed, progress)
+
+
+def _check_number(num_networks: int) -> None:
     from chanas.prescheduler.calibrate import MIN_NETWORKS
-    from chanas.prescheduler.calibrate import calibrate as fit
-    from chanas.prescheduler.locks import run_lock
 
     if num_networks < MIN_NETWORKS:
         raise ConfigError(f"expected at least {MIN_NETWORKS} networks to calibrate with, got {num_networks}")
-    hardware, space = this_device(table.lut), table.required_space()
+
+
+def _calibrate(
+    table: OpenTable,
+    hardware: HardwareTarget,
+    open_pool: OpenPool | None,
+    num_networks: int,
+    seed: int,
+    progress: bool,
+) -> Calibration:
+    from chanas.prescheduler.calibrate import calibrate as fit
+    from chanas.prescheduler.locks import run_lock
+
+    _check_number(num_networks)
+    space = table.required_space()
     with run_lock(_folder_to_lock(table.path)):
         lut = LatencyLUT.load(table.path)
         lut.check(space, hardware)
@@ -303,6 +383,7 @@ def calibrate(
             sub_spaces=covered,
             seed=seed,
             progress=progress,
+            open_pool=open_pool,
         )
         lut.save(table.path)
     table.lut.header, table.lut.rows, table.lut.calibration = lut.header, lut.rows, lut.calibration

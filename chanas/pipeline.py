@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,10 @@ from chanas.search_targets import (
     Latencies,
     TargetBudget,
     TargetTable,
+    held_budgets,
     library_path,
     measured_on,
-    target_budgets,
+    no_table,
 )
 from chanas.target import HardwareTarget, load_target
 from chanas.training_pipeline import evaluate as evaluate
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from chanas.codesign import CoDesign
     from chanas.prescheduler.lut import PrescheduleSummary
     from chanas.prescheduler.networks import NetworkJob
+    from chanas.prescheduler.pool import OpenPool
     from chanas.prescheduler.tune import TuneConfig
     from chanas.search.config import SearchConfig
     from chanas.search.cosearch import SearchOutcome
@@ -129,14 +131,7 @@ def stored_table(run: RunDirectory, target: HardwareTarget) -> Path:
         StageOrderError: there is none; the message names those that are there and the command that makes it.
     """
     if not run.lut(target.name).is_file():
-        there = sorted(p.stem for p in run.luts.glob("*.json"))
-        found = f"; there are tables of: {', '.join(there)}" if there else ""
-        usage = f" --threads {target.num_threads}" if target.num_threads > 1 else ""
-        usage += f" --dtype {target.dtype_name}" if target.dtype != "float32" else ""
-        raise StageOrderError(
-            f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
-            f"`chanas prescheduler --target cpu{usage} --run {run.root}` first"
-        )
+        raise no_table(run, target)
     return run.lut(target.name)
 
 
@@ -187,6 +182,7 @@ class Prover:
     scratch: Path
     progress: bool = True
     further: tuple[TargetTable, ...] = ()
+    open_pools: Mapping[str, OpenPool] = field(default_factory=dict)
 
     def library(self, architecture: Architecture, target: HardwareTarget | None = None) -> Path:
         """Where the compiled module of a proven architecture lies; that for the first target by default."""
@@ -219,7 +215,7 @@ class Prover:
     def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:
         jobs, top1 = self.jobs(architectures), [self.supernet.top1(a, "holdout") for a in architectures]
         tables = [(self.lut, self.target), *((t.lut, t.hardware) for t in self.further)]
-        return measured_on(tables, architectures, jobs, top1, self.scratch, self.progress)
+        return measured_on(tables, architectures, jobs, top1, self.scratch, self.progress, self.open_pools)
 
 
 def search(
@@ -229,6 +225,8 @@ def search(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    rpc: str | None = None,
+    key: str | None = None,
     config: SearchConfig | None = None,
     macs: float | None = None,
     params: float | None = None,
@@ -243,6 +241,7 @@ def search(
     Args:
         latency_s: seconds on the target that `target`, `num_threads` and `dtype` say, or seconds by the names of
             several targets, such as `{"cpu": 5e-3, "cpu-2t": 4e-3}`.
+        rpc, key: a tracker's HOST:PORT and a device's key: its table is searched, and it measures the finalists.
         macs, params, peak_memory: limits on multiply-accumulates, parameters, and bytes of activations.
 
     Raises:
@@ -253,14 +252,14 @@ def search(
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search as cosearch
 
-    first, *others = target_budgets(latency_s, target, num_threads, dtype)
-    supernet, lut = load_stages(run, first.hardware)
-    space, classes = supernet.space, supernet.num_classes
-    tables = further_tables(run, space, others)
-    devices = [first.hardware, *(t.hardware for t in tables)]
-    further = limits.further_constraints(space, classes, macs, params, peak_memory, devices)
-    with scratch_folder() as scratch:
-        prover = Prover(supernet, lut, first.hardware, scratch, progress, tables)
+    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key)
+    with held as ((first, *others), open_pools), scratch_folder() as scratch:
+        supernet, lut = load_stages(run, first.hardware)
+        space, classes = supernet.space, supernet.num_classes
+        tables = further_tables(run, space, others)
+        devices = [first.hardware, *(t.hardware for t in tables)]
+        further = limits.further_constraints(space, classes, macs, params, peak_memory, devices)
+        prover = Prover(supernet, lut, first.hardware, scratch, progress, tables, open_pools)
         outcome = cosearch(
             space,
             lut,

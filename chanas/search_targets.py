@@ -3,22 +3,25 @@ finalists measured on all of them."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas.arch import Architecture
 from chanas.emit import proof_record
-from chanas.errors import ConfigError
+from chanas.errors import ConfigError, StageOrderError
 from chanas.latency import LatencyLUT
+from chanas.run import RunDirectory
 from chanas.target import DTYPES, HardwareTarget, load_target
 from chanas.units import parse_latency_s
 
 if TYPE_CHECKING:
     from chanas.prescheduler.networks import NetworkJob
+    from chanas.prescheduler.pool import OpenPool
     from chanas.search.cosearch import LatencyBudget
     from chanas.search.proof import ProofRecord
 
@@ -86,6 +89,47 @@ def target_budgets(latency_s: Latencies, target: str, num_threads: int, dtype: s
     return budgets
 
 
+@contextlib.contextmanager
+def held_budgets(
+    latency_s: Latencies, target: str, num_threads: int, dtype: str, rpc: str | None, key: str | None
+) -> Iterator[tuple[tuple[TargetBudget, ...], dict[str, OpenPool]]]:
+    """The targets of a search with their budgets, and how to time on those that are not this machine, by their names.
+
+    With `rpc` (a tracker's HOST:PORT) and `key` there is one target: what a device of that key says it is. It is held
+    until the end, and one alone, so that all finalists meet the same device.
+
+    Raises:
+        ConfigError: as `target_budgets` and `timing_device` say, or several targets are named besides a device.
+        TargetError, MeasureError: a target, the tracker or the device is not there or doesn't fit.
+    """
+    from chanas.prescheduler.devices import timing_device
+
+    if rpc is None and key is None:
+        yield target_budgets(latency_s, target, num_threads, dtype), {}
+        return
+    if isinstance(latency_s, Mapping):
+        raise ConfigError("expected one --latency without a target's name with --rpc: the device is the target")
+    with timing_device(target, num_threads, dtype, rpc, key, num_devices=1) as (hardware, open_pool):
+        assert open_pool is not None
+        yield (TargetBudget(hardware, latency_s),), {hardware.name: open_pool}
+
+
+def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
+    """What to say of a table that isn't there: which ones are, and the command that makes it."""
+    there = sorted(p.stem for p in run.luts.glob("*.json"))
+    found = f"; there are tables of: {', '.join(there)}" if there else ""
+    if any("@" in name for name in there):
+        found += " (what follows an @ is a device's key: name it with --rpc HOST:PORT --key KEY)"
+    key = target.name.partition("@")[2]
+    usage = f"--rpc HOST:PORT --key {key}" if key else "--target cpu"
+    usage += f" --threads {target.num_threads}" if target.num_threads > 1 else ""
+    usage += f" --dtype {target.dtype_name}" if target.dtype != "float32" else ""
+    return StageOrderError(
+        f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
+        f"`chanas prescheduler {usage} --run {run.root}` first"
+    )
+
+
 @dataclass(frozen=True)
 class TargetTable:
     """A target with its budget, and its latency table from `path`; `elsewhere` says why nothing can be measured on it
@@ -116,8 +160,12 @@ def measured_on(
     top1: Sequence[float],
     scratch: Path,
     progress: bool,
+    open_pools: Mapping[str, OpenPool],
 ) -> list[ProofRecord]:
-    """Compile, check and measure each finalist on every target, with the schedules of the target's table."""
+    """Compile, check and measure each finalist on every target, with the schedules of the target's table.
+
+    `open_pools` says how to time on targets that are not this machine, by their names.
+    """
     from chanas.prescheduler.networks import compile_networks
 
     columns: list[list[Any]] = []
@@ -126,7 +174,7 @@ def measured_on(
             dataclasses.replace(job, library=library_path(scratch, architecture, target))
             for architecture, job in zip(architectures, jobs, strict=True)
         ]
-        columns.append(compile_networks(lut, target, here, progress))
+        columns.append(compile_networks(lut, target, here, progress, open_pools.get(target.name)))
     names = [target.name for _, target in tables]
     rows = zip(architectures, zip(*columns, strict=True), top1, strict=True)
     return [proof_record(a, dict(zip(names, outcomes, strict=True)), share) for a, outcomes, share in rows]

@@ -46,11 +46,15 @@ def bundle_lines(bundle: CoDesign, table_error: str) -> Iterator[str]:
         texts = (format_latency(found), format_latency(guess), format_latency(budget))
         rows.append((f"on {part['target']['name']}", "{} measured, {} predicted, budget {}".format(*texts)))
     if bundle.has_weights:
-        eager_s = measured["pytorch_eager_latency_s"]
-        num_images = measured["num_test_images"]
+        by = "compiled module"
+        eager_s = measured.get("pytorch_eager_latency_s")
+        if eager_s is None:
+            by = "PyTorch here (the module was compared with it on its own device)"
+        else:
+            ratio = f"{eager_s / latency_s:.1f}x"
+            rows.append(("PyTorch eager", f"{format_latency(eager_s)} on the same network ({ratio})"))
         rows += [
-            ("PyTorch eager", f"{format_latency(eager_s)} on the same network ({eager_s / latency_s:.1f}x)"),
-            ("accuracy on test", f"{measured['top1_test']:.2%} of {num_images} images, compiled module"),
+            ("accuracy on test", f"{measured['top1_test']:.2%} of {measured['num_test_images']} images, {by}"),
             ("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"),
         ]
     else:

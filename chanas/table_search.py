@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,13 @@ from chanas.lut_pipeline import OpenTable, open_table
 from chanas.pipeline import further_tables, stored_table
 from chanas.run import RunDirectory, file_digest
 from chanas.scratch import scratch_folder
-from chanas.search_targets import Latencies, TargetTable, library_path, measured_on, target_budgets
+from chanas.search_targets import Latencies, TargetTable, held_budgets, library_path, measured_on
 from chanas.target import HardwareTarget
 
 if TYPE_CHECKING:
     from chanas.codesign import CoDesign
     from chanas.prescheduler.networks import NetworkJob
+    from chanas.prescheduler.pool import OpenPool
     from chanas.search.accuracy_table import AccuracyTable
     from chanas.search.config import SearchConfig
     from chanas.search.cosearch import SearchOutcome
@@ -40,6 +41,7 @@ class RandomWeightsProver:
     scratch: Path
     progress: bool = True
     further: tuple[TargetTable, ...] = ()
+    open_pools: Mapping[str, OpenPool] = field(default_factory=dict)
 
     def library(self, architecture: Architecture, target: HardwareTarget | None = None) -> Path:
         """Where the compiled module of a proven architecture lies; that for the first target by default."""
@@ -61,7 +63,7 @@ class RandomWeightsProver:
         known = dict(zip(self.table.architectures, self.table.top1.tolist(), strict=True))
         top1 = [known.get(a, float("nan")) for a in architectures]
         tables = [(self.lut, self.target), *((t.lut, t.hardware) for t in self.further)]
-        return measured_on(tables, architectures, jobs, top1, self.scratch, self.progress)
+        return measured_on(tables, architectures, jobs, top1, self.scratch, self.progress, self.open_pools)
 
 
 def open_accuracies(
@@ -94,6 +96,8 @@ def search_with_table(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    rpc: str | None = None,
+    key: str | None = None,
     space: str | Path | None = None,
     num_classes: int | None = None,
     config: SearchConfig | None = None,
@@ -116,14 +120,16 @@ def search_with_table(
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search
 
-    first, *others = target_budgets(latency_s, target, num_threads, dtype)
-    opened, accuracies = open_accuracies(run, table, first.hardware, space, num_classes)
-    lut, loaded, classes = opened.lut, opened.required_space(), opened.num_classes
-    tables = further_tables(run, loaded, others)
-    devices = [first.hardware, *(t.hardware for t in tables)]
-    further = limits.further_constraints(loaded, classes, macs, params, peak_memory, devices)
-    with scratch_folder() as scratch:
-        prover = RandomWeightsProver(loaded, classes, accuracies, lut, first.hardware, scratch, progress, tables)
+    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key)
+    with held as ((first, *others), open_pools), scratch_folder() as scratch:
+        opened, accuracies = open_accuracies(run, table, first.hardware, space, num_classes)
+        lut, loaded, classes = opened.lut, opened.required_space(), opened.num_classes
+        tables = further_tables(run, loaded, others)
+        devices = [first.hardware, *(t.hardware for t in tables)]
+        further = limits.further_constraints(loaded, classes, macs, params, peak_memory, devices)
+        prover = RandomWeightsProver(
+            loaded, classes, accuracies, lut, first.hardware, scratch, progress, tables, open_pools
+        )
         outcome = search(
             loaded,
             lut,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from tables import CLASSES, random_table, save_space
 
 from chanas import lut_pipeline
 from chanas.arch import SearchSpace
-from chanas.errors import CheckpointError, ConfigError, LUTError, StageOrderError, TargetError
+from chanas.errors import CheckpointError, ConfigError, LUTError, MeasureError, StageOrderError, TargetError
 from chanas.latency import Calibration, LatencyLUT
 from chanas.lut_pipeline import open_table, table_error, this_device
+from chanas.prescheduler import calibrate, devices, lut_check
+from chanas.prescheduler import lut as prescheduler_lut
 from chanas.run import RunDirectory, write_json
 from chanas.target import load_target
 
@@ -132,6 +136,90 @@ def test_more_threads_than_cores_are_refused(tiny_space: SearchSpace) -> None:
     many = dataclasses.replace(lut.header, target=dataclasses.replace(lut.header.target, num_threads=4096))
     with pytest.raises(TargetError, match="got 4096"):
         this_device(LatencyLUT(many, lut.rows))
+
+
+def test_what_was_made_elsewhere_names_the_device_that_it_is_of(tiny_space: SearchSpace) -> None:
+    with pytest.raises(LUTError, match="here to make one, or name its device with --rpc HOST:PORT --key KEY"):
+        this_device(elsewhere(random_table(tiny_space)))
+    with pytest.raises(LUTError, match="with --rpc HOST:PORT --key pi4"):
+        this_device(elsewhere(random_table(tiny_space), name="cpu@pi4"))
+
+
+# ---- devices elsewhere ----------------------------------------------------------------------------------------------
+@pytest.fixture
+def pi4(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A key whose devices can be had, and what was asked of them."""
+    asked: list[Any] = []
+    target = dataclasses.replace(load_target("cpu"), name="cpu@pi4", fingerprint="0123456789ab", device="6502")
+
+    @contextlib.contextmanager
+    def held(_target: str, *how: Any) -> Iterator[Any]:
+        asked.append(how)
+        yield target, "their pool"
+
+    monkeypatch.setattr(devices, "timing_device", held)
+    return asked
+
+
+@pytest.fixture
+def made_there(run: RunDirectory, tiny_space: SearchSpace) -> RunDirectory:
+    """A run with a table of that device."""
+    elsewhere(random_table(tiny_space), name="cpu@pi4", device="6502").save(run.lut("cpu@pi4"))
+    return run
+
+
+PLACE: dict[str, Any] = {"rpc": "127.0.0.1:9190", "key": "pi4", "num_devices": 2}
+
+
+def test_a_table_made_there_is_found_by_its_key(made_there: RunDirectory) -> None:
+    assert open_table(run=made_there, key="pi4").path == made_there.lut("cpu@pi4")
+    there, usage = r"there are tables of: cpu, cpu@pi4 \(what follows", "--key pi4 --threads 2 --dtype bf16"
+    with pytest.raises(StageOrderError, match=rf"'cpu-2t-bf16@pi4' in .*; {there} .* --rpc HOST:PORT {usage}"):
+        open_table(run=made_there, key="pi4", num_threads=2, dtype="bf16")
+
+
+@pytest.mark.parametrize("command", ["check", "calibrate", "fill"])
+def test_a_table_made_there_is_measured_there(
+    made_there: RunDirectory, yaml_file: Path, pi4: list[Any], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    pools: list[Any] = []
+
+    def note(_lut: Any, _space: Any, hardware: Any, *_: Any, open_pool: Any, **__: Any) -> Any:
+        pools.append((hardware.name, hardware.fingerprint, open_pool))
+        return CALIBRATION
+
+    monkeypatch.setattr(lut_check, "check_table", note)
+    monkeypatch.setattr(calibrate, "calibrate", note)
+    if command == "fill":
+        lut_pipeline.fill(made_there, space=yaml_file, progress=False, **PLACE)
+    else:
+        table = open_table(run=made_there, key="pi4", space=yaml_file)
+        getattr(lut_pipeline, command)(table, progress=False, **PLACE)
+    assert pools == [("cpu@pi4", "0123456789ab", "their pool")]
+    assert pi4 == [(1, "f32", "127.0.0.1:9190", "pi4", 2)]
+
+
+def test_holes_are_filled_there(
+    made_there: RunDirectory, yaml_file: Path, pi4: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lut = LatencyLUT.load(made_there.lut("cpu@pi4"))
+    del lut.rows[next(iter(lut.rows))]
+    lut.save(made_there.lut("cpu@pi4"))
+
+    def note(_run: Any, _space: Any, hardware: Any, *_: Any, open_pool: Any, **__: Any) -> Any:
+        raise MeasureError(f"{hardware.name} by {open_pool}")
+
+    monkeypatch.setattr(prescheduler_lut, "preschedule", note)
+    with pytest.raises(MeasureError, match=r"^cpu@pi4 by their pool$"):
+        lut_pipeline.fill(made_there, space=yaml_file, progress=False, **PLACE)
+
+
+@pytest.mark.parametrize("command", ["check", "calibrate"])
+def test_a_table_of_another_device_is_refused_there_too(
+    run: RunDirectory, yaml_file: Path, pi4: list[Any], command: str
+) -> None:
+    with pytest.raises(LUTError, match=r"expected fingerprint 0123456789ab, .* 6502 on the device.*device like that"):
+        getattr(lut_pipeline, command)(open_table(run=run, space=yaml_file), progress=False, **PLACE)
 
 
 @pytest.mark.parametrize("command", ["check", "calibrate", "fill"])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chanas import search_targets
 from chanas.errors import ConfigError, TargetError, UnitError
-from chanas.search_targets import named_target, parse_latencies, target_budgets
+from chanas.prescheduler import devices, networks
+from chanas.search_targets import held_budgets, measured_on, named_target, parse_latencies, target_budgets
 from chanas.target import HardwareTarget, load_target
 
 HOST = load_target("cpu")
@@ -94,3 +99,36 @@ def test_an_unknown_target_names_the_known_ones() -> None:
 def test_two_names_of_one_target_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected one latency for each of some targets, got cpu, cpu"):
         target_budgets({"cpu": 1.0, "cpu-1t": 2.0}, "cpu", 1, "f32")
+
+
+# ---- a device elsewhere ---------------------------------------------------------------------------------------------
+def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[Any] = []
+    target = dataclasses.replace(load_target("cpu"), name="cpu-2t@pi4")
+
+    @contextlib.contextmanager
+    def held(*how: Any, num_devices: int) -> Iterator[Any]:
+        log.append((how, num_devices))
+        yield target, "its pool"
+        log.append("given back")
+
+    monkeypatch.setattr(devices, "timing_device", held)
+    with held_budgets(2e-3, "cpu", 2, "f32", "127.0.0.1:9190", "pi4") as (budgets, open_pools):
+        assert [(b.hardware, b.budget_s) for b in budgets] == [(target, 2e-3)]
+        assert open_pools == {"cpu-2t@pi4": "its pool"}
+    assert log == [(("cpu", 2, "f32", "127.0.0.1:9190", "pi4"), 1), "given back"]
+
+
+def test_each_target_times_its_finalists_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = load_target("cpu")
+    there = dataclasses.replace(here, name="cpu@pi4")
+    asked: list[Any] = []
+
+    def compile_networks(_lut: Any, target: Any, _jobs: Any, _progress: bool, open_pool: Any) -> list[Any]:
+        asked.append((target.name, open_pool))
+        return []
+
+    monkeypatch.setattr(networks, "compile_networks", compile_networks)
+    tables: Any = [(None, here), (None, there)]
+    assert measured_on(tables, [], [], [], tmp_path, False, {"cpu@pi4": "its pool"}) == []  # type: ignore[dict-item]
+    assert asked == [("cpu", None), ("cpu@pi4", "its pool")]

@@ -21,16 +21,15 @@ from chanas.prescheduler.tracker import Address, device_groups, group_of, tracke
 from chanas.prescheduler.worker import serve_requests
 from chanas.target import host_llvm_cpu, tvm_version
 
-# Uploaded files stay on the device for the next timing until there are this many bytes of them.
-_MAX_KEPT_BYTES = 256 << 20
-
 
 class Uploads:
-    """Files on the device, by what is in them: nothing is sent twice while it is there."""
+    """Files on the device, by what is in them: nothing is sent twice while it is there.
 
-    def __init__(
-        self, upload: Callable[[Path, str], None], remove: Callable[[str], None], max_bytes: int = _MAX_KEPT_BYTES
-    ) -> None:
+    They stay until there are more than `max_bytes` of them. Whole networks are timed round after round, each with its
+    weights: where these don't fit together, every round sends all of them again.
+    """
+
+    def __init__(self, upload: Callable[[Path, str], None], remove: Callable[[str], None], max_bytes: int) -> None:
         self._upload, self._remove, self._max_bytes = upload, remove, max_bytes
         self._sizes: dict[str, int] = {}  # in order of their last use
         self._names: dict[tuple[str, int, int, int], str] = {}
@@ -77,7 +76,9 @@ class Link:
         }
 
     def connect(self, host: str, port: int, key: str, num_threads: int, dtype: str) -> dict[str, Any]:
-        """Take a free device of the key: `{"device": description}`, or `{"busy": number of them}`."""
+        """Take a free device of the key: `{"device": description, "num_devices", "num_free"}`, where the numbers are of
+        the key's devices and of those that are still free, or `{"busy": number of them}`.
+        """
         address = Address(host, port)
         group = group_of(device_groups(address), key, address)
         if not group.num_free:
@@ -94,10 +95,13 @@ class Link:
             self._functions = {n: self._session.get_function(f"chanas.{n}") for n in ("describe", "call", "wait")}
         except (AttributeError, RuntimeError) as error:
             raise RuntimeError(f"the server of key '{key}' is not one of `chanas device serve`") from error
+        described = self._ask("describe", {"num_threads": num_threads, "dtype": dtype})
         self._uploads = Uploads(
-            lambda path, name: self._session.upload(str(path), name), lambda name: self._session.remove(name)
+            lambda path, name: self._session.upload(str(path), name),
+            lambda name: self._session.remove(name),
+            described.pop("room_bytes", 0),
         )
-        return {"device": self._ask("describe", {"num_threads": num_threads, "dtype": dtype})}
+        return {"device": described, "num_devices": len(group.addresses), "num_free": group.num_free - 1}
 
     def _ask(self, function: str, request: dict[str, Any]) -> Any:
         answer = json.loads(self._functions[function](json.dumps(request)))

@@ -40,6 +40,9 @@ HEARTBEAT_S = 2.0
 # A peer that lost its power sends no word that it is gone: the kernel asks after this idle time, so often.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 _PAUSE_S = 1.0
+# Of the space that is free where uploaded files lie, which is memory on some boards. The weights of 24 networks as large
+# as the largest one of `mbv3` (12.3 M parameters) are 1.1 GiB.
+_ROOM_SHARE, _MAX_ROOM_BYTES = 0.25, 4 << 30
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +81,14 @@ class Session:
         self._num_calls = 0
 
     def describe(self, request: str) -> str:
-        """The device with so many threads and that dtype (`describe`), or why it can't be used so."""
-        return self._answered(lambda: {"result": describe(**json.loads(request))})
+        """The device with so many threads and that dtype (`describe`), or why it can't be used so; `room_bytes` is how
+        much a client may leave with it.
+        """
+        return self._answered(lambda: {"result": {**describe(**json.loads(request)), "room_bytes": self._room_bytes()}})
+
+    def _room_bytes(self) -> int:
+        free = shutil.disk_usage(Path(self._folder("room")).parent).free
+        return min(_MAX_ROOM_BYTES, int(_ROOM_SHARE * free))
 
     def call(self, request: str) -> str:
         """Begin a timing, and wait a heartbeat for its answer.

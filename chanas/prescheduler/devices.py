@@ -41,6 +41,12 @@ def timing_device(
         yield devices.target, devices.pool
 
 
+def table_name(num_threads: int, dtype: str, key: str) -> str:
+    """What the table of a key's devices is called: `cpu@pi4`, `cpu-2t@pi4` for two threads, `cpu-2t-bf16@pi4`."""
+    threads = "" if num_threads == 1 else f"-{num_threads}t"
+    return f"cpu{threads}{'' if dtype == 'f32' else f'-{dtype}'}@{key}"
+
+
 def check_place(target: str, rpc: str | None, key: str | None, num_devices: int | None = None) -> None:
     """Raises ConfigError: what says where to time doesn't go together."""
     if rpc is None and key is None:
@@ -51,6 +57,8 @@ def check_place(target: str, rpc: str | None, key: str | None, num_devices: int 
         raise ConfigError(
             "expected --rpc HOST:PORT and --key KEY together, and no --target: the device says what it is"
         )
+    if num_devices is not None and num_devices < 1:
+        raise ConfigError(f"expected at least 1 device, got {num_devices}")
     from chanas.prescheduler.tracker import check_key, parse_address
 
     parse_address(rpc)

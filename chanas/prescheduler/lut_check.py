@@ -15,7 +15,7 @@ from chanas.errors import ConfigError, LUTError
 from chanas.latency import LatencyLUT
 from chanas.prescheduler.calibrate import draw_architectures, measure_networks, terms
 from chanas.prescheduler.lut import BlockTask, surroundings, time_blocks
-from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.pool import OpenPool, WorkerPool
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 from chanas.units import format_latency
@@ -177,6 +177,7 @@ def check_rows(
     num: int,
     seed: int = 0,
     progress: bool = True,
+    open_pool: OpenPool | None = None,
 ) -> tuple[Remeasured, ...]:
     """Time `num` random rows again (all where there are fewer), each with the schedules that it has in the table.
 
@@ -196,7 +197,7 @@ def check_rows(
     order = [block.key for block, _, _ in todo]
     found: dict[str, Remeasured] = {}
     with (
-        WorkerPool(target) as pool,
+        (open_pool or WorkerPool)(target) as pool,
         scratch_folder() as scratch,
         tqdm(total=len(todo), desc="timing blocks again", unit="block", disable=not progress) as bar,
     ):
@@ -216,6 +217,7 @@ def check_networks(
     num: int,
     seed: int = 0,
     progress: bool = True,
+    open_pool: OpenPool | None = None,
 ) -> tuple[Remeasured, ...]:
     """Compile and time `num` random networks and set them beside the calibrated prediction.
 
@@ -227,7 +229,7 @@ def check_networks(
         return ()
     architectures = draw_architectures(space, num, seed + _SEED_OFFSET, covered)
     predicted_s = terms(lut, space, num_classes, architectures) @ np.array([fit.start_s, fit.scale, fit.boundary_s])
-    measured_s = measure_networks(lut, space, target, num_classes, architectures, progress)
+    measured_s = measure_networks(lut, space, target, num_classes, architectures, progress, open_pool)
     return tuple(
         Remeasured(a.key, float(old), float(new) if np.isfinite(new) else None, None if np.isfinite(new) else "failed")
         for a, old, new in zip(architectures, predicted_s, measured_s, strict=True)
@@ -245,8 +247,11 @@ def check_table(
     tolerances: Tolerances | None = None,
     seed: int = 0,
     progress: bool = True,
+    open_pool: OpenPool | None = None,
 ) -> TableCheck:
     """Measure some rows and, where the table is calibrated, some networks again; nothing is stored.
+
+    `open_pool` is for devices that are not this machine.
 
     Raises:
         ConfigError: fewer than one row or a number of networks below zero is asked for.
@@ -258,7 +263,8 @@ def check_table(
         raise ConfigError(f"expected 0 networks or more, got {num_networks}")
     lut.check(space, target)
     tolerances = tolerances or Tolerances()
-    rows = check_rows(lut, space, target, num_classes, num=num_rows, seed=seed, progress=progress)
-    networks = check_networks(lut, space, target, num_classes, num=num_networks, seed=seed, progress=progress)
+    how: dict[str, Any] = {"seed": seed, "progress": progress, "open_pool": open_pool}
+    rows = check_rows(lut, space, target, num_classes, num=num_rows, **how)
+    networks = check_networks(lut, space, target, num_classes, num=num_networks, **how)
     worst = 0.0 if lut.calibration is None else lut.calibration.worst
     return TableCheck(rows, networks, tolerances, max(tolerances.median, worst))

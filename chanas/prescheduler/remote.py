@@ -89,6 +89,8 @@ class RemoteDevice:
     ) -> None:
         self.tracker, self.key = tracker, key
         self.num_lost = 0
+        self.num_devices = self.num_free = 0
+        """Devices of the key, and those that were free for others, when this one was taken."""
         self.description: Description | None = None
         self._num_threads, self._dtype = num_threads, dtype
         self._return_within_s = return_within_s
@@ -163,6 +165,7 @@ class RemoteDevice:
             raise
         self.is_local = bool(description.boot) and description.boot == here.result["boot"]
         self.description = description
+        self.num_devices, self.num_free = answer.result["num_devices"], answer.result["num_free"]
         self._connected = True
         return description, ""
 

@@ -23,7 +23,7 @@ from chanas.prescheduler.remote import (
     check_alike,
     lost_over,
 )
-from chanas.prescheduler.tracker import Address, check_key, device_groups, group_of
+from chanas.prescheduler.tracker import Address, check_key
 from chanas.target import HardwareTarget
 
 # Devices that are taken at a time: each has a process of its own here, which has to start.
@@ -194,14 +194,12 @@ def held_devices(
         return_within_s: how long a device that is busy or was lost is waited for.
 
     Raises:
-        ConfigError: the number is below one, or the tracker has fewer.
+        ConfigError: the tracker has fewer than `num_devices`.
         MeasureError: the tracker or a device of the key isn't there, or none becomes free.
         TargetError: it can't be used so, has another version or kind of processor than this side, or one of the
             `num_devices` is of another kind than the others.
     """
     check_key(key)
-    if num_devices is not None and num_devices < 1:
-        raise ConfigError(f"expected at least 1 device, got {num_devices}")
     with contextlib.ExitStack() as stack:
 
         def device() -> RemoteDevice:
@@ -211,13 +209,12 @@ def held_devices(
 
         first = device()
         description = first.connect()
-        group = group_of(device_groups(tracker), key, tracker)
-        if num_devices is not None and num_devices > len(group.addresses):
+        if num_devices is not None and num_devices > first.num_devices:
             raise ConfigError(
-                f"expected {num_devices} devices of key '{key}' at tracker {tracker}, it has {len(group.addresses)}; "
+                f"expected {num_devices} devices of key '{key}' at tracker {tracker}, it has {first.num_devices}; "
                 "start `chanas device serve` on more, or ask for fewer with --devices"
             )
-        num_more = group.num_free if num_devices is None else num_devices - 1
+        num_more = first.num_free if num_devices is None else num_devices - 1
         more = _connected([device() for _ in range(num_more)], description, key, is_required=num_devices is not None)
         name = f"{description.target.name}@{key}"
         yield HeldDevices(

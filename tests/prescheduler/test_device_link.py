@@ -55,6 +55,20 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
     assert device.num_sent == 4
 
 
+@pytest.mark.parametrize(("max_bytes", "num_sent"), [(60, 6), (40, 18)])
+def test_what_is_timed_round_after_round_is_sent_once_where_all_of_it_fits(
+    tmp_path: Path, max_bytes: int, num_sent: int
+) -> None:
+    device = Device(max_bytes)
+    files = [written(tmp_path / f"{i}.so", bytes([i]) * 10) for i in range(6)]
+    for _ in range(3):
+        for library, case in zip(files[::2], files[1::2], strict=True):
+            device.uploads.send(library)
+            device.uploads.send(case)
+            device.uploads.make_room()
+    assert device.num_sent == num_sent
+
+
 def test_files_of_one_timing_stay_however_large(tmp_path: Path) -> None:
     device = Device(max_bytes=5)
     for i in range(2):

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,6 +66,18 @@ def test_a_device_says_what_it_is(session: Session) -> None:
     told = json.loads(session.describe('{"num_threads": 1, "dtype": "f32"}'))["result"]
     assert told["target"] == HOST.to_json()
     assert (told["tvm"], told["chanas"]) == (tvm_version(), chanas.__version__)
+
+
+@pytest.mark.parametrize(("free", "room"), [(100, 25), (1 << 50, 4 << 30)])
+def test_a_device_says_what_may_be_left_with_it(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, room: int
+) -> None:
+    def usage(folder: Path) -> Any:
+        assert folder == tmp_path
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(device_server.shutil, "disk_usage", usage)
+    assert json.loads(session.describe("{}"))["result"]["room_bytes"] == room
 
 
 def test_a_device_says_in_one_line_what_it_cannot_be(session: Session) -> None:

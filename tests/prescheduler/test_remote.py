@@ -37,6 +37,8 @@ class Script:
         self.asked.append(name)
         left = self.answers[name]
         answer = left.pop(0) if len(left) > 1 else left[0]
+        if name == "connect" and isinstance(answer, dict) and "device" in answer:
+            answer = {**answer, "num_devices": 4, "num_free": 2}
         return Answer(None, answer, 0.0) if isinstance(answer, str) else Answer(answer, None, 0.0)
 
     def stop(self) -> None:
@@ -62,6 +64,12 @@ def test_an_answer_is_the_devices_own() -> None:
     script = Script(submit=[PENDING], wait=[PENDING, DONE])
     assert device(script).call("measure", {}, 1.0) == Answer({"seconds": 1.0}, None, 0.1)
     assert script.asked == ["connect", "submit", "wait", "wait"]
+
+
+def test_a_device_knows_how_many_there_are() -> None:
+    there = device(Script())
+    there.connect()
+    assert (there.num_devices, there.num_free) == (4, 2)
 
 
 def test_an_error_of_the_kernel_is_no_loss_of_the_device() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -12,10 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+from tables import CLASSES, save_space
 
+from chanas import genome
+from chanas.arch import SearchSpace
 from chanas.errors import MeasureError
+from chanas.lut_pipeline import check, open_table
 from chanas.prescheduler.lut import preschedule
 from chanas.prescheduler.remote import RemoteDevice
 from chanas.prescheduler.remote_pool import held_devices
@@ -23,8 +29,11 @@ from chanas.prescheduler.tracker import Address, device_groups
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.workload import Workload
 from chanas.run import RunDirectory
+from chanas.search.config import SearchConfig
+from chanas.search.evolution import EvolutionConfig
+from chanas.table_search import search_with_table
 
-from .cases import HOST, NANO, NUM_CLASSES, Workbench
+from .cases import HOST, NANO, NUM_CLASSES, Workbench, random_lut
 
 pytestmark = pytest.mark.rpc
 KEY = "here"
@@ -193,6 +202,33 @@ def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, 
     assert set(summary.lut.rows) == {b.key for b in NANO.all_blocks(NUM_CLASSES, narrow)}
     assert summary.lut.header.target.fingerprint == HOST.fingerprint
     assert summary.num_failed_trials == 0
+    space = save_space(NANO, tmp_path / "nano.yaml")
+    table = open_table(run=run, key=KEY, space=space)
+    checked = check(table, num_rows=2, rpc=str(tracker), key=KEY, progress=False)
+    assert [row.error for row in checked.rows] == [None, None]
+
+
+def test_finalists_of_a_search_are_measured_on_the_device(
+    tracker: Address, server: psutil.Process, tiny_space: SearchSpace, tmp_path: Path
+) -> None:
+    run, there = RunDirectory(tmp_path / "run"), dataclasses.replace(HOST, name=f"cpu@{KEY}")
+    random_lut(tiny_space, tiny_space.all_blocks(CLASSES), there).save(run.lut(there.name))
+    drawn = genome.decode(tiny_space, genome.sample(tiny_space, 40, np.random.default_rng(0)))
+    rows = [f"{a.key},{50 + 10 * a.num_macs(tiny_space, CLASSES) / 1e6:.3f}" for a in drawn]
+    (tmp_path / "accuracies.csv").write_text("\n".join(["architecture,top1", *rows]) + "\n")
+    few = {"predictor": "ridge", "cross_validate": (), "num_samples": 40, "num_finalists": 1, "pareto_generations": 0}
+    bundle, _ = search_with_table(
+        run,
+        tmp_path / "accuracies.csv",
+        latency_s=1.0,
+        rpc=str(tracker),
+        key=KEY,
+        space=save_space(tiny_space, tmp_path / "tiny.yaml"),
+        config=SearchConfig(**few, evolution=EvolutionConfig(population=20, generations=5)),
+        progress=False,
+    )
+    assert bundle.targets == (f"cpu@{KEY}",)
+    assert 0.0 < bundle.document["measured"]["latency_s"] < 1.0
 
 
 def test_two_devices_time_and_one_goes_on_alone(
