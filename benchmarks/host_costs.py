@@ -2,13 +2,13 @@
 
     python benchmarks/host_costs.py [--quick] [--seed 0]
 
-Nothing here times a kernel. Tuning is played on invented seconds (what a search costs does not depend on them), candidates
-are compiled to see how large they are, and three networks of `mbv3` are proven as finalists are.
+Nothing here times a kernel. Tuning is played on invented seconds (what a search costs does not depend on them),
+candidates are compiled to see how large they are, and three networks of `mbv3` are proven as finalists are.
 
 Figures: tuner_ms_per_trial (choosing points and learning from them, one thread, with the records of a sub-space's other
-operators), batches_stored_per_s (batches of four records, one transaction each), candidate_kbytes and case_kbytes (median
-of what a device is sent: a compiled operator, and inputs, weights and PyTorch's answer once for each operator), and
-proof_s_per_network (compiling a whole network, comparing and timing it).
+operators), batches_stored_per_s (batches of four records, one transaction each), candidate_kbytes and case_kbytes
+(median of what a device is sent: a compiled operator, and inputs, weights and PyTorch's answer once for each operator),
+and proof_s_per_network (compiling a whole network, comparing and timing it).
 """
 
 from __future__ import annotations

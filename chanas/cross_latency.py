@@ -69,7 +69,7 @@ def cross_latencies(
             jobs = jobs or dict(zip(networks, make_jobs(networks), strict=True))
             where = [(table.lut, table.hardware)]
             unknown = [math.nan] * len(here)  # accuracies are not asked for
-            found = measured_on(where, here, [jobs[a] for a in here], unknown, scratch, progress)
+            found = measured_on(where, here, [jobs[a] for a in here], unknown, scratch, progress, {})
             proofs = dict(zip(here, found, strict=True))
         for name, architecture in winners.items():
             proof, guess = proofs.get(architecture), predicted.get(architecture)

@@ -40,8 +40,8 @@ HEARTBEAT_S = 2.0
 # A peer that lost its power sends no word that it is gone: the kernel asks after this idle time, so often.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 _PAUSE_S = 1.0
-# Of the space that is free where uploaded files lie, which is memory on some boards. The weights of 24 networks as large
-# as the largest one of `mbv3` (12.3 M parameters) are 1.1 GiB.
+# Of the space that is free where uploaded files lie, which is memory on some boards. The weights of 24 networks as
+# large as the largest one of `mbv3` (12.3 M parameters) are 1.1 GiB.
 _ROOM_SHARE, _MAX_ROOM_BYTES = 0.25, 4 << 30
 
 logger = logging.getLogger(__name__)

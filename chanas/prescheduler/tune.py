@@ -151,7 +151,9 @@ class OperatorTuner:
         """Points that were best on the other device, and others evenly spaced over the ranking that it foretells."""
         untried = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in self._records]
         score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
-        best = [min(left, key=score.__getitem__) for points in prior.points if (left := [p for p in points if p in score])]
+        best = [
+            min(left, key=score.__getitem__) for points in prior.points if (left := [p for p in points if p in score])
+        ]
         num_spread = min(round(self._config.spread_share * num), max(0, num - 1))
         chosen = best[: num - num_spread]
         rest = [p for p in untried if p not in set(chosen)]
