@@ -6,8 +6,9 @@
    accuracies from a table, finalists compiled with random weights and measured. Figure: the share of budgets whose
    winner measured inside (goal: 1). For information the winner's latency as a share of the budget, the finalists that
    it took, and how many winners are inside when they are timed once more.
-2. `mbv3-32` with one expand ratio and at most two blocks a stage, 31,104 architectures, all of them predicted and added
-   up: how far the best that the evolution finds inside each of those budgets is from the best there is (goal: 1 %).
+2. `mbv3-32` with one expand ratio and at most two blocks a stage, 31,104 architectures (the restriction nearest to
+   50,000 in which depths still differ), all of them predicted and added up: how far the best that the evolution finds
+   inside each of those budgets is from the best there is (goal: 1 %).
 3. Evolution and random search at equal numbers of evaluations (only architectures inside the budget are counted), 10
    seeds and three budgets: the share of pairs in which evolution is ahead (goal: 1).
 4. Seconds of a whole search in `mbv3` (20 sub-spaces, its shipped table) whose accuracies are known, until the first

@@ -32,14 +32,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.add_typer(device_commands.app, name="device")
-app.add_typer(lut_commands.app, name="lut")
-app.add_typer(target_commands.app, name="target")
+app.add_typer(device_commands.app, name="device", short_help="Devices over RPC: serve this one, list others.")
+app.add_typer(lut_commands.app, name="lut", short_help="Latency tables: show, check, fill, compare them.")
+app.add_typer(target_commands.app, name="target", short_help="Hardware targets: list, show, check them.")
 
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
 Dtype = Annotated[str, typer.Option(help="Weights and activations: f32, or bf16 with AVX512_BF16; a table each.")]
-OfBundle = Annotated[str | None, typer.Option("--target", help="Target of the bundle, such as cpu-2t; the first.")]
+OfBundle = Annotated[str | None, typer.Option("--target", help="One of the bundle's targets; its first by default.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -52,12 +52,12 @@ def _options(
         raise typer.Exit
 
 
-app.command("train-supernet")(training_commands.train_supernet)
-app.command()(training_commands.finetune)
-app.command("eval")(training_commands.evaluate)
+app.command("train-supernet", short_help="Train the elastic supernet, once per task.")(training_commands.train_supernet)
+app.command(short_help="Train one sub-network further.")(training_commands.finetune)
+app.command("eval", short_help="Accuracy of sub-networks with inherited weights.")(training_commands.evaluate)
 
 
-@app.command()
+@app.command(short_help="Tune every block and fill the latency table.")
 def prescheduler(
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
@@ -66,7 +66,7 @@ def prescheduler(
     space: Annotated[str | None, typer.Option(help="Search space; the supernet's by default.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="Classes; the supernet's by default.")] = None,
     trials: Annotated[
-        int | None, typer.Option(help="Schedule points per operator on average, kept ones included.")
+        int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 16 by default.")
     ] = None,
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
     cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
@@ -127,7 +127,7 @@ def prescheduler(
         typer.echo(f"sum        {summary.lut.calibration.describe()}")
 
 
-@app.command()
+@app.command(short_help="Find and prove the best network inside the budget.")
 def search(
     latency: Annotated[
         list[str] | None,
@@ -142,7 +142,7 @@ def search(
     pareto: Annotated[
         bool, typer.Option("--pareto", help="No budget: the whole front of latency and accuracy.")
     ] = False,
-    points: Annotated[int | None, typer.Option(help="With --pareto: points that are measured; 8.")] = None,
+    points: Annotated[int | None, typer.Option(help="With --pareto: points that are measured; 8 by default.")] = None,
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
@@ -162,8 +162,10 @@ def search(
     covered_only: Annotated[
         bool, typer.Option("--covered-only", help="Search what the latency table has rows for.")
     ] = False,
-    evaluations: Annotated[int | None, typer.Option(help="Sub-networks evaluated to teach the predictor.")] = None,
-    confidence: Annotated[float | None, typer.Option(help="Chance wanted that a prediction holds; 0.5 to 1.")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="Sub-networks to teach the predictor; 96 by default.")] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="Chance that a prediction holds, below 1; 0.5 by default.")
+    ] = None,
     accuracy_table: Annotated[
         Path | None, typer.Option(help="CSV of accuracies measured elsewhere, instead of a supernet.")
     ] = None,
@@ -255,14 +257,14 @@ def search(
         _say(search_text.regret_lines(RunDirectory(run)))
 
 
-@app.command()
+@app.command(short_help="Measure what tuned schedules are worth to a search.")
 def ablate(
     run: Run = DEFAULT_RUN,
     latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
     schedules: Annotated[
-        list[str] | None, typer.Option(help="Default schedules to compare with: untuned, pytorch; repeatable, both.")
+        list[str] | None, typer.Option(help="Compare with untuned or pytorch; repeatable; both by default.")
     ] = None,
-    points: Annotated[int | None, typer.Option(help="Points of each front that are measured; 8.")] = None,
+    points: Annotated[int | None, typer.Option(help="Points of each front that are measured; 8 by default.")] = None,
     target: Target = "cpu",
     threads: Threads = 1,
     rule: Annotated[str, typer.Option(help="How the sub-space is chosen: accuracy, paper, or all.")] = "accuracy",
@@ -310,7 +312,7 @@ def predict(
         typer.echo(f"{path}\t{prediction.class_name}\t{prediction.probability:.4f}")
 
 
-@app.command()
+@app.command(short_help="Time a bundle's module beside PyTorch.")
 def bench(
     bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
@@ -331,7 +333,7 @@ def bench(
         typer.echo(f"{row.name:16s} {median:>10s} {ratio:>8s} {row.note}".rstrip())
 
 
-@app.command()
+@app.command(short_help="Write the run's report: one HTML page.")
 def report(run: Run = DEFAULT_RUN) -> None:
     """Write the run's report: one self-contained HTML page."""
     from chanas import pipeline
@@ -339,11 +341,11 @@ def report(run: Run = DEFAULT_RUN) -> None:
     typer.echo(pipeline.report(RunDirectory(run)))
 
 
-@app.command()
+@app.command(short_help="All three stages on handwritten digits.")
 def demo(
     run: Run = Path("runs/demo"),
     latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
-    trials: Annotated[int, typer.Option(help="Schedule points tried per operator.")] = 6,
+    trials: Annotated[int, typer.Option(help="Schedule points per operator on average.")] = 6,
     seed: Seed = 0,
 ) -> None:
     """All three stages on handwritten digits and the local CPU, in minutes."""

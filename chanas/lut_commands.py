@@ -148,7 +148,9 @@ def fill(
     dtype: Dtype = "f32",
     space: Space = None,
     num_classes: Classes = None,
-    trials: Annotated[int | None, typer.Option(help="Schedule points tried per operator, kept ones included.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 16 by default.")
+    ] = None,
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
     cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,

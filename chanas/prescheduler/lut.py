@@ -1,5 +1,5 @@
 """Filling the latency table: tune the operators of every block, then time each block compiled and fused, with weights
-as cold as they are inside a network (paper, sections 3.5 and 3.6)."""
+as cold as they are inside a network (paper, sections 3.5 and 3.6, equation 4)."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from chanas.errors import TargetError
 
 _SYSTEM_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 """What the dynamic loader knows of a CUDA toolkit."""
-EXTRA = "pascal"
-"""The extra of pyproject.toml that installs NVRTC 12."""
-EXTRA_ARCHS = ("sm_50", "sm_52", "sm_53", "sm_60", "sm_61", "sm_62", "sm_70", "sm_72")
+OLDER = "nvidia-cuda-nvrtc-cu12>=12.4,<13"
+"""The package with NVRTC 12: the extra `pascal` of pyproject.toml."""
+OLDER_ARCHS = ("sm_50", "sm_52", "sm_53", "sm_60", "sm_61", "sm_62", "sm_70", "sm_72")
 """What NVRTC 12.9 knows and 13.0 doesn't (asked of both)."""
 
 
@@ -137,7 +137,7 @@ def library_for(arch: str) -> NVRTCLibrary:
         if arch in library.archs:
             return library
     lists = "; ".join(f"{library.name} has {', '.join(library.archs)}" for library in libraries)
-    help_ = f"; `pip install 'chanas[{EXTRA}]'` brings one that has it" if arch in EXTRA_ARCHS else ""
+    help_ = f"; `pip install '{OLDER}'` brings one that has it" if arch in OLDER_ARCHS else ""
     raise TargetError(f"no compiler here has architecture '{arch}': {lists}{help_}")
 
 

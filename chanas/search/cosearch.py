@@ -1,4 +1,4 @@
-"""The co-search (paper, section 3.6) from end to end: evaluate, predict, divide, evolve, prove.
+"""The co-search (paper, section 3.6, equation 1) from end to end: evaluate, predict, divide, evolve, prove.
 
 It knows neither the supernet nor the compiler: how an architecture is evaluated and how finalists are proven are
 callables. Everything but these two is a few seconds of numpy.

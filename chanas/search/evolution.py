@@ -1,5 +1,5 @@
-"""Evolutionary search (paper, section 3.6), vectorised end to end: mutation, crossover, cost look-up and fitness act on
-whole populations; constraints are hard; no architecture is evaluated twice.
+"""Evolutionary search (paper, section 3.6, equation 1), vectorised end to end: mutation, crossover, cost look-up and
+fitness act on whole populations; constraints are hard; no architecture is evaluated twice.
 
 Notation: N rows, L genome length, G generations.
 """

@@ -65,7 +65,7 @@ class TensorBoardLog:
         except ImportError as error:
             raise ConfigError(
                 f"TensorBoard event files need the package tensorboard, which is not there ({error}); install it with: "
-                "pip install 'chanas[tensorboard]'"
+                "pip install 'tensorboard>=2.16'"
             ) from error
         self._run = run
         self._make_writer: Any = SummaryWriter

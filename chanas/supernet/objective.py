@@ -1,4 +1,5 @@
-"""The training objective of one sub-network in one step: Eq. 3 of the paper plus distillation.
+"""The training objective of one sub-network in one step: equation 3 of the paper plus distillation (equation 2
+without its second term).
 
     loss = L_train + λ · |L_val − L_train| + κ · KD
 
@@ -30,8 +31,8 @@ class ObjectiveConfig(BaseModel):
     gap_weight: float = Field(default=GAP_WEIGHT, ge=0.0)
     """λ; at 0 the gap images are not used at all, and training is plain training."""
     gap_form: Literal["absolute", "hinge"] = "absolute"
-    """`absolute` is Eq. 3. `hinge` is λ · max(0, L_val − L_train): where a step's gap images happen to have the smaller
-    loss, Eq. 3 makes that loss larger, and the hinge leaves it alone."""
+    """`absolute` is equation 3. `hinge` is λ · max(0, L_val − L_train): where a step's gap images happen to have the
+    smaller loss, equation 3 makes that loss larger, and the hinge leaves it alone."""
     distillation_weight: float = Field(default=1.0, ge=0.0)
     """κ; applies to sub-networks that have a teacher."""
     label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)

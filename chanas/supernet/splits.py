@@ -1,6 +1,6 @@
 """Four disjoint stratified splits, stored with the checkpoint.
 
-`train` and `gap` are what Eq. 3 learns from, `holdout` is for the accuracy predictor and the search, and `test` is
+`train` and `gap` are what equation 3 learns from, `holdout` is for the accuracy predictor and the search, and `test` is
 touched once, for the report.
 """
 

@@ -3,14 +3,16 @@ none does, one line says what each has and what to install."""
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from chanas.errors import TargetError
 from chanas.prescheduler import nvrtc_libraries as module
-from chanas.prescheduler.nvrtc_libraries import EXTRA_ARCHS, NVRTCError, NVRTCLibrary, library_for, newest_first
+from chanas.prescheduler.nvrtc_libraries import OLDER, OLDER_ARCHS, NVRTCError, NVRTCLibrary, library_for, newest_first
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 NEW = NVRTCLibrary("new", (13, 2), ("sm_75", "sm_90"), None)
 OLD = NVRTCLibrary("old", (12, 9), ("sm_60", "sm_75", "sm_90"), None)
 
@@ -36,13 +38,16 @@ def test_what_none_has_is_one_line_with_what_each_has(monkeypatch: pytest.Monkey
     )
 
 
-@pytest.mark.parametrize("arch", EXTRA_ARCHS)
-def test_what_an_older_copy_has_names_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
+@pytest.mark.parametrize("arch", OLDER_ARCHS)
+def test_what_an_older_copy_has_names_the_package_that_brings_it(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
     installed(monkeypatch, NEW)
-    with pytest.raises(
-        TargetError, match=r"13\.2 has sm_75, sm_90; `pip install 'chanas\[pascal\]'` brings one that has it$"
-    ):
+    with pytest.raises(TargetError, match=rf"13\.2 has sm_75, sm_90; `pip install '{OLDER}'` brings one that has it$"):
         library_for(arch)
+
+
+def test_the_extra_brings_that_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["optional-dependencies"]["pascal"] == [OLDER]
 
 
 def test_without_any_copy_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
