@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,8 @@ Named = dict[str, tuple[int, ...]]
 
 # Registers that a kernel needs besides its accumulators: weights, a broadcast input, and the compiler's temporaries.
 _RESERVED_REGISTERS = 4
+# The same where all operands are loaded and counted: loads come earlier than they are needed.
+_RESERVED_BESIDE_OPERANDS = 2
 # Longest stretch of a loop that is written out: beyond it the compiler takes seconds and the code gets no faster.
 _MAX_UNROLLED_REDUCTION = 16
 
@@ -41,6 +44,9 @@ _MAX_WRITTEN_OUT = 352
 _MAX_WRITTEN_OUT_POINTWISE, _MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 128, 7, 4
 _MAX_WRITTEN_OUT_HALF_BLOCK = 64
 _MAX_WRITTEN_OUT_DEPTHWISE, _TILE_DEPTHWISE, _MAX_TILE_ROWS = 200, (4, 16), 2
+# Loads for each multiply-add where inputs are loaded as vectors too: cores have at least half as many load units as
+# multiply-add units. Where no tile is that frugal, those near the most frugal one.
+_MAX_LOADS, _MAX_LOADS_OVER_LEAST = 0.5, 1.25
 # Maps with more tiles in a row than these need no tiles of several rows.
 _NARROW_COLUMNS = 8
 
@@ -166,6 +172,55 @@ def max_accumulators(target: HardwareTarget) -> int:
     return target.num_vector_registers - _RESERVED_REGISTERS
 
 
+class Tile(NamedTuple):
+    """What is computed in registers at once: so many pixels times vectors of output channels, in so many steps of the
+    sum that are written out together and read so many inputs each."""
+
+    pixels: int
+    vectors: int
+    steps: int
+    inputs: int
+
+    @property
+    def num_sums(self) -> int:
+        return self.pixels * self.vectors
+
+    @property
+    def num_registers(self) -> int:
+        """Registers where all operands are loaded: the sums and one step's operands. Inputs that are loaded for several
+        steps stay; for a single step, operands of the more numerous kind pass through one register."""
+        operands = self.inputs + self.vectors if self.steps > 1 else min(self.inputs, self.vectors) + 1
+        return self.num_sums + operands
+
+    def loads(self, lanes: int) -> float:
+        """Loads for each multiply-add."""
+        return -(-self.steps // lanes) / (self.vectors * self.steps) + 1 / self.pixels
+
+
+def _by_lane(target: HardwareTarget) -> bool:
+    """Whether inputs are loaded as vectors, of which a multiply-add takes one lane: with the short vectors of NEON.
+
+    Longer vectors come with instructions that read one input from memory into all lanes.
+    """
+    return target.vector_lanes <= 4
+
+
+def _allowed(tiles: Iterable[Tile], target: HardwareTarget, smallest: int = 1) -> frozenset[Tile]:
+    """Those of some tiles whose sums fit in registers that are worth a try.
+
+    All of at least `smallest` sums; with short vectors those that fit with their operands, hide the latency of
+    multiply-adds and need few loads for each, as far as the factors allow (the paper's register blocking, section 4.5).
+    """
+    if not _by_lane(target):
+        return frozenset(tile for tile in tiles if tile.num_sums >= smallest)
+    room = target.num_vector_registers - _RESERVED_BESIDE_OPERANDS
+    fitting = [tile for tile in tiles if tile.num_registers <= room]
+    fewest = min(_MIN_ACCUMULATORS, max(tile.num_sums for tile in fitting))
+    loads = {tile: tile.loads(target.vector_lanes) for tile in fitting if tile.num_sums >= fewest}
+    most = max(_MAX_LOADS, _MAX_LOADS_OVER_LEAST * min(loads.values()))
+    return frozenset(tile for tile, ratio in loads.items() if ratio <= most)
+
+
 def _parallel(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ...]:
     """How many outer loops are fused into the parallel one; only a choice when there is more than one thread."""
     return (Coordinate.choice("fuse", *fused),) if target.num_threads > 1 else ()
@@ -178,10 +233,9 @@ def _scale(workload: Workload) -> tuple[Coordinate, ...]:
 
 def _pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     lanes, limit = target.vector_lanes, max_accumulators(target)
+    most_steps = lanes if _by_lane(target) else _MAX_UNROLLED_REDUCTION  # one loaded vector's
     k_options = tuple(
-        (o, i)
-        for o, i in factorisations(workload.in_channels, 2, _MAX_UNROLLED_REDUCTION)
-        if lanes % i == 0 or i % lanes == 0
+        (o, i) for o, i in factorisations(workload.in_channels, 2, most_steps) if lanes % i == 0 or i % lanes == 0
     )
     if ends_in_half_a_block(workload, lanes):
         return _half_block_pointwise(workload, target)
@@ -193,15 +247,27 @@ def _pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         *_parallel(target, 1, 2),
         *_scale(workload),
     )
-    tiles = _tiles(coordinates[0], coordinates[1], limit)
+    find = _fitting if _by_lane(target) else _tiles
+    tiles = {
+        Tile(m, n, k, m)
+        for m, n in find(coordinates[0], coordinates[1], limit)
+        for _, k in k_options
+        if m * n * k <= max(_MAX_WRITTEN_OUT_POINTWISE, m * n)
+    }
+    allowed = _allowed(tiles, target)
 
     def legal(p: Named) -> bool:
         (m_o, m_i), (n_o, n_i) = p["split_m"], p["split_n"]
-        if (m_i, n_i) not in tiles or m_i * n_i * p["split_k"][1] > max(_MAX_WRITTEN_OUT_POINTWISE, m_i * n_i):
+        if Tile(m_i, n_i, p["split_k"][1], m_i) not in allowed:
             return False
         return not p["order"][0] or (m_o > 1 and n_o > 1)  # with one tile in a direction both orders are one program
 
     return ScheduleSpace(workload, coordinates, legal)
+
+
+def _fitting(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks with at most `limit` sums."""
+    return frozenset((m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit)
 
 
 def _tiles(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
@@ -209,7 +275,7 @@ def _tiles(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tupl
 
     All that fit for a map of one pixel: it waits for its weights, not for its multiply-adds.
     """
-    fitting = {(m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit}
+    fitting = _fitting(pixels, blocks, limit)
     fewest_pixels = min(_MIN_TILE_PIXELS, max(m for m, _ in fitting))
     tall = {(m, n) for m, n in fitting if m >= fewest_pixels}
     smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall)) if fewest_pixels > 1 else 1
@@ -272,7 +338,18 @@ def _conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.choice("unroll", 0, 1),
         Coordinate.choice("pad_at", 0, 1),
     )
-    return ScheduleSpace(workload, coordinates, lambda p: p["split_h"][1] * p["split_w"][1] * p["split_n"][1] <= limit)
+
+    def tile(p: Named) -> Tile:  # a row of the kernel is written out
+        pixels = p["split_h"][1] * p["split_w"][1]
+        return Tile(pixels, p["split_n"][1], workload.kernel_size, pixels)
+
+    tiles = {
+        tile({"split_h": h, "split_w": w, "split_n": n})
+        for h, w, n in itertools.product(*(c.options for c in coordinates[:3]))
+        if h[1] * w[1] * n[1] <= limit
+    }
+    allowed = _allowed(tiles, target)
+    return ScheduleSpace(workload, coordinates, lambda p: tile(p) in allowed)
 
 
 def _blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
@@ -293,20 +370,29 @@ def _blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.choice("pad_at", *((0, 1) if kernel > 1 else (2,))),
     )
 
-    tile_sizes = {
-        tile_rows * w_i * n_i
+    def tile(rows: int, w_i: int, n_i: int, k_i: int, reduce: int) -> Tile:
+        if reduce:
+            return Tile(rows * w_i, n_i, k_i, rows * w_i)
+        # Innermost, a row of the kernel is written out by the compiler itself, and reads neighbouring columns.
+        return Tile(rows * w_i, n_i, k_i * kernel, rows * ((w_i - 1) * workload.stride + kernel))
+
+    shapes = [
+        (tile_rows, w_i, n_i)
         for _, tile_rows in factorisations(size, 2, limit)
         for w_o, w_i in factorisations(columns, 2, limit)
         for _, n_i in factorisations(blocks, 2, limit)
         if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
-    }
-    smallest = min(_MIN_ACCUMULATORS, max(tile_sizes))
+    ]
+    smallest = min(_MIN_ACCUMULATORS, max(math.prod(shape) for shape in shapes))
+    reduces = [r for (r,) in next(c.options for c in coordinates if c.name == "reduce")]
+    tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
+    allowed = _allowed(tiles, target, smallest)
 
     def legal(p: Named) -> bool:
         (bands, rows, tile_rows), (w_o, w_i), (n_o, n_i) = p["split_h"], p["split_w"], p["split_n"]
         accumulators, k_i = tile_rows * w_i * n_i, p["split_k"][1]
         written_out = accumulators * k_i * (kernel if p["unroll"][0] else 1)
-        if not smallest <= accumulators <= limit or (tile_rows > 1 and w_o > 1):
+        if tile(tile_rows, w_i, n_i, k_i, p["reduce"][0]) not in allowed or (tile_rows > 1 and w_o > 1):
             return False
         if written_out > max(_MAX_WRITTEN_OUT, accumulators):
             return False
@@ -335,19 +421,23 @@ def _winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.choice("pad_at", 0, 1),
     )
     narrow = columns <= _NARROW_COLUMNS
-    tile_sizes = {
-        rows * w_i * n_i
+    shapes = {
+        (rows * w_i, n_i)
         for _, rows in factorisations(size, 2, limit)
         for w_o, w_i in factorisations(columns, 2, limit)
         for _, n_i in factorisations(blocks, 2, limit)
         if rows * w_i * n_i <= limit and (narrow or rows == 1 or w_o == 1)
     }
-    smallest = min(_MIN_ACCUMULATORS, max(tile_sizes))
+    smallest = min(_MIN_ACCUMULATORS, max(m * n for m, n in shapes))
+    steps = [k * workload.kernel_size for _, k in k_options]  # the compiler writes the kernel's rows out by itself
+    tiles = {Tile(m, n, k, m) for m, n in shapes for k in steps}
+    allowed = _allowed(tiles, target, smallest)
 
     def legal(p: Named) -> bool:
-        (bands, _, rows), (w_o, w_i), n_o = p["split_h"], p["split_w"], p["split_n"][0]
-        accumulators = rows * w_i * p["split_n"][1]
-        if not smallest <= accumulators <= limit or not (narrow or rows == 1 or w_o == 1):
+        (bands, _, rows), (w_o, w_i), (n_o, n_i), k_i = p["split_h"], p["split_w"], p["split_n"], p["split_k"][1]
+        accumulators = rows * w_i * n_i
+        tile = Tile(rows * w_i, n_i, k_i * workload.kernel_size, rows * w_i)
+        if tile not in allowed or not (narrow or rows == 1 or w_o == 1):
             return False
         if accumulators * p["split_k"][1] > max(_MAX_WRITTEN_OUT, accumulators):
             return False

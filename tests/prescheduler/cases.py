@@ -61,6 +61,9 @@ def device(lanes: int = 16, num_threads: int = 1) -> HardwareTarget:
 
 
 DEVICES = {f"{lanes}-lanes-{threads}-threads": device(lanes, threads) for lanes in (16, 8, 4) for threads in (1, 2)}
+NEON = dataclasses.replace(device(lanes=4), num_vector_registers=32)
+"""This machine, used as an ARM core is: short vectors, and as many registers as long ones have."""
+DEVICES["neon"] = NEON
 
 
 # ---- random operators and points ------------------------------------------------------------------------------------

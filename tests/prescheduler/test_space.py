@@ -24,7 +24,7 @@ from chanas.prescheduler.winograd import transforms
 from chanas.prescheduler.workload import Operator, Workload, block_workloads, ends_in_half_a_block, tiled_columns
 from chanas.target import HardwareTarget
 
-from .cases import DEVICES, HOST, OPERATORS, device, generators, workloads
+from .cases import DEVICES, HOST, NEON, OPERATORS, device, generators, workloads
 
 devices = st.sampled_from(list(DEVICES.values()))
 some = settings(max_examples=40)
@@ -114,6 +114,32 @@ def test_accumulators_stay_in_registers(workload: Workload, target: HardwareTarg
     space = schedule_space(workload, target)
     most = max(num_accumulators(workload, space.decode(point)) for point in space.points)
     assert most <= max_accumulators(target) < target.num_vector_registers
+
+
+REGISTER_TILED = ("pointwise", "conv", "blockconv", "winograd")
+
+
+@some
+@given(workloads, st.sampled_from([NEON, device(lanes=4)]))
+def test_with_short_vectors_a_tiles_operands_stay_in_registers_too(workload: Workload, target: HardwareTarget) -> None:
+    """A multiply-add of NEON has no operand in memory: one kind of them stays, one of the other kind passes by."""
+    space = schedule_space(workload, target)
+    for named in map(space.decode, space.points if workload.op in REGISTER_TILED else ()):
+        sums, vectors = num_accumulators(workload, named), named["split_n"][-1]
+        assert sums + min(sums // vectors, vectors) + 1 <= target.num_vector_registers - 2
+
+
+@pytest.mark.parametrize("workload", [Workload("pointwise", 28, 40, 120), Workload("blockconv", 28, 80, 112, 3, 1)])
+def test_with_short_vectors_a_loaded_operand_serves_several_multiply_adds(workload: Workload) -> None:
+    """The register blocking that the paper found on a phone: at most one load for two multiply-adds."""
+    space = schedule_space(workload, NEON)
+    found = [space.decode(point) for point in space.points]
+    assert len(found) > 8
+    for named in found:
+        sums, vectors, steps = num_accumulators(workload, named), named["split_n"][-1], named["split_k"][-1]
+        steps *= 1 if named.get("reduce", (1,))[0] else workload.kernel_size
+        assert sums >= 8
+        assert sums // vectors * -(-steps // 4) + vectors * steps <= sums * steps / 2
 
 
 @some
