@@ -8,7 +8,9 @@ import functools
 import hashlib
 import json
 import os
+import platform
 import re
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +28,9 @@ DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 GPU_DTYPES = {"f32": "float32", "f16": "float16", "tf32": "tf32"}
 """Those that GPUs have kernels for. tf32 is float32 in memory; its products are rounded by tensor cores."""
 _FIRST_TF32 = 80
+# What tells processors apart in /proc/cpuinfo, beside their names.
+_X86_IDENTITY = ("cpu family", "model", "stepping")
+_ARM_IDENTITY = ("CPU implementer", "CPU variant", "CPU part", "CPU revision")
 _SCHEDULING_FLAGS = ("avx512f", "avx512_bf16", "avx512_vnni", "avx2", "fma", "avx", "sse4_2", "asimd")
 
 
@@ -112,6 +117,25 @@ def host_llvm_cpu() -> str:
     return str(detect()) if detect is not None else "generic"
 
 
+def llvm_targets() -> list[str]:
+    """The kinds of processors that the compiler makes code for, as triples call them (imports tvm)."""
+    import tvm
+
+    listed = tvm.get_global_func("target.llvm_get_targets", allow_missing=True)
+    return [str(name).replace("-", "_") for name in listed()] if listed is not None else []
+
+
+def this_machine() -> str:
+    """This machine's kind of processor as triples call it: `x86_64`, `aarch64`."""
+    return platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
+
+
+def host_triple() -> str:
+    """LLVM's name of this machine's platform, without a vendor: `aarch64-linux-gnu`."""
+    android = getattr(sys, "getandroidapilevel", None)
+    return f"{this_machine()}-linux-{f'android{android()}' if android is not None else 'gnu'}"
+
+
 def tvm_version() -> str:
     """The installed compiler's version, without importing it."""
     return metadata.version("apache-tvm")
@@ -124,6 +148,14 @@ def _read_cpuinfo() -> dict[str, str]:
         return {}
     first = text.split("\n\n")[0]
     return {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in first.splitlines())}
+
+
+def _board() -> str:
+    """What a board with an ARM processor is called, such as `Raspberry Pi 4 Model B Rev 1.4`; "" where nobody says."""
+    try:
+        return Path("/proc/device-tree/model").read_text().rstrip("\0\n")
+    except OSError:
+        return ""
 
 
 def _cpu_flags() -> set[str]:
@@ -147,10 +179,10 @@ def _host_cpu(num_threads: int) -> HardwareTarget:
     info, flags = _read_cpuinfo(), _cpu_flags()
     lanes = 16 if "avx512f" in flags else 8 if "avx2" in flags else 4
     registers = 32 if lanes == 16 or "asimd" in flags else 16
-    device = info.get("model name") or info.get("CPU part") or "unknown processor"
+    device = info.get("model name") or _board() or info.get("CPU part") or "unknown processor"
     identity = {
         "device": device,
-        "family": [info.get(k, "") for k in ("cpu family", "model", "stepping")],
+        "family": [info[k] for k in _ARM_IDENTITY if k in info] or [info.get(k, "") for k in _X86_IDENTITY],
         "flags": sorted(flags.intersection(_SCHEDULING_FLAGS)),
         "caches": [_cache_bytes(level, 0) for level in (1, 2, 3)],
     }

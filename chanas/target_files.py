@@ -20,6 +20,7 @@ from chanas.target import (
     known_targets,
     load_target,
     local_gpu,
+    this_machine,
 )
 from chanas.yaml_files import presets, read_mapping
 
@@ -79,7 +80,7 @@ class ProcessorFile(BaseModel):
     def missing_flags(self) -> tuple[str, ...] | None:
         """What this machine lacks to run the code; None where it is a machine of another kind altogether."""
         machine = self.mtriple.partition("-")[0]
-        return tuple(sorted(set(self.needs) - cpu_flags())) if machine == _this_machine() else None
+        return tuple(sorted(set(self.needs) - cpu_flags())) if machine == this_machine() else None
 
 
 class GPUFile(BaseModel):
@@ -116,12 +117,6 @@ class GPUFile(BaseModel):
 
 TargetFile = Annotated[ProcessorFile | GPUFile, Field(discriminator="kind")]
 _SCHEMA: TypeAdapter[ProcessorFile | GPUFile] = TypeAdapter(TargetFile)
-
-
-def _this_machine() -> str:
-    import platform
-
-    return platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
 
 
 def read_target_file(name_or_path: str) -> ProcessorFile | GPUFile:

@@ -202,7 +202,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_code_runs_where_the_machine_has_what_it_needs(
     monkeypatch: pytest.MonkeyPatch, machine: str, flags: set[str], missing: tuple[str, ...] | None
 ) -> None:
-    monkeypatch.setattr(module, "_this_machine", lambda: machine)
+    monkeypatch.setattr(module, "this_machine", lambda: machine)
     monkeypatch.setattr(module, "cpu_flags", lambda: frozenset(flags))
     file = read_target_file("raspberry-pi-4")
     assert file.kind == "cpu"

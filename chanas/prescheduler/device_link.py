@@ -19,7 +19,7 @@ from chanas.lean_tvm import hide_torch
 from chanas.prescheduler.device_server import boot_id
 from chanas.prescheduler.tracker import Address, device_groups, group_of, tracker_session
 from chanas.prescheduler.worker import serve_requests
-from chanas.target import host_llvm_cpu, tvm_version
+from chanas.target import host_llvm_cpu, llvm_targets, tvm_version
 
 
 class Uploads:
@@ -72,6 +72,7 @@ class Link:
             "tvm": tvm_version(),
             "llvm_cpu": host_llvm_cpu(),
             "machine": platform.machine(),
+            "llvm_targets": llvm_targets(),
             "boot": boot_id(),
         }
 

@@ -10,6 +10,7 @@ Whoever reaches the server can run any code on the device: TVM's RPC has no auth
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import json
 import logging
@@ -33,7 +34,7 @@ from chanas.prescheduler.locks import device_lock
 from chanas.prescheduler.pool import Answer, WorkerProcess, split_cores
 from chanas.prescheduler.tracker import Address
 from chanas.prescheduler.worker import die_with_parent
-from chanas.target import host_llvm_cpu, load_target, tvm_version
+from chanas.target import host_llvm_cpu, host_triple, load_target, tvm_version
 
 HEARTBEAT_S = 2.0
 """How long a request is left without a word: client and server notice within it that the other is gone."""
@@ -48,9 +49,13 @@ logger = logging.getLogger(__name__)
 
 
 def describe(num_threads: int = 1, dtype: str = "f32") -> dict[str, Any]:
-    """What a client has to know of this device; `boot` is the same for all processes of one machine."""
+    """What a client has to know of this device; `boot` is the same for all processes of one machine.
+
+    The target names processor and platform: a client that is another kind of machine builds for them.
+    """
+    target = load_target("cpu", num_threads, dtype)
     return {
-        "target": load_target("cpu", num_threads, dtype).to_json(),
+        "target": dataclasses.replace(target, mcpu=host_llvm_cpu(), mtriple=host_triple()).to_json(),
         "tvm": tvm_version(),
         "chanas": chanas.__version__,
         "llvm_cpu": host_llvm_cpu(),

@@ -8,8 +8,6 @@ compiled module serves any weights and they travel once (in safetensors).
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from chanas.arch import BlockConfig
-from chanas.errors import ScheduleError, TargetError
+from chanas.errors import ScheduleError
+from chanas.prescheduler.cross import library_maker, required_linker
 from chanas.prescheduler.lowering import pipeline
 from chanas.prescheduler.operators import compute, input_shape, output_shape, parameter_shapes
 from chanas.prescheduler.space import Point
@@ -117,35 +116,29 @@ def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Poin
     return builder.get()
 
 
-def _link(object_path: Path, library_path: Path) -> None:
-    """Stripped (-s): what is left is the same file wherever the machine code is the same."""
-    for command in (["ld", "-shared", "-s"], ["cc", "-shared", "-s"], ["gcc", "-shared", "-s"]):
-        if shutil.which(command[0]):
-            subprocess.run(
-                [*command, "-o", str(library_path), str(object_path)], check=True, capture_output=True, text=True
-            )
-            return
-    raise TargetError("no linker found: expected ld, cc or gcc on the path; install binutils or gcc")
-
-
 def build_function(
-    function: Any, target: HardwareTarget, library_path: Path, link: Callable[[Path, Path], None] = _link
+    function: Any, target: HardwareTarget, library_path: Path, link: Callable[[Path, Path], None] | None = None
 ) -> None:
     """Compile one PrimFunc (symbol `main`) to a shared library. Arguments are not checked by the compiled code.
 
-    `link` makes the library out of the object file, by default for this machine.
+    `link` makes the library out of the object file, by default with the linker for the target. It is stripped: what is
+    left is the same file wherever the machine code is the same.
     """
-    import tvm
-
-    config = {"tirx.disable_assert": True}
-    with tvm.transform.PassContext(opt_level=3, config=config):
-        library = tvm.tirx.build(function, target.tvm_target(), pipeline())
     object_path = library_path.with_suffix(".o")
     try:
-        library.write_to_file(str(object_path))
-        link(object_path, library_path)
+        build_object(function, target, object_path)
+        (link or required_linker(target.mtriple).link)(object_path, library_path)
     finally:
         object_path.unlink(missing_ok=True)
+
+
+def build_object(function: Any, target: HardwareTarget, object_path: Path) -> None:
+    """Compile one PrimFunc to an object file, with the symbol that it has."""
+    import tvm
+
+    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        library = tvm.tirx.build(function, target.tvm_target(), pipeline())
+    library.write_to_file(str(object_path))
 
 
 def build_network(
@@ -160,10 +153,11 @@ def build_network(
     module = network_module(blocks, points, target)
     with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
         executable = tvm.relax.build(module, target.tvm_target(), tir_pipeline=pipeline(), exec_mode="compiled")
-    export(executable, library_path)
+    export(executable, library_path, target)
 
 
-def export(executable: Any, library_path: Path) -> None:
+def export(executable: Any, library_path: Path, target: HardwareTarget) -> None:
     """A Relax executable as a shared library that `relax.VirtualMachine` loads."""
     with tempfile.TemporaryDirectory(dir=library_path.parent) as objects:  # not where a killed process leaves them
-        executable.export_library(str(library_path), workspace_dir=objects)
+        make = library_maker(target.mtriple)
+        executable.export_library(str(library_path), fcompile=make, workspace_dir=objects)

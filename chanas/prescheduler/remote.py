@@ -14,6 +14,7 @@ from typing import Any
 
 import chanas
 from chanas.errors import MeasureError, TargetError
+from chanas.prescheduler.cross import find_linker, no_cross_linker
 from chanas.prescheduler.pool import Answer, WorkerProcess
 from chanas.prescheduler.tracker import Address
 from chanas.target import HardwareTarget
@@ -56,7 +57,7 @@ class Description:
         """Whether what is built here runs and is timed there as it would be here.
 
         Args:
-            here: versions and processor on this side (`device_link`).
+            here: versions and processor on this side, and what its compiler knows (`device_link`).
 
         Raises:
             TargetError: versions differ, or code for that processor can't be built here.
@@ -64,11 +65,13 @@ class Description:
         for what, theirs, mine in (("TVM", self.tvm, here["tvm"]), ("chanas", self.chanas, chanas.__version__)):
             if theirs != mine:
                 raise TargetError(f"the device has {what} {theirs}, here it is {mine}; install the same on both")
-        if (self.machine, self.llvm_cpu) != (here["machine"], here["llvm_cpu"]):
-            raise TargetError(
-                f"the device has a processor of another kind: {self.machine} {self.llvm_cpu} there, {here['machine']} "
-                f"{here['llvm_cpu']} here; code is built for this machine's, so run this on one that has the same"
-            )
+        if (self.machine, self.llvm_cpu) == (here["machine"], here["llvm_cpu"]):
+            return
+        processor = f"the device is of another kind ({self.machine} {self.llvm_cpu}; here {here['machine']})"
+        if self.machine not in here["llvm_targets"]:
+            raise TargetError(f"{processor}, and the compiler here makes no code for {self.machine}")
+        if find_linker(self.target.mtriple) is None:
+            raise TargetError(f"{processor}, and {no_cross_linker(self.target.mtriple)}")
 
 
 class RemoteDevice:

@@ -1,10 +1,10 @@
-"""Does a target work? A small block is compiled for it, and where it can be run from here, run and compared with
-PyTorch. What was not tried says so."""
+"""Does a target work? A small block is compiled for it, and where it can be run here, by this machine or an emulator,
+run and compared with PyTorch. What was not tried says so."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from chanas.arch import BlockConfig
+from chanas.errors import TargetError
 from chanas.lean_tvm import torch_hidden
-from chanas.prescheduler.cross import CrossLinker, find_cross_linker, no_cross_linker
-from chanas.prescheduler.graph import build_function, schedule_block
+from chanas.prescheduler.cross import find_linker, no_cross_linker
+from chanas.prescheduler.emulator import Call, compile_block, find_emulator, no_emulator, run_emulated
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.reference import block_case
 from chanas.prescheduler.space import Point, schedule_space
@@ -99,35 +100,44 @@ def _check_here(block: BlockConfig, target: HardwareTarget, scratch: Path) -> It
 
 
 def _check_elsewhere(block: BlockConfig, target: HardwareTarget, scratch: Path, why_not: str) -> Iterator[Step]:
-    made: list[str] = []
-
-    def linked(linker: CrossLinker | None) -> Callable[[Path, Path], None]:
-        def link(object_path: Path, library_path: Path) -> None:
-            made.append(_elf_machine(object_path))
-            if linker is not None:
-                linker.link(object_path, library_path)
-
-        return link
-
-    linker = find_cross_linker(target.mtriple)
+    case = block_case(block, target.vector_lanes, target.dtype)
     try:
         with torch_hidden():
-            function = schedule_block(block, random_points(block, target), target)
-            build_function(function, target, scratch / "block.so", linked(linker))
+            path = compile_block(block, random_points(block, target), target, "block", scratch)
     except Exception as error:
-        what = "link" if made else "compile"
-        if made:
-            yield Step("compile", True, f"{block.key}: object code for {made[0]} ({target.mcpu})")
-        yield Step(what, False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        yield Step("compile", False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
         return
-    yield Step("compile", True, f"{block.key}: object code for {made[0]} ({target.mcpu})")
+    yield Step("compile", True, f"{block.key}: object code for {_elf_machine(path)} ({target.mcpu})")
+    linker = find_linker(target.mtriple)
     if linker is None:
         yield Step("link", None, no_cross_linker(target.mtriple))
     else:
-        machine = _elf_machine(scratch / "block.so")
-        yield Step("link", True, f"shared library for {machine}, by {linker.name}")
-    yield Step("run", None, why_not)
-    yield Step("compare", None, "nothing was run")
+        library = scratch / "block.so"
+        try:
+            linker.link(path, library)
+        except TargetError as error:
+            yield Step("link", False, str(error))
+            return
+        yield Step("link", True, f"shared library for {_elf_machine(library)}, by {linker.name}")
+    yield from _emulated(Call("block", path, case), target, scratch, why_not)
+
+
+def _emulated(call: Call, target: HardwareTarget, scratch: Path, why_not: str) -> Iterator[Step]:
+    emulator = find_emulator(target.mtriple)
+    if emulator is None:
+        yield Step("run", None, f"{why_not}, and none is emulated: {no_emulator(target.mtriple)}")
+        yield Step("compare", None, "nothing was run")
+        return
+    try:
+        (ran,) = run_emulated(emulator, [call], scratch, _TIMEOUT_S)
+    except TargetError as error:
+        yield Step("run", False, str(error))
+        return
+    if ran.error is not None:
+        yield Step("run", False, f"by {emulator.name}: {ran.error}")
+        return
+    yield Step("run", True, f"by {emulator.name}, which emulates such a processor")
+    yield Step("compare", ran.is_right, f"relative error {ran.max_error:.1g} against PyTorch")
 
 
 def _elf_machine(path: Path) -> str:

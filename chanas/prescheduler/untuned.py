@@ -78,7 +78,7 @@ def block_module(block: BlockConfig) -> Any:
 
 def build_block(block: BlockConfig, target: HardwareTarget, library_path: Path) -> None:
     """Compile one block to a shared library that `relax.VirtualMachine` loads."""
-    export(stock_build(block_module(block), target), library_path)
+    export(stock_build(block_module(block), target), library_path, target)
 
 
 def _groups(workload: Workload) -> int:

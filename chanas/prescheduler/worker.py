@@ -164,12 +164,15 @@ class _Case:
         ]
 
     def check(self, output: Any) -> float:
-        """Largest error relative to the largest expected magnitude; NaN and infinity count as infinite."""
-        import numpy as np
+        return relative_error(_as_float32(output.numpy()).reshape(self.expected.shape), self.expected)
 
-        got = _as_float32(output.numpy()).reshape(self.expected.shape)
-        error = float(np.abs(got - self.expected).max())
-        return error / max(1.0, float(np.abs(self.expected).max())) if math.isfinite(error) else math.inf
+
+def relative_error(got: Any, expected: Any) -> float:
+    """Largest error relative to the largest expected magnitude; NaN and infinity count as infinite."""
+    import numpy as np
+
+    error = float(np.abs(got - expected).max())
+    return error / max(1.0, float(np.abs(expected).max())) if math.isfinite(error) else math.inf
 
 
 _CASES: dict[tuple[str, int], _Case] = {}

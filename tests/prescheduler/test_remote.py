@@ -17,8 +17,11 @@ from chanas.prescheduler.tracker import Address
 
 from .cases import HOST
 
-HERE = {"tvm": "1", "llvm_cpu": "znver4", "machine": "x86_64", "boot": "b"}
-THERE = {"target": HOST.to_json(), "tvm": "1", "chanas": chanas.__version__, **HERE, "boot": "other"}
+PROCESSOR = {"llvm_cpu": "znver4", "machine": "x86_64"}
+HERE = {"tvm": "1", **PROCESSOR, "boot": "b", "llvm_targets": ["aarch64", "x86_64"]}
+THERE = {"target": HOST.to_json(), "tvm": "1", "chanas": chanas.__version__, **PROCESSOR, "boot": "other"}
+PI4 = dataclasses.replace(HOST, mcpu="cortex-a72", mtriple="aarch64-linux-gnu")
+BOARD = {"target": PI4.to_json(), "llvm_cpu": "cortex-a72", "machine": "aarch64"}
 DONE = {"result": {"seconds": 1.0}, "error": None, "wall_s": 0.1}
 PENDING = {"pending": True}
 
@@ -152,13 +155,30 @@ def test_busy_devices_are_waited_for() -> None:
     [
         ({"tvm": "2"}, "the device has TVM 2, here it is 1; install the same on both"),
         ({"chanas": "9"}, "the device has chanas 9, here it is"),
-        ({"llvm_cpu": "cortex-a72", "machine": "aarch64"}, "aarch64 cortex-a72 there, x86_64 znver4 here"),
+        (
+            {"llvm_cpu": "m88k", "machine": "m88k"},
+            r"\(m88k m88k; here x86_64\), and the compiler here makes no code for",
+        ),
         ({"legs": 4}, "install the same on both"),
     ],
 )
 def test_a_device_that_does_not_fit_is_one_line(change: dict[str, Any], message: str) -> None:
     with pytest.raises(TargetError, match=message):
         device(Script(connect=[{"device": {**THERE, **change}}])).connect()
+
+
+def test_a_board_of_another_processor_is_built_for_where_something_links_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    linkers: dict[str, str] = {"aarch64-linux-gnu": "a linker"}
+    monkeypatch.setattr(remote, "find_linker", linkers.get)
+    found = device(Script(connect=[{"device": {**THERE, **BOARD}}])).connect()
+    assert (found.target.mcpu, found.target.mtriple) == ("cortex-a72", "aarch64-linux-gnu")
+    linkers.clear()
+    with pytest.raises(
+        TargetError, match=r"^the device is of another kind .* and no cross linker for aarch64-linux-gnu"
+    ):
+        device(Script(connect=[{"device": {**THERE, **BOARD}}])).connect()
 
 
 def test_what_comes_back_must_be_of_the_same_kind() -> None:
