@@ -38,7 +38,7 @@ app.add_typer(target_commands.app, name="target", short_help="Hardware targets: 
 
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
-Dtype = Annotated[str, typer.Option(help="Weights and activations: f32, or bf16 with AVX512_BF16; a table each.")]
+Dtype = Annotated[str, typer.Option(help="Weights and activations: f32; bf16 with AVX512_BF16; f16 or tf32 on GPUs.")]
 OfBundle = Annotated[str | None, typer.Option("--target", help="One of the bundle's targets; its first by default.")]
 
 

@@ -1,4 +1,4 @@
-"""Does a GPU target work? The operators of a small block are compiled for it, and their schedules carried out by this
+"""Does a GPU target work? The operators of a small block are compiled for it, and their kernels carried out by this
 machine's processor and compared with PyTorch. Nothing is run on a GPU."""
 
 from __future__ import annotations
@@ -52,5 +52,5 @@ def check_gpu(target: HardwareTarget, seed: int = 0) -> Iterator[Step]:
         yield Step("compare", False, f"{type(fault).__name__}: {' '.join(str(fault).split())[:200]}")
         return
     right = error <= FLOAT32_TOLERANCE
-    where = "the schedules, carried out by this processor: barriers and the GPU's own code are not tested"
+    where = "the kernels, their threads carried out by this processor: the GPU's own code is not tested"
     yield Step("compare", right, f"relative error {error:.1g} against PyTorch of {where}")

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from chanas.prescheduler.cuda_operators import is_dense, operator_graph
+from chanas.errors import ScheduleError
+from chanas.prescheduler.cuda_operators import is_dense, operator_graph, weight_type
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
 
 def default_gpu_operator(workload: Workload, target: HardwareTarget) -> Any:
-    """A `tirx.PrimFunc` `main` of one operator as TVM schedules it by default; it may be several kernels, with what
-    they hand on to each other in the GPU's memory.
-
-    Arguments as in `cuda_operators.operator_graph`.
+    """A `tirx.PrimFunc` `main` of one operator as TVM schedules it by default: one kernel, as it was for every operator
+    that was tried. Arguments as in `cuda_operators.operator_graph`.
 
     Raises:
-        ScheduleError: the operator is not there for GPUs.
+        ScheduleError: the operator is not there for GPUs, or is none of TVM's (`squeeze`).
     """
     from tvm import s_tir, te
     from tvm.s_tir import dlight
 
+    if workload.op == "squeeze":
+        raise ScheduleError(f"operator squeeze has no default schedule; its two operators have ({workload.key})")
     sch = s_tir.Schedule(te.create_prim_func(list(operator_graph(workload).arguments)), error_render_level="none")
     if workload.op != "pool" and not is_dense(workload):
         sch.compute_inline(sch.get_sblock("input"))  # as TVM's fusion does to padding
-    rules = (
-        dlight.gpu.Matmul(),
-        dlight.gpu.GEMV(),
-        dlight.gpu.Reduction(),
-        dlight.gpu.GeneralReduction(),
-        dlight.gpu.Fallback(),
-    )
+    rules = [dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()]
+    if weight_type(workload) != "float16":  # these fail at weights of which neighbours stand side by side
+        rules = [dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), *rules]
     with target.tvm_target():
         return dlight.ApplyDefaultSchedule(*rules)(sch.mod)["main"]

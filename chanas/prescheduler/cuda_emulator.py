@@ -257,8 +257,10 @@ class _Machine:
         return value
 
     def _of_select(self, node: Any) -> Thunk:
-        parts = [self._expression(e) for e in (node.condition, node.true_value, node.false_value)]
-        return lambda: np.where(parts[0](), parts[1](), parts[2]())
+        """Printed as C's `?:`, which reads one side; of vectors, one for each value, both are read."""
+        condition, *sides = (self._expression(e) for e in (node.condition, node.true_value, node.false_value))
+        lazy = self._choice(condition, *sides)
+        return lambda: lazy() if condition().shape[1] == 1 else np.where(condition(), sides[0](), sides[1]())
 
     def _of_tensor_load(self, node: Any) -> Thunk:
         memory = self._memory(node.source)
@@ -273,10 +275,10 @@ class _Machine:
             return self._choice(*(self._expression(a) for a in node.args))
         if name == "tvm_storage_sync":
             return self._barrier
-        if name == "tvm_warp_activemask":
+        if name.endswith("activemask"):
             return lambda: np.array([[0xFFFFFFFF]], dtype=np.int64)
-        if name.startswith("tvm_warp_shuffle"):
-            return self._shuffle(name, node)
+        if name.startswith(("tvm_warp_shuffle", "cuda.__shfl_")):
+            return self._shuffle("down" in name, node)
         if name == "reinterpret":
             value, dtype = self._expression(node.args[0]), _numpy_type(node.ty)
             return lambda: np.ascontiguousarray(value()).view(dtype)
@@ -306,10 +308,9 @@ class _Machine:
         self.barriers += 1
         return np.zeros((1, 1), dtype=np.int64)
 
-    def _shuffle(self, name: str, node: Any) -> Thunk:
+    def _shuffle(self, down: bool, node: Any) -> Thunk:
         """`__shfl_sync` and `__shfl_down_sync`: another lane's value, of the same group of `width` lanes."""
         value, other, width = (self._expression(a) for a in list(node.args)[1:4])
-        down = name.endswith("_down")
         thread = np.arange(self.total)
         lane = self.thread_in_block % WARP
 

@@ -1,19 +1,13 @@
-"""GPU schedules carried out by this machine's processor, to be compared with PyTorch where there is no GPU.
-
-A kernel is carried out as it is printed: lowered, by all its threads at once (`cuda_emulator`). Functions of more than
-one kernel (`cuda_default`) run with plain loops for blocks and threads: each thread loads the whole tile into shared
-memory, as if it were the last of its block to arrive. What the CUDA compiler makes of a kernel is not tested.
-"""
+"""GPU schedules carried out by this machine's processor, to be compared with PyTorch where there is no GPU: kernels as
+they are printed, by all their threads at once (`cuda_emulator`). What the CUDA compiler makes of them is not tested."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from chanas.errors import MeasureError
 from chanas.folding import unpack_channels
 from chanas.prescheduler.cuda_build import kernel_program, verify
 from chanas.prescheduler.cuda_emulator import run_kernel
@@ -22,23 +16,10 @@ from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.reference import ReferenceCase, operator_case
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import Workload
-from chanas.target import HardwareTarget, host_llvm_cpu
+from chanas.target import HardwareTarget
 
 Array = npt.NDArray[np.float32]
 Stored = npt.NDArray[Any]
-
-_BOUND = re.compile(r'T\.thread_binding\((?P<extent>[^,()]+), thread="[^"]+"\)')
-_SCOPE = re.compile(r', scope="(?:shared|local)"')
-
-
-def sequential(function: Any) -> Any:
-    """The scheduled function with plain loops for blocks and threads, and plain memory."""
-    import tvm
-
-    text = _SCOPE.sub("", _BOUND.sub(r"T.serial(\g<extent>)", function.script()))
-    if "thread_binding" in text:
-        raise MeasureError("a bound loop of a GPU schedule could not be made sequential")
-    return tvm.script.from_source(text)
 
 
 def gpu_case(workload: Workload) -> ReferenceCase:
@@ -99,19 +80,6 @@ def sequential_error(workload: Workload, point: Point, target: HardwareTarget) -
         KernelError: the kernel's threads get in each other's way.
     """
     return kernel_error(schedule_gpu_operator(workload, point, target), workload, target)
-
-
-def function_error(function: Any, workload: Workload) -> float:
-    """The same of a function of any number of kernels, by plain loops."""
-    import tvm
-
-    case = gpu_case(workload)
-    # not optimised: buffers that are allocated inside loops, as these are, come out wrong at LLVM's higher levels
-    here = tvm.target.Target({"kind": "llvm", "mcpu": host_llvm_cpu(), "opt-level": 0})
-    built = tvm.tirx.build(sequential(function), here)["main"]
-    output = tvm.runtime.tensor(_nothing(workload))
-    built(*(tvm.runtime.tensor(a) for a in case.arguments), output)
-    return _relative_error(workload, case, output.numpy())
 
 
 def _nothing(workload: Workload) -> Stored:
