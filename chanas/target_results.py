@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from chanas.arch import SearchSpace
 from chanas.cross_latency import CrossLatency, cross_lines
 from chanas.errors import InfeasibleError
-from chanas.run import RunDirectory, file_digest
+from chanas.run import RunDirectory, file_digest, read_json
 from chanas.search_targets import TargetTable
 from chanas.units import format_latency
 
@@ -89,11 +89,22 @@ class PerTarget:
 
     def lines(self) -> Iterator[str]:
         """What a command says of it."""
-        yield from (t.line() for t in self.targets)
+        for result in self.targets:
+            yield result.line()
+            yield from self._regrets(result)
         if len(self.targets) > 1 and self.cross:
             yield "what each network costs on each target (~ by the table alone, ! over the budget there)"
             yield from cross_lines(self.cross, {t.target: t.budget_s for t in self.targets}, format_latency)
+            yield from (f"the network of {c.network} on {c.target}: {c.error}" for c in self.cross if c.error)
         yield f"document     {self.document}"
+
+    def _regrets(self, result: TargetResult) -> Iterator[str]:
+        """What each rule of choosing a sub-space costs, where that was asked for."""
+        path = self.document.parent / "targets" / result.target / "result.json"
+        rows = read_json(path, "result of the search")["rule_regrets"] if result.winner else []
+        for row in rows:
+            below = f"{row['regret_points']:.2f} points below the best"
+            yield f"{'':12s} rule {row['rule']}: {row['sub_space'] or 'all'}, {row['top1']:.2%} predicted, {below}"
 
     def check(self) -> None:
         """Raises InfeasibleError: a target failed; the one line says which and why."""

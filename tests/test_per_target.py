@@ -281,6 +281,14 @@ def test_a_target_that_is_not_here_can_be_foretold_and_nothing_is_pretended(prep
     assert "A board" in report(prepared).read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("instant")
+def test_what_each_rule_costs_is_told_for_each_target_where_it_is_asked_for(prepared: RunDirectory) -> None:
+    assert not [line for line in searched(prepared).lines() if " rule " in line]
+    found = searched(prepared, config=FAST.model_copy(update={"rule": "all"}))
+    told = [line.split(":")[0].strip() for line in found.lines() if " rule " in line]
+    assert told == 2 * ["rule paper", "rule accuracy", "rule all"]
+
+
 @pytest.mark.parametrize(
     ("latency_s", "error", "says"),
     [

@@ -12,7 +12,7 @@ from chanas.report.drawing import draw_architecture
 from chanas.report.pieces import figure, paragraph, percent, seconds, table
 from chanas.report.reading import RunData, at, dicts, real
 from chanas.report.svg import Figure
-from chanas.report.traits import Trait, sentences, sub_space_traits, traits
+from chanas.report.traits import CLEAR, Trait, sentences, traits
 
 _JUDGED = {"test": "on the test images", "table": "by the table that was given", "holdout": "on holdout"}
 
@@ -26,9 +26,9 @@ def targets_section(run: RunData) -> list[str]:
     if at(run.targets, "complete") is not True:
         out.append('<p class="missing">The searches were cut off; the same command goes on.</p>')
     for number, entry in enumerate(entries, start=1):
+        out.append(f"<h3>{escape(str(entry.get('target')))}</h3>")
         if entry.get("error") is not None:
-            failed = f"{entry.get('target')}: {entry['error']}"
-            out.append(f'<p class="missing">{escape(failed)}</p>')
+            out.append(f'<p class="missing">{escape(str(entry["error"]))}</p>')
             continue
         otherwise = "The architecture cannot be drawn: it is in no search space that the searches name."
         out.append(figure(f"target-{number}", _drawing(run, entry, number), _told(entry), otherwise))
@@ -67,7 +67,7 @@ def _told(entry: dict[str, Any]) -> str:
     measured, predicted, budget = (real(entry, name) for name in ("measured_s", "predicted_s", "budget_s"))
     latency = f"{seconds(measured)} measured" if measured else f"{seconds(predicted)} by its table, not measured"
     judged = _JUDGED.get(str(entry.get("judged_by")), "as predicted")
-    told = f"{entry.get('target')} ({entry.get('device')}): {latency}, budget {seconds(budget)}; "
+    told = f"{entry.get('device')}: {latency}, budget {seconds(budget)}; "
     told += f"top-1 {percent(real(entry, 'top1'), 2)} {judged}."
     elsewhere = entry.get("elsewhere")
     return told + (f" Nothing can be measured on it from where it was searched: {elsewhere}." if elsewhere else "")
@@ -101,78 +101,62 @@ def _cost(cost: dict[str, Any] | None, own: dict[str, Any] | None, budget_s: flo
 
 
 def _seen(run: RunData) -> list[str]:
-    """Traits of the winners, their range over the best of repeated searches, and the differences that are clear."""
+    """Traits of the winners, those of networks as good as them, and the differences that are clear."""
     space = _space(run)
     winners = {name: a for name, r in run.target_results.items() if (a := _member(space, r.get("winner"))) is not None}
     if space is None or not winners:
         return []
-    best = {
-        name: [a for b in dicts(run.target_results[name], "best") if (a := _member(space, b.get("key"))) is not None]
-        for name in winners
-    }
-    rows = [[t.name, *(_cell(t, winner, best[name]) for name, winner in winners.items())] for t in traits(space)]
+    alike = {name: _alike(space, run.target_results[name]) for name in winners}
+    every = traits(space)
+    rows = [[t.name, *(_cell(t, winner, alike[name]) for name, winner in winners.items())] for t in every]
     out = [table(["", *winners], rows, len(winners), label="Traits of the networks")]
-    repeats = {at(b, "repeat") for r in run.target_results.values() for b in dicts(r, "best")}
-    num = max(len(group) for group in best.values())
-    if num:
-        told = f"In brackets: lowest and highest among the {num} best of {len(repeats)} repeated evolutions. "
-        error = real(run.targets, "error_points")
-        told += "They are best by the predictor" + (
-            f", which is {error:.2f} points off on architectures it has not seen." if error is not None else "."
-        )
-        out.append(paragraph(told))
-    if len(winners) < 2 or not num:
+    if not any(alike.values()):
         return out
-    own = [t for t in traits(space) if t.name not in {s.name for s in sub_space_traits()}]
-    clear = [line for t in own for line in sentences(t, {name: [t.of(a) for a in best[name]] for name in winners})]
-    clear = [*_sub_spaces_told(run, winners), *clear]
-    if not clear:
-        return [
-            *out,
-            "<p>No difference between the targets' networks is clear: in every trait their ranges overlap.</p>",
-        ]
-    listed = "".join(f"<li>{escape(line)}</li>" for line in clear)
-    rule = "Told is only where every one of the best networks of the one target lies above every one of the other's"
-    rule += "; of resolution and width, where the other's choice would cost more accuracy than the predictor is off."
-    return [*out, f'<ul id="seen">{listed}</ul>', paragraph(rule)]
-
-
-def _cell(trait: Trait, winner: Architecture, best: list[Architecture]) -> str:
-    values = [trait.of(a) for a in best]
-    low, high = (trait.text(v) for v in (min(values), max(values))) if values else ("", "")
-    return trait.text(trait.of(winner)) + (f" ({low} – {high})" if values and low != high else "")
-
-
-def _sub_spaces_told(run: RunData, winners: dict[str, Architecture]) -> list[str]:
-    """Clear differences of resolution and width: all members of a sub-space share them, so that only the scores of the
-    sub-spaces can tell. Tables that cover different sub-spaces can't be compared."""
-    covered = {str(e.get("target")): set(map(str, at(e, "covered") or ())) for e in dicts(run.targets, "targets")}
-    noise = (real(run.targets, "error_points") or 0.0) / 100
-    out = []
-    for trait in sub_space_traits():
-        values = {name: [trait.of(a)] for name, a in winners.items()}
-        for a in winners:
-            others = [
-                b
-                for b in winners
-                if values[a][0] > values[b][0]
-                and covered.get(a) == covered.get(b)
-                and _lead(run, a, trait, values[b][0]) > noise
-                and _lead(run, b, trait, values[a][0]) > noise
-            ]
-            out += sentences(trait, {name: values[name] for name in (a, *others)})[:1] if others else []
-    return out
-
-
-def _lead(run: RunData, name: str, trait: Trait, value: float) -> float:
-    """By how much the best sub-space of a target is ahead of its best one with another value of a trait."""
-    scores = [
-        (
-            real(s, "score"),
-            trait.of(Architecture(int(real(s, "resolution") or 0), real(s, "width_multiplier") or 0.0, ())),
+    error = real(run.targets, "error_points")
+    within = f"within its error of {error:.2f} points" if error is not None else "within its error"
+    out.append(
+        paragraph(
+            f"In brackets: the middle 80 % of {max(map(len, alike.values()))} random networks inside the budget that "
+            f"are as good as the best by the predictor, {within}."
         )
-        for s in dicts(run.target_results[name], "division", "sub_spaces")
+    )
+    if len(winners) < 2:
+        return out
+    groups = _comparable(run, list(winners))
+    clear = [
+        line
+        for names in groups
+        for t in every
+        for line in sentences(t, {n: [t.of(a) for a in alike[n]] for n in names})
     ]
-    known = [score for score, _ in scores if score is not None]
-    theirs = [score for score, v in scores if score is not None and v == value]
-    return max(known) - max(theirs) if known and theirs else float("inf") if known else 0.0
+    if clear:
+        items = "".join(f"<li>{escape(line)}</li>" for line in clear)
+        out.append(f'<p>What sets the networks apart:</p><ul id="seen">{items}</ul>')
+    elif any(len(names) > 1 for names in groups):
+        out.append("<p>Nothing clearly sets the networks apart.</p>")
+    told = f"Told is what holds in {100 * CLEAR:.0f} or more of 100 pairs of networks that are as good as the best."
+    if len(groups) > 1:
+        told += (
+            " Targets whose tables cover different sub-spaces are not compared: they could not choose among the same."
+        )
+    return [*out, paragraph(told)]
+
+
+def _comparable(run: RunData, names: list[str]) -> list[list[str]]:
+    """Targets together whose searches could choose among the same sub-spaces."""
+    covered = {str(e.get("target")): str(at(e, "covered")) for e in dicts(run.targets, "targets")}
+    return [[n for n in names if covered.get(n) == c] for c in dict.fromkeys(covered.get(n) for n in names)]
+
+
+def _alike(space: SearchSpace, result: dict[str, Any]) -> list[Architecture]:
+    keys = at(result, "alike")
+    return [a for key in keys if (a := _member(space, key)) is not None] if isinstance(keys, list) else []
+
+
+def _cell(trait: Trait, winner: Architecture, alike: list[Architecture]) -> str:
+    text = trait.text(trait.of(winner))
+    if not alike:
+        return text
+    values = sorted(trait.of(a) for a in alike)
+    low, high = (trait.text(values[round(level * (len(values) - 1))]) for level in (0.1, 0.9))
+    return f"{text} ({low})" if low == high else f"{text} ({low} – {high})"

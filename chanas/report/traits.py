@@ -14,14 +14,16 @@ from chanas.arch import Architecture, SearchSpace
 class Trait:
     """A number of an architecture.
 
-    name     heads its row          text   the number for people
-    more     what networks with a larger number are or have, such as "have larger kernels"
+    name  heads its row             text  the number for people
+    more  what networks with a larger number are or have, such as "have larger kernels"; empty: nothing is told of it
+    unit  stands behind numbers in a sentence
     """
 
     name: str
     of: Callable[[Architecture], float]
     text: Callable[[float], str]
-    more: str
+    more: str = ""
+    unit: str = ""
 
 
 def _blocks(architecture: Architecture) -> list[tuple[int, int]]:
@@ -41,43 +43,44 @@ def _percent(value: float) -> str:
 
 
 def traits(space: SearchSpace) -> tuple[Trait, ...]:
-    """Of all architectures of a space; those of whole sub-spaces come first."""
-    shares = (
-        Trait(f"share of {k}×{k}", _share_of(k), _percent, f"have more {k}×{k} kernels")
-        for k in reversed(space.kernel_sizes)
-    )
+    """Of the architectures of a space."""
+    largest = space.kernel_sizes[-1]
     return (
-        *sub_space_traits(),
-        Trait("blocks", lambda a: float(sum(a.depths)), _plain, "are deeper (blocks)"),
+        Trait("resolution", lambda a: float(a.resolution), _plain, "take larger images", "pixels"),
+        Trait("width multiplier", lambda a: a.width_multiplier, _plain, "are wider"),
+        Trait("blocks", lambda a: float(sum(a.depths)), _plain, "are deeper", "blocks"),
         Trait("mean kernel size", lambda a: statistics.fmean(k for k, _ in _blocks(a)), _plain, "have larger kernels"),
-        *shares,
+        *(
+            Trait(f"share of {k}×{k}", _share_of(k), _percent, f"have more {k}×{k} kernels" if k == largest else "")
+            for k in reversed(space.kernel_sizes)
+        ),
         Trait("mean expand ratio", lambda a: statistics.fmean(e for _, e in _blocks(a)), _plain, "expand more"),
     )
 
 
-def sub_space_traits() -> tuple[Trait, Trait]:
-    """Traits that all members of a sub-space share."""
-    return (
-        Trait("resolution", lambda a: float(a.resolution), _plain, "take larger images (pixels)"),
-        Trait("width multiplier", lambda a: a.width_multiplier, _plain, "are wider (width multiplier)"),
-    )
+CLEAR = 0.9
+"""Chance from which on it is told that one group is above another."""
 
 
-def clearly_above(values: Mapping[str, Sequence[float]]) -> dict[str, list[str]]:
-    """For each group, those of which it is clearly above: every one of its values above every one of theirs."""
-    known = {name: group for name, group in values.items() if group}
-    return {a: [b for b in known if min(known[a]) > max(known[b])] for a in known}
+def chance_above(a: Sequence[float], b: Sequence[float]) -> float:
+    """That a random member of `a` is above one of `b`; equal ones count half."""
+    wins = sum((x > y) + 0.5 * (x == y) for x in a for y in b)
+    return wins / (len(a) * len(b))
 
 
 def sentences(trait: Trait, values: Mapping[str, Sequence[float]]) -> list[str]:
-    """One for each target whose networks are clearly above others' in a trait, and where it reads as more too."""
-    means = {name: trait.text(statistics.fmean(group)) for name, group in values.items() if group}
+    """One for each target whose networks are above others' with a chance of CLEAR, and where it reads as more too."""
+    known = {name: group for name, group in values.items() if group and trait.more}
+    means = {name: statistics.fmean(group) for name, group in known.items()}
+    texts = {name: trait.text(mean) for name, mean in means.items()}
     out = []
-    for name, below in clearly_above(values).items():
-        told = [b for b in below if means[b] != means[name]]
-        if told:
-            theirs = " and ".join(told)
-            against = " and ".join(means[b] for b in told)
-            told_of = f"The networks for {name} {trait.more} than those for {theirs}"
-            out.append(f"{told_of}: {means[name]} against {against} on average.")
+    for name in sorted(known, key=lambda n: -means[n]):
+        chances = {b: chance_above(known[name], known[b]) for b in known if b != name}
+        below = [b for b, chance in chances.items() if chance >= CLEAR and texts[b] != texts[name]]
+        if below:
+            theirs, against = " and ".join(below), " and ".join(texts[b] for b in below)
+            numbers = f"{texts[name]} against {against} {trait.unit}".rstrip()
+            least = 100 * min(chances[b] for b in below)
+            told = f"The networks for {name} {trait.more} than those for {theirs}: {numbers} on average"
+            out.append(f"{told}, and so in {least:.0f} of 100 pairs.")
     return out

@@ -27,7 +27,7 @@ from chanas.search.explore import Evaluate
 from chanas.search.feasibility import check_together
 from chanas.search.job import PICTURE, Job
 from chanas.search.learning import Learned, learn
-from chanas.search.pictures import best_distinct, pictures
+from chanas.search.pictures import pictures
 from chanas.search.proof import Finalist, Proof, Prove, genome_of, nobody_proves, prove_rounds, unproven
 from chanas.search.subspace import RuleRegret, SubSpaceDivision
 
@@ -166,7 +166,6 @@ def search(
         winner, finalists = prove_rounds(propose, timed, by_target, first_limits_s, config.max_rounds)
     regrets = job.regrets(predictor, division, first_limits_s, runs) if config.compares_rules else ()
     path = result or store.search / "result.json"
-    repeats = job.repeats(predictor, first_limits_s, division.chosen) if is_one_of_several else []
     outcome = SearchOutcome(
         winner.architecture,
         tuple(genome_of(space, winner.architecture)),
@@ -188,6 +187,10 @@ def search(
     )
     predictor.save(store.search)
     run = next(iter(runs.values()), None)
+    alike: list[Architecture] = []
+    if run is not None and is_one_of_several:  # the paper's rule alone keeps to a sub-space that is not the best
+        home = division.chosen if config.rule == "paper" else None
+        alike = decode(space, job.alike(predictor, first_limits_s, home, run))
     write_json(
         path,
         {
@@ -210,7 +213,7 @@ def search(
             "winner": winner.architecture.key,
             "finalists": [f.to_json() for f in finalists],
             "division": division.to_json(),
-            "best": best_distinct(space, repeats, config.min_distance),
+            "alike": [a.key for a in alike],
             "predictor": learned.figures,
             "evolution": None if run is None else run.history.to_json(),
             **pictures(space, latencies[0], job.others, config, job.rng(PICTURE), predictor, run, evaluations),

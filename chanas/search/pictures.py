@@ -17,13 +17,10 @@ from chanas.search.evaluations import Evaluations
 from chanas.search.evolution import EvolutionResult
 from chanas.search.explore import training_set
 from chanas.search.pareto import nsga2
-from chanas.search.proof import pick
 from chanas.search.validation import CrossValidation, cross_validate
 
 # The Gaussian process takes the cube of this in time, Kendall's tau the square of it in memory.
 MOST_VALIDATED = 1000
-# So many of the best of each repeated evolution are kept, to tell what they have in common.
-NUM_BEST = 4
 
 
 def pictures(
@@ -61,16 +58,6 @@ def pictures(
         rows = zip(decode(space, front.genomes), front.objectives.tolist(), strict=True)
         pictures["pareto"] = [{"key": a.key, "latency_s": cost, "top1": -loss} for a, (cost, loss) in rows]
     return pictures
-
-
-def best_distinct(space: SearchSpace, runs: Sequence[EvolutionResult], min_distance: int) -> list[dict[str, Any]]:
-    """The best few of each of several evolutions, that differ in `min_distance` genes where possible."""
-    out: list[dict[str, Any]] = []
-    for number, run in enumerate(runs):
-        chosen = pick(run.genomes, run.fitness, NUM_BEST, min_distance)
-        rows = zip(decode(space, run.genomes[chosen]), run.fitness[chosen].tolist(), strict=True)
-        out += [{"key": a.key, "top1": top1, "repeat": number} for a, top1 in rows]
-    return out
 
 
 def _points(latency_s: FloatArray, top1: FloatArray) -> dict[str, list[float]]:

@@ -103,6 +103,55 @@ def _ablation() -> dict[str, Any]:
     }
 
 
+def _networks(kernel_size: int) -> list[str]:
+    """Keys of networks with kernels of one size, of all lengths that the space has, of several expand ratios."""
+    space = SearchSpace.load("mbv3-32")
+    return [
+        Architecture(24, 1.0, (((kernel_size, e),) * d,) * space.num_stages).key
+        for e in space.expand_ratios
+        for d in space.depths
+    ]
+
+
+TARGETS = {"cpu": 3, "gpu <0>": 5}
+"""The kernel size of all networks as good as the winner, by target."""
+
+
+def _targets() -> dict[str, Any]:
+    """Two targets with networks, of which one is not here, and one that failed."""
+
+    def target(name: str, **more: Any) -> dict[str, Any]:
+        entry = {
+            "target": name,
+            "device": f"A <{name}> device",
+            "budget_s": 1e-3,
+            "elsewhere": "",
+            "covered": ["r24-w1"],
+        }
+        return {**entry, "winner": None, "bundle": None, "error": None, **more}
+
+    won = {"judged_by": "test", "top1": 0.97, "predicted_s": 9e-4}
+    cpu = {"winner": _networks(3)[0], "bundle": "bundles/cpu", "measured_s": 9.1e-4, **won}
+    gpu = {"winner": _networks(5)[0], "measured_s": None, "elsewhere": "it is <far> away", **won}
+
+    def cost(network: str, target: str, predicted_s: float, measured_s: float | None) -> dict[str, Any]:
+        return {"network": network, "target": target, "predicted_s": predicted_s, "measured_s": measured_s}
+
+    first, second = TARGETS
+    return {
+        "schema": 1,
+        "complete": True,
+        "space": SearchSpace.load("mbv3-32").to_json(),
+        "num_classes": 10,
+        "error_points": 0.31,
+        "targets": [target("cpu", **cpu), target(second, **gpu), target("lost", error="no <network> is that fast")],
+        "cross": [
+            *(cost(first, first, 9e-4, 9.1e-4), cost(first, second, 5e-4, None)),
+            *(cost(second, first, 1.8e-3, 1.82e-3), cost(second, second, 4e-4, None)),
+        ],
+    }
+
+
 def _bundle() -> dict[str, Any]:
     space = SearchSpace.load("mbv3-32")
     blocks = Architecture.from_key(KEY).blocks(space, 10)
@@ -173,7 +222,7 @@ def key() -> str:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., RunDirectory]:
-    """A run directory with the given stages, all by default."""
+    """A run directory with the given stages; by default all but `targets`, the searches for several."""
 
     def make(*stages: str) -> RunDirectory:
         run = RunDirectory(tmp_path / "a <run> & more")
@@ -202,6 +251,12 @@ def make_run(tmp_path: Path) -> Callable[..., RunDirectory]:
             write_json(run.search / "pareto.json", _front())
         if "ablation" in wanted:
             write_json(run.root / "ablation" / "result.json", _ablation())
+        if "targets" in wanted:
+            write_json(run.per_target, _targets())
+            for name, kernel_size in TARGETS.items():
+                keys = _networks(kernel_size)
+                write_json(run.target_result(name), {**_result(), "winner": keys[0], "alike": keys})
+            write_json(run.target_bundle("cpu") / "codesign.json", _bundle())
         if "bundle" in wanted:
             write_json(run.bundle / "codesign.json", _bundle())
         return run

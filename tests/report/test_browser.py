@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,8 @@ Open = Callable[..., tuple[dict[str, Any], str]]
 def opened(browser: str, tmp_path: Path, make_run: Callable[..., RunDirectory]) -> Open:
     """Opens the report of a whole run in frames of all widths; gives what was measured, and the browser's log."""
 
-    def open_page(*options: str) -> tuple[dict[str, Any], str]:
-        page = html.escape(build_report(make_run()).read_text(encoding="utf-8"))
+    def open_page(*options: str, stages: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+        page = html.escape(build_report(make_run(*stages)).read_text(encoding="utf-8"))
         frames = "".join(f'<iframe width="{width}" height="900" srcdoc="{page}"></iframe>' for width in WIDTHS)
         harness = tmp_path / "harness.html"
         harness.write_text(HARNESS.replace("FRAMES", frames), encoding="utf-8")
@@ -88,13 +88,28 @@ def test_every_figure_is_drawn_whole_and_readable_at_every_width(opened: Open) -
     assert "CONSOLE" not in log
     for width in WIDTHS:
         figures = found[str(width)]["figures"]
-        assert len(figures) == 12
+        assert len(figures) == 13
         for name, figure in figures.items():
             assert figure["width"] > 200, (width, name)
             assert figure["height"] > 60, (width, name)
             assert figure["text"] >= SMALLEST_TEXT_PX, (width, name)
             assert figure["clipped"] == 0, (width, name)
             assert figure["rows"] > 0, (width, name)
+
+
+@pytest.mark.browser
+def test_the_networks_of_several_targets_are_drawn_whole_and_to_one_scale(opened: Open) -> None:
+    found, log = opened(stages=("luts", "targets"))
+    assert "CONSOLE" not in log
+    assert {width: page["overflow"] for width, page in found.items()} == {"400": 0, "1200": 0}
+    for width in WIDTHS:
+        figures = found[str(width)]["figures"]
+        drawn = [figures["figure-target-1"], figures["figure-target-2"]]
+        assert "figure-target-3" not in figures
+        for figure in drawn:
+            assert figure["text"] >= SMALLEST_TEXT_PX, width
+            assert (figure["clipped"], figure["rows"] > 0) == (0, True), width
+        assert drawn[0]["text"] == pytest.approx(drawn[1]["text"], rel=0.15), width
 
 
 @pytest.mark.browser
