@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas import __version__, device_commands, lut_commands, search_text, target_commands, training_commands
+from chanas import (
+    __version__,
+    device_commands,
+    export_commands,
+    lut_commands,
+    search_text,
+    target_commands,
+    training_commands,
+)
 from chanas.errors import ChanasError, ConfigError
 from chanas.run import DEFAULT_RUN, RunDirectory
 from chanas.training_commands import Run, Seed
@@ -35,6 +43,7 @@ app = typer.Typer(
 app.add_typer(device_commands.app, name="device", short_help="Devices over RPC: serve this one, list others.")
 app.add_typer(lut_commands.app, name="lut", short_help="Latency tables: show, check, fill, compare them.")
 app.add_typer(target_commands.app, name="target", short_help="Hardware targets: list, show, check them.")
+app.command(short_help="Write a bundle as a C library, for devices without Python.")(export_commands.export)
 
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]

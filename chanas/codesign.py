@@ -274,6 +274,14 @@ class CoDesign:
             raise CheckpointError(f"{self.path / _WEIGHTS} lacks {absent[0]}; make the bundle again")
         return network.eval()
 
+    def torch_logits(self, images: Array) -> Array:
+        """What `predict` should give, by PyTorch (imports torch)."""
+        import torch
+
+        with torch.inference_mode():
+            logits: Array = self.torch_module()(torch.from_numpy(images)).numpy()
+        return logits
+
 
 def interleaved_latency_s(
     contenders: Mapping[str, Callable[[], Any]], rounds: int = 40, min_round_s: float = 0.01

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from python_names import faults
 
-from chanas import ablation, front_search, lut_pipeline, per_target, pipeline, table_search
+from chanas import ablation, c_export, front_search, lut_pipeline, per_target, pipeline, table_search
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -22,6 +22,7 @@ STAGES = {
     table_search: ("search_with_table",),
     ablation: ("ablate",),
     per_target: ("search_per_target",),
+    c_export: ("export",),
 }
 
 
