@@ -13,6 +13,7 @@ import pytest
 from chanas.arch import SearchSpace
 from chanas.errors import CheckpointError, ConfigError
 from chanas.genome import Genomes, sample
+from chanas.search import accuracy
 from chanas.search.accuracy import KINDS, AccuracyPredictor
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -125,3 +126,13 @@ def test_perceptrons_are_not_worse_than_ridge(
     assert errors["mlp"] <= 1.02 * errors["ridge"]
     if num >= 500:  # enough to learn the interactions from
         assert errors["mlp"] < 0.9 * errors["ridge"]
+
+
+@pytest.mark.parametrize(("num", "alone"), [(99, True), (100, False)])
+def test_of_few_architectures_the_ridge_speaks_alone(
+    num: int, alone: bool, demo_space: SearchSpace, genomes: Genomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accuracy, "worth", lambda *_: 0.5)
+    rows, top1 = genomes[:num], 0.8 + 0.1 * (genomes[:num, 0] ^ genomes[:num, 1])
+    plain, blended = (AccuracyPredictor(demo_space, kind).fit(rows, top1).mean(genomes) for kind in ("ridge", "mlp"))
+    assert np.array_equal(plain, blended) == alone
