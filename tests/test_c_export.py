@@ -22,15 +22,18 @@ from chanas import c_export, c_sources
 from chanas.arch import SearchSpace
 from chanas.c_export import Check, Exported, export
 from chanas.cli import app
-from chanas.codesign import CoDesign
+from chanas.codesign import CoDesign, write_bundle
 from chanas.errors import CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.folding import Array
+from chanas.preprocess import Preprocess
 from chanas.prescheduler.c_toolchain import emulator, search_path
+from chanas.prescheduler.networks import block_points
 from chanas.target import HardwareTarget, cpu_flags, host_llvm_cpu, load_target
 
-from .prescheduler.cases import HOST
-from .test_codesign import CLASSES, DOCUMENT, WEIGHTS, edit, images, logits_of_torch, make_bundle
+from .prescheduler.cases import HOST, network_job, random_lut
+from .test_codesign import DOCUMENT, WEIGHTS, edit, images, logits_of_torch
 
+CLASSES = ('"a\\b"', "bêe", "c?a/t", "%s", "*/")  # names that C has to be told about
 PI = "aarch64-linux-gnu"
 NUM_IMAGES = 5
 HAS_COMPILER = shutil.which("cc") is not None and shutil.which("ar") is not None
@@ -38,12 +41,29 @@ needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler (cc,
 needs_bf16 = pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this processor has no AVX512_BF16")
 
 
+def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget) -> Path:
+    """The smallest network with random weights and schedules; compiled, and never timed."""
+    from chanas.prescheduler.graph import build_network
+
+    blocks = space.smallest.blocks(space, len(CLASSES))
+    job, lut = network_job(blocks, folder / "network.so"), random_lut(space, blocks, target)
+    build_network(blocks, block_points(lut, blocks), target, job.library)
+    tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
+    document = {
+        "space": space.to_json(),
+        "architecture": space.smallest.to_json(),
+        "target": target.to_json(),
+        "class_names": list(CLASSES),
+        "preprocess": Preprocess(space.smallest.resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)).to_json(),
+        "schedules": [{"block": b.key, "operators": lut.rows[b.key].schedules} for b in blocks],
+    }
+    write_bundle(folder / "bundle", document, tensors, job.library)
+    return folder / "bundle"
+
+
 @pytest.fixture(scope="module")
 def bundle(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle whose classes have names that C has to be told about."""
-    folder = make_bundle(tiny_space, tmp_path_factory.mktemp("c-export"), HOST)
-    edit(folder, class_names=['"a\\b"', "bêe", "c?a/t", "%s", "*/"])
-    return folder
+    return make_bundle(tiny_space, tmp_path_factory.mktemp("c-export"), HOST)
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,6 @@ def make_bundle(
         "target": target.to_json(),
         "class_names": list(CLASSES),
         "preprocess": preprocess.to_json(),
-        "schedules": [{"block": b.key, "operators": lut.rows[b.key].schedules} for b in job.blocks],
         "hashes": {"lut": "0123456789abcdef"},
     }
     write_bundle(folder / "bundle", document, tensors, job.library)
