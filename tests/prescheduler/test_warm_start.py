@@ -17,15 +17,16 @@ from hypothesis import given
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.latency import LatencyLUT, LUTHeader
 from chanas.prescheduler.cost_model.base import Prior, cost_model
+from chanas.prescheduler.jobs import TuningJobs
 from chanas.prescheduler.records import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.space import SPACE_VERSION, Point, ScheduleSpace, schedule_space
-from chanas.prescheduler.tune import OperatorTuner, TuneConfig
+from chanas.prescheduler.tune import OperatorTuner, TuneConfig, rank_correlation
 from chanas.prescheduler.warm_start import agree, open_warm_start, translated
 from chanas.prescheduler.workload import Workload
 from chanas.run import RunDirectory
 from chanas.target import HardwareTarget, tvm_version
 
-from .cases import DEVICES, device, landscape_seconds, random_workload, synthetic_seconds, workloads
+from .cases import DEVICES, SyntheticPool, device, landscape_seconds, random_workload, synthetic_seconds, workloads
 
 ONE, TWO = device(), dataclasses.replace(device(num_threads=2), name="cpu-2t")
 OTHER = dataclasses.replace(ONE, fingerprint="0123456789ab", device="Another processor")
@@ -341,6 +342,25 @@ def test_a_search_with_a_prior_asks_for_each_point_once_and_ends(model: str, rng
             assert len(set(asked)) == len(asked) == min(12, len(space.points))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "tau"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], 1.0),
+        ([4.0, 3.0, 2.0, 1.0], -1.0),
+        ([1.02, 1.01, 1.0, 2.0], 1.0),  # all but the last are alike
+        ([1.02, 1.01, 1.0, 1.0], None),
+        ([2.0, 1.0, 4.0, 3.0], 1 / 3),
+    ],
+)
+def test_only_seconds_that_differ_are_ordered(seconds: list[float], tau: float | None) -> None:
+    found = rank_correlation(np.arange(4.0), np.array(seconds))
+    assert found == (None if tau is None else pytest.approx(tau))
+
+
+def test_a_forecast_that_says_nothing_is_no_forecast() -> None:
+    assert rank_correlation(np.zeros(4), np.arange(1.0, 5.0)) is None
+
+
 # ---- what is kept of it ---------------------------------------------------------------------------------------------
 def test_the_store_keeps_what_came_of_it(tmp_path: Path) -> None:
     store = RecordStore(run_of(tmp_path).records, TWO)
@@ -356,6 +376,38 @@ def test_the_store_keeps_what_came_of_it(tmp_path: Path) -> None:
     assert len(store.warm_starts({"a", "b", "c"})) == 2
     assert store.warm_starts(set()) == ()
     store.close()
+
+
+WORKLOADS = [WORKLOAD, DEPTHWISE, Workload("pool", 7, 96, 96)]
+
+
+def test_a_run_begins_where_the_other_ended_and_says_so(tmp_path: Path) -> None:
+    """Both devices are invented, and alike."""
+    theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
+    scratch.mkdir()
+    first, second = SyntheticPool(), SyntheticPool()
+    config = TuneConfig(num_trials=12)
+    store = RecordStore(theirs.records, OTHER)
+    best = TuningJobs(first, OTHER, store, config, scratch).run(WORKLOADS, progress=False)
+    store.close()
+    warm = open_warm_start(str(theirs.root), mine, ONE)
+    store = RecordStore(mine.records, ONE)
+    TuningJobs(second, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, progress=False)
+    for workload in WORKLOADS:
+        asked = [tuple(a["point"]) for a in second.built if a.get("workload") == workload.to_json() and "point" in a]
+        assert asked[0] == best[workload][0].point
+    (note,) = store.warm_starts({w.key for w in WORKLOADS})
+    assert (note["source"], note["digest"]) == (warm.source.device, warm.digest)
+    assert (note["num_operators"], note["num_dropped"]) == (3, 0)
+    assert f"records {warm.digest}: 3 operators, dropped for 0" in warm.describe([note])
+    store.close()
+
+
+def test_a_table_says_where_its_schedules_began() -> None:
+    notes = ({"source": "dev/1t", "digest": "d1", "num_operators": 2, "num_dropped": 1},)
+    header = LUTHeader(ONE, tvm_version(), "nano", "0" * 16, warm_starts=notes)
+    assert LUTHeader.from_json(json.loads(json.dumps(header.to_json()))) == header
+    assert LUTHeader.from_json({k: v for k, v in header.to_json().items() if k != "warm_starts"}).warm_starts == ()
 
 
 def test_a_version_stands_for_the_points_of_the_spaces() -> None:

@@ -1,0 +1,68 @@
+"""The warm-start benchmark: searches played again on invented measurements, and what is made of them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from chanas.prescheduler.records import TuningRecord
+from chanas.prescheduler.space import schedule_space
+from chanas.prescheduler.tune import TuneConfig
+from chanas.prescheduler.workload import Workload
+from chanas.target import HardwareTarget, cpu_flags, load_target
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+SMALL = Workload("pointwise", 7, 16, 64)
+CPU = load_target("cpu")
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module("warm_start")
+    for name in ("common", "tuning_efficiency", "warm_start"):
+        sys.modules.pop(name, None)
+
+
+def invented(target: HardwareTarget) -> dict[tuple[int, ...], TuningRecord]:
+    """The n-th point takes n seconds."""
+    return {p: TuningRecord(p, float(i + 1)) for i, p in enumerate(schedule_space(SMALL, target).points)}
+
+
+def test_what_a_device_says_of_itself_is_followed_and_upside_down_it_is_dropped(warm: ModuleType) -> None:
+    config = TuneConfig(num_trials=12)
+    tables = {"cpu": {SMALL: invented(CPU)}}
+    found = warm.play_pair(CPU, CPU, tables, {"pointwise": [SMALL]}, config, 16, 2)
+    assert set(found) == set(warm.STRATEGIES)
+    assert warm.mean_trials(found[warm.WARM], 12) <= warm.mean_trials(found[warm.COLD], 12)
+    assert warm.dropped_share(found[warm.WARM]) == 0.0
+    assert warm.dropped_share(found[warm.PLANTED]) == 1.0
+    assert warm.dropped_share(found[warm.PLANTED_UNGUARDED]) == 0.0
+
+
+def test_upside_down_the_fastest_is_the_slowest(warm: ModuleType) -> None:
+    space = schedule_space(SMALL, CPU)
+    prior = warm.translated(list(invented(CPU).values()), space, space, CPU)
+    turned = warm.upside_down(prior)
+    assert turned.points == prior.points[::-1]
+    assert list(turned.seconds) == sorted(turned.seconds)
+    np.testing.assert_allclose([turned.seconds.min(), turned.seconds.max()], [1.0, prior.seconds.max()])
+
+
+@pytest.mark.parametrize(("curve", "trials"), [([1.2, 1.04, 1.0], 2), ([1.05], 1), ([1.2, 1.1], 9), ([], 9)])
+def test_trials_are_counted_until_it_is_close_enough(warm: ModuleType, curve: list[float], trials: int) -> None:
+    assert warm.trials_until(curve, num_trials=8) == trials
+
+
+@pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="the processor has no AVX512_BF16")
+def test_operators_of_another_dtype_are_those_with_the_same_space(warm: ModuleType) -> None:
+    target = load_target("cpu", 1, "bf16")
+    found = warm.operators(target, CPU)
+    assert "depthwise" in found
+    assert all(w.dtype == target.dtype for workloads in found.values() for w in workloads)
