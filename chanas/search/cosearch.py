@@ -188,9 +188,8 @@ def search(
     predictor.save(store.search)
     run = next(iter(runs.values()), None)
     alike: list[Architecture] = []
-    if run is not None and is_one_of_several:  # the paper's rule alone keeps to a sub-space that is not the best
-        home = division.chosen if config.rule == "paper" else None
-        alike = decode(space, job.alike(predictor, first_limits_s, home, run))
+    if run is not None and is_one_of_several:
+        alike = decode(space, job.alike(predictor, first_limits_s, run))
     write_json(
         path,
         {

@@ -10,8 +10,9 @@ import numpy as np
 
 from chanas.arch import SearchSpace, SubSpace
 from chanas.errors import InfeasibleError
-from chanas.genome import FloatArray, Genomes, decode, mutate
+from chanas.genome import FloatArray, Genomes, decode
 from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.alike import alike
 from chanas.search.config import SearchConfig
 from chanas.search.constraints import Constraint, feasible, least
 from chanas.search.evaluations import Evaluations
@@ -24,11 +25,6 @@ from chanas.search.subspace import RuleRegret, SubSpaceDivision, divide, rule_re
 
 # Streams of random numbers, so that one step's draws don't shift another's.
 _DIVIDE, _EVOLVE, PICTURE, _FASTEST, _ALIKE = 1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081
-
-NUM_ALIKE = 100
-"""Architectures as good as a winner that tell what its limits ask for from what is chance."""
-# Two or three genes of mbv3's 47 change in a step; after so many steps most of them have, several times.
-_STEP, _NUM_STEPS = 0.06, 300
 
 
 @dataclass(frozen=True)
@@ -97,28 +93,15 @@ class Job:
         start = self.known if len(self.known) == 1 else None
         return evolve(self.space, predictor.mean, limits, self.config.evolution, rng, sub_space, start)
 
-    def alike(
-        self,
-        predictor: AccuracyPredictor,
-        limits_s: tuple[float, ...],
-        sub_space: SubSpace | None,
-        run: EvolutionResult,
-    ) -> Genomes:
-        """int16[NUM_ALIKE, L]: architectures inside the limits that are as good as the best of `run`, as far as the
-        predictor can tell: no further below than its error.
-
-        Walkers start at the best and take random steps that stay inside, so that in the end they lie all over that set.
-        """
-        limits, rng = self.limits(limits_s), self.rng(_ALIKE)
+    def alike(self, predictor: AccuracyPredictor, limits_s: tuple[float, ...], run: EvolutionResult) -> Genomes:
+        """int16[N, L]: random architectures inside the limits that are no further below the best of `run` than the
+        predictor's error. The paper's rule alone keeps to a sub-space that isn't the best: they lie in it."""
+        home = None
+        if self.config.rule == "paper":
+            r, w = run.genomes[0, :2].tolist()
+            home = SubSpace(self.space.resolutions[r], self.space.width_multipliers[w])
         floor = float(run.fitness[0]) - predictor.error
-        rows = np.repeat(run.genomes[:1], NUM_ALIKE, axis=0)
-        for _ in range(_NUM_STEPS):
-            steps = mutate(self.space, rows, _STEP, rng, fix_sub_space=sub_space is not None)
-            meets = feasible(limits, steps)
-            if meets.any():
-                meets[meets] = predictor.mean(steps[meets]) >= floor
-            rows = np.where(meets[:, None], steps, rows)
-        return rows
+        return alike(self.space, predictor.mean, self.limits(limits_s), floor, self.rng(_ALIKE), home)
 
     def fastest(self) -> Genomes:
         """int16[N, L], at most 1: the architecture that comes nearest to every latency budget inside the others."""

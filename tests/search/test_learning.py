@@ -139,7 +139,7 @@ def test_a_search_with_what_was_learnt_evaluates_nothing_and_writes_where_it_is_
     assert stored["target"] == "cpu-2t"
     assert stored["predictor"]["num_training"] == 36
     assert len(stored["alike"]) == 100
-    assert len(set(stored["alike"])) > 50
+    assert len(set(stored["alike"])) > 20
     assert all(lab.seconds(1, key) <= budget.budget_s for key in stored["alike"])
     genomes = encode(lab.space, [Architecture.from_key(key) for key in stored["alike"]])
     best = stored["evolution"]["best"][-1]
