@@ -90,7 +90,7 @@ class SearchConfig(BaseModel):
                 raise ConfigError(
                     f"unknown key '{name}' in the search settings; known: {', '.join(sorted(cls.model_fields))}"
                 ) from None
-            message = fault["msg"].removeprefix("Value error, ")
+            message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected", 1)
             if fault["type"] == "greater_than_equal" and name in cls.model_fields:
                 message = f"expected at least {fault['ctx']['ge']} ({cls.model_fields[name].description})"
             raise ConfigError(f"search setting {name}: {message}; got {fault['input']!r}"[:400]) from None

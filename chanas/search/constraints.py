@@ -178,7 +178,10 @@ def check_reachable(constraints: Sequence[Constraint], sub_space: SubSpace | Non
         if value > c.limit:
             where = f"space '{c.table.space.name}'" if sub_space is None else f"sub-space {sub_space.key}"
             if not np.isfinite(value):
-                raise InfeasibleError(f"{where} has no architecture whose {c.name} is known: its table lacks blocks")
+                raise InfeasibleError(
+                    f"{where} has no architecture whose {c.name} is known: its table lacks blocks; run `chanas lut "
+                    "fill` to measure them"
+                )
             raise InfeasibleError(
                 f"no architecture of {where} meets {c.demand}: the smallest reachable is "
                 f"{c.enough(value)} ({decode(c.table.space, genome)[0].key}); raise the limit to at least that"

@@ -26,7 +26,7 @@ def test_the_defaults_and_a_round_trip() -> None:
             {"num_evaluations": 3},
             r"num_evaluations: expected at least 16 \(sub-networks evaluated .* predictor\); got 3",
         ),
-        ({"rule": "best"}, "rule: Input should be 'accuracy', 'paper' or 'all'; got 'best'"),
+        ({"rule": "best"}, "rule: expected 'accuracy', 'paper' or 'all'; got 'best'"),
         ({"num_evaluations": 20, "initial_evaluations": 30}, r"initial_evaluations \(30\) must not exceed"),
     ],
 )
