@@ -42,11 +42,13 @@ def operators(dtype: str = "float32") -> dict[str, list[Workload]]:
     from conv_layers import layers
 
     from chanas.prescheduler.cuda_compile import kind_of
-    from chanas.prescheduler.workload import block_workloads
+    from chanas.prescheduler.workload import block_workloads, squeezed
 
     blocks = SearchSpace.load(SPACE).all_blocks(NUM_CLASSES)
+    alone = [block_workloads(block) for block in blocks]
+    together = [squeezed(operators) for operators in alone]
     kinds: dict[str, list[Workload]] = {}
-    for workload in dict.fromkeys((*(w for b in blocks for w in block_workloads(b)), *layers().values())):
+    for workload in dict.fromkeys((*(w for ws in alone + together for w in ws), *layers().values())):
         kinds.setdefault(kind_of(workload), []).append(dataclasses.replace(workload, dtype=dtype))
     return kinds
 

@@ -27,6 +27,8 @@ def default_gpu_operator(workload: Workload, target: HardwareTarget) -> Any:
         sch.compute_inline(sch.get_sblock("input"))  # as TVM's fusion does to padding
     rules = [dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()]
     if weight_type(workload) != "float16":  # these fail at weights of which neighbours stand side by side
-        rules = [dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), *rules]
+        rules = [dlight.gpu.GEMV(), dlight.gpu.Reduction(), *rules]
+        if workload.op not in ("conv", "blockconv"):  # of a window it forgets where the map ends, and reads beyond
+            rules = [dlight.gpu.Matmul(), *rules]
     with target.tvm_target():
         return dlight.ApplyDefaultSchedule(*rules)(sch.mod)["main"]
