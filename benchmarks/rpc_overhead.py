@@ -1,17 +1,23 @@
 """What timing over TVM's RPC costs and changes: the same kernels here and over loopback, in turns.
 
-    python benchmarks/rpc_overhead.py [--quick] [--num 24] [--rounds 5] [--seed 0]
+    python benchmarks/rpc_overhead.py [--quick] [--num 24] [--rounds 5] [--seed 0] [--devices]
 
 A tracker and a server of `chanas device serve` are started on loopback. Random schedule points of operators of space
 `mbv3-32` are compiled once, and timed as tuning times them: in a worker here and over RPC, one after the other, the
 order changing from round to round. Then, while more of them are timed over RPC, the server's worker is killed, and
 later its whole session. Needs `pip install 'chanas[rpc]'`.
 
+With `--devices` nothing of that is done. Two servers are started instead, which stand for two devices: each has a core
+of this machine to itself, and a lock of its own. The same kernels are then timed on one of them and on both, in turns,
+once compiled and once built anew each time, as tuning does. Builds take every core but the first: on two cores the
+second device shares its core with them, which two real devices would not.
+
 Figures: rpc_ratio_percent, how far the median over kernels of the ratio of medians, RPC over local, is from 1 (goal: at
 most 5); rpc_overhead_ms, the median time that a kernel's first timing over RPC takes beyond the timing itself, with the
 upload of its library (goal: at most 30); lost_timings, how many timings failed for the killed worker (goal: at most 1)
 and lost_with_session, for the killed session (goal: 0, what it timed is timed again). For information the worst ratio
-and the same overhead of a local timing.
+and the same overhead of a local timing. With `--devices`, for information: timings_per_s_1 and timings_per_s_2, kernels
+timed in a second on one device and on two, and candidates_per_s_1 and candidates_per_s_2, built and timed.
 """
 
 from __future__ import annotations
@@ -41,6 +47,7 @@ from chanas.target import HardwareTarget, load_target
 if TYPE_CHECKING:
     from chanas.prescheduler.pool import Answer, WorkerPool
     from chanas.prescheduler.remote import RemoteDevice
+    from chanas.prescheduler.remote_pool import RemotePool
     from chanas.prescheduler.tracker import Address
 
 SPACE, NUM_CLASSES, KEY = "mbv3-32", 10, "loopback"
@@ -55,9 +62,20 @@ _TRACKER = (
 )
 
 
+# A server of `chanas device serve` on a core and with a lock of its own: FOLDER CORE, and its arguments.
+_SERVER = (
+    "import os, sys; from pathlib import Path; folder, core, *sys.argv[1:] = sys.argv[1:]; "
+    "os.sched_setaffinity(0, [int(core)]); from chanas.prescheduler import locks; "
+    "locks._device_folder = lambda: Path(folder); from chanas.cli import main; main()"
+)
+
+
 @dataclass
 class Kernel:
-    """One compiled kernel: its files, and seconds and overheads of its timings here and over RPC."""
+    """One compiled kernel: its files, and seconds and overheads of its timings here and over RPC.
+
+    `build` are the arguments of its building.
+    """
 
     name: str
     library: Path
@@ -66,6 +84,7 @@ class Kernel:
     remote_s: list[float] = field(default_factory=list)
     local_overhead_s: list[float] = field(default_factory=list)
     remote_overhead_s: list[float] = field(default_factory=list)
+    build: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -99,20 +118,43 @@ def figures_of(kernels: Sequence[Kernel], lost_timings: int | None, lost_with_se
 
 # ---- tracker and server ---------------------------------------------------------------------------------------------
 @contextlib.contextmanager
-def loopback_server(within_s: float = 120.0) -> Iterator[tuple[Address, int]]:
-    """A tracker and a server with KEY: the tracker's address and the server's process number."""
+def loopback_tracker(within_s: float = 120.0) -> Iterator[Address]:
+    """A tracker without devices."""
     from chanas.prescheduler.tracker import Address
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = Address("127.0.0.1", probe.getsockname()[1])
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_running([sys.executable, "-c", _TRACKER, str(address.port)]))
+    with _running([sys.executable, "-c", _TRACKER, str(address.port)]):
         _wait(lambda: _num_free(address) is not None, "the tracker", within_s)
-        serve = [sys.executable, "-m", "chanas", "device", "serve", "--tracker", str(address), "--key", KEY]
-        server = stack.enter_context(_running(serve))
+        yield address
+
+
+@contextlib.contextmanager
+def loopback_server(within_s: float = 120.0) -> Iterator[tuple[Address, int]]:
+    """A tracker and a server with KEY: the tracker's address and the server's process number."""
+    with loopback_tracker(within_s) as address, _running([sys.executable, "-m", "chanas", *_serve(address)]) as server:
         _wait(lambda: _num_free(address) == 1, "the server", within_s)
         yield address, server
+
+
+@contextlib.contextmanager
+def loopback_devices(folder: Path, num: int = 2, within_s: float = 120.0) -> Iterator[Address]:
+    """A tracker and servers with KEY, each on a core and with a lock of its own: the tracker's address."""
+    cores = sorted(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(loopback_tracker(within_s))
+        for i in range(num):
+            own = folder / f"device{i}"
+            own.mkdir()
+            place = [str(own), str(cores[i % len(cores)])]
+            stack.enter_context(_running([sys.executable, "-c", _SERVER, *place, *_serve(address)]))
+        _wait(lambda: _num_free(address) == num, "a server", within_s)
+        yield address
+
+
+def _serve(address: Address) -> list[str]:
+    return ["device", "serve", "--tracker", str(address), "--key", KEY]
 
 
 @contextlib.contextmanager
@@ -164,6 +206,7 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
             "point": schedule_space(workload, target).sample(1, rng)[0],
             "library": str(kernel.library),
         }
+        kernel.build = arguments
         asked.append((kernel, pool.build("build_operator", arguments, _TIMEOUT_S)))
     return [kernel for kernel, future in asked if future.result().error is None]
 
@@ -218,6 +261,45 @@ def lost_by(killed: Callable[[], int], kernels: Sequence[Kernel], device: Remote
     return failed
 
 
+def rates(kernels: Sequence[Kernel], target: HardwareTarget, address: Address, num_rounds: int) -> dict[str, Figure]:
+    """Timings, and candidates built and timed, in a second on one device and on two, in turns."""
+    from chanas.prescheduler.remote_pool import RemotePool, held_devices
+
+    seconds: dict[str, float] = {}
+    with held_devices(address, KEY, num_devices=2) as held:
+        for number in range(num_rounds + 1):
+            for num in (1, 2):
+                with RemotePool(held.devices[:num], target.num_threads) as pool:
+                    pool.warm_up()
+                    spent = {f"timings_per_s_{num}": seconds_of_timings(kernels, pool)}
+                    spent[f"candidates_per_s_{num}"] = seconds_of_candidates(kernels, pool)
+                if number:  # the first one starts workers and sends cases
+                    seconds = {**seconds, **{k: seconds.get(k, 0.0) + s for k, s in spent.items()}}
+    return {name: Figure(num_rounds * len(kernels) / s) for name, s in sorted(seconds.items())}
+
+
+def seconds_of_timings(kernels: Sequence[Kernel], pool: RemotePool) -> float:
+    """Seconds that timing all kernels takes."""
+    start = time.monotonic()
+    for future in [pool.measure("measure", k.arguments, _TIMEOUT_S) for k in kernels]:
+        future.result()
+    return time.monotonic() - start
+
+
+def seconds_of_candidates(kernels: Sequence[Kernel], pool: RemotePool) -> float:
+    """Seconds that building and timing them all takes."""
+    from chanas.prescheduler.measure import Candidate, CandidatePipeline
+
+    start = time.monotonic()
+    line: CandidatePipeline[int] = CandidatePipeline(pool)
+    for i, k in enumerate(kernels):
+        arguments = {"case": str(k.case), **TIMING}
+        line.submit(Candidate(i, "build_operator", k.build, k.library, "measure", arguments, keep_library=True))
+    while line.num_in_flight:
+        list(line.finished())
+    return time.monotonic() - start
+
+
 def session_of(server: int) -> int:
     """The process that serves the session."""
     import psutil
@@ -230,12 +312,33 @@ def worker_of(server: int) -> int:
     return session_of(session_of(server))
 
 
+def compare_devices(target: HardwareTarget, num: int, num_rounds: int, seed: int, quick: bool) -> None:
+    """The part of `--devices`."""
+    from chanas.prescheduler.pool import WorkerPool
+
+    num_cores = len(os.sched_getaffinity(0))
+    try:
+        with tempfile.TemporaryDirectory(prefix="chanas-bench-") as name:
+            folder = Path(name)
+            with WorkerPool(target) as pool:
+                kernels = compiled_kernels(pool, target, num, folder, seed)
+            with loopback_devices(folder) as address:
+                figures = rates(kernels, target, address, num_rounds)
+    except ChanasError as error:
+        raise SystemExit(f"rpc_overhead: error: {error}") from error
+    shared = "the second device shares its core with builds" if num_cores > 1 else "devices and builds share one core"
+    print(f"two servers on {num_cores} cores of this machine: {shared}, which two devices elsewhere would not")
+    extra = {"seed": seed, "rounds": num_rounds, "num_kernels": len(kernels), "timing": TIMING, "cores": num_cores}
+    finish("rpc_devices", figures, quick, extra)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="4 kernels, 2 rounds, under a minute, no result file")
     parser.add_argument("--num", type=int, help="kernels that are timed (24; 4 with --quick)")
     parser.add_argument("--rounds", type=int, help="timings of each, here and over RPC (5; 2 with --quick)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--devices", action="store_true", help="one device and two instead; under a minute")
     options = parser.parse_args(arguments)
     num, num_rounds = options.num or (4 if options.quick else 24), options.rounds or (2 if options.quick else 5)
 
@@ -243,6 +346,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from chanas.prescheduler.remote import RemoteDevice
 
     target = load_target("cpu")
+    if options.devices:
+        compare_devices(target, num, num_rounds, options.seed, options.quick)
+        return
     try:
         with (
             tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder,

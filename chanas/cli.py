@@ -80,9 +80,9 @@ def prescheduler(
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
     cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
-    rpc: device_commands.RPC = None,
-    key: device_commands.Key = None,
-    devices: device_commands.Devices = None,
+    rpc: lut_commands.RPC = None,
+    key: lut_commands.Key = None,
+    devices: lut_commands.Devices = None,
     warm_start: Annotated[
         str | None, typer.Option(help="Begin with another device's records: a run, records, or a target of this run.")
     ] = None,
@@ -156,8 +156,8 @@ def search(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
-    rpc: device_commands.RPC = None,
-    key: device_commands.Key = None,
+    rpc: lut_commands.RPC = None,
+    key: lut_commands.Key = None,
     macs: Annotated[str | None, typer.Option(help="Most multiply-accumulates, such as 300M.")] = None,
     params: Annotated[str | None, typer.Option(help="Most parameters, such as 5M.")] = None,
     peak_memory: Annotated[

@@ -12,9 +12,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-RPC = Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on devices of it, build here.")]
-Key = Annotated[str | None, typer.Option(help="With --rpc: the key of the devices.")]
-Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
 Tracker = Annotated[str, typer.Option(help="HOST:PORT of TVM's tracker (`python -m tvm.exec.rpc_tracker`).")]
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from chanas.device_commands import RPC, Devices, Key
 from chanas.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
@@ -30,6 +29,9 @@ Space = Annotated[
     str | None, typer.Option(help="The table's search space, where it is neither a preset nor the run's.")
 ]
 Classes = Annotated[int | None, typer.Option(help="Classes; the supernet's or the table's by default.")]
+RPC = Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on devices of it, build here.")]
+Key = Annotated[str | None, typer.Option(help="With --rpc: the key of the devices.")]
+Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 

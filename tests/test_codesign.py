@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
+from chanas import emit
 from chanas.arch import Architecture, SearchSpace
 from chanas.codesign import (
     SCHEMA,
@@ -372,3 +375,22 @@ def test_a_bundle_of_before_dtypes_is_float32(copy: Path) -> None:
     del document["target"]["dtype"]
     (copy / DOCUMENT).write_text(json.dumps(document))
     assert CoDesign.load(copy).target.dtype == "float32"
+
+
+# ---- a module of a device elsewhere ---------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("changes", "runs_here"), [({}, True), ({"fingerprint": "0123456789ab"}, False), ({"num_threads": 4096}, False)]
+)
+def test_a_bundle_knows_whether_its_module_is_for_this_machine(changes: dict[str, Any], runs_here: bool) -> None:
+    bundle = object.__new__(CoDesign)
+    bundle.target = dataclasses.replace(load_target("cpu"), **changes)
+    assert bundle.runs_here == runs_here
+
+
+def test_the_accuracy_of_a_module_that_cannot_run_here_is_pytorchs() -> None:
+    architecture = SimpleNamespace(resolution=8)
+    bundle: Any = SimpleNamespace(runs_here=False, architecture=architecture)
+    supernet: Any = SimpleNamespace(
+        images=lambda split, resolution: (np.zeros((7, resolution)), split), top1=lambda asked, split: 0.75
+    )
+    assert emit.tested(bundle, supernet) == {"top1_test": 0.75, "num_test_images": 7}

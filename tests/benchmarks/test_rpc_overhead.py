@@ -52,6 +52,18 @@ def test_a_timing_too_many_that_was_lost_misses_the_goal(script: ModuleType) -> 
 
 
 @pytest.mark.rpc
+def test_a_quick_run_with_two_devices_says_how_cores_are_shared(
+    script: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tornado", reason="TVM's tracker needs it: pip install 'chanas[rpc]'")
+    script.main(["--quick", "--num", "3", "--rounds", "1", "--devices"])
+    *_, said, last = capsys.readouterr().out.splitlines()
+    figures = json.loads(last)
+    assert said.startswith("two servers on ")
+    assert all(figures[f"{what}_per_s_{num}"]["value"] > 0.0 for what in ("timings", "candidates") for num in (1, 2))
+
+
+@pytest.mark.rpc
 def test_a_quick_run_prints_its_figures_last(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tornado", reason="TVM's tracker needs it: pip install 'chanas[rpc]'")
     script.main(["--quick", "--num", "2"])
