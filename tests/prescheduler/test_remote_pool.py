@@ -295,3 +295,21 @@ def test_more_than_there_are_is_one_line(tracker: Any) -> None:
     with pytest.raises(ConfigError, match=message), held_devices(TRACKER, "pi4", num_devices=4):
         pass
     assert there.held == []
+
+
+OTHER_TVM = TargetError("the device has TVM 2, here it is 1; install the same on both")
+NOBODY = MeasureError("no device of key 'pi4' at tracker tracker:1; it has: jetson")
+
+
+@pytest.mark.parametrize("error", [OTHER_TVM, NOBODY])
+def test_without_a_first_device_there_is_one_line(tracker: Any, error: ChanasError) -> None:
+    tracker(error)
+    with pytest.raises(type(error), match=str(error)), held_devices(TRACKER, "pi4"):
+        pass
+
+
+def test_one_with_another_compiler_is_left_out_by_name(tracker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    tracker(HERE, OTHER_TVM)
+    with held_devices(TRACKER, "pi4") as held:
+        assert len(held.devices) == 1
+    assert f"is left out: {OTHER_TVM}" in caplog.text
