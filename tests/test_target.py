@@ -52,6 +52,7 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
         lines = [line.partition(":") for line in cpuinfo.split("\n\n")[0].splitlines()]
         fields = {name.strip(): value.strip() for name, _, value in lines}
         monkeypatch.setattr(module, "_read_cpuinfo", lambda: fields)
+        monkeypatch.setattr(module, "_board", lambda: "")
         module._host_cpu.cache_clear()
         return load_target("cpu")
 
@@ -140,6 +141,19 @@ def test_vectors_are_those_of_the_instruction_set(
 ) -> None:
     target = on_a_machine(INFO[machine])
     assert (target.vector_lanes, target.num_vector_registers) == (lanes, registers)
+
+
+def test_a_board_is_called_by_its_name(on_a_machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_machine(INFO["arm"])
+    monkeypatch.setattr(module, "_board", lambda: "Raspberry Pi 4 Model B Rev 1.4")
+    module._host_cpu.cache_clear()
+    assert load_target("cpu").device == "Raspberry Pi 4 Model B Rev 1.4"
+
+
+def test_arm_cores_are_told_apart_by_part_and_revision(on_a_machine: Machine) -> None:
+    info = INFO["arm"] + "CPU revision\t: 3\n"
+    others = (info.replace("0xd08", "0xd0b"), info.replace(": 3", ": 4"))
+    assert len({on_a_machine(text).fingerprint for text in (info, *others)}) == 3
 
 
 @pytest.mark.parametrize(

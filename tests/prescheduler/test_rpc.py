@@ -32,6 +32,7 @@ from chanas.run import RunDirectory
 from chanas.search.config import SearchConfig
 from chanas.search.evolution import EvolutionConfig
 from chanas.table_search import search_with_table
+from chanas.target import host_llvm_cpu, host_triple
 
 from .cases import HOST, NANO, NUM_CLASSES, Workbench, random_lut
 
@@ -116,7 +117,7 @@ def pid_of(device: RemoteDevice) -> int:
 
 
 def test_a_device_says_what_it_is_and_stays_ours(device: RemoteDevice, tracker: Address) -> None:
-    assert device.connect().target == HOST
+    assert device.connect().target == dataclasses.replace(HOST, mcpu=host_llvm_cpu(), mtriple=host_triple())
     assert device.is_local
     assert num_free(tracker) == 0
     assert pid_of(device) == pid_of(device)
