@@ -106,6 +106,7 @@ def searched(run: RunDirectory, **more: Any) -> PerTarget:
     return search_per_target(run, **{"latency_s": BUDGETS, "config": FAST, "progress": False, **files, **more})
 
 
+@pytest.mark.slow
 def test_each_target_has_a_winner_a_bundle_and_a_result_of_its_own_and_all_are_measured_everywhere(
     prepared: RunDirectory, tiny_space: SearchSpace
 ) -> None:
@@ -141,6 +142,19 @@ def test_each_target_has_a_winner_a_bundle_and_a_result_of_its_own_and_all_are_m
     text = "\n".join(found.lines())
     assert "what each network costs on each target" in text
     assert format_latency(costs["cpu", "cpu-2t"].measured_s or 0.0) in text
+
+
+@pytest.mark.usefixtures("instant")
+def test_each_target_has_a_bundle_of_its_own_network(prepared: RunDirectory) -> None:
+    found = searched(prepared)
+    found.check()
+    for result in found.targets:
+        bundle = CoDesign.load(prepared.target_bundle(result.target))
+        assert (bundle.path, bundle.architecture.key) == (result.bundle, result.winner)
+        assert bundle.targets == (result.target,)
+    assert not prepared.bundle.exists()
+    assert {(c.network, c.target) for c in found.cross} == {(a, b) for a in BUDGETS for b in BUDGETS}
+    assert all(c.measured_s is not None and c.predicted_s is not None for c in found.cross)
 
 
 @pytest.mark.usefixtures("instant")
