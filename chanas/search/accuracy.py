@@ -32,8 +32,8 @@ SCHEMA = 2
 MIN_TRAINING = 8
 DEFAULT_HIDDEN = (64, 64)
 _STEPS, _LEARNING_RATE, _WEIGHT_DECAY = 250, 3e-3, 3e-2
-# With fewer architectures the ridge speaks alone. Of 168 fits the only one that came out worse than its ridge, by 1.5 %,
-# had learnt from 50, and none from fewer than 200 was better (benchmarks/accuracy_predictor.py).
+# With fewer architectures the ridge speaks alone. Of 168 fits the only one that came out worse than its ridge,
+# by 1.5 %, had learnt from 50, and none from fewer than 200 was better (benchmarks/accuracy_predictor.py).
 _MIN_BLENDED = 100
 _BETAS = (0.9, 0.999)
 _BATCH = 512
