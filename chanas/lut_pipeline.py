@@ -226,11 +226,10 @@ def check(
     """
     from chanas.prescheduler.lut_check import check_table
 
-    space = table.required_space()
     with table_device(table.lut, rpc, key, num_devices) as (hardware, open_pool):
         return check_table(
             table.lut,
-            space,
+            table.required_space(),
             hardware,
             table.num_classes,
             num_rows=num_rows,
