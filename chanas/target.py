@@ -253,12 +253,12 @@ _CACHES = ("l1_bytes", "l2_bytes", "l3_bytes")
 _FEATURES = ("device", "kind", "mcpu", "mtriple", "vector_lanes", "num_vector_registers", *_CACHES)
 
 
-def differences(there: HardwareTarget, here: HardwareTarget) -> str:
+def differences(there: HardwareTarget, here: HardwareTarget, where: str = "here") -> str:
     """In words, what tells two devices of different fingerprints apart: `l1_bytes 49152 there, 32768 here`."""
     pairs = [(name, getattr(there, name), getattr(here, name)) for name in _FEATURES]
     for name in GPUFeatures.__dataclass_fields__ if there.gpu and here.gpu else ():
         pairs.append((name, getattr(there.gpu, name), getattr(here.gpu, name)))
-    found = [f"{name} {theirs} there, {mine} here" for name, theirs, mine in pairs if theirs != mine]
+    found = [f"{name} {theirs} there, {mine} {where}" for name, theirs, mine in pairs if theirs != mine]
     return "; ".join(found) or "the processors' family, model, stepping or instruction sets"
 
 
