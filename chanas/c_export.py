@@ -19,8 +19,10 @@ from chanas.arch import BlockConfig
 from chanas.codesign import CoDesign
 from chanas.errors import CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.folding import Array, pack_block, split_tensors
-from chanas.prescheduler.c_toolchain import CToolchain, emulator, find_c_toolchain, is_native
+from chanas.prescheduler.c_toolchain import CToolchain, find_c_toolchain
+from chanas.prescheduler.cross import is_native
 from chanas.prescheduler.default_points import default_points
+from chanas.prescheduler.emulator import emulator_program
 from chanas.prescheduler.operators import input_shape, output_shape
 from chanas.prescheduler.reference import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE
 from chanas.prescheduler.space import Point
@@ -312,7 +314,7 @@ def _check(bundle: CoDesign, schedules: Schedules, program: Path) -> Check | str
     error = float(np.abs(logits - expected).max()) / max(1.0, float(np.abs(expected).max()))
     if not error <= _TOLERANCE[schedules.target.dtype]:
         raise MeasureError(f"the exported example's logits are {error:.2g} away from PyTorch's; nothing was written")
-    return Check(_CHECKED_IMAGES, runner[0] if runner else "", error)
+    return Check(_CHECKED_IMAGES, Path(runner[0]).name if runner else "", error)
 
 
 def _run_example(command: Sequence[str], images: Path, shape: tuple[int, ...]) -> Array:
@@ -335,7 +337,7 @@ def _runner(schedules: Schedules) -> list[str] | str:
     triple = schedules.target.mtriple
     if is_native(triple):
         return schedules.why_not or []
-    found = emulator(triple)
+    found = emulator_program(triple)
     return [found] if found else f"this machine is none of {triple} and has no emulator of one (qemu-user-static)"
 
 

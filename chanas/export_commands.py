@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,4 +42,4 @@ def _lines(exported: Exported) -> Iterator[str]:
     yield f"schedules  {exported.schedules.describe()}"
     yield f"latency    {exported.schedules.describe_latency()}"
     yield f"checked    {f'not run: {check}' if isinstance(check, str) else check.describe()}"
-    yield f"build      cd {exported.folder} && {exported.build_line}"
+    yield f"build      cd {shlex.quote(str(exported.folder))} && {exported.build_line}"

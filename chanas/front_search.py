@@ -75,9 +75,7 @@ def search_front(
             loaded,
             lut,
             None,
-            RandomWeightsProver(
-                loaded, classes, accuracies, lut, lut.header.target, scratch, progress, open_pools=open_pools
-            ),
+            RandomWeightsProver(loaded, classes, accuracies, lut, hardware, scratch, progress, open_pools=open_pools),
             num_classes=classes,
             store=run,
             supernet=accuracies.digest,

@@ -63,10 +63,12 @@ def target_tables(run: RunDirectory, latency_s: Mapping[str, float], unproven: b
         raise ConfigError(f"expected one latency for each of some targets, got {', '.join(names) or 'none'}")
     for table in tables:
         if table.elsewhere and not unproven:
+            key = table.hardware.name.partition("@")[2]
+            over_rpc = f"search for it alone, measured over RPC (--rpc HOST:PORT --key {key}); " if key else ""
             raise TargetError(
                 f"nothing can be measured on target '{table.hardware.name}' from here: {table.elsewhere}. A search "
-                "hands over what was measured: run it on that device, with this run directory; or add --unproven for "
-                "the network that the table foretells, without a bundle"
+                f"hands over what was measured: run it on that device, with this run directory; {over_rpc}or add "
+                "--unproven for the network that the table foretells, without a bundle"
             )
     return tuple(tables)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chanas.arch import Architecture
 from chanas.emit import proof_record
-from chanas.errors import ConfigError, StageOrderError
+from chanas.errors import ConfigError, StageOrderError, TargetError
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory
 from chanas.target import DTYPES, HardwareTarget, load_target
@@ -37,6 +37,12 @@ def named_target(name: str) -> HardwareTarget:
     Raises:
         TargetError: the device is unknown or not there, or it cannot be used like that.
     """
+    _, at, key = name.partition("@")
+    if at and key:
+        raise TargetError(
+            f"target '{name}' is a device elsewhere: `chanas prescheduler --rpc HOST:PORT --key {key}` makes its "
+            f"table, and `chanas search --rpc HOST:PORT --key {key}` takes one --latency without a target's name"
+        )
     match = _NAME.fullmatch(name)
     if match is None:
         return load_target(name)

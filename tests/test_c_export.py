@@ -26,7 +26,9 @@ from chanas.codesign import CoDesign, write_bundle
 from chanas.errors import CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.folding import Array
 from chanas.preprocess import Preprocess
-from chanas.prescheduler.c_toolchain import emulator, search_path
+from chanas.prescheduler import c_toolchain
+from chanas.prescheduler.c_toolchain import search_path
+from chanas.prescheduler.emulator import emulator_program
 from chanas.prescheduler.networks import block_points
 from chanas.target import HardwareTarget, cpu_flags, host_llvm_cpu, load_target
 
@@ -303,14 +305,14 @@ def test_an_earlier_export_is_replaced_whole(exported: Exported, bundle: Path, t
 # ---- other platforms ------------------------------------------------------------------------------------------------
 @pytest.mark.qemu
 def test_an_aarch64_program_computes_what_pytorch_computes(bundle: Path, tmp_path: Path) -> None:
-    runner = emulator(PI)
+    runner = emulator_program(PI)
     if runner is None:
         pytest.skip("qemu-aarch64-static (Debian's qemu-user-static) is not installed")
     if shutil.which(f"{PI}-gcc") is None and importlib.util.find_spec("ziglang") is None:
         pytest.skip(f"neither {PI}-gcc nor the wheel ziglang is installed")
     done = export(bundle, tmp_path / "pi", target="raspberry-pi-4")
     assert isinstance(done.check, Check)
-    assert done.check.under == runner
+    assert done.check.under == Path(runner).name
     program = build(done.folder, tmp_path / "program" / "pi", line_of_the_readme(done.folder))
     program.chmod(0o755)
     assert program.read_bytes()[18] == 183  # e_machine of AArch64
@@ -328,13 +330,13 @@ def test_the_ziglang_wheel_is_enough(
     monkeypatch.setattr(shutil, "which", lambda name: found(name) if name.startswith("qemu") else None)
     done = export(bundle, tmp_path / "net", target=target)
     assert "-m ziglang cc" in done.build_line
-    if target is None or emulator(PI):
+    if target is None or emulator_program(PI):
         assert isinstance(done.check, Check)
 
 
 def test_without_a_compiler_nothing_is_written(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(c_toolchain, "zig_command", lambda: None)
     with pytest.raises(TargetError, match="no C compiler for this machine was found; install gcc"):
         export(bundle, tmp_path / "net")
     assert not (tmp_path / "net").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from chanas.latency import LatencyLUT
 from chanas.per_target import search_per_target, target_tables
 from chanas.pipeline import report
 from chanas.prescheduler.networks import NetworkJob
+from chanas.prescheduler.pool import OpenPool
 from chanas.run import RunDirectory, read_json, write_json
 from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.config import SearchConfig
@@ -86,7 +87,9 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         top1: Sequence[float],
         scratch: Path,
         progress: bool,
+        open_pools: Mapping[str, OpenPool],
     ) -> list[ProofRecord]:
+        assert not open_pools  # this machine alone measures
         ((lut, target),) = tables
         timed.append((target.name, [a.key for a in architectures]))
         out = []
@@ -267,12 +270,20 @@ def test_what_was_cut_off_under_another_budget_or_has_lost_its_bundle_is_done_ag
 
 @pytest.mark.usefixtures("instant")
 def test_a_target_that_is_not_here_is_refused_with_the_ways_out(prepared: RunDirectory) -> None:
-    with pytest.raises(TargetError, match=r"measured on target 'cpu@away' from here: .*\(A board\).*--unproven"):
+    with pytest.raises(
+        TargetError, match=r"on target 'cpu@away' from here: .*\(A board\).* --key away\); or add --unprov"
+    ):
         searched(prepared, latency_s={"cpu": 1.0, AWAY: 1.0})
     with pytest.raises(TargetError, match="unknown target 'moon'"):
         target_tables(prepared, {"moon": 1.0})
+    with pytest.raises(
+        TargetError, match=r"'cpu@moon' is a device elsewhere: `chanas prescheduler --rpc .* --key moon`"
+    ):
+        target_tables(prepared, {"cpu@moon": 1.0})
     prepared.lut("cpu-2t").unlink()
-    with pytest.raises(StageOrderError, match=r"of target 'cpu-2t' in .*; there are tables of: cpu, cpu@away; run .*"):
+    with pytest.raises(
+        StageOrderError, match=r"of target 'cpu-2t' in .*; there are tables of: cpu, cpu@away .*; run .*"
+    ):
         target_tables(prepared, {"cpu": 1.0, "cpu-2t": 1.0})
 
 

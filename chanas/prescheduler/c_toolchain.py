@@ -1,10 +1,9 @@
-"""Compilers of C: one for each platform that static libraries are made for, on the path or in the wheel `ziglang`."""
+"""Compilers of C: one for each platform that static libraries are made for: on the path, in the wheel `ziglang`, in
+an Android NDK."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chanas.errors import TargetError
+from chanas.prescheduler.cross import LINUX, Platform, android_clang, is_native, no_ndk, zig_command
+from chanas.target import this_machine
 
 # Zig's compiler makes a platform's C library when it is first asked for a program: minutes on a busy core.
 _TIMEOUT_S = 600.0
@@ -83,36 +84,30 @@ def search_path() -> Mapping[str, str]:
     return {**os.environ, "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))}
 
 
-def is_native(triple: str) -> bool:
-    """Whether programs of a platform (`aarch64-linux-gnu`; empty: this machine's) are those of this machine."""
-    machine = platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
-    return triple in ("", f"{machine}-linux-gnu")
-
-
 def find_c_toolchain(triple: str) -> CToolchain:
     """The toolchain of a platform as LLVM calls it; empty for this machine's own.
 
     Raises:
         TargetError: none is installed; the message says which would do.
     """
-    native = is_native(triple)
+    native, platform = is_native(triple), Platform.of(triple or f"{this_machine()}-linux-gnu")
+    if platform.system == "linux-android":
+        command = android_clang(platform, os.environ)
+        if command is None:
+            raise TargetError(f"no C compiler for {triple} was found; {no_ndk()}")
+        return CToolchain("the NDK's clang", command, (str(Path(command[0]).with_name("llvm-ar")),), static=True)
+    name = f"{platform.machine}-{platform.system}"
     pairs = [("cc", "ar"), ("gcc", "ar"), ("clang", "llvm-ar")] if native else []
-    pairs += [(f"{triple}-gcc", f"{triple}-ar"), (f"{triple}-clang", "llvm-ar")] if triple else []
+    pairs += [(f"{name}-gcc", f"{name}-ar"), (f"{name}-clang", "llvm-ar")]
     for compiler, archiver in pairs:
         if shutil.which(compiler) and shutil.which(archiver):
             return CToolchain(compiler, (compiler,), (archiver,), static=not native)
-    machine, _, system = (triple or f"{platform.machine().lower()}-linux-gnu").partition("-")
-    if importlib.util.find_spec("ziglang") is not None and system in ("linux-gnu", "linux-musl"):
-        zig = ("python", "-m", "ziglang")
-        return CToolchain("ziglang", (*zig, "cc", "-target", f"{machine}-linux-musl"), (*zig, "ar"), static=True)
-    wanted = "gcc" if native else f"gcc for {triple} ({triple}-gcc, in Debian's package gcc-{triple.replace('_', '-')})"
-    remedy = ", or `pip install ziglang`, which brings one" if system in ("linux-gnu", "linux-musl") else ""
+    is_linux = platform.system in LINUX
+    if is_linux and zig_command() is not None:
+        zig = ("python", "-m", "ziglang")  # not its path: build lines are for other machines too
+        static_linux = f"{platform.machine}-linux-musl"
+        return CToolchain("ziglang", (*zig, "cc", "-target", static_linux), (*zig, "ar"), static=True)
+    package = f", in Debian's package gcc-{name.replace('_', '-')}" if is_linux else ""
+    wanted = "gcc and binutils" if native else f"gcc for {name} ({name}-gcc and {name}-ar{package})"
+    remedy = ", or `pip install ziglang`, which brings one" if is_linux else ""
     raise TargetError(f"no C compiler for {triple or 'this machine'} was found; install {wanted}{remedy}")
-
-
-def emulator(triple: str) -> str | None:
-    """The program that runs another platform's static programs here, QEMU's user mode; None where there is none."""
-    machine, _, system = triple.partition("-")
-    if not system.startswith("linux"):
-        return None
-    return next((name for name in (f"qemu-{machine}-static", f"qemu-{machine}") if shutil.which(name)), None)

@@ -23,7 +23,7 @@ from chanas.target import this_machine
 
 _TIMEOUT_S = 120.0
 _ANDROID_NDK = "ANDROID_NDK"
-_LINUX = ("linux-gnu", "linux-musl")
+LINUX = ("linux-gnu", "linux-musl")
 # The lowest API level that the NDK builds for since r26 (its changelog). Our code calls nothing of Android.
 _LOWEST_API_LEVEL = 21
 # Pages of 16 KiB, which devices from Android 15 on may have ("Support 16 KB page sizes", developer.android.com).
@@ -83,7 +83,7 @@ def find_cross_linker(triple: str, environment: Mapping[str, str] | None = None)
     platform = Platform.of(triple)
     if platform.system == "linux-android":
         return _android_linker(platform, os.environ if environment is None else environment)
-    if platform.system not in _LINUX:
+    if platform.system not in LINUX:
         return None
     for tool, options in (("ld", ()), ("gcc", ("-nostdlib",))):
         name = f"{platform.machine}-{platform.system}-{tool}"
@@ -94,11 +94,22 @@ def find_cross_linker(triple: str, environment: Mapping[str, str] | None = None)
 
 
 def _android_linker(platform: Platform, environment: Mapping[str, str]) -> CrossLinker | None:
+    command = android_clang(platform, environment)
+    return None if command is None else CrossLinker("the NDK's clang", command, ("-nostdlib", _ANDROID_PAGES))
+
+
+def android_clang(platform: Platform, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The compiler of the NDK that the environment names, with the option that says the platform."""
     clang = _ndk_clang(environment)
-    if clang is None:
-        return None
     system = f"{platform.machine}-{platform.system}{platform.api_level}"
-    return CrossLinker("the NDK's clang", (str(clang), f"--target={system}"), ("-nostdlib", _ANDROID_PAGES))
+    return None if clang is None else (str(clang), f"--target={system}")
+
+
+def no_ndk() -> str:
+    """What to do where there is none."""
+    folder = os.environ.get(_ANDROID_NDK)
+    found = f"there is no toolchains/llvm/prebuilt/*/bin/clang in {_ANDROID_NDK}={folder}; " if folder else ""
+    return f"{found}install the Android NDK and let the variable {_ANDROID_NDK} name its folder"
 
 
 def _ndk_clang(environment: Mapping[str, str]) -> Path | None:
@@ -138,13 +149,11 @@ def no_cross_linker(triple: str) -> str:
     """What to do where `find_cross_linker` found none."""
     platform = Platform.of(triple)
     remedy = ""
-    if platform.system in _LINUX:
+    if platform.system in LINUX:
         package = f"binutils-{platform.machine.replace('_', '-')}-{platform.system}"
         remedy = f"; `pip install ziglang` brings one, and so does the system's package {package}"
     if platform.system == "linux-android":
-        folder = os.environ.get(_ANDROID_NDK)
-        found = f"there is no toolchains/llvm/prebuilt/*/bin/clang in {_ANDROID_NDK}={folder}; " if folder else ""
-        remedy = f"; {found}install the Android NDK and let the variable {_ANDROID_NDK} name its folder"
+        remedy = f"; {no_ndk()}"
     return f"no cross linker for {triple} was found{remedy}"
 
 

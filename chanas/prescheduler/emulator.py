@@ -42,7 +42,7 @@ class Emulator:
 
 def find_emulator(triple: str) -> Emulator | None:
     """What runs code of a platform here; None where `no_emulator` says what is missing."""
-    program, compiler = _program(triple), find_static_compiler(triple)
+    program, compiler = emulator_program(triple), find_static_compiler(triple)
     if program is None or compiler is None:
         return None
     return Emulator(Path(program).name, (program,), compiler)
@@ -50,12 +50,15 @@ def find_emulator(triple: str) -> Emulator | None:
 
 def no_emulator(triple: str) -> str:
     """What to install where `find_emulator` found nothing."""
-    if _program(triple) is None:
+    if emulator_program(triple) is None:
         return f"qemu-{Platform.of(triple).machine} is not there (Debian's package qemu-user-static)"
     return no_static_compiler(triple)
 
 
-def _program(triple: str) -> str | None:
+def emulator_program(triple: str) -> str | None:
+    """The path of what runs a platform's static programs here."""
+    if not Platform.of(triple).system.startswith("linux"):
+        return None
     name = f"qemu-{Platform.of(triple).machine}"
     return shutil.which(f"{name}-static") or shutil.which(name)
 

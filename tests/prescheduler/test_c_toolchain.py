@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import platform
 import shutil
 from pathlib import Path
 
 import pytest
 
 from chanas.errors import TargetError
-from chanas.prescheduler.c_toolchain import CToolchain, emulator, find_c_toolchain, is_native
+from chanas.prescheduler import c_toolchain, cross
+from chanas.prescheduler.c_toolchain import CToolchain, find_c_toolchain
 
 PI = "aarch64-linux-gnu"
 
@@ -19,9 +18,11 @@ PI = "aarch64-linux-gnu"
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Programs that are there, and `ziglang` for the wheel."""
     there: set[str] = set()
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    for module in (c_toolchain, cross):
+        monkeypatch.setattr(module, "this_machine", lambda: "x86_64")
+    monkeypatch.delenv("ANDROID_NDK", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in there else None)
+    monkeypatch.setattr(c_toolchain, "zig_command", lambda: ("zig",) if "ziglang" in there else None)
     return there
 
 
@@ -34,12 +35,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         ({"gcc", "ziglang"}, "", "python -m ziglang cc -target x86_64-linux-musl", True),
         ({"cc", "ar", f"{PI}-gcc", f"{PI}-ar", "ziglang"}, PI, f"{PI}-gcc", True),
         ({"cc", "ar", "ziglang"}, PI, f"python -m ziglang cc -target {PI.replace('gnu', 'musl')}", True),
-        (
-            {"aarch64-linux-android34-clang", "llvm-ar"},
-            "aarch64-linux-android34",
-            "aarch64-linux-android34-clang",
-            True,
-        ),
+        ({"cc", "ar"}, "x86_64-unknown-linux-gnu", "cc", False),
+        ({f"{PI}-gcc", f"{PI}-ar"}, "aarch64-unknown-linux-gnu", f"{PI}-gcc", True),
+        ({"cc", "ar", "ziglang"}, "riscv64-linux-musl", "python -m ziglang cc -target riscv64-linux-musl", True),
     ],
 )
 def test_a_compiler_is_found(installed: set[str], there: set[str], triple: str, compiler: str, static: bool) -> None:
@@ -52,9 +50,13 @@ def test_a_compiler_is_found(installed: set[str], there: set[str], triple: str, 
 @pytest.mark.parametrize(
     ("triple", "says"),
     [
-        ("", "no C compiler for this machine was found; install gcc, or `pip install ziglang`"),
-        (PI, rf"no C compiler for {PI} was found; install gcc for {PI} \({PI}-gcc, .* gcc-{PI}\), or `pip install zig"),
-        ("riscv64-unknown-elf", r"install gcc for riscv64-unknown-elf \(.*\)$"),
+        ("", "no C compiler for this machine was found; install gcc and binutils, or `pip install ziglang`"),
+        (
+            PI,
+            rf"no C compiler for {PI} was found; install gcc for {PI} .* gcc-{PI}\), or `pip install zig",
+        ),
+        ("thumbv7m-none-eabi", r"install gcc for thumbv7m-none-eabi \(thumbv7m-none-eabi-gcc and .*-ar\)$"),
+        ("aarch64-linux-android", "for aarch64-linux-android was found; install the Android NDK and .* ANDROID_NDK"),
     ],
 )
 def test_without_a_compiler_the_error_says_what_to_install(installed: set[str], triple: str, says: str) -> None:
@@ -72,13 +74,12 @@ def test_what_a_compiler_refuses_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_an_emulator_is_one_of_the_processor(installed: set[str]) -> None:
-    installed |= {"qemu-aarch64-static", "qemu-arm"}
-    assert emulator(PI) == "qemu-aarch64-static"
-    assert emulator("arm-linux-gnueabihf") == "qemu-arm"
-    assert emulator("riscv64-linux-gnu") is None
-    assert emulator("aarch64-apple-darwin") is None
-
-
-def test_a_platform_is_native_or_not(installed: set[str]) -> None:
-    assert [is_native(t) for t in ("", "x86_64-linux-gnu", PI, "x86_64-apple-darwin")] == [True, True, False, False]
+def test_androids_compiler_is_that_of_the_ndk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64/bin"
+    folder.mkdir(parents=True)
+    (folder / "clang").touch()
+    monkeypatch.setenv("ANDROID_NDK", str(tmp_path))
+    found = find_c_toolchain("aarch64-linux-android34")
+    assert found.compiler == (str(folder / "clang"), "--target=aarch64-linux-android34")
+    assert found.archiver == (str(folder / "llvm-ar"),)
+    assert found.static

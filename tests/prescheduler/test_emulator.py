@@ -19,7 +19,15 @@ from chanas.arch import SearchSpace
 from chanas.errors import TargetError
 from chanas.genome import decode, sample
 from chanas.prescheduler import emulator as module
-from chanas.prescheduler.emulator import Call, Emulated, Emulator, compile_block, find_emulator, no_emulator
+from chanas.prescheduler.emulator import (
+    Call,
+    Emulated,
+    Emulator,
+    compile_block,
+    emulator_program,
+    find_emulator,
+    no_emulator,
+)
 from chanas.prescheduler.emulator import run_emulated as run
 from chanas.prescheduler.graph import build_network, build_object
 from chanas.prescheduler.reference import ReferenceCase, block_case, operator_case
@@ -113,6 +121,15 @@ def test_a_compiled_block_runs_without_the_compilers_runtime(tmp_path: Path, rng
     path = compile_block(block, random_points(block, HOST, rng), HOST, "block", tmp_path)
     (outcome,) = run(HERE, [Call("block", path, block_case(block, HOST.vector_lanes))], tmp_path)
     assert outcome.is_right
+
+
+def test_an_emulator_is_one_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ("qemu-aarch64-static", "qemu-arm")
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
+    assert emulator_program("aarch64-unknown-linux-gnu") == "qemu-aarch64-static"
+    assert emulator_program("arm-linux-gnueabihf") == "qemu-arm"
+    assert emulator_program("riscv64-linux-gnu") is None
+    assert emulator_program("aarch64-apple-darwin") is None
 
 
 def test_without_an_emulator_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
