@@ -228,8 +228,14 @@ def nobody_proves(
 
 
 def unproven(propose: Propose, prove: Prove, limits_s: tuple[float, ...]) -> tuple[Finalist, list[Finalist]]:
-    """The winner and all finalists of one round in which no latency is measured: the predicted ones stand alone."""
+    """The winner and all finalists of one round in which no latency is measured: the predicted ones stand alone.
+
+    Raises:
+        InfeasibleError: nothing was proposed.
+    """
     proposed = propose(limits_s, set())
+    if not proposed:
+        raise InfeasibleError("the search found no network inside the limits; raise one of them")
     proofs = proven(prove, [architecture for architecture, *_ in proposed])
     finalists = [Finalist(*facts, proof, 1) for facts, proof in zip(proposed, proofs, strict=True)]
     return max(finalists, key=lambda f: f.top1), finalists

@@ -11,7 +11,7 @@ from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ChanasError, InfeasibleError, MeasureError
 from chanas.genome import Genomes
 from chanas.search.population import unique
-from chanas.search.proof import ProofRecord, Timing, pick, prove_rounds
+from chanas.search.proof import ProofRecord, Timing, nobody_proves, pick, prove_rounds, unproven
 
 BUDGET = {"cpu": 1e-3}
 
@@ -151,3 +151,20 @@ def test_finalists_are_distinct_and_far_apart_where_they_can_be(drawn: tuple[Sea
     assert len(chosen) == min(4, len(unique(genomes)))
     assert chosen[0] == len(genomes) - 1
     assert len(unique(genomes[chosen])) == len(chosen)
+
+
+# ---- where nothing can be measured ----------------------------------------------------------------------------------
+def test_without_measurements_the_best_known_accuracy_wins() -> None:
+    known = {arch(3).key: 0.5, arch(5).key: 0.9}
+    proposed = [(arch(k), (1e-3,), top1, 0.01) for k, top1 in ((3, 0.9), (5, 0.8), (7, 0.7))]
+    winner, finalists = unproven(
+        lambda *_: proposed, lambda a: nobody_proves(a, lambda x: known.get(x.key, float("nan"))), (1e-3,)
+    )
+    assert winner.architecture == arch(5)
+    assert np.isnan(winner.proof.measured_latency_s)
+    assert [f.top1 for f in finalists] == [0.5, 0.9, 0.7]
+
+
+def test_without_measurements_and_without_a_network_it_is_one_line() -> None:
+    with pytest.raises(InfeasibleError, match="no network inside the limits"):
+        unproven(lambda *_: [], lambda a: nobody_proves(a, None), (1e-3,))
