@@ -65,9 +65,12 @@ class CrossLinker:
         self.link_all([object_path], library_path)
 
     def link_all(self, objects: Sequence[Path], library_path: Path) -> None:
-        """Raises TargetError: the linker refuses an object, with its first line."""
+        """Raises TargetError: the linker refuses an object, with its first line, or does not end."""
         arguments = ["-shared", "-s", *self.options, "-o", str(library_path), *map(str, objects)]
-        done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)
+        try:
+            done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise TargetError(f"{self.name} took over {_TIMEOUT_S:.0f} s to link {objects[0].name}") from None
         if done.returncode:
             first = (done.stderr.strip() or "no message").splitlines()[0]
             raise TargetError(f"{self.name} cannot link {objects[0].name}: {first}")
@@ -117,22 +120,6 @@ def _ndk_clang(environment: Mapping[str, str]) -> Path | None:
     folder = environment.get(_ANDROID_NDK)
     found = sorted(Path(folder).glob("toolchains/llvm/prebuilt/*/bin/clang")) if folder else []
     return found[0] if found else None
-
-
-def find_static_compiler(triple: str) -> tuple[str, ...] | None:
-    """The command that compiles C to a static Linux program for the processor of a platform, Android's too."""
-    platform = Platform.of(triple)
-    gcc = f"{platform.machine}-linux-gnu-gcc"
-    if shutil.which(gcc) is not None:
-        return (gcc, "-static")
-    zig = zig_command()
-    return None if zig is None else (*zig, "cc", "-target", f"{platform.machine}-linux-musl", "-static")
-
-
-def no_static_compiler(triple: str) -> str:
-    """What to do where `find_static_compiler` found none."""
-    package = f"gcc-{Platform.of(triple).machine.replace('_', '-')}-linux-gnu"
-    return f"no C compiler for {triple} was found; `pip install ziglang` brings one, and so does the package {package}"
 
 
 @functools.cache

@@ -8,6 +8,7 @@ nor any library of the other processor is needed. Code for Android runs as a Lin
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,11 +22,12 @@ import numpy.typing as npt
 
 from chanas.arch import BlockConfig
 from chanas.errors import TargetError
-from chanas.prescheduler.cross import Platform, find_static_compiler, no_static_compiler
+from chanas.prescheduler.c_toolchain import find_c_toolchain, search_path
+from chanas.prescheduler.cross import Platform
 from chanas.prescheduler.reference import ReferenceCase
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.worker import relative_error
-from chanas.target import HardwareTarget
+from chanas.target import HardwareTarget, this_machine
 
 # The first time, zig builds the C library that it links.
 _COMPILE_TIMEOUT_S = 280.0
@@ -42,17 +44,34 @@ class Emulator:
 
 def find_emulator(triple: str) -> Emulator | None:
     """What runs code of a platform here; None where `no_emulator` says what is missing."""
-    program, compiler = emulator_program(triple), find_static_compiler(triple)
-    if program is None or compiler is None:
+    try:
+        return _emulator(triple)
+    except TargetError:
         return None
-    return Emulator(Path(program).name, (program,), compiler)
 
 
 def no_emulator(triple: str) -> str:
-    """What to install where `find_emulator` found nothing."""
-    if emulator_program(triple) is None:
-        return f"qemu-{Platform.of(triple).machine} is not there (Debian's package qemu-user-static)"
-    return no_static_compiler(triple)
+    """Why `find_emulator` found nothing, and what to install."""
+    try:
+        return f"{_emulator(triple).name} is there"
+    except TargetError as missing:
+        return str(missing)
+
+
+def _emulator(triple: str) -> Emulator:
+    """Programs are made for Linux and the platform's processor, Android's too.
+
+    Raises:
+        TargetError: what is missing.
+    """
+    machine = Platform.of(triple).machine
+    if machine == this_machine():  # QEMU has fewer instruction sets than real ones, AVX-512 not at all
+        raise TargetError("QEMU is asked for other kinds of processors alone")
+    program = emulator_program(f"{machine}-linux-gnu")
+    if program is None:
+        raise TargetError(f"qemu-{machine} is not there (Debian's package qemu-user-static)")
+    toolchain = find_c_toolchain(f"{machine}-linux-gnu")
+    return Emulator(Path(program).name, (program,), (*toolchain.compiler, "-static"))
 
 
 def emulator_program(triple: str) -> str | None:
@@ -103,15 +122,16 @@ def run_emulated(emulator: Emulator, calls: Sequence[Call], folder: Path, timeou
     Raises:
         TargetError: the program can't be made.
     """
-    program = _linked(emulator, calls, folder)
+    program, outputs = _linked(emulator, calls, folder), folder / "outputs"
     outcomes: list[Emulated] = []
     while len(outcomes) < len(calls):
         first = len(outcomes)
         with (folder / "cases").open("wb") as file:
             for index, call in enumerate(calls[first:], first):
                 file.writelines(_written(index, call.case))
-        ending = _ending([*emulator.command, str(program), str(folder / "cases"), str(folder / "outputs")], timeout_s)
-        outcomes += _read((folder / "outputs").read_bytes(), calls[first:])
+        outputs.unlink(missing_ok=True)
+        ending = _ending([*emulator.command, str(program), str(folder / "cases"), str(outputs)], timeout_s)
+        outcomes += _read(outputs.read_bytes() if outputs.is_file() else b"", calls[first:])
         if len(outcomes) < len(calls):
             outcomes.append(Emulated(error=ending or "the program ended before its time"))
     return outcomes
@@ -126,7 +146,7 @@ def _linked(emulator: Emulator, calls: Sequence[Call], folder: Path) -> Path:
     command = [*emulator.compiler, "-O1", "-w", *include, str(source), *objects, "-o", str(program), "-lm"]
     failed = _ending(command, _COMPILE_TIMEOUT_S)
     if failed is not None:
-        raise TargetError(f"{Path(emulator.compiler[0]).name} can't make a program to emulate: {failed}")
+        raise TargetError(f"{shlex.join(emulator.compiler)} can't make a program to emulate: {failed}")
     return program
 
 
@@ -141,13 +161,15 @@ def _headers() -> Path:
 def _ending(command: Sequence[str], timeout_s: float) -> str | None:
     """How a program ended; None for a good end."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, errors="replace")
+        done = subprocess.run(
+            command, env=search_path(), capture_output=True, text=True, timeout=timeout_s, errors="replace"
+        )
     except subprocess.TimeoutExpired:
         return f"timeout: it ran for more than {timeout_s:g} s"
     if done.returncode < 0:
         return f"crash: signal {-done.returncode} ({signal.Signals(-done.returncode).name})"
     said = " ".join(done.stderr.split())[:200]
-    return f"exit code {done.returncode}: {said}" if done.returncode else None
+    return f"exit code {done.returncode}: {said}".removesuffix(": ") if done.returncode else None
 
 
 def _written(index: int, case: ReferenceCase) -> Iterator[bytes]:

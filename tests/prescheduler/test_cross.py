@@ -18,7 +18,6 @@ from chanas.prescheduler.cross import (
     Platform,
     find_cross_linker,
     find_linker,
-    find_static_compiler,
     is_native,
     no_cross_linker,
     required_linker,
@@ -90,6 +89,7 @@ def test_this_machine_links_for_itself(system_has: Has) -> None:
         assert found.command == ("ld",)
     assert not is_native(AARCH64)
     assert not is_native("x86_64-linux-android")
+    assert not is_native("x86_64-apple-darwin")
 
 
 def test_the_systems_linker_goes_before_the_systems_gcc_and_that_before_zig(system_has: Has) -> None:
@@ -102,15 +102,6 @@ def test_the_systems_linker_goes_before_the_systems_gcc_and_that_before_zig(syst
     assert command("aarch64-linux-gnu-ld", "aarch64-linux-gnu-gcc") == ("aarch64-linux-gnu-ld",)
     assert command("aarch64-linux-gnu-gcc") == ("aarch64-linux-gnu-gcc",)
     assert command("ld", "gcc") == ("zig", "ld.lld")
-
-
-def test_a_static_program_is_made_by_the_systems_gcc_or_by_zig(system_has: Has) -> None:
-    system_has("aarch64-linux-gnu-gcc", zig=True)
-    assert find_static_compiler(ANDROID) == ("aarch64-linux-gnu-gcc", "-static")
-    system_has(zig=True)
-    assert find_static_compiler(AARCH64) == ("zig", "cc", "-target", "aarch64-linux-musl", "-static")
-    system_has()
-    assert find_static_compiler(AARCH64) is None
 
 
 # ---- what to install ------------------------------------------------------------------------------------------------
@@ -144,6 +135,12 @@ def test_a_linker_that_refuses_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.o").write_text("no object")
     with pytest.raises(TargetError, match=r"^it cannot link a\.o: no message$"):
         CrossLinker("it", ("false",)).link(tmp_path / "a.o", tmp_path / "a.so")
+
+
+def test_a_linker_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross, "_TIMEOUT_S", 0.1)
+    with pytest.raises(TargetError, match=r"^it took over 0 s to link a\.o$"):
+        CrossLinker("it", ("sh", "-c", "exec sleep 5")).link(tmp_path / "a.o", tmp_path / "a.so")
 
 
 # ---- libraries ------------------------------------------------------------------------------------------------------

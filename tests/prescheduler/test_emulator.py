@@ -18,6 +18,7 @@ import pytest
 from chanas.arch import SearchSpace
 from chanas.errors import TargetError
 from chanas.genome import decode, sample
+from chanas.prescheduler import c_toolchain
 from chanas.prescheduler import emulator as module
 from chanas.prescheduler.emulator import (
     Call,
@@ -133,12 +134,36 @@ def test_an_emulator_is_one_of_the_processor(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_an_emulator_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    there: set[str] = set()
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.setattr(c_toolchain, "zig_command", lambda: None)
+    monkeypatch.setattr(module, "this_machine", lambda: "x86_64")
     assert find_emulator(PI4.mtriple) is None
     assert no_emulator(PI4.mtriple) == "qemu-aarch64 is not there (Debian's package qemu-user-static)"
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name.startswith("qemu") else None)
-    monkeypatch.setattr(module, "find_static_compiler", lambda _triple: None)
-    assert "`pip install ziglang` brings one, and so does the package gcc-aarch64-linux-gnu" in no_emulator(PI4.mtriple)
+    there.add("qemu-aarch64-static")
+    assert find_emulator(PI4.mtriple) is None
+    assert "in Debian's package gcc-aarch64-linux-gnu), or `pip install ziglang`" in no_emulator(PI4.mtriple)
+    there.update(("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-ar"))
+    for triple in (PI4.mtriple, "aarch64-linux-android29"):
+        found = find_emulator(triple)
+        assert found is not None
+        assert (found.command, found.compiler) == (("qemu-aarch64-static",), ("aarch64-linux-gnu-gcc", "-static"))
+
+
+def test_this_machines_own_kind_is_not_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QEMU lacks instruction sets that real ones have, which would look like code that fails."""
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(module, "this_machine", lambda: "x86_64")
+    assert find_emulator("x86_64-linux-gnu") is None
+    assert "other kinds of processors" in no_emulator("x86_64-linux-gnu")
+
+
+@needs_gcc
+def test_a_program_that_writes_nothing_is_an_outcome(planted: Path, tmp_path: Path) -> None:
+    x = np.zeros((2, 3), dtype=np.float32)
+    calls = [Call("twice", planted, ReferenceCase((x,), (), x))] * 2
+    found = run(Emulator("one that fails", ("false",), ("gcc",)), calls, tmp_path)
+    assert [o.error for o in found] == ["exit code 1", "exit code 1"]
 
 
 # ---- another processor ----------------------------------------------------------------------------------------------
