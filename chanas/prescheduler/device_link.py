@@ -49,9 +49,9 @@ class Uploads:
             self._names[known] = hashlib.sha256(path.read_bytes()).hexdigest()[:32] + path.suffix
         return self._names[known]
 
-    def make_room(self) -> None:
-        """Remove what was not used for longest, but for the last two files: those may be one timing's."""
-        while len(self._sizes) > 2 and sum(self._sizes.values()) > self._max_bytes:
+    def make_room(self, num_kept: int) -> None:
+        """Remove what was not used for longest, but for the last `num_kept` files: those of the next timing."""
+        while len(self._sizes) > num_kept and sum(self._sizes.values()) > self._max_bytes:
             oldest = next(iter(self._sizes))
             self._remove(oldest)
             del self._sizes[oldest]
@@ -114,7 +114,7 @@ class Link:
         """Send files and begin a timing: the device's answer, or `{"pending": true}`."""
         assert self._uploads is not None
         files = dict(self._sent(self._uploads, arguments))
-        self._uploads.make_room()
+        self._uploads.make_room(len(files.get("library", {}).get("names", ())) + ("case" in files))
         rest = {name: value for name, value in arguments.items() if name not in files}
         request = {"call": call, "arguments": rest, "files": files, "num_threads": num_threads, "timeout_s": timeout_s}
         return self._ask("call", request)

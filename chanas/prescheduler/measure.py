@@ -211,6 +211,7 @@ class CandidatePipeline(Generic[Token]):
                 else:
                     outcomes += self._hold(self._measuring.pop(future), answer)
             self._advance()
+            outcomes += self._release_idle()
             if outcomes:
                 yield from outcomes
                 return
@@ -243,12 +244,26 @@ class CandidatePipeline(Generic[Token]):
             self._homes[built.candidate.family] = device
         if self.canary is not None and device not in self._reading.values():
             canary = self.canary.on(device)
-            idle = not self._built and all(b.device != device for b in self._measuring.values())
-            if canary.is_due(answer.wall_s) or (idle and not canary.is_fresh):
+            if canary.is_due(answer.wall_s):
                 self._read(device)
-            elif canary.readings and not idle:
-                return []
+            elif canary.readings:
+                return []  # until the next reading, or `_release_idle`
         return [] if device in self._reading.values() else self._release(device)
+
+    def _release_idle(self) -> list[tuple[Candidate[Token], Outcome]]:
+        """What is held of devices that have nothing else to time comes out, or waits for one more reading."""
+        if self._built:  # no core is free to time them yet
+            return []
+        busy = {*self._reading.values(), *(b.device for b in self._measuring.values())}
+        outcomes = []
+        for device in dict.fromkeys(answer.device for _, answer in self._held):
+            if device in busy:
+                continue
+            if self.canary is not None and not self.canary.on(device).is_fresh:
+                self._read(device)
+            if device not in self._reading.values():
+                outcomes += self._release(device)
+        return outcomes
 
     def _release(self, device: int) -> list[tuple[Candidate[Token], Outcome]]:
         """What is held of a device comes out, or goes back to be timed again."""

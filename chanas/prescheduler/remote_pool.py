@@ -117,7 +117,7 @@ class RemotePool(TaskPool):
                     self._all_away_since = time.monotonic()
             try:
                 found, reason = device.try_connect()
-            except ChanasError as error:  # of another kind, say: the right one may come yet
+            except (ChanasError, OSError) as error:  # of another kind, say: the right one may come yet
                 found, reason = None, str(error)
             with self._changed:
                 if found is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,34 @@ def test_every_device_drifts_by_itself(tmp_path: Path) -> None:
     assert {round((o.seconds or 0.0) * 1e6, 6) for o in outcomes} == {1.0, 2.0}
     assert {round(r.seconds * 1e6) for r in canary.on(0).readings} == {5}
     assert canary.describe().endswith("3 timings corrected, 0 repeated; 2 devices, 100.0% apart")
+
+
+class LosesOne(TwoDevices):
+    """The first device is lost over its second candidate, which the other one times when it is let to."""
+
+    def measure(
+        self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
+    ) -> Future[Answer]:
+        if not arguments["library"].endswith("late.so"):
+            return super().measure(name, arguments, timeout_s, device)
+        answer: Future[Answer] = Future()
+        threading.Timer(0.1, answer.set_result, [super().measure(name, arguments, timeout_s, 1).result()]).start()
+        return answer
+
+
+@pytest.mark.timeout(30)
+def test_what_waits_for_a_reading_comes_out_when_its_device_has_lost_the_rest(tmp_path: Path) -> None:
+    canary, pool = Canary(HOST, tmp_path), LosesOne(lambda _: 1.0)
+    line: CandidatePipeline[str] = CandidatePipeline(pool, canary)
+    for future in canary.read(pool):
+        canary.observe(future.result())
+    for name in ("soon", "late"):
+        library = tmp_path / f"{name}.so"
+        line.submit(Candidate(name, "build_operator", {"library": str(library)}, library, "measure", {}, family="a"))
+    through = {}
+    while line.num_in_flight:
+        through.update({candidate.token: outcome.device for candidate, outcome in line.finished()})
+    assert through == {"soon": 0, "late": 1}
 
 
 def test_a_real_canary_sings(pool: WorkerPool, tmp_path: Path) -> None:

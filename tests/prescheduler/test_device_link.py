@@ -49,7 +49,7 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
     device = Device(max_bytes=25)
     names = [device.uploads.send(written(tmp_path / f"{i}.so", bytes([i]) * 10)) for i in range(3)]
     device.uploads.send(tmp_path / "0.so")
-    device.uploads.make_room()
+    device.uploads.make_room(2)
     assert set(device.files) == {names[0], names[2]}
     assert device.uploads.send(tmp_path / "1.so") == names[1]
     assert device.num_sent == 4
@@ -65,16 +65,15 @@ def test_what_is_timed_round_after_round_is_sent_once_where_all_of_it_fits(
         for library, case in zip(files[::2], files[1::2], strict=True):
             device.uploads.send(library)
             device.uploads.send(case)
-            device.uploads.make_room()
+            device.uploads.make_room(2)
     assert device.num_sent == num_sent
 
 
 def test_files_of_one_timing_stay_however_large(tmp_path: Path) -> None:
     device = Device(max_bytes=5)
-    for i in range(2):
-        device.uploads.send(written(tmp_path / f"{i}.so", bytes([i]) * 10))
-    device.uploads.make_room()
-    assert len(device.files) == 2
+    names = [device.uploads.send(written(tmp_path / f"{i}.so", bytes([i]) * 10)) for i in range(4)]
+    device.uploads.make_room(3)
+    assert set(device.files) == set(names[1:])
 
 
 def test_a_folder_of_libraries_is_sent_file_by_file(device: Device, tmp_path: Path) -> None:
