@@ -209,7 +209,7 @@ class TuningJobs:
         notes = {
             t.space.workload.key: WarmStartNote(source, digest, len(t.prior.points), t.tau, t.prior_dropped)
             for t in tuners
-            if t.prior is not None
+            if t.prior is not None and t.uses_prior
         }
         self.store.note_warm_starts(notes)
 

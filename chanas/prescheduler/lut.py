@@ -230,8 +230,10 @@ def _fill(
 ) -> tuple[LatencyLUT, int]:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     header = LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype, created=now, seed=seed)
-    header = dataclasses.replace(header, warm_starts=store.warm_starts({w.key for w in records}))
     existing = _existing(run, space, target)
+    kept = () if existing is None else existing.rows.values()
+    tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}
+    header = dataclasses.replace(header, warm_starts=store.warm_starts(tuned))
     lut = LatencyLUT(header, {} if existing is None else existing.rows)
     trials = {w.key: len(store.load(w.key)) for w in records}
     todo: list[BlockTask] = []

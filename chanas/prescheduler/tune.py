@@ -74,6 +74,7 @@ class OperatorTuner:
         self._model, self._config = model, config
         self._rng = np.random.default_rng(seed)
         self._records = {r.point: r for r in kept if space.contains(r.point)}
+        self._num_kept = len(self._records)
         self.limit = config.num_trials
         """Points tried in all, kept records included; may be raised when they are used up."""
         self._prior = prior
@@ -90,6 +91,11 @@ class OperatorTuner:
     def prior(self) -> Prior | None:
         """What another device said; there even when it was dropped."""
         return self._prior
+
+    @property
+    def uses_prior(self) -> bool:
+        """Whether there is one, and it says something about what is tried here: not where all was tried before."""
+        return self._prior is not None and (self._num_kept == 0 or self.num_tried > self._num_kept)
 
     @property
     def num_tried(self) -> int:

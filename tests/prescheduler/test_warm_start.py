@@ -9,6 +9,7 @@ import math
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetE
 from chanas.latency import LatencyLUT, LUTHeader
 from chanas.prescheduler.cost_model.base import Prior, cost_model
 from chanas.prescheduler.jobs import TuningJobs
+from chanas.prescheduler.lut import preschedule
 from chanas.prescheduler.records import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.space import SPACE_VERSION, Point, ScheduleSpace, schedule_space
 from chanas.prescheduler.tune import OperatorTuner, TuneConfig, rank_correlation
@@ -26,7 +28,7 @@ from chanas.prescheduler.workload import Workload
 from chanas.run import RunDirectory
 from chanas.target import HardwareTarget, tvm_version
 
-from .cases import DEVICES, SyntheticPool, device, landscape_seconds, random_workload, synthetic_seconds, workloads
+from .cases import DEVICES, HOST, NANO, NUM_CLASSES, SyntheticPool, device, landscape_seconds, random_workload, synthetic_seconds, workloads
 
 ONE, TWO = device(), dataclasses.replace(device(num_threads=2), name="cpu-2t")
 OTHER = dataclasses.replace(ONE, fingerprint="0123456789ab", device="Another processor")
@@ -401,6 +403,25 @@ def test_a_run_begins_where_the_other_ended_and_says_so(tmp_path: Path) -> None:
     assert (note["num_operators"], note["num_dropped"]) == (3, 0)
     assert f"records {warm.digest}: 3 operators, dropped for 0" in warm.describe([note])
     store.close()
+
+
+def test_a_table_says_it_of_all_rows_and_keeps_it_when_nothing_is_tuned_any_more(
+    tmp_path: Path, synthetic_pool: SyntheticPool
+) -> None:
+    def filled(run: RunDirectory, target: HardwareTarget, num_trials: int = 3, **options: Any) -> LatencyLUT:
+        config = TuneConfig(num_trials=num_trials, num_initial=2, batch_size=2)
+        return preschedule(run, NANO, target, NUM_CLASSES, config, model="random", progress=False, **options).lut
+
+    theirs, mine = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine")
+    filled(theirs, OTHER)
+    warm = open_warm_start(str(theirs.root), mine, HOST)
+    first = filled(mine, HOST, warm_start=warm).header.warm_starts
+    assert [(n["digest"], n["num_operators"]) for n in first] == [(warm.digest, len(warm.records))]
+    assert filled(mine, HOST, sub_spaces=NANO.sub_spaces[:1]).header.warm_starts == first
+    filled(theirs, OTHER, 5)
+    grown = open_warm_start(str(theirs.root), mine, HOST)
+    assert grown.digest != warm.digest
+    assert filled(mine, HOST, warm_start=grown).header.warm_starts == first
 
 
 def test_a_table_says_where_its_schedules_began() -> None:
