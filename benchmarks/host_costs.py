@@ -96,7 +96,9 @@ def kbytes(workloads: Sequence[Workload], target: HardwareTarget, folder: Path, 
             library, case = folder / f"{number}.so", folder / f"{number}.npz"
             (point,) = schedule_space(workload, target).sample(1, rng)
             what = {"target": target.to_json(), "workload": workload.to_json(), "point": point, "library": str(library)}
-            pool.build("build_operator", what, 60.0).result()
+            answer = pool.build("build_operator", what, 60.0).result()
+            if answer.error is not None:
+                raise SystemExit(f"host_costs: error: {workload.key} was not built: {answer.error}")
             operator_case(workload, target.vector_lanes).save(case)
             libraries.append(library.stat().st_size / 1e3)
             cases.append(case.stat().st_size / 1e3)

@@ -168,14 +168,15 @@ def open_warm_start(source: str, run: RunDirectory, target: HardwareTarget) -> W
     with _reading(path) as database:
         known = _sources(database, path, target)
         mine = device_key(target, tvm_version())
-        others = [s for s in known if name == s.target.name or name is None]
-        if path.resolve() == run.records.resolve():
-            others = [s for s in others if (s.device, s.target.dtype) != (mine, target.dtype)]
+        usable = known
+        if path.resolve() == run.records.resolve():  # its own are used in any case
+            usable = [s for s in known if (s.device, s.target.dtype) != (mine, target.dtype)]
+        others = [s for s in usable if name == s.target.name or name is None]
         if not others:
-            there = ", ".join(sorted({s.target.name for s in known})) or "no known device"
+            there = ", ".join(sorted({s.target.name for s in usable})) or "no other known device"
             raise StageOrderError(
                 f"there is nothing in {path} to warm-start target '{target.name}' from"
-                + (f": no records of target '{name}'" if name else "")
+                + (f": no records of another target '{name}'" if name else "")
                 + f"; there are records of: {there}"
             )
         fitting = [s for s in others if not s.differences(target)]

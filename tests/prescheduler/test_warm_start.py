@@ -28,7 +28,18 @@ from chanas.prescheduler.workload import Workload
 from chanas.run import RunDirectory
 from chanas.target import HardwareTarget, tvm_version
 
-from .cases import DEVICES, HOST, NANO, NUM_CLASSES, SyntheticPool, device, landscape_seconds, random_workload, synthetic_seconds, workloads
+from .cases import (
+    DEVICES,
+    HOST,
+    NANO,
+    NUM_CLASSES,
+    SyntheticPool,
+    device,
+    landscape_seconds,
+    random_workload,
+    synthetic_seconds,
+    workloads,
+)
 
 ONE, TWO = device(), dataclasses.replace(device(num_threads=2), name="cpu-2t")
 OTHER = dataclasses.replace(ONE, fingerprint="0123456789ab", device="Another processor")
@@ -227,7 +238,7 @@ def newer(run: RunDirectory) -> str:
     ("make", "kind", "expected"),
     [
         (no_file, StageOrderError, "expected a run directory, a file of records or a target of run"),
-        (own_records, StageOrderError, "there are records of: cpu"),
+        (own_records, StageOrderError, "there are records of: no other known device"),
         (no_database, CheckpointError, "cannot be read"),
         (newer, CheckpointError, "got 99"),
     ],
