@@ -144,10 +144,12 @@ def check_device(lut: LatencyLUT, there: HardwareTarget | None = None) -> None:
     if made_on.fingerprint != here.fingerprint:
         where = "here" if there is None else "on the device"
         key = made_on.name.partition("@")[2] or "KEY"
-        advice = f"run `chanas prescheduler` here to make one, or name its device with --rpc HOST:PORT --key {key}"
+        advice = "name the key of a device like that"
+        if there is None:
+            advice = f"run `chanas prescheduler` here to make one, or name its device with --rpc HOST:PORT --key {key}"
         raise LUTError(
             f"the table is of another device: expected fingerprint {here.fingerprint}, got {made_on.fingerprint} "
-            f"({differences(made_on, here, where)}); {advice if there is None else 'name the key of a device like that'}"
+            f"({differences(made_on, here, where)}); {advice}"
         )
 
 
