@@ -21,7 +21,7 @@ from chanas.prescheduler.lut import Surroundings
 from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.records import RecordStore
-from chanas.prescheduler.reference import block_case, operator_case
+from chanas.prescheduler.reference import case_of
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.workload import Workload, block_workloads
@@ -117,7 +117,7 @@ def time_operators(
     line: CandidatePipeline[Workload] = CandidatePipeline(pool)
     for workload, point in points.items():
         library, case = operator_files(folder, workload)
-        operator_case(workload, target.vector_lanes).save(case)
+        case_of(workload, target).save(case)
         line.submit(
             Candidate(
                 token=workload,
@@ -170,7 +170,7 @@ def tune_blocks(
                 continue
             schedules = [(w.key, tuned.points[w]) for w in operators]
             case, library = scratch / f"block{i}.npz", scratch / f"block{i}.so"
-            block_case(block, target.vector_lanes, target.dtype).save(case)
+            case_of(block, target).save(case)
             line.submit(
                 Candidate(
                     token=(block, schedules),

@@ -26,9 +26,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from chanas import cuda_runtime
 from chanas.arch import Architecture, BlockConfig, SearchSpace
 from chanas.errors import CheckpointError, DataError, TargetError
-from chanas.folding import Array, pack_block, split_tensors, unpack_channels
+from chanas.folding import Array, pack_block, pack_block_rows, split_tensors, unpack_channels
 from chanas.lean_tvm import torch_hidden
 from chanas.preprocess import Preprocess, open_rgb
 from chanas.run import file_digest, read_json, replacing_folder, write_json
@@ -205,6 +206,9 @@ class CoDesign:
     @functools.cached_property
     def _parameters(self) -> list[Array]:
         parts = split_tensors(self.tensors, len(self.blocks))
+        if self.target.gpu is not None:
+            packed = zip(self.blocks, parts, strict=True)
+            return [array for block, part in packed for array in pack_block_rows(block, part, self.target.dtype)]
         lanes = self.target.vector_lanes
         return [
             pack_block(block, part, lanes, self.target.dtype) for block, part in zip(self.blocks, parts, strict=True)
@@ -212,7 +216,7 @@ class CoDesign:
 
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:
-        host = load_target("cpu", self.target.num_threads)
+        host = load_target("cpu" if self.target.gpu is None else "cuda", self.target.num_threads)
         if host.fingerprint != self.target.fingerprint:
             raise TargetError(
                 f"the bundle's module was compiled for {self.target.device} ({self.target.fingerprint}), this is "
@@ -221,6 +225,8 @@ class CoDesign:
             )
         resolution = self.architecture.resolution
         image_shape = (self.space.in_channels, resolution, resolution)
+        if self.target.gpu is not None:
+            return cuda_runtime.compiled_network(self._module, self._parameters, image_shape)
         return compiled_network(self._module, self._parameters, image_shape, len(self.class_names), self.target)
 
     def predict(self, images: Array) -> Array:
@@ -332,14 +338,49 @@ class BenchmarkRow:
     note: str = ""
 
 
+class _OnGPU:
+    """A PyTorch network on the GPU in channels last: from an image to logits, both in the host's memory."""
+
+    def __init__(self, network: Any) -> None:
+        import torch
+
+        self._layout, self.network = torch.channels_last, network.cuda().to(memory_format=torch.channels_last)
+        self._forward: Callable[[Any], Any] = self.network
+
+    def compiled(self) -> _OnGPU:
+        """The same through torch.compile with its own search of kernels and with CUDA graphs."""
+        import torch
+
+        other = _OnGPU(self.network)
+        other._forward = torch.compile(self.network, mode="max-autotune")
+        return other
+
+    def __call__(self, x: Any) -> Any:
+        return self._forward(x.cuda().contiguous(memory_format=self._layout)).cpu()
+
+
+def _compiled_by_torch(network: Any) -> Callable[[Any], Any]:
+    import torch
+
+    if isinstance(network, _OnGPU):
+        return network.compiled()
+    compiled: Callable[[Any], Any] = torch.compile(network)
+    return compiled
+
+
 def benchmark(bundle: CoDesign, with_compile: bool = True, rounds: int = 40) -> list[BenchmarkRow]:
-    """The compiled module beside PyTorch eager and torch.compile: same weights, same image, same threads and cores."""
+    """The compiled module beside PyTorch eager and torch.compile: same weights, same image, same threads and cores.
+
+    On a GPU all of them have the image from the host's memory and the logits back there, PyTorch in channels last.
+    """
     import torch
 
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no GPU is not news
     resolution = bundle.architecture.resolution
     image = np.random.default_rng(0).standard_normal((3, resolution, resolution), dtype=np.float32)
     network, x = bundle.torch_module(), torch.from_numpy(image)[None]
+    if bundle.target.gpu is not None:
+        network = _OnGPU(network)
     contenders: dict[str, Callable[[], Any]] = {
         "chanas": functools.partial(bundle._run, image),
         "PyTorch eager": functools.partial(network, x),
@@ -351,7 +392,7 @@ def benchmark(bundle: CoDesign, with_compile: bool = True, rounds: int = 40) -> 
                 import torch._inductor.config as inductor
 
                 with inductor.patch(freezing=True):
-                    compiled: Callable[[Any], Any] = torch.compile(network)
+                    compiled = _compiled_by_torch(network)
                     compiled(x)
                 contenders["torch.compile"] = functools.partial(compiled, x)
             except Exception as error:  # the compiler of another project: whatever it raises is its row's note

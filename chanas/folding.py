@@ -8,6 +8,7 @@ convolution float32[B, C_in·k·k, l], bias float32[B, l]; activations float32[B
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -130,3 +131,29 @@ def split_tensors(tensors: Mapping[str, Array], num_network_blocks: int) -> list
         if int(index) < num_network_blocks:
             split[int(index)][rest] = value
     return split
+
+
+def pack_rows(op: str, weight: Array, bias: Array, dtype: str = "float32") -> list[npt.NDArray[Any]]:
+    """Weights and bias as GPU kernels of `dtype` read them.
+
+    float32[C_out, C_in / groups, k, k] (or a dense one) -> [k·k, C_in, C_out], depthwise [k·k, C]; bias [C_out].
+    Products in float16 have two neighbours of C_in side by side, [k·k, C_in / 2, C_out, 2]; a conv, which reads the
+    image, has float32 weights.
+    """
+    by_channel = weight.reshape(*weight.shape[:2], -1)
+    by_tap: npt.NDArray[Any] = by_channel[:, 0].T if op == "depthwise" else by_channel.transpose(2, 1, 0)
+    if dtype == "float16" and op != "conv":
+        by_tap = by_tap.astype(np.float16)
+        if op != "depthwise":
+            taps, inp, out = by_tap.shape
+            by_tap = by_tap.reshape(taps, inp // 2, 2, out).transpose(0, 1, 3, 2)
+    return [np.ascontiguousarray(by_tap), np.ascontiguousarray(bias)]
+
+
+def pack_block_rows(block: BlockConfig, tensors: Mapping[str, Array], dtype: str = "float32") -> list[npt.NDArray[Any]]:
+    """Weights and bias of each operator of a block, in order, as GPU kernels read them (`pack_rows`).
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
+    return [part for op, weight, bias in fold_operators(block, tensors) for part in pack_rows(op, weight, bias, dtype)]

@@ -38,9 +38,12 @@ class LUTHeader:
     warm_starts: tuple[dict[str, Any], ...] = ()
     """Other devices whose records helped to find the schedules: `source`, `digest` of what was taken from it,
     `num_operators` and `num_dropped`."""
+    timing: str = ""
+    """How a GPU was timed: clock, clock rates, caches."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "target": self.target.to_json(), "warm_starts": list(self.warm_starts)}
+        data = {**dataclasses.asdict(self), "target": self.target.to_json(), "warm_starts": list(self.warm_starts)}
+        return {key: value for key, value in data.items() if value or key != "timing"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LUTHeader:

@@ -137,10 +137,16 @@ def _only_number_of_classes(file: Path, lut: LatencyLUT) -> int:
     return there[0] if there else DEFAULT_NUM_CLASSES
 
 
+def _local_name(made_on: HardwareTarget) -> str:
+    """What a device of that kind is called on this machine."""
+    return "cpu" if made_on.gpu is None else "cuda"
+
+
 def check_device(lut: LatencyLUT, there: HardwareTarget | None = None) -> None:
     """Raises LUTError when the table was measured on another device than `there` (this machine); the message says in
     what they differ."""
-    made_on, here = lut.header.target, there or load_target("cpu")
+    made_on = lut.header.target
+    here = there or load_target(_local_name(made_on))
     if made_on.fingerprint != here.fingerprint:
         where = "here" if there is None else "on the device"
         key = made_on.name.partition("@")[2] or "KEY"
@@ -162,7 +168,7 @@ def this_device(lut: LatencyLUT) -> HardwareTarget:
     """
     check_device(lut)
     made_on = lut.header.target
-    here = load_target("cpu", made_on.num_threads, made_on.dtype_name)
+    here = load_target(_local_name(made_on), made_on.num_threads, made_on.dtype_name)
     return dataclasses.replace(here, name=made_on.name)  # one that was made over RPC is the device's own too
 
 

@@ -341,7 +341,13 @@ class DemoResult:
 
 
 def demo(
-    run: RunDirectory, *, latency_s: float | None = None, num_trials: int = 6, seed: int = 0, progress: bool = True
+    run: RunDirectory,
+    *,
+    target: str = "cpu",
+    latency_s: float | None = None,
+    num_trials: int = 6,
+    seed: int = 0,
+    progress: bool = True,
 ) -> DemoResult:
     """All three stages on the embedded default, through the functions above; stages that are done are not done again.
 
@@ -354,10 +360,10 @@ def demo(
     done = stored.is_file() and read_json(stored, "supernet checkpoint").get("done", False)
     if not done:
         train_supernet(run, seed=seed, resume=stored.is_file(), progress=progress)
-    preschedule(run, num_trials=num_trials, seed=seed, progress=progress)
-    supernet, lut = load_stages(run, load_target("cpu"))
+    preschedule(run, target=target, num_trials=num_trials, seed=seed, progress=progress)
+    supernet, lut = load_stages(run, load_target(target))
     budget_s = latency_s or median_latency_s(lut, supernet.space, supernet.num_classes)
-    bundle = search(run, latency_s=budget_s, seed=seed, progress=progress)
+    bundle = search(run, target=target, latency_s=budget_s, seed=seed, progress=progress)
     folder = run.root / "images"
     shutil.rmtree(folder, ignore_errors=True)
     images = export_images(supernet.data, "test", folder, limit=20)

@@ -127,7 +127,7 @@ def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
     if any("@" in name for name in there):
         found += " (what follows an @ is a device's key: name it with --rpc HOST:PORT --key KEY)"
     key = target.name.partition("@")[2]
-    usage = f"--rpc HOST:PORT --key {key}" if key else "--target cpu"
+    usage = f"--rpc HOST:PORT --key {key}" if key else f"--target {'cpu' if target.gpu is None else 'cuda'}"
     usage += f" --threads {target.num_threads}" if target.num_threads > 1 else ""
     usage += f" --dtype {target.dtype_name}" if target.dtype != "float32" else ""
     return StageOrderError(

@@ -227,7 +227,8 @@ def local_gpu() -> HardwareTarget:
 
 
 _WITHOUT_GPU = (
-    "compile without one (`chanas prescheduler --target cuda --arch sm_90 --compile-only`) or use --target cpu"
+    "compile without one (`chanas prescheduler --target cuda --arch sm_90 --compile-only`), or time on a device "
+    "elsewhere (`--rpc HOST:PORT --key KEY`)"
 )
 
 
@@ -291,8 +292,9 @@ def load_target(name: str, num_threads: int = 1, dtype: str = "f32") -> Hardware
             has no instructions for the dtype, or nothing can be measured on the device from here.
     """
     if name == "cuda":
-        gpu = local_gpu()
-        raise TargetError(f"nothing is measured on GPUs yet ({gpu.device} was found); {_WITHOUT_GPU}")
+        if num_threads != 1:
+            raise TargetError(f"expected target cuda with 1 thread, got {num_threads}")
+        return gpu_in_dtype(local_gpu(), dtype)
     if name in named_targets() or name.endswith(YAML_SUFFIXES):
         raise TargetError(
             f"target '{name}' describes a device, and nothing is measured on other devices yet; see what works for it "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chanas.errors import TargetError
+from chanas.gpu_use import require_free
 from chanas.run import RunDirectory
 from chanas.target import HardwareTarget, known_targets
 from chanas.target_files import describe_target, read_target_file
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="cpu, cuda, a name that `chanas target list` shows, or a YAML file.")]
+Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 
 
@@ -66,6 +68,13 @@ def check(name: Name, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(document, sort_keys=True))
     if any(step.works is False for step in steps):
         raise typer.Exit(1)
+
+
+def warn_of_others(targets: Iterable[str], shared: bool) -> None:
+    """Before timing: nothing for processors; of a GPU that somebody else uses, a warning or an error (`gpu_use`)."""
+    warning = require_free(targets, shared)
+    if warning is not None:
+        typer.echo(f"chanas: warning: {warning}", err=True)
 
 
 def compile_kernels(

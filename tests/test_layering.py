@@ -28,7 +28,7 @@ TORCH_ANYWHERE = (
 TORCH_IN_FUNCTIONS = ("emit.py", "pipeline.py", "training_pipeline.py")
 TVM = {"tvm", "tvm_ffi"}
 TVM_ANYWHERE = ("prescheduler/", "codesign.py")
-TVM_IN_FUNCTIONS = ("target.py",)
+TVM_IN_FUNCTIONS = ("target.py", "cuda_runtime.py")
 PURE = ("arch.py", "errors.py", "genome.py", "units.py")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.prescheduler.pool import Answer, Pool, ask
-from chanas.prescheduler.reference import operator_case
+from chanas.prescheduler.reference import case_of
 from chanas.prescheduler.space import schedule_space
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
@@ -59,12 +59,11 @@ class _Operator:
         """Arguments of its timing; None when it can't be compiled."""
         library, case = self.scratch / "canary.so", self.scratch / "canary.npz"
         if self.works is None:
-            operator_case(WORKLOAD, self.target.vector_lanes).save(case)
-            points = schedule_space(WORKLOAD, self.target).points
+            case_of(WORKLOAD, self.target).save(case)
             arguments: dict[str, Any] = {
                 "target": self.target.to_json(),
                 "workload": WORKLOAD.to_json(),
-                "point": points[len(points) // 2],
+                "point": schedule_space(WORKLOAD, self.target).middle,
                 "library": str(library),
             }
             self.works = pool.build("build_operator", arguments, _TIMEOUT_S).result().error is None

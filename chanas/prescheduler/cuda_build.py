@@ -179,6 +179,19 @@ def kernel_text(source: str) -> str:
     return needed + _kept_as_loops(text)
 
 
+def lowered_parts(module: Any, target: HardwareTarget) -> Any:
+    """One scheduled function, lowered to the code that launches it and its kernels.
+
+    Raises:
+        GPUCompileError: it wants more threads, shared memory or registers than there are.
+    """
+    (variable,) = module.get_global_vars()
+    verified = verify(module[variable], target)
+    (lowered,) = verified.functions.values()
+    alone = type(module)({variable: lowered}, attrs=module.attrs)
+    return _device_part(alone)(alone)
+
+
 def _kept_as_loops(source: str) -> str:
     """Loops that the schedule does not unroll stay loops: the compiler would unroll those of constant length."""
     lines = [""]

@@ -52,6 +52,8 @@ _WARPS, _MAX_WARP_TILE = (1, 2, 4), 64
 # Spaces of no more points, legal or not, are listed; of the others points are drawn until they are legal.
 _MAX_LISTED = 4096
 _ATTEMPTS_PER_POINT = 2000
+# Points that are drawn at once where others would take all.
+_MAX_DRAWN = 128
 _VECTORS = (1, 2, 4)
 
 SPACE_VERSION = 2
@@ -67,6 +69,18 @@ class GPUSpace(ScheduleSpace):
     """
 
     kinds: tuple[dict[str, tuple[tuple[int, ...], ...]], ...] = field(default=(), compare=False)
+
+    @property
+    def num_points(self) -> int:
+        num = math.prod(len(c.options) for c in self.coordinates)
+        return len(self.points) if num <= _MAX_LISTED else num
+
+    @property
+    def middle(self) -> Point:
+        return self.sample(1, np.random.default_rng(0))[0]
+
+    def shuffled(self, rng: np.random.Generator) -> list[Point]:
+        return self.sample(min(self.num_points, _MAX_DRAWN), rng)
 
     def sample(self, num: int, rng: np.random.Generator) -> list[Point]:
         """Up to `num` distinct random legal points, of each kind about as many; each as likely as any other of it.

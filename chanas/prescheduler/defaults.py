@@ -15,7 +15,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from chanas.arch import BlockConfig, SearchSpace
-from chanas.errors import ChanasError, MeasureError, unknown_name
+from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.prescheduler.locks import run_lock
 from chanas.prescheduler.lut import Surroundings, surroundings
@@ -122,6 +122,8 @@ def default_table(
         MeasureError: blocks could not be measured; the table has the others.
         RunBusyError: another process measures for the same folder.
     """
+    if target.gpu is not None:
+        raise TargetError("default schedules are measured on processors alone; leave --target cuda out")
     if kind not in KINDS:
         raise ChanasError(unknown_name("kind of default schedules", kind, KINDS))
     chosen = KINDS[kind]

@@ -18,7 +18,7 @@ from chanas.prescheduler.cost_model.base import CostModel, cost_model
 from chanas.prescheduler.measure import BUILD_TIMEOUT_S, Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import Pool
 from chanas.prescheduler.records import RecordStore, TuningRecord, WarmStartNote
-from chanas.prescheduler.reference import case_seed, operator_case
+from chanas.prescheduler.reference import case_of, case_seed
 from chanas.prescheduler.remeasure import contenders, is_settled, leaders, ranked
 from chanas.prescheduler.space import Point, schedule_space
 from chanas.prescheduler.tune import OperatorTuner, TuneConfig
@@ -228,7 +228,7 @@ class TuningJobs:
                 known = Outcome(r.seconds, r.spread_s, r.error, drift=r.drift, code=r.code)
                 line.know(workload.key, _Ask(workload, (r.point,)), known)
         case = self.scratch / f"{workload.key}.npz"
-        operator_case(workload, self.target.vector_lanes).save(case)
+        case_of(workload, self.target).save(case)
         return _Job(workload, tuner, case)
 
     def _submit_next(self, line: CandidatePipeline[_Ask], job: _Job, settle: bool) -> None:

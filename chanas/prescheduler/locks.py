@@ -26,15 +26,16 @@ def _device_folder() -> Path:
 
 
 @contextlib.contextmanager
-def device_lock(gives_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def device_lock(gives_up: Callable[[], bool] = lambda: False, gpu: str | None = None) -> Iterator[None]:
     """Held while something is timed, so that two runs on one machine don't disturb each other's figures.
 
-    Who waits is next: the holder, should it want the lock again at once, queues behind.
+    Who waits is next: the holder, should it want the lock again at once, queues behind. Each GPU (`gpu` names it) has a
+    lock of its own beside that of the processor.
 
     Raises:
         MeasureError: `gives_up` became true while waiting.
     """
-    path = _device_folder() / f"chanas-device-{os.getuid()}"
+    path = _device_folder() / f"chanas-device-{os.getuid()}{'' if gpu is None else f'-{gpu}'}"
     with open(f"{path}.lock", "w") as device, open(f"{path}.next", "w") as following:
         _wait(following, gives_up)
         _wait(device, gives_up)

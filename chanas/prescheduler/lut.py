@@ -31,7 +31,7 @@ from chanas.prescheduler.measure import (
 )
 from chanas.prescheduler.pool import OpenPool, Pool, WorkerPool, kept_off, split_cores
 from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord, Work
-from chanas.prescheduler.reference import block_case, mean_network_weight_bytes
+from chanas.prescheduler.reference import case_of, mean_network_weight_bytes
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.warm_start import WarmStart
@@ -43,6 +43,7 @@ from chanas.target import HardwareTarget, tvm_version
 _NETWORKS_FOR_MEAN = 64
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
 _ROUNDS, _GROUP = 3, 64
+GPU_TIMING = "device events, clock rates settled, L2 cold (flushed before each launch)"
 # When a block built from the best schedules fails, the next best of each operator are tried this many times.
 _FALLBACKS = 2
 
@@ -229,7 +230,10 @@ def _fill(
     canary: Canary,
 ) -> tuple[LatencyLUT, int]:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    header = LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype, created=now, seed=seed)
+    timing = "" if target.gpu is None else GPU_TIMING
+    header = LUTHeader(
+        target, tvm_version(), space.name, space.digest, target.dtype, created=now, seed=seed, timing=timing
+    )
     existing = _existing(run, space, target)
     kept = () if existing is None else existing.rows.values()
     tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}
@@ -349,7 +353,7 @@ def _block_candidate(
     block: BlockConfig, schedules: Schedules, rank: int, target: HardwareTarget, scratch: Path, around: Surroundings
 ) -> Candidate[BlockTask]:
     case = scratch / f"{block.key}.npz"
-    block_case(block, target.vector_lanes, target.dtype).save(case)
+    case_of(block, target).save(case)
     library = scratch / f"{block.key}-{rank}.so"
     return Candidate(
         token=(block, schedules, rank),

@@ -60,6 +60,14 @@ def network_case(job: NetworkJob, lanes: int, dtype: str = "float32") -> Referen
     return ReferenceCase((image, *packed), weights, pack_channels(job.logits[:, None], lanes), tolerance)
 
 
+def _case(job: NetworkJob, target: HardwareTarget) -> ReferenceCase:
+    if target.gpu is None:
+        return network_case(job, target.vector_lanes, target.dtype)
+    from chanas.prescheduler.cuda_reference import gpu_network_case
+
+    return gpu_network_case(job.blocks, job.parameters, job.image, job.logits, target.dtype)
+
+
 def compile_networks(
     lut: LatencyLUT,
     target: HardwareTarget,
@@ -94,7 +102,7 @@ def compile_networks(
 
 def _candidate(index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTarget, scratch: Path) -> Candidate[int]:
     case = scratch / f"{index}.npz"
-    network_case(job, target.vector_lanes, target.dtype).save(case)
+    _case(job, target).save(case)
     return Candidate(
         token=index,
         build="build_network",

@@ -26,12 +26,14 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from chanas.errors import MeasureError
+from chanas.gpu_use import visible_gpu
 from chanas.prescheduler.locks import device_lock
-from chanas.prescheduler.worker import OUT_OF_MEMORY
+from chanas.prescheduler.worker import GPU_FAULT, OUT_OF_MEMORY
 from chanas.target import HardwareTarget
 
 _START_TIMEOUT_S = 120.0
 _WORKER = ("-m", "chanas.prescheduler.worker")
+_GPU_WORKER = ("-m", "chanas.prescheduler.cuda_worker")
 # A worker is replaced after this many calls: cheap insurance against anything that a thousand builds leave behind.
 _MAX_CALLS = 2000
 
@@ -151,7 +153,7 @@ class WorkerProcess:
             return Answer(None, f"crash: the worker ended with {_exit_reason(code)} in {name}", wall_s)
         line, _, self._pending = self._pending.partition(b"\n")
         data = json.loads(line)
-        if (data.get("error") or "").startswith(OUT_OF_MEMORY):
+        if (data.get("error") or "").startswith((OUT_OF_MEMORY, GPU_FAULT)):
             self.stop()  # what failed half-way in there is not known
         return Answer(data.get("result"), data.get("error"), time.monotonic() - start)
 
@@ -340,9 +342,11 @@ class WorkerPool(TaskPool):
     def __init__(self, target: HardwareTarget) -> None:
         timing, compiling = split_cores(target.num_threads)
         self.overlap = bool(compiling)
-        self._timer = WorkerProcess(target.num_threads, timing)
-        super().__init__([WorkerProcess(1, [core]) for core in compiling or timing])
-        self._stand_in = WorkerProcess(1, timing[:1]) if compiling else None
+        self._gpu = None if target.gpu is None else visible_gpu()
+        command = None if target.gpu is None else _GPU_WORKER
+        self._timer = WorkerProcess(target.num_threads, timing, command)
+        super().__init__([WorkerProcess(1, [core], command) for core in compiling or timing])
+        self._stand_in = WorkerProcess(1, timing[:1], command) if compiling else None
         self._serve(self._serve_timings)
 
     def _serve_timings(self) -> None:
@@ -366,7 +370,7 @@ class WorkerPool(TaskPool):
             assert worker is not None
             # building here would disturb another process that times on these cores as much as timing would
             note = self._note_timing if times else self._note_building
-            self._carry_out(task, worker, note, device_lock(lambda: self._closed))
+            self._carry_out(task, worker, note, device_lock(lambda: self._closed, self._gpu))
 
     @property
     def _can_stand_in(self) -> bool:

@@ -17,6 +17,7 @@ from chanas.bfloat16 import Bits, rounded, to_bits
 from chanas.folding import fold_operators, pack_block, pack_channels, pack_operator
 from chanas.prescheduler.winograd import pack_winograd
 from chanas.prescheduler.workload import Workload, block_workloads, scales_weights
+from chanas.target import HardwareTarget
 
 Array = npt.NDArray[np.float32]
 Stored = Array | Bits
@@ -154,7 +155,7 @@ def block_case(block: BlockConfig, lanes: int, dtype: str = "float32") -> Refere
     """
     operators = block_workloads(block, dtype)
     in_bits = operators[0].input_storage == "uint16"
-    x, out, tensors = _random_block(block, in_bits)
+    x, out, tensors = random_block(block, in_bits)
     flat = x.reshape(block.in_channels, -1)
     expected = pack_channels(out.reshape(block.out_channels, -1), lanes)
     packed = flat if block.kind == "stem" else pack_channels(flat, lanes)
@@ -167,14 +168,25 @@ def block_case(block: BlockConfig, lanes: int, dtype: str = "float32") -> Refere
 def plain_block_case(block: BlockConfig) -> ReferenceCase:
     """The same block as PyTorch lays it out: input float32[1, C, S, S], then weight float32[C_out, C_in / groups, k, k]
     and bias float32[1, C_out, 1, 1] of each operator, batch normalisation folded."""
-    x, out, tensors = _random_block(block)
+    x, out, tensors = random_block(block)
     arguments = [x]
     for _, weight, bias in fold_operators(block, tensors):
         arguments += [weight.reshape(*weight.shape, *([1] * (4 - weight.ndim))), bias.reshape(1, -1, 1, 1)]
     return ReferenceCase(tuple(arguments), tuple(range(1, len(arguments))), out)
 
 
-def _random_block(block: BlockConfig, round_input: bool = False) -> tuple[Array, Array, dict[str, Array]]:
+def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCase:
+    """The case of an operator or of a whole block, laid out as the target's kernels read it."""
+    if target.gpu is not None:
+        from chanas.prescheduler import cuda_reference
+
+        return cuda_reference.gpu_case_of(what, target.dtype)
+    if isinstance(what, Workload):
+        return operator_case(what, target.vector_lanes)
+    return block_case(what, target.vector_lanes, target.dtype)
+
+
+def random_block(block: BlockConfig, round_input: bool = False) -> tuple[Array, Array, dict[str, Array]]:
     """Input float32[1, C, S, S], PyTorch's output and the parameters by name of a block with random ones."""
     import torch
 

@@ -142,6 +142,20 @@ class ScheduleSpace:
         """All legal points; the spaces of these operators are small enough to be listed (at most a few thousand)."""
         return tuple(self.enumerate())
 
+    @property
+    def num_points(self) -> int:
+        """How many legal points there are; of a space that is too large to be listed, no fewer than there are."""
+        return len(self.points)
+
+    @property
+    def middle(self) -> Point:
+        """Some point, the same one every time."""
+        return self.points[len(self.points) // 2]
+
+    def shuffled(self, rng: np.random.Generator) -> list[Point]:
+        """All points in random order; of a space that is too large to be listed, some."""
+        return self.sample(len(self.points), rng)
+
     def sample(self, num: int, rng: np.random.Generator) -> list[Point]:
         """Up to `num` distinct random points."""
         chosen = rng.permutation(len(self.points))[:num]
@@ -149,7 +163,11 @@ class ScheduleSpace:
 
 
 def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
-    """The space of a workload on a target, from the target's vector width and number of registers."""
+    """The space of a workload on a target, from its vector width and number of registers, or from a GPU's limits."""
+    if target.gpu is not None:
+        from chanas.prescheduler.cuda_space import gpu_space
+
+        return gpu_space(workload, target)
     if workload.in_pairs and workload.op == "pointwise":
         from chanas.prescheduler import bf16_schedules
 

@@ -104,12 +104,12 @@ class OperatorTuner:
     @property
     def num_left(self) -> int:
         """Trials still to be made."""
-        return max(0, min(self.limit, len(self.space.points)) - self.num_tried)
+        return max(0, min(self.limit, self.space.num_points) - self.num_tried)
 
     @property
     def room(self) -> int:
         """Points that were never tried."""
-        return len(self.space.points) - self.num_tried
+        return self.space.num_points - self.num_tried
 
     @property
     def best(self) -> TuningRecord | None:
@@ -133,7 +133,7 @@ class OperatorTuner:
             return self._first_batch(self._prior, num)
         if len(self._records) < self._config.num_initial or not valid:
             num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
-            candidates = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in tried]
+            candidates = [p for p in self.space.shuffled(self._rng) if p not in tried]
         else:
             seconds = np.array([r.seconds for r in valid])
             candidates = breed(
@@ -145,7 +145,7 @@ class OperatorTuner:
                 self._config.gamma,
                 exclude=tried,
             )
-            drawn = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in tried]
+            drawn = [p for p in self.space.shuffled(self._rng) if p not in tried]
             candidates = list(dict.fromkeys([*candidates, *drawn[: max(num, self._config.num_drawn)]]))
         mean, deviation = self._model.predict(self.space, candidates)
         score = mean - self._config.exploration * deviation
@@ -157,7 +157,7 @@ class OperatorTuner:
 
     def _first_batch(self, prior: Prior, num: int) -> list[Point]:
         """Points that were best on the other device, and others evenly spaced over the ranking that it foretells."""
-        untried = [p for p in self.space.sample(len(self.space.points), self._rng) if p not in self._records]
+        untried = [p for p in self.space.shuffled(self._rng) if p not in self._records]
         score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
         best = [
             min(left, key=score.__getitem__) for points in prior.points if (left := [p for p in points if p in score])

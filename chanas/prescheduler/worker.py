@@ -34,8 +34,9 @@ _MAX_WEIGHT_COPIES = 256
 _KEEP_CASES = 5
 _CALLS_FOR_ESTIMATE = 3
 _EXIT_CANNOT_LOAD = 3
-OUT_OF_MEMORY = "out of memory"
-"""How the error of a call that hit the limit of its worker begins."""
+OUT_OF_MEMORY, GPU_FAULT = "out of memory", "GPU fault"
+"""How the error of a call begins that hit the limit of its worker, or after which a GPU does nothing more for this
+process: the worker is replaced."""
 
 
 def die_with_parent() -> None:
@@ -80,10 +81,11 @@ def build_operators(
     points: Sequence[Sequence[int]],
     library: str,
     compiled: Sequence[str | None] | None = None,
+    build: Callable[[dict[str, Any], dict[str, Any], Sequence[int], str], Any] = build_operator,
 ) -> None:
     """Compile several schedule points of one operator into the folder `library`: 0.so, 1.so, …
 
-    A point whose library is there already, as `compiled` says, is copied.
+    A point whose library is there already, as `compiled` says, is copied. `build` compiles one.
     """
     folder = Path(library)
     folder.mkdir(exist_ok=True)
@@ -92,7 +94,7 @@ def build_operators(
         if there is not None and Path(there).exists():
             shutil.copyfile(there, path)
         else:
-            build_operator(target, workload, point, str(path))
+            build(target, workload, point, str(path))
 
 
 def build_block(target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], library: str) -> None:
@@ -188,6 +190,8 @@ def _case(path: str, cold_bytes: int) -> _Case:
 
 
 Call = tuple[Callable[..., Any], Sequence[Any]]
+Clock = Callable[[Iterator[Call], int], float]
+"""Seconds per call of the next so many calls."""
 
 
 def _seconds_per_call(turns: Iterator[Call], num_calls: int) -> float:
@@ -213,6 +217,7 @@ def _time(
     min_repeat_s: float,
     max_spread: float,
     hopeless_s: float | None,
+    clock: Clock = _seconds_per_call,
 ) -> dict[str, Any]:
     """Seconds per call: the median of at least `repeats` repeats of at least `min_repeat_s` each.
 
@@ -222,12 +227,12 @@ def _time(
     """
     turns = itertools.cycle(calls)
     with _undisturbed():
-        _seconds_per_call(turns, num_warm_up)
-        estimate = max(_seconds_per_call(turns, _CALLS_FOR_ESTIMATE), 1e-8)
+        clock(turns, num_warm_up)
+        estimate = max(clock(turns, _CALLS_FOR_ESTIMATE), 1e-8)
         num_calls = max(1, math.ceil(min_repeat_s / estimate))
         samples = [estimate] if hopeless_s is not None and estimate > hopeless_s else []
         while not samples or hopeless_s is None or samples[0] <= hopeless_s:
-            samples.append(_seconds_per_call(turns, num_calls))
+            samples.append(clock(turns, num_calls))
             median = statistics.median(samples)
             if len(samples) >= repeats and (
                 _interquartile_range(samples) <= max_spread * median or len(samples) >= 4 * repeats
@@ -237,7 +242,11 @@ def _time(
 
 
 def _time_in_turns(
-    contenders: Sequence[Sequence[Call]], num_warm_up: int, repeats: int, min_repeat_s: float
+    contenders: Sequence[Sequence[Call]],
+    num_warm_up: int,
+    repeats: int,
+    min_repeat_s: float,
+    clock: Clock = _seconds_per_call,
 ) -> list[dict[str, Any]]:
     """Seconds per call of several functions that take turns, A B C A B C …: a slow moment hits all of them alike.
 
@@ -248,12 +257,12 @@ def _time_in_turns(
     with _undisturbed():
         nums_calls = []
         for turn in turns:
-            _seconds_per_call(turn, num_warm_up)
-            estimate = max(_seconds_per_call(turn, _CALLS_FOR_ESTIMATE), 1e-8)
+            clock(turn, num_warm_up)
+            estimate = max(clock(turn, _CALLS_FOR_ESTIMATE), 1e-8)
             nums_calls.append(max(1, math.ceil(min_repeat_s / estimate)))
         for _ in range(repeats):
             for turn, num_calls, own in zip(turns, nums_calls, samples, strict=True):
-                own.append(_seconds_per_call(turn, num_calls))
+                own.append(clock(turn, num_calls))
     return [_summary(own) for own in samples]
 
 
@@ -411,7 +420,7 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
-def serve_requests(calls: dict[str, Callable[..., Any]]) -> None:
+def serve_requests(calls: dict[str, Callable[..., Any]], describe: Callable[[Exception], str] = _describe) -> None:
     """Answer one request after the other until standard input closes; whatever else is printed goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -422,7 +431,7 @@ def serve_requests(calls: dict[str, Callable[..., Any]]) -> None:
         try:
             answer: dict[str, Any] = {"result": calls[request["call"]](**request["arguments"])}
         except Exception as error:
-            answer = {"error": _describe(error)}
+            answer = {"error": describe(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -18,6 +18,7 @@ OWN = (
     "contenders",
     "conv_layers",
     "cuda_compile",
+    "cuda_networks",
     "evolution_speed",
     "labels",
     "lut_build",

@@ -27,6 +27,7 @@ SCRIPTS = (
     "budgets",
     "conv_layers",
     "cuda_compile",
+    "cuda_networks",
     "evolution_speed",
     "host_costs",
     "lut_build",

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.folding import num_blocks
+from chanas.prescheduler.cost_model.gpu_features import gpu_features
 from chanas.prescheduler.space import Named, Point, ScheduleSpace
 from chanas.target import HardwareTarget
 
@@ -22,6 +23,8 @@ def features(space: ScheduleSpace, points: Sequence[Point], target: HardwareTarg
 
 
 def _point_features(space: ScheduleSpace, named: Named, target: HardwareTarget) -> list[float]:
+    if target.gpu is not None:
+        return gpu_features(space, named, target.gpu)
     workload, lanes = space.workload, target.vector_lanes
     pixels, kernel = workload.output_size**2, workload.kernel_size
     depth = 1 if workload.op in ("depthwise", "pool") else workload.in_channels

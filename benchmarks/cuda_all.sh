@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in under 25 minutes, on a bare machine with a GPU and Python with PyTorch.
+#
+#   benchmarks/cuda_all.sh [FOLDER] [PART...]
+#
+# FOLDER (.whl) holds what is not installed: wheels, or .tar.xz archives of a folder of packages. Parts, all by default
+# and in this order, each with a time limit of its own (seconds, in brackets):
+#   install (120)   the packages of FOLDER, into a folder of their own
+#   tests (240)     pytest -m cuda
+#   demo (360)      chanas demo --target cuda
+#   table (480)     the latency table of four sub-spaces of mbv3 at 224 and 192 pixels, calibrated
+#   figures (300)   benchmarks/cuda_networks.py
+# Results are written to $OUT (./cuda-results without it) as they come: a log of each part, tables and figures as JSON,
+# and summary.txt. The exit code is 1 when a part failed or could not be run. PYTHON names the interpreter (python3).
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+folder=.whl
+if [[ $# -gt 0 && -d $1 ]]; then
+    folder=$1
+    shift
+fi
+parts=("$@")
+[[ ${#parts[@]} -gt 0 ]] || parts=(install tests demo table figures)
+out=${OUT:-$PWD/cuda-results}
+site=${TMPDIR:-/tmp}/chanas-site-$(id -u)
+run=${TMPDIR:-/tmp}/chanas-cuda-run-$(id -u)
+python=${PYTHON:-python3}
+export PYTHONPATH="$site:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+mkdir -p "$out" "$site"
+failed=0
+
+say() {
+    echo "$*" | tee -a "$out/summary.txt"
+}
+
+# part NAME SECONDS COMMAND...: runs a part that was asked for, within its time
+part() {
+    local name=$1 limit=$2 start=$SECONDS code=0
+    shift 2
+    [[ " ${parts[*]} " == *" $name "* ]] || return 0
+    timeout -k 10 "$limit" "$@" > "$out/$name.log" 2>&1 || code=$?
+    case $code in
+        0) say "$name: done in $((SECONDS - start)) s" ;;
+        124 | 137) say "$name: stopped after its $limit s; what it had written is kept" ;;
+        *) say "$name: failed ($code) after $((SECONDS - start)) s: $(grep -v '^[[:space:]]*$' "$out/$name.log" | tail -n 1)" ;;
+    esac
+    [[ $code -eq 0 ]] || failed=1
+}
+
+install_packages() {
+    local archive
+    shopt -s nullglob
+    for archive in "$folder"/*.tar.xz; do
+        tar -xJf "$archive" -C "$site" || return 1
+    done
+    local wheels=("$folder"/*.whl)
+    if [[ ${#wheels[@]} -gt 0 ]]; then
+        "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "${wheels[@]}" || return 1
+    fi
+    "$python" -c 'import chanas.cli, torch, tvm; print("torch", torch.__version__, "tvm", tvm.__version__)'
+}
+
+make_table() {
+    local sub_space arguments=()
+    for sub_space in r224-w1 r224-w1.2 r192-w1 r192-w1.2; do
+        arguments+=(--sub-space "$sub_space")
+    done
+    "$python" -m chanas prescheduler --target cuda --space mbv3 --num-classes 1000 --run "$run" --trials 8 \
+        --calibrate 12 "${arguments[@]}"
+    local code=$?
+    cp -f "$run"/luts/*.json "$out/" 2> /dev/null
+    return $code
+}
+
+make_figures() {
+    local arguments=()
+    [[ -f $run/luts/cuda.json ]] && arguments=(--run "$run")
+    "$python" benchmarks/cuda_networks.py "${arguments[@]}"
+    local code=$?
+    cp -f benchmarks/results/cuda_networks.json "$out/" 2> /dev/null
+    return $code
+}
+
+export -f install_packages make_table make_figures
+export folder site run python out
+
+say "$(date -u +%FT%TZ) $(git rev-parse --short HEAD 2> /dev/null) $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null || echo 'no GPU')"
+part install 120 bash -c install_packages
+if ! "$python" -c 'import sys; from chanas.gpu import find_gpu; sys.exit(find_gpu() is None)' 2> /dev/null; then
+    for name in tests demo table figures; do
+        [[ " ${parts[*]} " == *" $name "* ]] && say "$name: not run, there is no GPU here"
+    done
+    exit 1
+fi
+part tests 240 "$python" -m pytest -q -p no:cacheprovider -m cuda
+part demo 360 "$python" -m chanas demo --target cuda --run "$run-demo"
+part table 480 bash -c make_table
+part figures 300 bash -c make_figures
+exit $failed

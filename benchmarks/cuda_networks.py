@@ -1,0 +1,219 @@
+"""torchvision's MobileNetV3-Large at 224 pixels on this machine's GPU, beside PyTorch; the table beside whole networks.
+
+    python benchmarks/cuda_networks.py [--quick] [--run RUN] [--trials 16] [--dtypes f32,f16]
+
+Contenders, all on one GPU with the same weights and image, in turns, timed by the device's events: the compiled network
+(one CUDA graph), PyTorch eager in channels last, `torch.compile(mode="max-autotune")` with its CUDA graphs. Image and
+logits stay on the device. Each is timed warm (calls in a row) and cold (the L2 cache flushed before each call); ratios
+are of warm medians. With --run, networks of the space of that run's table for target `cuda` are compiled whole and
+timed, which tells how far the calibrated table is from them.
+
+Figures are missing where something can't be measured: types that GPUs have no kernels for, and batches larger than 1,
+which our workloads don't have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common import Figure, finish
+
+from chanas.arch import SearchSpace
+from chanas.errors import ChanasError
+from chanas.run import RunDirectory
+from chanas.target import GPU_DTYPES, HardwareTarget, load_target
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.networks import NetworkJob
+
+GOALS = {"eager": 1.6, "torch_compile": 1.2}
+GOAL_MAPE_PERCENT = 5.0
+BATCHES, TYPES = (1, 32), ("f32", "f16")
+NUM_NETWORKS, SEED_OF_NETWORKS = 12, 7919
+TOLERANCES = {"f32": 1e-3, "f16": 5e-2}
+"""Of logits, relative to the largest; PyTorch multiplies in TF32 where it is told to, which it isn't here."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender: median seconds warm and cold, or why there are none."""
+
+    name: str
+    warm_s: float | None = None
+    cold_s: float | None = None
+    note: str = ""
+
+    def line(self, ours: Row | None) -> str:
+        if self.warm_s is None or self.cold_s is None:
+            return f"  {self.name:24s} {'-':>10s}    {self.note}"
+        ratio = self.warm_s / ours.warm_s if ours is not None and ours.warm_s else float("nan")
+        return f"  {self.name:24s} {1e6 * self.warm_s:8.1f} us warm {1e6 * self.cold_s:8.1f} us cold {ratio:7.2f}x"
+
+
+def in_turns(
+    seconds: Callable[[Sequence[Any], bool], float], calls: dict[str, Any], rounds: int, min_round_s: float
+) -> list[Row]:
+    """Warm and cold medians of each contender's calls, one round of each after the other; `seconds` times calls."""
+    samples: dict[tuple[str, bool], list[float]] = {(name, cold): [] for name in calls for cold in (False, True)}
+    nums = {}
+    for name, call in calls.items():
+        seconds([call] * 10, False)
+        nums[name] = max(1, round(min_round_s / max(seconds([call], False), 1e-7)))
+    for _ in range(rounds):
+        for (name, cold), own in samples.items():
+            own.append(seconds([calls[name]] * nums[name], cold) / nums[name])
+    medians = {key: statistics.median(own) for key, own in samples.items()}
+    return [Row(name, medians[name, False], medians[name, True]) for name in calls]
+
+
+def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, seed: int) -> tuple[NetworkJob, Any]:
+    """Tune the operators of torchvision's network, compile it whole and check it; the job, and what tuning cost.
+
+    Raises:
+        SystemExit: it could not be compiled, or computes something else than PyTorch.
+    """
+    from subjects import torchvision_blocks, torchvision_job
+    from tuning import tune_blocks
+
+    from chanas.prescheduler.lut import Surroundings
+    from chanas.prescheduler.networks import compile_networks
+    from chanas.prescheduler.reference import mean_network_weight_bytes
+
+    blocks = torchvision_blocks(module)
+    around = Surroundings(mean_network_weight_bytes([blocks], target.dtype), len(blocks))
+    lut, tuned = tune_blocks(SearchSpace.load("mbv3"), target, blocks, trials, around, folder / target.name, seed)
+    job = torchvision_job(module, blocks, folder / f"{target.name}.so", seed)
+    (outcome,) = compile_networks(lut, target, [job])
+    if outcome.seconds is None:
+        raise SystemExit(f"cuda_networks: error: the network did not compile: {outcome.error}")
+    whole = {"sum_of_blocks_s": sum(lut.block_s(b) for b in blocks), "whole_s": outcome.seconds}
+    return job, {"tuning": tuned.to_json(), **whole, "num_launches": launches(lut, job, target)}
+
+
+def launches(lut: Any, job: NetworkJob, target: HardwareTarget) -> int:
+    """Kernels of a network; its CUDA graph is one launch."""
+    from chanas.prescheduler.cuda_graph import network_program, num_launches
+    from chanas.prescheduler.networks import block_points
+
+    return num_launches(network_program(job.blocks, block_points(lut, job.blocks), target))
+
+
+def compare(job: NetworkJob, target: HardwareTarget, module: Any, rounds: int, min_round_s: float) -> list[Row]:
+    """Ours and PyTorch's, batch 1."""
+    import numpy as np
+
+    torch = importlib.import_module("torch")
+    from chanas.cuda_runtime import CUDADevice
+    from chanas.folding import pack_block_rows
+
+    device = CUDADevice(target.l2_bytes)
+    machine = device.load(job.library)
+    packed = [a for b, p in zip(job.blocks, job.parameters, strict=True) for a in pack_block_rows(b, p, target.dtype)]
+    image, output = device.tensor(job.image.reshape(3, -1)), machine["new_output"]()
+    arguments = (image, *(device.tensor(a) for a in packed), output)
+    half = target.dtype == "float16"
+    network = module.cuda().to(memory_format=torch.channels_last, dtype=torch.float16 if half else torch.float32)
+    x = (
+        torch.from_numpy(job.image)[None]
+        .cuda()
+        .to(memory_format=torch.channels_last, dtype=next(network.parameters()).dtype)
+    )
+    calls: dict[str, Any] = {"chanas": (machine["main"], arguments), "eager": (network, (x,))}
+    notes = []
+    with torch.inference_mode():
+        try:
+            fast = torch.compile(network, mode="max-autotune")
+            for _ in range(3):
+                fast(x)
+            calls["torch_compile"] = (fast, (x,))
+        except Exception as error:  # the compiler of another project: whatever it raises is its row's note
+            notes.append(Row("torch_compile", note=f"did not compile: {type(error).__name__}"))
+        for name in list(calls):
+            function, given = calls[name]
+            got = function(*given)
+            logits = output.numpy() if name == "chanas" else got.float().cpu().numpy()
+            error = float(np.abs(logits[0] - job.logits).max() / np.abs(job.logits).max())
+            if not error <= TOLERANCES["f16" if half else "f32"]:
+                notes.append(Row(name, note=f"logits differ from PyTorch's on the processor by {error:.2g}"))
+                del calls[name]
+        return in_turns(lambda turns, cold: device.seconds(turns, cold), calls, rounds, min_round_s) + notes
+
+
+def table_error(run: RunDirectory, target: HardwareTarget, num: int) -> tuple[float, list[dict[str, float]]]:
+    """Mean error in percent of a run's calibrated table on whole networks not used to calibrate it; and these."""
+    import numpy as np
+
+    from chanas.lut_pipeline import open_table
+    from chanas.prescheduler.calibrate import draw_architectures, measure_networks, terms
+
+    table = open_table(None, run, target=target.name)
+    space, classes, lut = table.required_space(), table.num_classes, table.lut
+    fit = lut.calibration
+    if fit is None:
+        raise SystemExit(f"cuda_networks: error: the table of {run.root} is not calibrated")
+    drawn = draw_architectures(space, num, SEED_OF_NETWORKS, lut.covered(space, classes))
+    predicted_s = terms(lut, space, classes, drawn) @ np.array([fit.start_s, fit.scale, fit.boundary_s])
+    measured_s = measure_networks(lut, space, target, classes, drawn)
+    works = np.isfinite(measured_s)
+    errors = np.abs(predicted_s[works] / measured_s[works] - 1.0)
+    rows = [{"predicted_s": float(p), "measured_s": float(m)} for p, m in zip(predicted_s, measured_s, strict=True)]
+    return 100.0 * float(errors.mean()), rows
+
+
+def missing_figures() -> dict[str, Figure]:
+    """Every figure with its goal, not measured."""
+    figures = {
+        f"{peer}_{dtype}_batch{batch}": Figure(None, GOALS[peer] if peer == "eager" or batch == 1 else None)
+        for dtype in TYPES
+        for batch in BATCHES
+        for peer in GOALS
+    }
+    return {**figures, "lut_mape_percent": Figure(None, GOAL_MAPE_PERCENT, lower_is_better=True)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one trial per operator, few rounds, no result file")
+    parser.add_argument("--run", type=Path, help="run directory with a calibrated table of target cuda, to be judged")
+    parser.add_argument("--trials", type=int, help="schedule points per operator (16; 1 with --quick)")
+    parser.add_argument("--dtypes", default=",".join(TYPES), help="types that are compared, of those with kernels")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    trials = options.trials or (1 if options.quick else 16)
+    rounds, min_round_s = (5, 0.005) if options.quick else (41, 0.01)
+    figures, extra = missing_figures(), {"seed": options.seed, "trials": trials}
+    try:
+        targets = {d: load_target("cuda", 1, d) for d in options.dtypes.split(",") if d in GPU_DTYPES}
+        print(f"{next(iter(targets.values())).device}, batch 1; larger batches have no workloads")
+        from subjects import mobilenet_v3_large
+
+        for dtype, target in targets.items():
+            with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
+                job, cost = compiled(Path(folder), target, mobilenet_v3_large(options.seed), trials, options.seed)
+                rows = compare(job, target, mobilenet_v3_large(options.seed), rounds, min_round_s)
+            ours = next((row for row in rows if row.name == "chanas" and row.warm_s), None)
+            print(f"\n{dtype}, {cost['num_launches']} kernels in one graph")
+            for row in rows:
+                print(row.line(ours), flush=True)
+                if row.name in GOALS and row.warm_s and ours is not None and ours.warm_s:
+                    figures[f"{row.name}_{dtype}_batch1"] = Figure(row.warm_s / ours.warm_s, GOALS[row.name])
+            extra[dtype] = {"rows": [vars(row) for row in rows], **cost}
+        if options.run is not None:
+            mape, networks = table_error(RunDirectory(options.run), targets["f32"], NUM_NETWORKS)
+            figures["lut_mape_percent"] = Figure(mape, GOAL_MAPE_PERCENT, lower_is_better=True)
+            extra["networks"] = networks
+            print(f"\ntable against {len(networks)} whole networks: {mape:.1f} % on average")
+    except ChanasError as error:
+        raise SystemExit(f"cuda_networks: error: {error}") from error
+    finish("cuda_networks", figures, options.quick, extra)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""GPU programs to libraries that `relax.VirtualMachine` loads: Relax rewritten so that a whole program is one CUDA
+graph, kernels lowered as `cuda_build` lowers them, their text compiled by NVRTC from the first kernel on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from chanas.prescheduler import cuda_build
+from chanas.prescheduler.cuda_nvrtc import compile_cubin
+from chanas.prescheduler.graph import export
+from chanas.target import HardwareTarget
+
+_PIPELINE = "chanas-cuda"
+_CALLBACK = "tvm_callback_cuda_compile"
+
+
+def rewritten(module: Any, target: HardwareTarget) -> Any:
+    """The Relax part as the virtual machine's code generator takes it; kernels that depend on nothing but the
+    program's arguments are captured as CUDA graphs (functions whose name ends in `cuda_graph_capture`)."""
+    import tvm
+    from tvm.relax import transform
+
+    passes = [
+        transform.RewriteCUDAGraph(),
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(),
+        transform.AttachGlobalSymbol(),
+    ]
+    with _context(), target.tvm_target():
+        return tvm.ir.transform.Sequential(passes)(module)
+
+
+def graphs(module: Any) -> list[str]:
+    """The functions of a rewritten module that run as CUDA graphs."""
+    names = [gv.name_hint for gv, _ in module.functions_items()]
+    return [name for name in names if name.endswith("cuda_graph_capture")]
+
+
+def compile_program(module: Any, target: HardwareTarget, library: Path) -> None:
+    """Compile a program (`cuda_graph`) to a library.
+
+    Where there is no driver TVM's CUDA runtime is not there either: the library then holds the kernels' text.
+
+    Raises:
+        GPUCompileError: a kernel is against the GPU's limits, or the compiler does not take it.
+    """
+    export(build_program(module, target), library)
+
+
+def build_program(module: Any, target: HardwareTarget) -> Any:
+    """The executable of a program."""
+    import tvm
+    from tvm.tirx import compilation_pipeline
+
+    def passes() -> tuple[Any, Any, Any]:
+        return (
+            _each_function(target),
+            compilation_pipeline.finalize_host_passes,
+            compilation_pipeline.finalize_device_passes,
+        )
+
+    compilation_pipeline.register_tir_pipeline(_PIPELINE, passes)
+    _compile_with_nvrtc(target)
+    with _context():
+        return tvm.relax.build(
+            rewritten(module, target), target.tvm_target(), relax_pipeline=None, tir_pipeline=_PIPELINE
+        )
+
+
+def _context() -> Any:
+    import tvm
+
+    config = {
+        "relax.backend.use_cuda_graph": True,
+        "tirx.disable_assert": True,
+        "tirx.UnrollLoop": {"auto_max_step": 0, "explicit_unroll": False},
+    }
+    return tvm.transform.PassContext(opt_level=3, config=config)
+
+
+def _each_function(target: HardwareTarget) -> Any:
+    """Every kernel verified and lowered by itself, host and device parts of all together again."""
+    import tvm
+
+    def lower(module: Any, _: Any) -> Any:
+        whole = tvm.IRModule({}, attrs=module.attrs)
+        for variable, function in module.functions_items():
+            alone = tvm.IRModule({variable: function}, attrs=module.attrs)
+            whole.update(cuda_build.lowered_parts(alone, target))
+        return whole
+
+    return tvm.transform.module_pass(lower, opt_level=0)
+
+
+def _compile_with_nvrtc(target: HardwareTarget) -> None:
+    """Let TVM compile kernels as `cuda_build` does. Its own way parses headers that our kernels need nothing of, which
+    takes ten times as long, and takes the architecture of the GPU that it finds."""
+    import tvm_ffi
+
+    arch = target.required_gpu.arch
+
+    def compile_(code: str) -> bytes:
+        cubin, _ = compile_cubin(cuda_build.kernel_text(code), arch)
+        return cubin
+
+    tvm_ffi.register_global_func(_CALLBACK, compile_, override=True)

@@ -1,0 +1,61 @@
+"""A GPU whose kernels are carried out by this machine's processor, in the place of `chanas.cuda_runtime.CUDADevice`.
+Run as a program it is the worker of such a GPU, a file of which holds the program itself instead of machine code."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from chanas.gpu import FoundGPU
+from chanas.prescheduler.cuda_worker import serve
+from chanas.prescheduler.worker import Call
+from chanas.target import HardwareTarget
+from chanas.target_files import describe_target
+
+WORKER = (str(Path(__file__).resolve()),)
+
+
+def found() -> FoundGPU:
+    """What the driver of a machine with a GPU would say."""
+    h100 = describe_target("h100")
+    return FoundGPU("stand-in", h100.required_gpu, h100.l2_bytes)
+
+
+class StandIn:
+    """Times are those of the processor, of the first call of many."""
+
+    def tensor(self, array: Any) -> Any:
+        import tvm
+
+        return tvm.runtime.tensor(array)
+
+    def load(self, library: Path | str) -> Any:
+        import tvm
+
+        from tests.prescheduler.carried_out import machine
+
+        return machine(tvm.ir.load_json(Path(library).read_text()))
+
+    def seconds(self, calls: Iterable[Call], cold: bool) -> float:
+        (function, arguments), *others = calls
+        start = time.perf_counter()
+        function(*arguments)
+        return (time.perf_counter() - start) * (1 + len(others))
+
+
+def save_program(program: Any, target: HardwareTarget, library: Path) -> None:
+    """Stands where `compile_program` stands."""
+    import tvm
+
+    assert target.required_gpu.arch == "sm_90"
+    library.write_text(tvm.ir.save_json(program))
+
+
+if __name__ == "__main__":
+    serve(save_program, StandIn)

@@ -1,0 +1,126 @@
+"""chanas/prescheduler/cuda_graph.py and cuda_reference.py: what blocks and whole networks compute on a GPU, each kernel
+carried out by this machine, is what PyTorch computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chanas.arch import BlockConfig, SearchSpace
+from chanas.errors import ScheduleError
+from chanas.prescheduler.cuda_graph import (
+    COPIES,
+    block_program,
+    block_steps,
+    gpu_program,
+    network_program,
+    num_launches,
+    operator_program,
+    operator_steps,
+    planned_slots,
+)
+from chanas.prescheduler.cuda_reference import as_rows, gpu_block_case, gpu_network_case
+from chanas.prescheduler.cuda_sequential import gpu_case
+from chanas.prescheduler.cuda_space import gpu_space
+from chanas.prescheduler.reference import FLOAT32_TOLERANCE, ReferenceCase, random_network
+from chanas.prescheduler.space import Point
+from chanas.prescheduler.workload import Workload, block_workloads
+
+from .carried_out import Array, run_program
+from .cases import NANO, NUM_CLASSES
+from .cuda_cases import GPU, WORKLOADS, key
+
+# One of each kind, with and without expansion, residual and squeeze-excite.
+BLOCKS = tuple({(b.kind, b.has_expand, b.residual, b.use_se): b for b in NANO.all_blocks(NUM_CLASSES)}.values())
+
+
+def points_of(block: BlockConfig, seed: int = 0) -> list[Point]:
+    rng = np.random.default_rng(seed)
+    return [gpu_space(w, GPU).sample(1, rng)[0] for w in block_workloads(block)]
+
+
+def error(case: ReferenceCase, got: Array) -> float:
+    """Relative to the largest expected magnitude; rows beyond the expected ones are spare."""
+    pixels, channels = case.expected.shape
+    return float(np.abs(got.reshape(-1, channels)[:pixels] - case.expected).max() / np.abs(case.expected).max())
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=key)
+def test_an_operator_computes_what_pytorch_does(workload: Workload) -> None:
+    case = gpu_case(workload)
+    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(3))
+    program = gpu_program(*operator_steps(workload, point), GPU)
+    assert error(case, run_program(program, case.arguments, case.weights)) < FLOAT32_TOLERANCE
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
+def test_a_block_computes_what_pytorch_does(block: BlockConfig) -> None:
+    case = gpu_block_case(block)
+    program = gpu_program(block_steps(block, points_of(block), "float32"), 1, GPU)
+    assert error(case, run_program(program, case.arguments, case.weights)) < FLOAT32_TOLERANCE
+
+
+def network(space: SearchSpace) -> tuple[tuple[BlockConfig, ...], list[list[Point]], ReferenceCase]:
+    blocks = space.smallest.blocks(space, NUM_CLASSES)
+    return blocks, [points_of(b) for b in blocks], gpu_network_case(blocks, *random_network(blocks, 0))
+
+
+def test_a_network_computes_what_pytorch_does(tiny_space: SearchSpace) -> None:
+    """Residuals, squeeze-excite, maps whose rows are more than their pixels, shared memory between the steps."""
+    blocks, points, case = network(tiny_space)
+    program = network_program(blocks, points, GPU)
+    assert error(case, run_program(program, case.arguments, case.weights)) < FLOAT32_TOLERANCE
+
+
+def test_a_network_launches_a_kernel_for_each_operator() -> None:
+    blocks, points, _ = network(NANO)
+    assert num_launches(network_program(blocks, points, GPU)) == sum(len(block_workloads(b)) for b in blocks)
+
+
+def test_what_is_timed_alone_runs_many_times_with_weights_of_its_own() -> None:
+    workload = WORKLOADS[1]
+    program = operator_program(workload, gpu_space(workload, GPU).sample(1, np.random.default_rng(0))[0], GPU)
+    assert num_launches(program) == COPIES
+    assert len(program["main"].params) == 1 + 2 * COPIES + 1
+    block = next(b for b in BLOCKS if b.use_se)
+    assert num_launches(block_program(block, points_of(block), GPU)) == COPIES * len(block_workloads(block))
+
+
+def test_a_block_needs_a_point_for_each_operator() -> None:
+    with pytest.raises(ScheduleError, match=r"^expected 2 points for block .*, got 0$"):
+        block_steps(next(b for b in BLOCKS if b.kind == "classifier"), [], "float32")
+
+
+def test_spare_rows_of_a_map_are_not_a_number() -> None:
+    rows = as_rows(np.ones((3, 7, 7), dtype=np.float32))
+    assert rows.shape == (56, 3)
+    assert np.isnan(rows[49:]).all()
+    assert (rows[:49] == 1.0).all()
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+def test_values_share_memory_once_they_are_not_needed() -> None:
+    slots, sizes = planned_slots([8, 8, 8, 8], [1, 2, 3, 4])
+    assert slots == [0, 1, 0, 1]
+    assert sizes == [8, 8]
+
+
+def test_a_value_that_is_read_late_keeps_its_memory() -> None:
+    slots, sizes = planned_slots([4, 16, 2, 16], [3, 2, 3, 4])
+    assert len({slots[0], slots[1]}) == 2
+    assert slots[2] not in (slots[0], slots[1])
+    assert slots[3] == slots[1]
+    assert sum(sizes) == 4 + 16 + 2
+
+
+def test_no_two_values_that_are_needed_at_once_share_memory() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        num = int(rng.integers(1, 20))
+        num_bytes = rng.integers(1, 100, num).tolist()
+        last_use = [int(rng.integers(i, num + 1)) for i in range(num)]
+        slots, sizes = planned_slots(num_bytes, last_use)
+        for i in range(num):
+            assert sizes[slots[i]] >= num_bytes[i]
+            for j in range(i):
+                assert slots[i] != slots[j] or last_use[j] < i

@@ -1,0 +1,93 @@
+"""chanas/prescheduler/cuda_link.py: a program becomes one CUDA graph, and a library with machine code where there is a
+driver (here one that does nothing but be there)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chanas.prescheduler.cuda_build import kernel_text
+from chanas.prescheduler.cuda_graph import network_program, num_launches, operator_program
+from chanas.prescheduler.cuda_link import build_program, graphs, rewritten
+from chanas.prescheduler.cuda_nvrtc import compile_cubin, why_no_nvrtc
+from chanas.prescheduler.cuda_space import gpu_space
+from chanas.prescheduler.workload import block_workloads
+
+from .cases import NANO, NUM_CLASSES
+from .cuda_cases import GPU, WORKLOADS
+
+ROOT = Path(__file__).resolve().parents[2]
+REASON = why_no_nvrtc()
+needs_nvrtc = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+# What TVM's CUDA runtime asks of a driver, all of it answered with CUDA_ERROR_NO_DEVICE.
+DRIVER = "\n".join(
+    f"int {name}() {{ return 100; }}"
+    for name in (
+        *("cuDeviceGetName", "cuFuncSetAttribute", "cuGetErrorName", "cuGetErrorString", "cuLaunchKernelEx"),
+        *("cuModuleGetFunction", "cuModuleLoadData", "cuModuleUnload", "cuTensorMapEncodeTiled"),
+    )
+)
+COMPILES = """
+import sys
+from chanas.cuda_runtime import load_runtime
+from chanas.lean_tvm import hide_torch
+hide_torch()
+load_runtime()
+import numpy as np
+from pathlib import Path
+from chanas.prescheduler.cuda_graph import operator_program
+from chanas.prescheduler.cuda_link import compile_program
+from chanas.prescheduler.cuda_space import gpu_space
+from tests.prescheduler.cuda_cases import GPU, WORKLOADS
+workload = WORKLOADS[1]
+point = gpu_space(workload, GPU).sample(1, np.random.default_rng(0))[0]
+compile_program(operator_program(workload, point, GPU), GPU, Path(sys.argv[1]))
+"""
+
+
+def test_a_whole_network_is_one_graph() -> None:
+    blocks = NANO.largest.blocks(NANO, NUM_CLASSES)
+    rng = np.random.default_rng(0)
+    points = [[gpu_space(w, GPU).sample(1, rng)[0] for w in block_workloads(b)] for b in blocks]
+    program = network_program(blocks, points, GPU)
+    module = rewritten(program, GPU)
+    (graph,) = graphs(module)
+    assert num_launches(module, graph) == num_launches(program)
+    assert num_launches(module) == 0
+
+
+@needs_nvrtc
+def test_what_the_library_holds_compiles() -> None:
+    workload = WORKLOADS[0]
+    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(0))
+    executable = build_program(operator_program(workload, point, GPU), GPU)
+    (device,) = executable.mod.imports[0].imports
+    cubin, figures = compile_cubin(kernel_text(device.inspect_source()), GPU.required_gpu.arch)
+    assert cubin[:4] == b"\x7fELF"
+    assert figures.registers > 0
+
+
+@needs_nvrtc
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="a driver that does nothing is compiled with gcc")
+def test_where_there_is_a_driver_the_library_holds_machine_code(tmp_path: Path) -> None:
+    """TVM's CUDA runtime is loaded and asks for our compiler's cubin, of the target's architecture."""
+    (tmp_path / "driver.c").write_text(DRIVER)
+    driver, library = tmp_path / "libcuda.so.1", tmp_path / "kernel.so"
+    build = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(driver), str(tmp_path / "driver.c")]
+    subprocess.run(build, check=True)
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("LD_LIBRARY_PATH"))))
+    environment = {**os.environ, "LD_LIBRARY_PATH": paths, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILES, str(library)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    content = library.read_bytes()
+    assert b".text.kernel0_kernel" in content
+    assert b"sm_90" in content

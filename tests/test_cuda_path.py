@@ -1,0 +1,111 @@
+"""The whole way with a GPU as its target: prescheduler, table, calibration, search, bundle. This machine stands in for
+the GPU (`tests/prescheduler/stand_in.py`): everything is the package's own but the code that would run on one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from chanas import cuda_runtime, genome, pipeline
+from chanas import target as target_module
+from chanas.arch import SearchSpace, StageSpec
+from chanas.codesign import CoDesign, benchmark
+from chanas.gpu import find_gpu
+from chanas.latency import LatencyLUT
+from chanas.prescheduler import pool as pool_module
+from chanas.run import RunDirectory
+from chanas.search.config import SearchConfig
+from chanas.search.evolution import EvolutionConfig
+from chanas.table_search import search_with_table
+
+from .prescheduler.stand_in import WORKER, StandIn, found
+from .tables import CLASSES, save_space
+
+SPACE = SearchSpace(
+    name="pico",
+    resolutions=(8,),
+    width_multipliers=(1.0,),
+    kernel_sizes=(3, 5),
+    expand_ratios=(1, 2),
+    depths=(1, 2),
+    in_channels=3,
+    stem_width=8,
+    stem_stride=2,
+    first_width=8,
+    stages=(StageSpec(width=8, stride=1, activation="hswish", use_se=True),),
+    head_width=8,
+    feature_width=8,
+)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU that is its processor."""
+    monkeypatch.setattr(target_module, "find_gpu", lambda: found())
+    monkeypatch.setattr(pool_module, "_GPU_WORKER", WORKER)
+    monkeypatch.setattr(cuda_runtime, "CUDADevice", StandIn)
+
+
+def accuracies(path: Path) -> Path:
+    """A CSV file of invented accuracies: what computes more is better."""
+    drawn = genome.decode(SPACE, genome.sample(SPACE, 40, np.random.default_rng(0)))
+    rows = {a.key: 50 + 10 * a.num_macs(SPACE, CLASSES) / 1e6 for a in drawn}
+    path.write_text("architecture,top1\n" + "".join(f"{key},{top1}\n" for key, top1 in rows.items()))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_in")
+def test_a_gpu_is_tuned_searched_for_and_used(tmp_path: Path) -> None:
+    walk(tmp_path)
+    assert LatencyLUT.load(RunDirectory(tmp_path / "run").lut("cuda")).header.target.gpu == found().features
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(find_gpu() is None, reason="there is no NVIDIA GPU")
+def test_the_gpu_of_this_machine_is_tuned_searched_for_and_used(tmp_path: Path) -> None:
+    walk(tmp_path)
+    rows = {row.name: row for row in benchmark(CoDesign.load(tmp_path / "run" / "bundle"), rounds=3)}
+    assert (rows["chanas"].median_s or 0.0) > 0.0
+    assert (rows["PyTorch eager"].median_s or 0.0) > 0.0
+
+
+def walk(tmp_path: Path) -> None:
+    run, space = RunDirectory(tmp_path / "run"), tmp_path / "pico.yaml"
+    save_space(SPACE, space)
+    summary = pipeline.preschedule(
+        run, target="cuda", space=space, num_classes=CLASSES, num_trials=2, num_calibration=6, progress=False
+    )
+    lut = LatencyLUT.load(run.lut("cuda"))
+    assert summary.num_failed_trials == 0
+    assert not lut.missing(SPACE.all_blocks(CLASSES))
+    assert "L2 cold" in lut.header.timing
+    assert lut.calibration is not None
+    assert lut.calibration.num_networks == 6
+
+    table = accuracies(tmp_path / "accuracies.csv")
+    config = SearchConfig(
+        predictor="ridge",
+        cross_validate=(),
+        num_samples=20,
+        num_finalists=2,
+        pareto_generations=0,
+        num_cloud=10,
+        evolution=EvolutionConfig(population=20, generations=5),
+    )
+    bundle, _ = search_with_table(
+        run, table, latency_s={"cuda": 10.0}, space=space, num_classes=CLASSES, config=config, progress=False
+    )
+    assert bundle.targets == ("cuda",)
+    assert bundle.document["measured"]["latency_s"] > 0.0
+
+    loaded = CoDesign.load(run.bundle)
+    image = np.random.default_rng(1).standard_normal((3, 8, 8), dtype=np.float32)
+    logits = loaded._run(image)
+    with torch.inference_mode():
+        expected = loaded.torch_module()(torch.from_numpy(image)[None])[0].numpy()
+    assert np.abs(logits - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
+    assert np.array_equal(loaded._run(image), logits)
