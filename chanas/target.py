@@ -228,7 +228,7 @@ def local_gpu() -> HardwareTarget:
 
 _WITHOUT_GPU = (
     "compile without one (`chanas prescheduler --target cuda --arch sm_90 --compile-only`), or time on a device "
-    "elsewhere (`--rpc HOST:PORT --key KEY`)"
+    "elsewhere (`--rpc HOST:PORT --key KEY`; processors so far)"
 )
 
 

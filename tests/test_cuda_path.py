@@ -15,7 +15,9 @@ from chanas.arch import SearchSpace, StageSpec
 from chanas.codesign import CoDesign, benchmark
 from chanas.gpu import find_gpu
 from chanas.latency import LatencyLUT
+from chanas.prescheduler import canary
 from chanas.prescheduler import pool as pool_module
+from chanas.prescheduler.workload import Workload
 from chanas.run import RunDirectory
 from chanas.search.config import SearchConfig
 from chanas.search.evolution import EvolutionConfig
@@ -47,6 +49,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_module, "find_gpu", lambda: found())
     monkeypatch.setattr(pool_module, "_GPU_WORKER", WORKER)
     monkeypatch.setattr(cuda_runtime, "CUDADevice", StandIn)
+    monkeypatch.setattr(canary, "WORKLOAD", Workload("pointwise", 2, 8, 8))
 
 
 def accuracies(path: Path) -> Path:
@@ -58,6 +61,7 @@ def accuracies(path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("stand_in")
 def test_a_gpu_is_tuned_searched_for_and_used(tmp_path: Path) -> None:
     walk(tmp_path)
@@ -77,7 +81,7 @@ def walk(tmp_path: Path) -> None:
     run, space = RunDirectory(tmp_path / "run"), tmp_path / "pico.yaml"
     save_space(SPACE, space)
     summary = pipeline.preschedule(
-        run, target="cuda", space=space, num_classes=CLASSES, num_trials=2, num_calibration=6, progress=False
+        run, target="cuda", space=space, num_classes=CLASSES, num_trials=1, num_calibration=6, progress=False
     )
     lut = LatencyLUT.load(run.lut("cuda"))
     assert summary.num_failed_trials == 0

@@ -19,6 +19,7 @@ from chanas.folding import (
     pack_channels,
     pack_convolution,
     pack_operators,
+    pack_rows,
     split_tensors,
     unpack_channels,
 )
@@ -31,6 +32,32 @@ shapes = st.lists(st.integers(1, 5), max_size=3).map(tuple)
 def numbered(*shape: int) -> Array:
     """1, 2, 3, …, so that every element can be told apart and none is zero."""
     return np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+
+
+# ---- for GPUs -------------------------------------------------------------------------------------------------------
+def test_rows_of_a_product_are_taps_then_inputs_then_outputs() -> None:
+    weight, bias = numbered(6, 4, 3, 3), numbered(6)
+    rows, same = pack_rows("blockconv", weight, bias)
+    assert rows.shape == (9, 4, 6)
+    assert rows[5, 2, 3] == weight[3, 2, 1, 2]
+    np.testing.assert_array_equal(same, bias)
+    assert pack_rows("pointwise", numbered(5, 4), numbered(5))[0].shape == (1, 4, 5)
+
+
+def test_rows_of_a_depthwise_convolution_are_taps_then_channels() -> None:
+    weight = numbered(6, 1, 3, 3)
+    rows, _ = pack_rows("depthwise", weight, numbered(6))
+    assert rows.shape == (9, 6)
+    assert rows[7, 4] == weight[4, 0, 2, 1]
+
+
+def test_float16_products_have_two_inputs_side_by_side() -> None:
+    weight, bias = numbered(6, 4), numbered(6)
+    rows, same = pack_rows("pointwise", weight, bias, "float16")
+    assert (rows.shape, rows.dtype, same.dtype) == ((1, 2, 6, 2), np.float16, np.float32)
+    assert rows[0, 1, 5, 0] == weight[5, 2]
+    assert rows[0, 1, 5, 1] == weight[5, 3]
+    assert pack_rows("conv", numbered(6, 3, 3, 3), bias, "float16")[0].dtype == np.float32
 
 
 # ---- packing --------------------------------------------------------------------------------------------------------

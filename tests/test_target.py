@@ -68,16 +68,38 @@ def test_an_unknown_target_lists_the_known() -> None:
 
 def test_cuda_without_a_gpu_names_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_gpu", lambda: None)
-    message = "^no NVIDIA GPU was found on this machine; .*--arch sm_90 --compile-only.* or use --target cpu$"
+    message = "^no NVIDIA GPU was found on this machine; .*--arch sm_90 --compile-only.*--rpc HOST:PORT --key KEY.*$"
     with pytest.raises(TargetError, match=message):
         load_target("cuda")
 
 
-def test_nothing_is_measured_on_a_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def a100(monkeypatch: pytest.MonkeyPatch) -> GPUFeatures:
+    """This machine has such a GPU."""
     features = GPUFeatures("sm_80", 108, 32, 1024, 48 << 10, 164 << 10, 65536, 65536)
     monkeypatch.setattr(module, "find_gpu", lambda: FoundGPU("NVIDIA A100", features, 40 << 20))
-    with pytest.raises(TargetError, match=r"^nothing is measured on GPUs yet \(NVIDIA A100 was found\); compile "):
-        load_target("cuda")
+    return features
+
+
+def test_the_gpu_that_is_there_is_a_target(a100: GPUFeatures) -> None:
+    target = load_target("cuda")
+    assert (target.name, target.kind, target.device, target.gpu) == ("cuda", "cuda", "NVIDIA A100", a100)
+    assert target.l2_bytes == 40 << 20
+
+
+@pytest.mark.parametrize("dtype", ["f16", "tf32"])
+def test_a_gpu_in_another_type_is_a_target_of_its_own(a100: GPUFeatures, dtype: str) -> None:
+    target = load_target("cuda", dtype=dtype)
+    assert (target.name, target.dtype_name) == (f"cuda-{dtype}", dtype)
+    assert target.fingerprint == load_target("cuda").fingerprint
+
+
+def test_threads_and_types_of_processors_are_not_those_of_gpus(a100: GPUFeatures) -> None:
+    with pytest.raises(TargetError, match=r"^expected target cuda with 1 thread, got 2$"):
+        load_target("cuda", 2)
+    for dtype in ("bf16", "int4"):
+        with pytest.raises(TargetError, match=f"'{dtype}'"):
+            load_target("cuda", dtype=dtype)
 
 
 @pytest.mark.parametrize("name", ["raspberry-pi-4", "h100", "some/file.yaml"])

@@ -1,5 +1,5 @@
-"""Does a GPU target work? The operators of a small block are compiled for it, and their kernels carried out by this
-machine's processor and compared with PyTorch. Nothing is run on a GPU."""
+"""Does a GPU target work? The operators of a small block are compiled for it, and their schedules carried out by this
+machine's processor and compared with PyTorch; on the GPU itself where it is in this machine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import numpy as np
 
 from chanas.errors import ChanasError, TargetError
 from chanas.gpu import find_gpu
+from chanas.gpu_use import GPU_TARGET
 from chanas.prescheduler.cuda_compile import compile_point
 from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
 from chanas.prescheduler.cuda_sequential import sequential_error
 from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.reference import FLOAT32_TOLERANCE
-from chanas.prescheduler.target_check import Step, small_block
+from chanas.prescheduler.target_check import Step, check_here, small_block
 from chanas.prescheduler.workload import block_workloads
+from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 from chanas.units import format_latency
 
@@ -44,8 +46,11 @@ def check_gpu(target: HardwareTarget, seed: int = 0) -> Iterator[Step]:
                 f"{len(records)} kernels for {arch} by {compiler_name(arch)}, {format_latency(mean_s)} each, "
                 f"up to {most} registers",
             )
-    here = "a GPU was found, but" if find_gpu() is not None else "no NVIDIA GPU was found on this machine, and"
-    yield Step("run", None, f"{here} nothing is run on GPUs yet")
+    if target.name == GPU_TARGET and find_gpu() is not None:
+        with scratch_folder() as scratch:
+            yield from check_here(small_block(), target, scratch)
+        return
+    yield Step("run", None, "a GPU that is only described" if target.name != GPU_TARGET else "no NVIDIA GPU was found")
     try:
         error = max(sequential_error(w, point, target) for w, point in chosen)
     except (ChanasError, RuntimeError) as fault:

@@ -17,7 +17,7 @@ from chanas.lean_tvm import torch_hidden
 from chanas.prescheduler.cross import find_linker, no_cross_linker
 from chanas.prescheduler.emulator import Call, compile_block, find_emulator, no_emulator, run_emulated
 from chanas.prescheduler.pool import WorkerPool
-from chanas.prescheduler.reference import block_case
+from chanas.prescheduler.reference import case_of
 from chanas.prescheduler.space import Point, schedule_space
 from chanas.prescheduler.workload import block_workloads
 from chanas.scratch import scratch_folder
@@ -71,14 +71,15 @@ def check_processor(target: HardwareTarget, why_not_here: str | None) -> Iterato
     block = small_block()
     with scratch_folder() as scratch:
         if why_not_here is None:
-            yield from _check_here(block, target, scratch)
+            yield from check_here(block, target, scratch)
         else:
             yield from _check_elsewhere(block, target, scratch, why_not_here)
 
 
-def _check_here(block: BlockConfig, target: HardwareTarget, scratch: Path) -> Iterator[Step]:
+def check_here(block: BlockConfig, target: HardwareTarget, scratch: Path) -> Iterator[Step]:
+    """Compile a block for a device of this machine, run it and compare."""
     case, library = scratch / "case.npz", str(scratch / "block.so")
-    block_case(block, target.vector_lanes, target.dtype).save(case)
+    case_of(block, target).save(case)
     points = random_points(block, target)
     arguments = {"target": target.to_json(), "block": block.to_json(), "points": points, "library": library}
     with WorkerPool(target) as pool:
@@ -100,7 +101,7 @@ def _check_here(block: BlockConfig, target: HardwareTarget, scratch: Path) -> It
 
 
 def _check_elsewhere(block: BlockConfig, target: HardwareTarget, scratch: Path, why_not: str) -> Iterator[Step]:
-    case = block_case(block, target.vector_lanes, target.dtype)
+    case = case_of(block, target)
     try:
         with torch_hidden():
             path = compile_block(block, random_points(block, target), target, "block", scratch)

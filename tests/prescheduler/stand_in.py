@@ -3,8 +3,8 @@ Run as a program it is the worker of such a GPU, a file of which holds the progr
 
 from __future__ import annotations
 
+import math
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ def found() -> FoundGPU:
 
 
 class StandIn:
-    """Times are those of the processor, of the first call of many."""
+    """Programs run when they are called. Times are invented, a microsecond and a nanosecond for each number that a
+    program is given: one processor takes far too long to be timed in a GPU's place."""
 
     def tensor(self, array: Any) -> Any:
         import tvm
@@ -43,10 +44,7 @@ class StandIn:
         return machine(tvm.ir.load_json(Path(library).read_text()))
 
     def seconds(self, calls: Iterable[Call], cold: bool) -> float:
-        (function, arguments), *others = calls
-        start = time.perf_counter()
-        function(*arguments)
-        return (time.perf_counter() - start) * (1 + len(others))
+        return sum(1e-6 + 1e-9 * sum(math.prod(a.shape) for a in arguments) for _, arguments in calls)
 
 
 def save_program(program: Any, target: HardwareTarget, library: Path) -> None:

@@ -45,6 +45,13 @@ def end(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
+def test_a_gpu_is_timed_while_the_processor_is() -> None:
+    with device_lock(), device_lock(gpu="0"), device_lock(gpu="1"):
+        pass
+    with device_lock(gpu="0"), pytest.raises(MeasureError), device_lock(lambda: True, gpu="0"):
+        pass
+
+
 # ---- the device -----------------------------------------------------------------------------------------------------
 def test_what_is_timed_waits_for_another_process_and_that_is_not_its_own_time(
     pool: WorkerPool, holder: subprocess.Popen[str]

@@ -1,0 +1,61 @@
+"""benchmarks/cuda_all.sh: what it runs where there is a GPU, and what it says where there is none; Python is planted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "cuda_all.sh"
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+
+PYTHON = """#!/bin/sh
+echo "$@" >> {folder}/asked
+case "$*" in
+    *find_gpu*) exit {no_gpu} ;;
+    *"chanas demo"*) echo "chanas: error: something"; exit 3 ;;
+    *) echo done ;;
+esac
+"""
+
+
+def run(folder: Path, *arguments: str, no_gpu: int = 0) -> tuple[int, str]:
+    """Exit code and summary of the script."""
+    program = folder / "python"
+    program.write_text(PYTHON.format(folder=folder, no_gpu=no_gpu))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    environment = {**os.environ, "PYTHON": str(program), "OUT": str(folder / "out"), "TMPDIR": str(folder)}
+    done = subprocess.run(["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, (folder / "out" / "summary.txt").read_text()
+
+
+def test_every_part_is_run_and_a_failed_one_is_told(tmp_path: Path) -> None:
+    code, summary = run(tmp_path, str(tmp_path))
+    assert code == 1
+    lines = [line.partition(" in ")[0] for line in summary.splitlines()[1:]]
+    assert lines[0] == "install: done"
+    assert lines[1] == "tests: done"
+    assert lines[2].startswith("demo: failed (3)")
+    assert lines[2].endswith("chanas: error: something")
+    assert lines[3:] == ["table: done", "figures: done"]
+    asked = (tmp_path / "asked").read_text()
+    assert "-m pytest -q -p no:cacheprovider -m cuda" in asked
+    assert asked.count("--sub-space") == 4
+    assert "benchmarks/cuda_networks.py" in asked
+    assert (tmp_path / "out" / "demo.log").read_text() == "chanas: error: something\n"
+
+
+def test_parts_can_be_chosen(tmp_path: Path) -> None:
+    code, summary = run(tmp_path, str(tmp_path), "tests", "table")
+    assert code == 0
+    assert [line.split(":")[0] for line in summary.splitlines()[1:]] == ["tests", "table"]
+
+
+def test_without_a_gpu_every_part_says_so_and_the_script_fails(tmp_path: Path) -> None:
+    code, summary = run(tmp_path, str(tmp_path), no_gpu=1)
+    assert code == 1
+    assert summary.count("not run, there is no GPU here") == 4

@@ -1,0 +1,41 @@
+"""benchmarks/cuda_networks.py: what does not need a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from chanas import target as target_module
+
+
+def test_contenders_take_turns_and_medians_count(load: Any) -> None:
+    asked: list[tuple[str, bool]] = []
+    each = {"ours": 1e-3, "theirs": 3e-3}
+
+    def seconds(calls: Sequence[Any], cold: bool) -> float:
+        asked.append((calls[0], cold))
+        return len(calls) * each[calls[0]] * (2.0 if cold else 1.0)
+
+    rows = load("cuda_networks").in_turns(seconds, {name: name for name in each}, 3, 0.01)
+    assert [(row.name, row.warm_s, row.cold_s) for row in rows] == [
+        ("ours", pytest.approx(1e-3), pytest.approx(2e-3)),
+        ("theirs", pytest.approx(3e-3), pytest.approx(6e-3)),
+    ]
+    assert asked[-4:] == [("ours", False), ("ours", True), ("theirs", False), ("theirs", True)]
+    assert rows[1].line(rows[0]).endswith("3.00x")
+
+
+def test_what_was_not_measured_is_missing_and_its_goal_not_met(load: Any) -> None:
+    figures = load("cuda_networks").missing_figures()
+    assert figures["eager_f32_batch1"].goal == 1.6
+    assert figures["torch_compile_f32_batch1"].goal == 1.2
+    assert figures["torch_compile_f16_batch32"].goal is None
+    assert not any(figure.met for figure in figures.values())
+
+
+def test_without_a_gpu_it_ends_in_one_line(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "find_gpu", lambda: None)
+    with pytest.raises(SystemExit, match=r"^cuda_networks: error: no NVIDIA GPU was found on this machine; "):
+        load("cuda_networks").main(["--quick"])
