@@ -1,4 +1,4 @@
-"""benchmarks/cuda_all.sh: what it runs where there is a GPU, and what it says where there is none; Python is planted."""
+"""benchmarks/cuda_all.sh: what it runs where there is a GPU, and what it says where there is none; Python planted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def run(folder: Path, *arguments: str, no_gpu: int = 0) -> tuple[int, str]:
     program.write_text(PYTHON.format(folder=folder, no_gpu=no_gpu))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     environment = {**os.environ, "PYTHON": str(program), "OUT": str(folder / "out"), "TMPDIR": str(folder)}
-    done = subprocess.run(["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False
+    )
     return done.returncode, (folder / "out" / "summary.txt").read_text()
 
 
