@@ -24,7 +24,7 @@ from chanas.prescheduler.records import RecordStore
 from chanas.prescheduler.reference import case_of
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
-from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.prescheduler.workload import Workload, device_workloads
 from chanas.target import HardwareTarget, tvm_version
 
 WARM = Surroundings(weight_bytes=0, num_blocks=1)
@@ -159,13 +159,13 @@ def tune_blocks(
     A block that fails is left out of the table.
     """
     blocks = list(dict.fromkeys(blocks))
-    workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b, target.dtype)))
+    workloads = list(dict.fromkeys(w for b in blocks for w in device_workloads(b, target)))
     lut = LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, seed=seed))
     with WorkerPool(target) as pool:
         tuned = tune_operators(pool, target, workloads, num_trials, around, scratch, seed)
         line: CandidatePipeline[tuple[BlockConfig, list[tuple[str, Point]]]] = CandidatePipeline(pool)
         for i, block in enumerate(blocks):
-            operators = block_workloads(block, target.dtype)
+            operators = device_workloads(block, target)
             if not all(w in tuned.points for w in operators):
                 continue
             schedules = [(w.key, tuned.points[w]) for w in operators]

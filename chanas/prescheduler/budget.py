@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chanas import genome
 from chanas.arch import SearchSpace, SubSpace
 from chanas.genome import FloatArray
-from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.prescheduler.workload import Workload, block_workloads, squeezed
 
 NUM_ARCHITECTURES = 256
 
@@ -36,10 +36,12 @@ def occurrences(
     each = -(-num // len(drawn_from))
     column = {w: i for i, w in enumerate(workloads)}
     dtype = workloads[0].dtype if workloads else "float32"
+    is_squeezed = any(w.op == "squeeze" for w in workloads)
     rows = []
     for sub_space in drawn_from:
         for architecture in genome.decode(space, genome.sample(space, each, rng, sub_space)):
-            operators = [w for b in architecture.blocks(space, num_classes) for w in block_workloads(b, dtype)]
+            groups = [block_workloads(b, dtype) for b in architecture.blocks(space, num_classes)]
+            operators = [w for group in groups for w in (squeezed(group) if is_squeezed else group)]
             found = [column[w] for w in operators if w in column]
             rows.append(np.bincount(found, minlength=len(column)))
     return np.array(rows, dtype=np.float64)

@@ -18,7 +18,7 @@ from chanas.arch import BlockConfig
 from chanas.errors import ScheduleError
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.space import Point
-from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.prescheduler.workload import Workload, block_workloads, squeezed
 from chanas.target import HardwareTarget
 
 COPIES = 16
@@ -50,13 +50,13 @@ def block_steps(block: BlockConfig, points: Sequence[Point], dtype: str, first: 
     Raises:
         ScheduleError: there is not one point per operator.
     """
-    workloads = block_workloads(block, dtype)
+    workloads = squeezed(block_workloads(block, dtype))
     if len(points) != len(workloads):
         raise ScheduleError(f"expected {len(workloads)} points for block {block.key}, got {len(points)}")
     steps: list[Step] = []
     current = before_pool = first
     for workload, point in zip(workloads, points, strict=True):
-        if workload.op == "pool" and block.kind == "mbconv":
+        if workload.op in ("pool", "squeeze") and block.kind == "mbconv":
             before_pool = current
         reads = [before_pool, current] if workload.scaled else [current]
         reads += [first] if workload.residual else []

@@ -48,7 +48,7 @@ def compile_program(module: Any, target: HardwareTarget, library: Path) -> None:
     Raises:
         GPUCompileError: a kernel is against the GPU's limits, or the compiler does not take it.
     """
-    export(build_program(module, target), library)
+    export(build_program(module, target), library, target)
 
 
 def build_program(module: Any, target: HardwareTarget) -> Any:

@@ -35,7 +35,7 @@ from chanas.prescheduler.reference import case_of, mean_network_weight_bytes
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.warm_start import WarmStart
-from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.prescheduler.workload import Workload, device_workloads
 from chanas.run import RunDirectory
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget, tvm_version
@@ -113,7 +113,7 @@ def preschedule(
         MeasureError: blocks remain for which no combination of schedules works; the LUT holds all others.
     """
     blocks = space.all_blocks(num_classes, sub_spaces) if only is None else tuple(only)
-    workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b, target.dtype)))
+    workloads = list(dict.fromkeys(w for b in blocks for w in device_workloads(b, target)))
     with run_lock(run.root):
         _remove_leftovers(run.luts)
         store = RecordStore(run.records, target)
@@ -196,7 +196,7 @@ def _schedules(
 ) -> Schedules | None:
     """The rank-th best point of every operator (the last one where there are fewer), or None when one has none."""
     chosen = []
-    for workload in block_workloads(block, target.dtype):
+    for workload in device_workloads(block, target):
         if not records[workload]:
             return None
         chosen.append((workload.key, records[workload][min(rank, len(records[workload]) - 1)].point))

@@ -19,7 +19,7 @@ from chanas.prescheduler.emulator import Call, compile_block, find_emulator, no_
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.reference import case_of
 from chanas.prescheduler.space import Point, schedule_space
-from chanas.prescheduler.workload import block_workloads
+from chanas.prescheduler.workload import device_workloads
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 
@@ -63,7 +63,7 @@ def small_block() -> BlockConfig:
 def random_points(block: BlockConfig, target: HardwareTarget, seed: int = 0) -> list[Point]:
     """A random schedule of each operator of a block."""
     rng = np.random.default_rng(seed)
-    return [schedule_space(w, target).sample(1, rng)[0] for w in block_workloads(block, target.dtype)]
+    return [schedule_space(w, target).sample(1, rng)[0] for w in device_workloads(block, target)]
 
 
 def check_processor(target: HardwareTarget, why_not_here: str | None) -> Iterator[Step]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from chanas.arch import BlockConfig
 from chanas.prescheduler.winograd import transforms
+from chanas.target import HardwareTarget
 
 Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "squeeze"]
 Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
@@ -211,3 +212,9 @@ def squeezed(workloads: Sequence[Workload]) -> tuple[Workload, ...]:
         else:
             found.append(workload)
     return tuple(found)
+
+
+def device_workloads(block: BlockConfig, target: HardwareTarget) -> tuple[Workload, ...]:
+    """The operators of a block that are tuned for a target, each by itself; on GPUs squeeze-excite is two kernels."""
+    workloads = block_workloads(block, target.dtype)
+    return workloads if target.gpu is None else squeezed(workloads)

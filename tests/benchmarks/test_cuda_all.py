@@ -1,4 +1,4 @@
-"""benchmarks/cuda_all.sh: what it runs where there is a GPU, and what it says where there is none; Python planted."""
+"""benchmarks/cuda_all.sh: what it runs where there is a GPU, what it says where there is none; Python is planted."""
 
 from __future__ import annotations
 

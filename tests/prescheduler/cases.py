@@ -22,7 +22,7 @@ from chanas.prescheduler.networks import NetworkJob
 from chanas.prescheduler.pool import Answer, WorkerPool
 from chanas.prescheduler.reference import ReferenceCase, block_case, operator_case, random_network
 from chanas.prescheduler.space import Point, ScheduleSpace, schedule_space
-from chanas.prescheduler.workload import Epilogue, Operator, Workload, block_workloads
+from chanas.prescheduler.workload import Epilogue, Operator, Workload, device_workloads
 from chanas.target import HardwareTarget, load_target, tvm_version
 
 HOST = load_target("cpu")
@@ -95,7 +95,7 @@ workloads = st.builds(random_workload, st.sampled_from(OPERATORS), generators)
 
 def random_points(block: BlockConfig, target: HardwareTarget, rng: np.random.Generator) -> list[Point]:
     """A random point for each operator of a block."""
-    return [schedule_space(w, target).sample(1, rng)[0] for w in block_workloads(block, target.dtype)]
+    return [schedule_space(w, target).sample(1, rng)[0] for w in device_workloads(block, target)]
 
 
 def covering_points(space: ScheduleSpace, rng: np.random.Generator) -> list[Point]:
@@ -251,7 +251,7 @@ def random_lut(space: SearchSpace, blocks: Iterable[BlockConfig], target: Hardwa
     rng = np.random.default_rng(seed)
     rows = {}
     for block in blocks:
-        keys = [w.key for w in block_workloads(block, target.dtype)]
+        keys = [w.key for w in device_workloads(block, target)]
         rows[block.key] = LUTRow(1e-5, 1e-7, 1, tuple(zip(keys, random_points(block, target, rng), strict=True)))
     return LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype), rows)
 

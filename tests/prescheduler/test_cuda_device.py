@@ -16,7 +16,7 @@ from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.networks import NetworkJob, compile_networks
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.reference import case_of
-from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.prescheduler.workload import Workload, device_workloads
 from chanas.target import HardwareTarget, load_target
 
 from .cases import NANO, NUM_CLASSES, network_job, random_lut
@@ -64,7 +64,7 @@ def test_blocks_compute_what_pytorch_does(
 ) -> None:
     rng, library, case = np.random.default_rng(2), tmp_path / "block.so", tmp_path / "case.npz"
     case_of(block, gpu).save(case)
-    points = [gpu_space(w, gpu).sample(1, rng)[0] for w in block_workloads(block)]
+    points = [gpu_space(w, gpu).sample(1, rng)[0] for w in device_workloads(block, gpu)]
     what = {"target": gpu.to_json(), "block": block.to_json(), "points": points, "library": str(library)}
     assert gpu_pool.build("build_block", what, 60.0).result().error is None
     timed = gpu_pool.measure("measure", {"library": str(library), "case": str(case)}, 60.0).result()

@@ -22,21 +22,23 @@ from chanas.prescheduler.cuda_graph import (
 from chanas.prescheduler.cuda_reference import as_rows, gpu_block_case, gpu_network_case
 from chanas.prescheduler.cuda_sequential import gpu_case
 from chanas.prescheduler.cuda_space import gpu_space
-from chanas.prescheduler.reference import FLOAT32_TOLERANCE, ReferenceCase, random_network
+from chanas.prescheduler.reference import ReferenceCase, random_network
 from chanas.prescheduler.space import Point
-from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.prescheduler.workload import Workload, block_workloads, device_workloads
+from chanas.target import HardwareTarget, gpu_in_dtype
 
 from .carried_out import Array, run_program
 from .cases import NANO, NUM_CLASSES
-from .cuda_cases import GPU, WORKLOADS, key
+from .cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS, key
 
+TARGETS = (GPU, gpu_in_dtype(GPU, "f16"), gpu_in_dtype(GPU, "tf32"))
 # One of each kind, with and without expansion, residual and squeeze-excite.
 BLOCKS = tuple({(b.kind, b.has_expand, b.residual, b.use_se): b for b in NANO.all_blocks(NUM_CLASSES)}.values())
 
 
-def points_of(block: BlockConfig, seed: int = 0) -> list[Point]:
+def points_of(block: BlockConfig, target: HardwareTarget = GPU, seed: int = 0) -> list[Point]:
     rng = np.random.default_rng(seed)
-    return [gpu_space(w, GPU).sample(1, rng)[0] for w in block_workloads(block)]
+    return [gpu_space(w, target).sample(1, rng)[0] for w in device_workloads(block, target)]
 
 
 def error(case: ReferenceCase, got: Array) -> float:
@@ -45,36 +47,41 @@ def error(case: ReferenceCase, got: Array) -> float:
     return float(np.abs(got.reshape(-1, channels)[:pixels] - case.expected).max() / np.abs(case.expected).max())
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=key)
+@pytest.mark.parametrize("workload", [*WORKLOADS, *IN_HALVES, *IN_TF32], ids=key)
 def test_an_operator_computes_what_pytorch_does(workload: Workload) -> None:
     case = gpu_case(workload)
     (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(3))
     program = gpu_program(*operator_steps(workload, point), GPU)
-    assert error(case, run_program(program, case.arguments, case.weights)) < FLOAT32_TOLERANCE
+    assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
-def test_a_block_computes_what_pytorch_does(block: BlockConfig) -> None:
-    case = gpu_block_case(block)
-    program = gpu_program(block_steps(block, points_of(block), "float32"), 1, GPU)
-    assert error(case, run_program(program, case.arguments, case.weights)) < FLOAT32_TOLERANCE
+def test_a_block_computes_what_pytorch_does(block: BlockConfig, target: HardwareTarget) -> None:
+    case = gpu_block_case(block, target.dtype)
+    program = gpu_program(block_steps(block, points_of(block, target), target.dtype), 1, target)
+    assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
 
-def network(space: SearchSpace) -> tuple[tuple[BlockConfig, ...], list[list[Point]], ReferenceCase]:
+def network(
+    space: SearchSpace, target: HardwareTarget = GPU
+) -> tuple[tuple[BlockConfig, ...], list[list[Point]], ReferenceCase]:
     blocks = space.smallest.blocks(space, NUM_CLASSES)
-    return blocks, [points_of(b) for b in blocks], gpu_network_case(blocks, *random_network(blocks, 0))
+    case = gpu_network_case(blocks, *random_network(blocks, 0), target.dtype)
+    return blocks, [points_of(b, target) for b in blocks], case
 
 
-def test_a_network_computes_what_pytorch_does(tiny_space: SearchSpace) -> None:
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_a_network_computes_what_pytorch_does(tiny_space: SearchSpace, target: HardwareTarget) -> None:
     """Residuals, squeeze-excite, maps whose rows are more than their pixels, shared memory between the steps."""
-    blocks, points, case = network(tiny_space)
-    program = network_program(blocks, points, GPU)
-    assert error(case, run_program(program, case.arguments, case.weights)) < FLOAT32_TOLERANCE
+    blocks, points, case = network(tiny_space, target)
+    program = network_program(blocks, points, target)
+    assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
 
 def test_a_network_launches_a_kernel_for_each_operator() -> None:
     blocks, points, _ = network(NANO)
-    assert num_launches(network_program(blocks, points, GPU)) == sum(len(block_workloads(b)) for b in blocks)
+    assert num_launches(network_program(blocks, points, GPU)) == sum(len(device_workloads(b, GPU)) for b in blocks)
 
 
 def test_what_is_timed_alone_runs_many_times_with_weights_of_its_own() -> None:
@@ -83,7 +90,11 @@ def test_what_is_timed_alone_runs_many_times_with_weights_of_its_own() -> None:
     assert num_launches(program) == COPIES
     assert len(program["main"].params) == 1 + 2 * COPIES + 1
     block = next(b for b in BLOCKS if b.use_se)
-    assert num_launches(block_program(block, points_of(block), GPU)) == COPIES * len(block_workloads(block))
+    assert (
+        num_launches(block_program(block, points_of(block), GPU))
+        == COPIES * len(device_workloads(block, GPU))
+        == COPIES * (len(block_workloads(block)) - 1)
+    )
 
 
 def test_a_block_needs_a_point_for_each_operator() -> None:

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 from chanas.prescheduler.cuda_build import kernel_text
-from chanas.prescheduler.cuda_graph import network_program, num_launches, operator_program
+from chanas.prescheduler.cuda_graph import block_steps, gpu_program, network_program, num_launches
 from chanas.prescheduler.cuda_link import build_program, graphs, rewritten
 from chanas.prescheduler.cuda_nvrtc import compile_cubin, why_no_nvrtc
-from chanas.prescheduler.cuda_space import gpu_space
-from chanas.prescheduler.workload import block_workloads
+from chanas.prescheduler.cuda_space import GPUSpace, gpu_space
+from chanas.prescheduler.space import Point
+from chanas.prescheduler.workload import device_workloads
+from chanas.target import gpu_in_dtype
 
 from .cases import NANO, NUM_CLASSES
-from .cuda_cases import GPU, WORKLOADS
+from .cuda_cases import GPU
 
 ROOT = Path(__file__).resolve().parents[2]
 REASON = why_no_nvrtc()
@@ -55,7 +57,7 @@ compile_program(operator_program(workload, point, GPU), GPU, Path(sys.argv[1]))
 def test_a_whole_network_is_one_graph() -> None:
     blocks = NANO.largest.blocks(NANO, NUM_CLASSES)
     rng = np.random.default_rng(0)
-    points = [[gpu_space(w, GPU).sample(1, rng)[0] for w in block_workloads(b)] for b in blocks]
+    points = [[gpu_space(w, GPU).sample(1, rng)[0] for w in device_workloads(b, GPU)] for b in blocks]
     program = network_program(blocks, points, GPU)
     module = rewritten(program, GPU)
     (graph,) = graphs(module)
@@ -63,11 +65,20 @@ def test_a_whole_network_is_one_graph() -> None:
     assert num_launches(module) == 0
 
 
+def with_tensor_cores(space: GPUSpace) -> Point:
+    """A random point that uses them, if the operator can."""
+    points = space.sample(8, np.random.default_rng(0))
+    return max(points, key=lambda p: space.decode(p).get("mma", (0,)))
+
+
 @needs_nvrtc
-def test_what_the_library_holds_compiles() -> None:
-    workload = WORKLOADS[0]
-    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(0))
-    executable = build_program(operator_program(workload, point, GPU), GPU)
+@pytest.mark.parametrize("dtype", ["f32", "f16", "tf32"])
+def test_what_the_library_holds_compiles(dtype: str) -> None:
+    """Every operator of a block with squeeze-excite: the kernels of a program are one text."""
+    target = gpu_in_dtype(GPU, dtype)
+    block = next(b for b in NANO.all_blocks(NUM_CLASSES) if b.use_se and b.has_expand)
+    points = [with_tensor_cores(gpu_space(w, target)) for w in device_workloads(block, target)]
+    executable = build_program(gpu_program(block_steps(block, points, target.dtype), 1, target), target)
     (device,) = executable.mod.imports[0].imports
     cubin, figures = compile_cubin(kernel_text(device.inspect_source()), GPU.required_gpu.arch)
     assert cubin[:4] == b"\x7fELF"

@@ -26,6 +26,9 @@ def gpu_features(space: ScheduleSpace, named: Named, gpu: GPUFeatures) -> list[f
     if len(splits["n"]) == 2:  # sums that threads share: columns of a block, threads of a sum
         blocks, threads = splits["n"][0], splits["n"][1] * splits["k"][1]
         values = splits["k"][2]
+    if any(named.get("mma", ())):  # warps stand where threads do
+        threads, values = threads * gpu.warp_size, max(1, values // gpu.warp_size)
+    threads *= math.prod(named.get("shares", (1,)))
     depth = splits["tap"][-1] * (splits["c"][-1] if workload.op != "depthwise" else 1)
     heights = [s[1] * s[2] for s in outputs]
     loaded = depth * sum(heights)
