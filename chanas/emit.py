@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chanas.supernet.evaluate import SupernetEvaluator
 
 # Share of images that a compiled module may classify otherwise than PyTorch in float32: rounding decides close races.
-_MAX_DISAGREEMENT = {"float32": 0.0, "bfloat16": 0.02}
+_MAX_DISAGREEMENT = {"float32": 0.0, "bfloat16": 0.02, "float16": 0.02, "tf32": 0.02}
 
 
 def proof_record(architecture: Architecture, outcomes: Mapping[str, Outcome], top1: float) -> ProofRecord:

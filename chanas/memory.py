@@ -19,7 +19,7 @@ from chanas.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.folding import num_blocks
 from chanas.genome import BlockTable, FloatArray, GenomeLayout, Genomes, filled_genomes
 
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "tf32": 4}
 
 
 def _bytes(channels: int, size: int, lanes: int, dtype: str) -> int:

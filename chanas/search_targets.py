@@ -16,7 +16,7 @@ from chanas.emit import proof_record
 from chanas.errors import ConfigError, StageOrderError, TargetError
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory
-from chanas.target import DTYPES, HardwareTarget, load_target
+from chanas.target import DTYPES, GPU_DTYPES, HardwareTarget, load_target
 from chanas.units import parse_latency_s
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Latencies = float | Mapping[str, float]
 """Seconds on the target that is named beside it, or seconds by the names of several targets."""
 
-_NAME = re.compile(rf"(?P<device>.+?)(-(?P<threads>\d+)t)?(-(?P<dtype>{'|'.join(DTYPES)}))?")
+_NAME = re.compile(rf"(?P<device>.+?)(-(?P<threads>\d+)t)?(-(?P<dtype>{'|'.join(DTYPES | GPU_DTYPES)}))?")
 
 
 def named_target(name: str) -> HardwareTarget:
-    """The target that a latency table is called after: `cpu`, `cpu-2t` for two threads, `cpu-2t-bf16`.
+    """The target that a latency table is called after: `cpu`, `cpu-2t` for two threads, `cpu-2t-bf16`, `cuda-f16`.
 
     Raises:
         TargetError: the device is unknown or not there, or it cannot be used like that.

@@ -39,6 +39,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
         ("cpu-2t", ("cpu", 2, "f32")),
         ("cpu-bf16", ("cpu", 1, "bf16")),
         ("cpu-16t-bf16", ("cpu", 16, "bf16")),
+        ("cuda-f16", ("cuda", 1, "f16")),
+        ("cuda-tf32", ("cuda", 1, "tf32")),
         ("raspberry-pi-4", ("raspberry-pi-4", 1, "f32")),
         ("raspberry-pi-4-4t", ("raspberry-pi-4", 4, "f32")),
         ("", ("", 1, "f32")),

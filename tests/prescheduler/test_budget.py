@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from chanas.prescheduler.budget import claims, expected_improvement, hand_out, latency_shares, occurrences
-from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.prescheduler.workload import Workload, block_workloads, squeezed
 
 from .cases import NANO, NUM_CLASSES
 
@@ -45,6 +45,15 @@ def test_occurrences_are_those_of_random_architectures() -> None:
     assert counts.shape == (10, len(workloads))
     assert set(counts.sum(axis=1)) == {of_smallest}  # one depth
     assert np.array_equal(counts, occurrences(NANO, NUM_CLASSES, workloads, num=10))
+
+
+def test_what_occurs_is_counted_as_it_is_tuned() -> None:
+    """Squeeze-excite in two operators, where the workloads have it so."""
+    blocks = NANO.all_blocks(NUM_CLASSES)
+    workloads = list(dict.fromkeys(w for b in blocks for w in squeezed(block_workloads(b))))
+    counts = occurrences(NANO, NUM_CLASSES, workloads, num=10)
+    of_smallest = sum(len(squeezed(block_workloads(b))) for b in NANO.smallest.blocks(NANO, NUM_CLASSES))
+    assert set(counts.sum(axis=1)) == {of_smallest}
 
 
 def test_occurrences_of_a_sub_space_are_its_own() -> None:

@@ -206,7 +206,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, list
     gates = {name: threading.Event() for name in ("0", "0b", "1")}
     names = iter(("0", "1", "0b"))
 
-    def worker(num_threads: int, cores: Sequence[int]) -> Scripted:
+    def worker(num_threads: int, cores: Sequence[int], command: object = None) -> Scripted:
         name = next(names)
         return Scripted(log, name, gates[name])
 

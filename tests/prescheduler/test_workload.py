@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from strategies import spaces_and_architectures
 
 from chanas.arch import Architecture, BlockConfig, SearchSpace
-from chanas.prescheduler.workload import Workload, block_workloads, squeezed, tiled_columns
+from chanas.prescheduler.workload import (
+    Workload,
+    block_workloads,
+    device_workloads,
+    squeezed,
+    tiled_columns,
+)
 
-from .cases import workloads
+from .cases import HOST, workloads
+from .cuda_cases import GPU
 
 STEM = BlockConfig("stem", 13, 3, 0, 24, 3, 2, "hswish")
 PLAIN = BlockConfig("mbconv", 9, 16, 48, 24, 5, 2, "relu")
@@ -150,6 +157,11 @@ def test_squeeze_excite_is_two_operators_where_pooling_and_its_dense_layer_are_o
     assert one.output_size == 1
     assert one.num_flops == 49 * 64 + 2 * 64 * 16
     assert one.weight_bytes == 4 * (64 * 16 + 16)
+
+
+def test_gpus_have_squeeze_excite_in_two() -> None:
+    assert device_workloads(EVERYTHING, GPU) == squeezed(block_workloads(EVERYTHING))
+    assert device_workloads(EVERYTHING, HOST) == block_workloads(EVERYTHING)
 
 
 @pytest.mark.parametrize("block", [PLAIN, HEAD, CLASSIFIER], ids=["plain", "head", "classifier"])
