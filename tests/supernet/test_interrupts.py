@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,6 +20,15 @@ def test_a_signal_is_noted_and_raised_when_asked(number: signal.Signals, raised:
             signals.raise_received()
 
 
+@pytest.fixture
+def default_sigint() -> Iterator[None]:
+    """Ctrl-C as in a terminal: a shell that starts the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_sigint")
 def test_a_second_ctrl_c_acts_at_once() -> None:
     with DeferredSignals():
         signal.raise_signal(signal.SIGINT)

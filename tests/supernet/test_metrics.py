@@ -62,7 +62,7 @@ def test_without_the_package_the_error_says_what_to_install(run: RunDirectory, m
     monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it could not be imported
     for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ConfigError, match=r"pip install 'chanas\[tensorboard\]'") as caught:
+    with pytest.raises(ConfigError, match=r"pip install 'tensorboard>=2\.16'") as caught:
         Log(run, tensorboard=True)
     assert "\n" not in str(caught.value)
     assert not run.root.exists()
