@@ -116,8 +116,7 @@ class _Program:
         got = self.output.numpy().astype(np.float32).reshape(-1, self.expected.shape[-1])[: len(self.expected)]
         if got.shape != self.expected.shape:
             return math.inf
-        error = float(np.abs(got - self.expected).max())
-        return error / max(1.0, float(np.abs(self.expected).max())) if math.isfinite(error) else math.inf
+        return worker.relative_error(got, self.expected)
 
 
 class Timer:
