@@ -293,7 +293,7 @@ class _Search:
 
         try:
             winner, finalists = prove_rounds(
-                propose, self.prove, {name: self.budget_s}, (latency.limit,), self.config.max_rounds
+                propose, self.prove, {name: self.budget_s}, (latency.limit,), self.config.max_rounds, widen=False
             )
         except InfeasibleError as error:
             if name == TUNED:

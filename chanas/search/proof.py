@@ -16,6 +16,9 @@ from chanas.errors import ChanasError, InfeasibleError, MeasureError
 from chanas.genome import FloatArray, Genomes, encode
 from chanas.units import format_latency
 
+# Another round is compiled for a limit that is wider by so much, if a finalist came so near to the one that it had.
+_WORTH_A_ROUND = 1.05
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -172,13 +175,17 @@ def prove_rounds(
     budgets_s: Mapping[str, float],
     first_limits_s: tuple[float, ...],
     max_rounds: int,
+    *,
+    widen: bool = True,
 ) -> tuple[Finalist, list[Finalist]]:
-    """The winner and all finalists: rounds of `propose(limits_s, tried)` and `prove`, until one measures inside.
+    """The winner and all finalists: rounds of `propose(limits_s, tried)` and `prove`, until the best measures inside.
 
     `propose` gives (architecture, predicted latency on each target, predicted top-1, its spread) of architectures not
-    yet tried; `budgets_s` are seconds by target, the limits are in their order. After a round in which none measured
-    inside every budget, the limits of the targets where one did not are tightened by the worst measured-over-predicted
-    ratio. Of those inside, the best accuracy wins, the faster one (on the first target) when equal.
+    yet tried; `budgets_s` are seconds by target, the limits are in their order. Of those that measured inside every
+    budget, the best accuracy wins, the faster one (on the first target) when equal. While there is none, or a more
+    accurate one measured outside, or all left room, another round follows, in which only what is predicted to beat the
+    winner so far is proven. Its limits are the budgets over the worst measured-over-predicted ratio: tighter on targets
+    where one was outside, wider (unless `widen` is false) where all were inside and one came near the limit.
 
     Raises:
         ChanasError: a proof is not of every target.
@@ -186,9 +193,12 @@ def prove_rounds(
         InfeasibleError: none measured inside the budgets; the message names the nearest that was measured.
     """
     finalists: list[Finalist] = []
+    winner: Finalist | None = None
     limits_s, budgets = first_limits_s, tuple(budgets_s.values())
     for number in range(1, max_rounds + 1):
         proposed = propose(limits_s, {f.architecture.key for f in finalists})
+        if winner is not None:
+            proposed = [fact for fact in proposed if fact[2] > winner.predicted_top1]
         if not proposed:
             break
         proofs = proven(prove, [architecture for architecture, *_ in proposed])
@@ -197,14 +207,14 @@ def prove_rounds(
         if any(len(f.measured_s) != len(budgets) for f in measured):
             raise ChanasError(f"expected finalists measured on each of {', '.join(budgets_s)}")
         inside = [f for f in measured if all(m <= b for m, b in zip(f.measured_s, budgets, strict=True))]
-        if inside:
-            return max(inside, key=lambda f: (f.top1, -f.proof.measured_latency_s)), finalists
-        limits_s = tuple(
-            min(limit_s, budget_s / max(f.ratios[i] for f in measured))
-            if any(f.measured_s[i] > budget_s for f in measured)
-            else limit_s
-            for i, (limit_s, budget_s) in enumerate(zip(limits_s, budgets, strict=True))
-        )
+        winner = max(inside, key=lambda f: (f.top1, -f.proof.measured_latency_s), default=None)
+        following_s = _following_limits(limits_s, budgets, measured, widen)
+        beaten = winner is None or any(f.top1 > winner.top1 for f in measured)
+        if not beaten and all(new <= old for new, old in zip(following_s, limits_s, strict=True)):
+            break
+        limits_s = following_s
+    if winner is not None:
+        return winner, finalists
     measured = [f for f in finalists if f.proof.error is None]
     if not measured:
         first = finalists[0].proof.error if finalists else "there was none"
@@ -218,6 +228,23 @@ def prove_rounds(
         f"the {'nearest' if several else 'smallest'} reached is {reached} ({nearest.architecture.key}); raise the "
         f"budget{'s' if several else ''}"
     )
+
+
+def _following_limits(
+    limits_s: tuple[float, ...], budgets_s: tuple[float, ...], measured: Sequence[Finalist], widen: bool
+) -> tuple[float, ...]:
+    """What to predict at most on each target, so that the worst that was measured there would have met its budget."""
+    limits = []
+    for i, (limit_s, budget_s) in enumerate(zip(limits_s, budgets_s, strict=True)):
+        fitting_s = budget_s / max((f.ratios[i] for f in measured), default=1.0)
+        is_near = any(_WORTH_A_ROUND * f.predicted_s[i] > limit_s for f in measured)
+        if any(f.measured_s[i] > budget_s for f in measured):
+            limits.append(min(limit_s, fitting_s))
+        elif widen and is_near and fitting_s > _WORTH_A_ROUND * limit_s:
+            limits.append(fitting_s)
+        else:
+            limits.append(limit_s)
+    return tuple(limits)
 
 
 def nobody_proves(

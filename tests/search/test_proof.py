@@ -63,6 +63,59 @@ def test_the_budget_is_tightened_by_what_was_observed() -> None:
     assert len({f.architecture.key for f in finalists}) == 4
 
 
+class Uneven:
+    """Proposes what just meets the limit, and something much smaller; both take a fifth longer than predicted."""
+
+    def __init__(self) -> None:
+        self.top1 = {3: 0.80, 5: 0.70, 7: 0.78, 9: 0.60, 11: 0.77, 13: 0.77}
+        self.limits: list[float] = []
+        self.proven: list[int] = []
+
+    def propose(
+        self, limits_s: tuple[float, ...], tried: set[str]
+    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
+        (limit_s,) = limits_s
+        self.limits.append(limit_s)
+        large, small = [(3, 5), (7, 9), (11, 13)][len(self.limits) - 1]
+        return [(arch(k), (s,), self.top1[k], 0.01) for k, s in ((large, limit_s), (small, limit_s / 2))]
+
+    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+        self.proven += (kernels := [a.stages[0][0][0] for a in architectures])
+        seconds = {k: 1.2 * self.limits[-1] / (1 if k in (3, 7, 11) else 2) for k in kernels}
+        return [ProofRecord(a, seconds[k], 0.0, self.top1[k], 0.0) for a, k in zip(architectures, kernels, strict=True)]
+
+
+def test_a_more_accurate_one_outside_the_budget_is_worth_another_round() -> None:
+    device = Uneven()
+    winner, finalists = prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
+    assert winner.architecture == arch(7)  # not 5, which was inside already
+    assert winner.proof.measured_latency_s == pytest.approx(1e-3)
+    assert device.proven == [3, 5, 7]  # 9 was not predicted to beat 5; nor 11 and 13 to beat 7
+    assert [f.round for f in finalists] == [1, 1, 2]
+
+
+def test_room_that_all_finalists_left_is_used_in_another_round() -> None:
+    def propose(
+        limits_s: tuple[float, ...], tried: set[str]
+    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
+        kernel = 3 + 2 * len(tried)
+        return [(arch(kernel), limits_s, limits_s[0] * 500, 0.01)]  # the longer, the more accurate
+
+    def prove(architectures: Sequence[Architecture]) -> list[ProofRecord]:
+        (a,) = architectures
+        return [ProofRecord(a, 0.8e-3 if a == arch(3) else 1e-3, 0.0, float("nan"), 0.0)]
+
+    winner, finalists = prove_rounds(propose, prove, BUDGET, (1e-3,), 3)
+    assert winner.architecture == arch(5)
+    assert [f.predicted_latency_s for f in finalists] == pytest.approx([1e-3, 1e-3 / 0.8])
+
+
+def test_what_was_inside_stays_the_winner_where_nothing_better_is_found() -> None:
+    device = Uneven()
+    winner, _ = prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 1)
+    assert winner.architecture == arch(5)
+
+
 def test_a_finalist_that_fails_is_passed_over() -> None:
     device = Device(0.9, frozenset({5}))
     winner, finalists = prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
