@@ -182,10 +182,11 @@ def prove_rounds(
 
     `propose` gives (architecture, predicted latency on each target, predicted top-1, its spread) of architectures not
     yet tried; `budgets_s` are seconds by target, the limits are in their order. Of those that measured inside every
-    budget, the best accuracy wins, the faster one (on the first target) when equal. While there is none, or a more
-    accurate one measured outside, or all left room, another round follows, in which only what is predicted to beat the
-    winner so far is proven. Its limits are the budgets over the worst measured-over-predicted ratio: tighter on targets
-    where one was outside, wider (unless `widen` is false) where all were inside and one came near the limit.
+    budget, the best accuracy wins, the faster one (on the first target) when equal. While there is none, or the
+    limits move and a more accurate one was outside or all left room, another round follows, in which only what is
+    predicted to beat the winner so far is proven. Its limits are the budgets over the worst measured-over-predicted
+    ratio: tighter on targets where one was outside, wider (unless `widen` is false) where all were inside and one came
+    near the limit.
 
     Raises:
         ChanasError: a proof is not of every target.
@@ -209,21 +210,28 @@ def prove_rounds(
         inside = [f for f in measured if all(m <= b for m, b in zip(f.measured_s, budgets, strict=True))]
         winner = max(inside, key=lambda f: (f.top1, -f.proof.measured_latency_s), default=None)
         following_s = _following_limits(limits_s, budgets, measured, widen)
-        beaten = winner is None or any(f.top1 > winner.top1 for f in measured)
-        if not beaten and all(new <= old for new, old in zip(following_s, limits_s, strict=True)):
+        moves = [new - old for new, old in zip(following_s, limits_s, strict=True)]
+        is_best = winner is not None and all(f.top1 <= winner.top1 for f in measured)
+        if winner is not None and max(moves) <= 0.0 and (is_best or min(moves) == 0.0):
             break
         limits_s = following_s
-    if winner is not None:
-        return winner, finalists
+    if winner is None:
+        raise _none_inside(finalists, budgets_s)
+    return winner, finalists
+
+
+def _none_inside(finalists: Sequence[Finalist], budgets_s: Mapping[str, float]) -> ChanasError:
+    """Why there is no winner: nothing could be measured, or the nearest that was is outside."""
+    budgets = tuple(budgets_s.values())
     measured = [f for f in finalists if f.proof.error is None]
     if not measured:
         first = finalists[0].proof.error if finalists else "there was none"
-        raise MeasureError(f"none of {len(finalists)} finalists could be compiled and measured; the first: {first}")
+        return MeasureError(f"none of {len(finalists)} finalists could be compiled and measured; the first: {first}")
     nearest = min(measured, key=lambda f: max(m / b for m, b in zip(f.measured_s, budgets, strict=True)))
     several = len(budgets) > 1
     asked = " and ".join(format_latency(b) + (f" on {name}" if several else "") for name, b in budgets_s.items())
     reached = " and ".join(map(format_latency, nearest.measured_s))
-    raise InfeasibleError(
+    return InfeasibleError(
         f"none of {len(measured)} finalists measured inside the budget{'s' if several else ''} of {asked}: "
         f"the {'nearest' if several else 'smallest'} reached is {reached} ({nearest.architecture.key}); raise the "
         f"budget{'s' if several else ''}"
