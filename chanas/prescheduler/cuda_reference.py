@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.arch import BlockConfig
 from chanas.folding import Array, pack_block_rows
-from chanas.prescheduler.cuda_operators import num_rows
-from chanas.prescheduler.cuda_sequential import gpu_case
+from chanas.prescheduler.cuda_sequential import as_rows, gpu_case
 from chanas.prescheduler.reference import FLOAT32_TOLERANCE, ReferenceCase, random_block
 from chanas.prescheduler.workload import Workload, block_workloads
 
@@ -24,20 +21,12 @@ def gpu_case_of(what: Workload | BlockConfig, dtype: str) -> ReferenceCase:
     return gpu_case(what) if isinstance(what, Workload) else gpu_block_case(what, dtype)
 
 
-def as_rows(values: Array, dtype: str = "float32") -> npt.NDArray[Any]:
-    """float32[C, H, W] -> [R, C], a map's rows; those beyond its pixels are not a number, to be found out if used."""
-    rows = np.full((num_rows(values.shape[1]), values.shape[0]), np.nan, dtype=dtype)
-    rows[: values.shape[1] ** 2] = values.reshape(values.shape[0], -1).T
-    return rows
-
-
 def gpu_block_case(block: BlockConfig, dtype: str = "float32") -> ReferenceCase:
     """Random input and weights of a whole block (batch normalisation folded in ours), and PyTorch's answer."""
     x, out, tensors = random_block(block)
-    size = (block.input_size, block.input_size) if block.kind != "classifier" else (1, 1)
-    image = x[0].reshape(block.in_channels, *size)
-    stored = block_workloads(block, dtype)[0].input_storage
-    first = np.ascontiguousarray(image.reshape(len(image), -1)) if block.kind == "stem" else as_rows(image, stored)
+    size = block.input_size if block.kind != "classifier" else 1
+    image = np.ascontiguousarray(x[0].reshape(block.in_channels, -1))
+    first = image if block.kind == "stem" else as_rows(image, size, block_workloads(block, dtype)[0].input_storage)
     weights = pack_block_rows(block, tensors, dtype)
     expected = np.ascontiguousarray(out.reshape(block.out_channels, -1).T)
     tolerance = FLOAT32_TOLERANCE if dtype == "float32" else HALF_BLOCK_TOLERANCE

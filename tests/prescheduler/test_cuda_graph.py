@@ -19,8 +19,8 @@ from chanas.prescheduler.cuda_graph import (
     operator_steps,
     planned_slots,
 )
-from chanas.prescheduler.cuda_reference import as_rows, gpu_block_case, gpu_network_case
-from chanas.prescheduler.cuda_sequential import gpu_case
+from chanas.prescheduler.cuda_reference import gpu_block_case, gpu_network_case
+from chanas.prescheduler.cuda_sequential import as_rows, gpu_case
 from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.reference import ReferenceCase, random_network
 from chanas.prescheduler.space import Point
@@ -103,7 +103,7 @@ def test_a_block_needs_a_point_for_each_operator() -> None:
 
 
 def test_spare_rows_of_a_map_are_not_a_number() -> None:
-    rows = as_rows(np.ones((3, 7, 7), dtype=np.float32))
+    rows = as_rows(np.ones((3, 49), dtype=np.float32), 7)
     assert rows.shape == (56, 3)
     assert np.isnan(rows[49:]).all()
     assert (rows[:49] == 1.0).all()
