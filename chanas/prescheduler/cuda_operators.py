@@ -20,8 +20,7 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.errors import ScheduleError
-from chanas.prescheduler.operators import OperatorGraph
-from chanas.prescheduler.operators import _epilogue as epilogue
+from chanas.prescheduler.operators import OperatorGraph, epilogue
 from chanas.prescheduler.workload import Workload
 
 _TYPES = ("float32", "float16", "tf32")
@@ -81,6 +80,21 @@ def extra_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
 def values_per_word(workload: Workload) -> int:
     """float16 in 32 bits, or one float32."""
     return 2 if workload.input_storage == "float16" else 1
+
+
+def row_words(workload: Workload) -> int:
+    """Words of 32 bits of a pixel's input channels."""
+    return workload.in_channels // values_per_word(workload)
+
+
+def word_type(workload: Workload) -> str:
+    """Type of a word in a kernel's registers."""
+    return "uint32" if values_per_word(workload) == 2 else "float32"
+
+
+def store_vector(extent: int) -> int:
+    """Neighbours of a row that a thread stores at once: the most that divide it, up to a float4."""
+    return next(v for v in (4, 2, 1) if extent % v == 0)
 
 
 def _zero(like: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from chanas.gpu import GPUFeatures
 from chanas.prescheduler.cuda_intrinsics import WARP, TensorCore, tensor_core
-from chanas.prescheduler.cuda_operators import num_rows, values_per_word
+from chanas.prescheduler.cuda_operators import num_rows, row_words, values_per_word
 from chanas.prescheduler.space import Named
 from chanas.prescheduler.workload import Workload
 
@@ -22,7 +22,7 @@ MMA_ROWS, MMA_COLUMNS = 16, 8
 # Words after each row of the input's tile, so that the rows that a warp reads at once lie in different banks of shared
 # memory and still start at 16 bytes; weights of tensor cores: rows 8 (mod 32) words apart, for the same reason.
 _ROW_PAD, _BANKS = 4, 32
-_WORD_BYTES = 4
+WORD_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,24 @@ class ProductPlan:
         return self.input_turns * self.input_vector + self.weight_turns * self.weight_vector
 
     @property
+    def rows_over(self) -> bool:
+        """Whether the last block of rows stands out over the map."""
+        return self.blocks[0] * self.height > self.rows
+
+    @property
+    def columns_over(self) -> bool:
+        return self.blocks[1] * self.width > self.columns
+
+    @property
+    def words_over(self) -> bool:
+        """Whether the last stretch takes more channels than there are."""
+        return self.num_channel_steps * self.channel_words > self.row_words
+
+    @property
     def shared_bytes(self) -> int:
         """Tiles of all stages and shares, and where shares leave their sums."""
         sums = (self.shares - 1) * self.threads * self.values
-        return _WORD_BYTES * (self.num_tiles * (self.input_tile + self.weight_tile) + sums)
+        return WORD_BYTES * (self.num_tiles * (self.input_tile + self.weight_tile) + sums)
 
 
 def tensor_core_of(workload: Workload, gpu: GPUFeatures) -> TensorCore | None:
@@ -127,7 +141,7 @@ def product_plan(workload: Workload, p: Named, gpu: GPUFeatures) -> ProductPlan:
     return ProductPlan(
         rows=num_rows(workload.output_size),
         columns=workload.out_channels,
-        row_words=workload.in_channels // per_word,
+        row_words=row_words(workload),
         height=m_t * m_v,
         width=n_t * n_v,
         blocks=(m_b, n_b),

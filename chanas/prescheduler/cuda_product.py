@@ -28,12 +28,11 @@ from chanas.prescheduler.cuda_ir import (
     operator_buffers,
     sequence,
 )
+from chanas.prescheduler.cuda_operators import store_vector, word_type
 from chanas.prescheduler.cuda_plan import MMA_COLUMNS, MMA_ROWS, ProductPlan
-from chanas.prescheduler.operators import _epilogue as epilogue
+from chanas.prescheduler.operators import epilogue
 from chanas.prescheduler.space import Named
 from chanas.prescheduler.workload import Workload
-
-_STORE_VECTOR = 4
 
 
 def product_kernel(workload: Workload, named: Named, plan: ProductPlan) -> Any:
@@ -46,7 +45,7 @@ class _Product:
 
     def __init__(self, workload: Workload, named: Named, plan: ProductPlan) -> None:
         self.workload, self.named, self.plan = workload, named, plan
-        self.word = "uint32" if plan.values_per_word == 2 else "float32"
+        self.word = word_type(workload)
         self._views: list[Any] = []
         self._declare()
         self.block, self.thread = (tirx.Var(name, "int32") for name in ("blockIdx.x", "threadIdx.x"))
@@ -152,9 +151,9 @@ class _Product:
             k, column, guards = self._places(plan.weight_turns, plan.weight_vector, plan.depth, plan.width, turn)
             channel = c + k % plan.channel_words
             conditions = list(guards)
-            if plan.num_channel_steps * plan.channel_words > int(self.weights.shape[1]):
-                conditions.append(channel < int(self.weights.shape[1]))
-            if plan.blocks[1] * plan.width > plan.columns:
+            if plan.words_over:
+                conditions.append(channel < plan.row_words)
+            if plan.columns_over:
                 conditions.append(self.n0 + column < plan.columns)
 
             def load(v: Any) -> Any:
@@ -172,10 +171,10 @@ class _Product:
         """The input's word under a tap of row `row` of the block; zero outside the map and beyond its channels."""
         plan, workload = self.plan, self.workload
         conditions, m = list(guards), self.m0 + row
-        if plan.num_channel_steps * plan.channel_words > plan.row_words:
+        if plan.words_over:
             conditions.append(word < plan.row_words)
         if workload.op == "pointwise":
-            if plan.blocks[0] * plan.height > plan.rows:
+            if plan.rows_over:
                 conditions.append(m < plan.rows)
             return self._or_zero(conditions, self.x[m, word + v])
         size, in_size, k = workload.output_size, workload.input_size, workload.kernel_size
@@ -318,7 +317,7 @@ class _Product:
     @property
     def _column_vector(self) -> int:
         """A thread's columns are vectors, those of its neighbours beside each."""
-        return next(v for v in (_STORE_VECTOR, 2, 1) if self.named["split_n"][2] % v == 0)
+        return store_vector(self.named["split_n"][2])
 
     @property
     def _lane(self) -> tuple[Any, Any, Any, Any]:
@@ -414,8 +413,8 @@ class _Product:
         def one(i: Any, j: Any, h: Any) -> Any:
             m = self.m0 + warp_m * m_v + i * MMA_ROWS + group + h * 8
             n = self.n0 + warp_n * n_v + j * MMA_COLUMNS + in_group * 2
-            conditions = [m < plan.rows] if plan.blocks[0] * plan.height > plan.rows else []
-            conditions += [n < plan.columns] if plan.blocks[1] * plan.width > plan.columns else []
+            conditions = [m < plan.rows] if plan.rows_over else []
+            conditions += [n < plan.columns] if plan.columns_over else []
             place = ((i * wide + j) * 2 + h) * 2
             both = loop("v", 2, lambda v: assign(self.out, (m, n + v), self._value(place + v, m, n + v)), "vector")
             return guarded(conditions, both)

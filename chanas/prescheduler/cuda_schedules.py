@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from chanas.prescheduler.cuda_operators import is_dense, operator_graph
+from chanas.prescheduler.cuda_operators import is_dense, operator_graph, store_vector
 from chanas.prescheduler.cuda_plan import product_plan
 from chanas.prescheduler.cuda_product import product_kernel
 from chanas.prescheduler.cuda_space import gpu_space
@@ -20,7 +20,6 @@ from chanas.prescheduler.space import Named, Point
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
-_STORE_VECTOR = 4
 # Loads of a thread that are written out, so that none waits for the one before.
 _MAX_LOADS_IN_FLIGHT = 4
 
@@ -79,7 +78,7 @@ def _zero_first(sch: Any, acc: Any, reduction: Any, num_unrolled: int) -> None:
 
 def _store(sch: Any, loop: Any, extent: int) -> None:
     """A thread's values of one row leave in vectors of up to four."""
-    vector = next(v for v in (_STORE_VECTOR, 2, 1) if extent % v == 0)
+    vector = store_vector(extent)
     if vector == 1:
         sch.unroll(loop)
         return

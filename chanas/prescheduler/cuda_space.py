@@ -19,10 +19,11 @@ import numpy as np
 from chanas.errors import ScheduleError
 from chanas.gpu import GPUFeatures
 from chanas.prescheduler.cuda_intrinsics import TensorCore
-from chanas.prescheduler.cuda_operators import is_dense, num_rows, values_per_word
+from chanas.prescheduler.cuda_operators import is_dense, num_rows, row_words, values_per_word
 from chanas.prescheduler.cuda_plan import (
     MMA_COLUMNS,
     MMA_ROWS,
+    WORD_BYTES,
     product_plan,
     tensor_core_of,
 )
@@ -31,7 +32,6 @@ from chanas.prescheduler.space import Coordinate, Named, Point, ScheduleSpace, f
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
-_FLOAT_BYTES = 4
 # Registers of a thread besides its accumulators: addresses, loop counters, what a load brings.
 _RESERVED_REGISTERS = 24
 # More threads in one direction than these leave too few in the other; more values than these spill.
@@ -146,7 +146,7 @@ def _fits(gpu: GPUFeatures, threads: int, values: int, shared_floats: int) -> bo
         threads <= gpu.max_threads_per_block
         and registers <= gpu.max_registers_per_thread
         and threads * registers <= gpu.registers_per_block
-        and shared_floats * _FLOAT_BYTES <= gpu.max_shared_bytes_per_block
+        and shared_floats * WORD_BYTES <= gpu.max_shared_bytes_per_block
     )
 
 
@@ -177,7 +177,7 @@ def _product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     )
     coordinates = (
         *splits,
-        Coordinate.choice("load_input", *((1,) if images else _vectors(channels // per_word))),
+        Coordinate.choice("load_input", *((1,) if images else _vectors(row_words(workload)))),
         Coordinate.choice("load_weights", *_vectors(columns)),
         Coordinate.choice("order", 0, 1),
         Coordinate.choice("unroll", *_VECTORS),
@@ -218,7 +218,7 @@ def _product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
         registers = plan.values + operands + plan.words_in_flight
         if plan.values > _MAX_ACCUMULATORS or plan.height > _MAX_TILE or plan.width > _MAX_TILE:
             return False
-        return _fits(gpu, plan.threads * plan.shares, registers, plan.shared_bytes // _FLOAT_BYTES)
+        return _fits(gpu, plan.threads * plan.shares, registers, plan.shared_bytes // WORD_BYTES)
 
     kinds = tuple({**of, "mma": ((i,),)} for i, of in enumerate((by_thread, by_warp))) if by_warp else ()
     return GPUSpace(workload, coordinates, legal, kinds=kinds)
@@ -302,7 +302,7 @@ def _squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     coordinates = (
         Coordinate("split_n", tuple(factorisations(workload.out_channels, 2, _MAX_THREADS))),
         Coordinate.choice("shares", *(1 << i for i in range(11))),
-        Coordinate.choice("load_input", *_vectors(workload.in_channels // values_per_word(workload))),
+        Coordinate.choice("load_input", *_vectors(row_words(workload))),
         Coordinate.choice("unroll", *_VECTORS, 8),
     )
 
@@ -311,6 +311,6 @@ def _squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
         loads = plan.vector * plan.at_once
         if plan.threads < gpu.warp_size or plan.shares > plan.words or loads > _MAX_IN_FLIGHT // 2:
             return False
-        return _fits(gpu, plan.threads, 2 * loads * plan.per_word, plan.shared_bytes // _FLOAT_BYTES)
+        return _fits(gpu, plan.threads, 2 * loads * plan.per_word, plan.shared_bytes // WORD_BYTES)
 
     return GPUSpace(workload, coordinates, legal)

@@ -26,12 +26,11 @@ from chanas.prescheduler.cuda_ir import (
     operator_buffers,
     sequence,
 )
-from chanas.prescheduler.cuda_operators import values_per_word
-from chanas.prescheduler.operators import _epilogue as epilogue
+from chanas.prescheduler.cuda_operators import row_words, values_per_word, word_type
+from chanas.prescheduler.cuda_plan import WORD_BYTES
+from chanas.prescheduler.operators import epilogue
 from chanas.prescheduler.space import Named
 from chanas.prescheduler.workload import Workload
-
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -74,20 +73,19 @@ class SqueezePlan:
 
     @property
     def shared_bytes(self) -> int:
-        return _FLOAT_BYTES * (self.teams * self.channels + self.threads)
+        return WORD_BYTES * (self.teams * self.channels + self.threads)
 
 
 def squeeze_plan(workload: Workload, p: Named) -> SqueezePlan:
     """The sizes that a point stands for."""
-    per_word = values_per_word(workload)
     return SqueezePlan(
         pixels=workload.input_size**2,
-        words=workload.in_channels // per_word,
+        words=row_words(workload),
         vector=p["load_input"][0],
         columns=p["split_n"][1],
         shares=p["shares"][0],
         at_once=p["unroll"][0],
-        per_word=per_word,
+        per_word=values_per_word(workload),
     )
 
 
@@ -104,9 +102,8 @@ class _Squeeze:
         self.parameters = operator_buffers(workload)
         self.x, self.weights, self.bias, self.out = self.parameters
         self.views: list[Any] = []
-        self.word = "float32"
+        self.word = word_type(workload)
         if plan.per_word == 2:
-            self.word = "uint32"
             self.x = as_words(self.x, (int(self.x.shape[0]), plan.words), self.views)
             self.weights = as_words(self.weights, [int(n) for n in self.weights.shape[:3]], self.views)
         self.block, self.thread = (tirx.Var(name, "int32") for name in ("blockIdx.x", "threadIdx.x"))

@@ -77,7 +77,7 @@ class OperatorGraph:
     output: Any
 
 
-def _epilogue(kind: Epilogue, value: Any) -> Any:
+def epilogue(kind: Epilogue, value: Any) -> Any:
     zero, three, six = (tirx.const(c, "float32") for c in (0.0, 3.0, 6.0))
     if kind == "relu":
         return te.max(value, zero)
@@ -107,7 +107,7 @@ def compute(
 def _in_pairs(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
-    finish = functools.partial(_epilogue, workload.epilogue)
+    finish = functools.partial(epilogue, workload.epilogue)
     if workload.op == "depthwise":
         return bf16_operators.depthwise(workload, lanes, prefix, x, parameters, finish)
     return bf16_operators.pointwise(workload, lanes, prefix, x, parameters, extras, pixel, finish)
@@ -123,7 +123,7 @@ def _window_output(workload: Workload, lanes: int, prefix: str, acc: Any, bias: 
     shape = (num_blocks(workload.out_channels, lanes), size, size, lanes)
     return te.compute(
         shape,
-        lambda b, h, w, v: _stored(workload, _epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v])),
+        lambda b, h, w, v: _stored(workload, epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v])),
         name=f"{prefix}out",
     )
 
@@ -188,7 +188,7 @@ def _pointwise(
     residual = rest.pop(0) if workload.residual else None
 
     def value(b: Any, m: Any, v: Any) -> Any:
-        out = _epilogue(workload.epilogue, total(b, m, v) + bias[b, v])
+        out = epilogue(workload.epilogue, total(b, m, v) + bias[b, v])
         return out if residual is None else out + residual[b, m, v]
 
     return te.compute(output_shape(workload, lanes), value, name=f"{prefix}out")
@@ -334,7 +334,7 @@ def _winograd(
     def value(b: Any, h: Any, w: Any, v: Any) -> Any:
         terms = [sums[i, b, h, w // m, v] for i in range(t)]
         whole = _choose(w % m, [_combine(row, terms) for row in plan.output])
-        return _epilogue(workload.epilogue, whole + bias[b, v])
+        return epilogue(workload.epilogue, whole + bias[b, v])
 
     return te.compute((shape[1], out, out, lanes), value, name=f"{prefix}out")
 
