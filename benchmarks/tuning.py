@@ -24,7 +24,7 @@ from chanas.prescheduler.records import RecordStore
 from chanas.prescheduler.reference import case_of
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
-from chanas.prescheduler.workload import Workload, device_workloads
+from chanas.prescheduler.workload import Workload, device_workloads, tuned_workloads
 from chanas.target import HardwareTarget, tvm_version
 
 WARM = Surroundings(weight_bytes=0, num_blocks=1)
@@ -159,7 +159,7 @@ def tune_blocks(
     A block that fails is left out of the table.
     """
     blocks = list(dict.fromkeys(blocks))
-    workloads = list(dict.fromkeys(w for b in blocks for w in device_workloads(b, target)))
+    workloads = tuned_workloads(blocks, target)
     lut = LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, seed=seed))
     with WorkerPool(target) as pool:
         tuned = tune_operators(pool, target, workloads, num_trials, around, scratch, seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +51,8 @@ def compile_only(
 ) -> CompileSummary:
     """Compile random schedules of a space's operators for a GPU and store what they use in `compiled.sqlite`.
 
+    Operators are those that a GPU tunes, in the order of the space's blocks.
+
     Args:
         dtype: f32, f16 or tf32.
         num_points: of each operator.
@@ -63,7 +64,7 @@ def compile_only(
         ConfigError: a number is below one.
     """
     from chanas.prescheduler.cuda_compile import compile_points
-    from chanas.prescheduler.workload import block_workloads
+    from chanas.prescheduler.workload import tuned_workloads
 
     for what, number in (("trials", num_points), ("limit", limit)):
         if number is not None and number < 1:
@@ -73,6 +74,5 @@ def compile_only(
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
     blocks = loaded.all_blocks(classes, parse_sub_spaces(loaded, sub_spaces))
-    workloads = list(dict.fromkeys(w for block in blocks for w in block_workloads(block, gpu.dtype)))
-    chosen = list(itertools.islice(workloads, limit))
+    chosen = tuned_workloads(blocks, gpu)[:limit]
     return compile_points(run.root / "compiled.sqlite", chosen, gpu, num_points or DEFAULT_POINTS, seed, progress)

@@ -9,11 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from chanas import target as target_module
+from chanas.arch import SearchSpace
 from chanas.cli import app
 from chanas.compile_only import DEFAULT_POINTS, compile_only, compile_target
 from chanas.errors import ConfigError, TargetError
 from chanas.prescheduler import cuda_compile
 from chanas.prescheduler.cuda_compile import CompileSummary, KindSummary
+from chanas.prescheduler.workload import tuned_workloads
 from chanas.run import RunDirectory
 from chanas.target_files import arch_target, describe_target
 
@@ -65,6 +67,13 @@ def test_limit_takes_the_first_operators(tmp_path: Path, asked: dict[str, Any]) 
     assert (points, asked["num_points"]) == (DEFAULT_POINTS, 3)
     assert asked["path"] == tmp_path / "compiled.sqlite"
     assert asked["target"].gpu.arch == "sm_80"
+
+
+def test_operators_are_those_that_a_gpu_tunes(tmp_path: Path, asked: dict[str, Any]) -> None:
+    compile_only(RunDirectory(tmp_path), target="cuda", arch="sm_80", space="mbv3-32", num_classes=10)
+    blocks = SearchSpace.load("mbv3-32").all_blocks(10)
+    assert asked["workloads"] == tuned_workloads(blocks, arch_target("sm_80"))
+    assert {w.op for w in asked["workloads"]} == {"conv", "pointwise", "depthwise", "squeeze", "pool"}
 
 
 @pytest.mark.parametrize("numbers", [{"limit": 0}, {"num_points": 0}])

@@ -16,7 +16,7 @@ from chanas.prescheduler.cuda_sequential import sequential_error
 from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.reference import FLOAT32_TOLERANCE
 from chanas.prescheduler.target_check import Step, check_here, small_block
-from chanas.prescheduler.workload import device_workloads
+from chanas.prescheduler.workload import tuned_workloads
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 from chanas.units import format_latency
@@ -24,7 +24,7 @@ from chanas.units import format_latency
 
 def check_gpu(target: HardwareTarget, seed: int = 0) -> Iterator[Step]:
     """Compile one random schedule of each operator of a small block; carry the same out here and compare."""
-    workloads = tuple(dict.fromkeys(device_workloads(small_block(), target)))
+    workloads = tuned_workloads([small_block()], target)
     rng = np.random.default_rng(seed)
     chosen = [(w, gpu_space(w, target).sample(1, rng)[0]) for w in workloads]
     arch = target.required_gpu.arch

@@ -35,7 +35,7 @@ from chanas.prescheduler.reference import case_of, mean_network_weight_bytes
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.warm_start import WarmStart
-from chanas.prescheduler.workload import Workload, device_workloads
+from chanas.prescheduler.workload import Workload, device_workloads, tuned_workloads
 from chanas.run import RunDirectory
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget, tvm_version
@@ -113,7 +113,7 @@ def preschedule(
         MeasureError: blocks remain for which no combination of schedules works; the LUT holds all others.
     """
     blocks = space.all_blocks(num_classes, sub_spaces) if only is None else tuple(only)
-    workloads = list(dict.fromkeys(w for b in blocks for w in device_workloads(b, target)))
+    workloads = tuned_workloads(blocks, target)
     with run_lock(run.root):
         _remove_leftovers(run.luts)
         store = RecordStore(run.records, target)

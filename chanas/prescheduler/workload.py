@@ -7,7 +7,7 @@ the operator that they follow. Activations are stored as [channel blocks, pixels
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -218,3 +218,8 @@ def device_workloads(block: BlockConfig, target: HardwareTarget) -> tuple[Worklo
     """The operators of a block that are tuned for a target, each by itself; on GPUs squeeze-excite is two kernels."""
     workloads = block_workloads(block, target.dtype)
     return workloads if target.gpu is None else squeezed(workloads)
+
+
+def tuned_workloads(blocks: Iterable[BlockConfig], target: HardwareTarget) -> list[Workload]:
+    """The distinct operators of some blocks, as they are tuned for a target, in the blocks' order."""
+    return list(dict.fromkeys(w for block in blocks for w in device_workloads(block, target)))
