@@ -1,82 +1,154 @@
 """Random points of the GPU schedule spaces, compiled where there is no GPU: how many compile, and what one costs.
 
-    python benchmarks/cuda_compile.py [--quick] [--arch sm_90] [--dtype f32] [--points 60] [--seed 0]
+    python benchmarks/cuda_compile.py [--quick] [--arch sm_90] [--dtypes f32,f16,tf32] [--points 60] [--seed 0]
 
-Operators are drawn from `mbv3`, six points of each, and k×k convolutions over all channels from the paper's table 3.
-Figures, each that of the worst kind of operator:
+Operators are those that a GPU tunes for `mbv3`, six points of each, and k×k convolutions over all channels from the
+paper's table 3. Figures, each that of the worst kind of operator in the worst type:
 
-  compiled_share       points that are within the GPU's limits and compile
-  milliseconds_each    processor time from a point to its cubin, median of the points
+  legal_share          points that are within the GPU's limits (`verify_gpu_code`)
+  compiled_share       points that are, and compile
+  milliseconds_each    processor time from a point to its cubin, median of the points that are legal
 
-The compilers run in this process, so that processor time is theirs; the first point of each kind is left out. Nothing
-is run on a GPU, so nothing is said of how fast the kernels are.
+The table also has the medians of the stages: the program scheduled and written down (`schedule`), lowered and checked
+(`verify`), printed as CUDA (`source`), compiled (`nvrtc`). The compilers run in this process, so that processor time is
+theirs; the first point of each kind is left out. Nothing is run on a GPU, so nothing is said of how fast the kernels
+are. A full run of all types takes about three minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import math
 import statistics
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from common import Figure, finish
 
 from chanas.arch import SearchSpace
+from chanas.errors import ChanasError
 from chanas.lean_tvm import torch_hidden
-from chanas.target import GPU_DTYPES
+from chanas.target import GPU_DTYPES, HardwareTarget, gpu_in_dtype
 from chanas.target_files import arch_target
 
 if TYPE_CHECKING:
+    from chanas.prescheduler.cuda_nvrtc import KernelFigures
+    from chanas.prescheduler.space import Point
     from chanas.prescheduler.workload import Workload
 
 SPACE, NUM_CLASSES = "mbv3", 1000
 GOAL_SHARE, GOAL_MS = 0.95, 100.0
 POINTS_EACH = 6
+STAGES = ("schedule", "verify", "source", "nvrtc")
 
 
-def operators(dtype: str = "float32") -> dict[str, list[Workload]]:
-    """The operators that points are drawn of, by kind, in a type."""
+@dataclass(frozen=True)
+class Compiled:
+    """What became of a point: milliseconds of processor time of each stage that it got through, and its figures."""
+
+    stages_ms: tuple[float, ...]
+    figures: KernelFigures | None = None
+    error: str | None = None
+
+    @property
+    def legal(self) -> bool:
+        return len(self.stages_ms) >= 1 + STAGES.index("verify")
+
+
+def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
+    """The operators that points are drawn of, by kind."""
     from conv_layers import layers
 
     from chanas.prescheduler.cuda_compile import kind_of
-    from chanas.prescheduler.workload import block_workloads, squeezed
+    from chanas.prescheduler.workload import tuned_workloads
 
-    blocks = SearchSpace.load(SPACE).all_blocks(NUM_CLASSES)
-    alone = [block_workloads(block) for block in blocks]
-    together = [squeezed(operators) for operators in alone]
+    further = [dataclasses.replace(workload, dtype=target.dtype) for workload in layers().values()]
     kinds: dict[str, list[Workload]] = {}
-    for workload in dict.fromkeys((*(w for ws in alone + together for w in ws), *layers().values())):
-        kinds.setdefault(kind_of(workload), []).append(dataclasses.replace(workload, dtype=dtype))
+    blocks = SearchSpace.load(SPACE).all_blocks(NUM_CLASSES)
+    for workload in dict.fromkeys((*tuned_workloads(blocks, target), *further)):
+        kinds.setdefault(kind_of(workload), []).append(workload)
     return kinds
 
 
-def measure(arch: str, kind: str, workloads: Sequence[Workload], num_points: int, seed: int) -> dict[str, Any]:
+def compiled(workload: Workload, point: Point, target: HardwareTarget) -> Compiled:
+    """One point through all stages, or up to the one at which it fails."""
+    from chanas.prescheduler.cuda_build import cuda_source, verify
+    from chanas.prescheduler.cuda_nvrtc import compile_cubin
+    from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
+
+    ends = [time.process_time()]
+    figures = error = None
+    try:
+        function = schedule_gpu_operator(workload, point, target)
+        ends.append(time.process_time())
+        verified = verify(function, target)
+        ends.append(time.process_time())
+        source = cuda_source(verified, target)
+        ends.append(time.process_time())
+        _, figures = compile_cubin(source, target.required_gpu.arch)
+        ends.append(time.process_time())
+    except (ChanasError, RuntimeError, ValueError) as failure:  # the compiler's own errors are RuntimeErrors
+        error = f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"
+    return Compiled(tuple(1e3 * (end - start) for start, end in itertools.pairwise(ends)), figures, error)
+
+
+def measure(
+    target: HardwareTarget, kind: str, workloads: Sequence[Workload], num_points: int, seed: int
+) -> dict[str, Any]:
     """A row of the table: random points of random operators of one kind."""
-    from chanas.prescheduler.cuda_compile import compile_point
     from chanas.prescheduler.cuda_space import gpu_space
 
-    target, rng = arch_target(arch), np.random.default_rng(seed)
-    records: list[Any] = []
-    while len(records) <= num_points:
+    rng = np.random.default_rng(seed)
+    found: list[Compiled] = []
+    while len(found) <= num_points:
         workload = workloads[rng.integers(len(workloads))]
         points = gpu_space(workload, target).sample(POINTS_EACH, rng)
-        records += [compile_point(workload, point, target) for point in points]
-    records = records[1 : 1 + num_points]
-    figures = [r.figures for r in records if r.figures is not None]
-    build_ms = sorted(1e3 * r.build_s for r in records)
+        found += [compiled(workload, point, target) for point in points]
+    found = found[1 : 1 + num_points]
+    legal = [one for one in found if one.legal]
+    figures = [one.figures for one in found if one.figures is not None]
+    each_ms = sorted(sum(one.stages_ms) for one in legal)
+    by_stage = itertools.zip_longest(*(one.stages_ms for one in legal))
+    stages_ms = [statistics.median(ms for ms in stage if ms is not None) for stage in by_stage]
     return {
+        "dtype": target.dtype_name,
         "kind": kind,
         "operators": len(workloads),
-        "points": len(records),
+        "points": len(found),
+        "legal": len(legal),
         "compiled": len(figures),
         "spilled": sum(f.spill_store_bytes > 0 for f in figures),
         "most_registers": max((f.registers for f in figures), default=None),
-        "median_ms": statistics.median(build_ms),
-        "p90_ms": build_ms[int(0.9 * len(build_ms))],
-        "errors": sorted({r.error for r in records if r.error is not None})[:3],
+        "median_ms": statistics.median(each_ms) if each_ms else math.nan,
+        "p90_ms": each_ms[int(0.9 * len(each_ms))] if each_ms else math.nan,
+        "stages_ms": dict(zip(STAGES, stages_ms, strict=False)),
+        "errors": sorted({one.error for one in found if one.error is not None})[:3],
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as it is printed."""
+    stages = "".join(f"{row['stages_ms'].get(stage, math.nan):>10.1f}" for stage in STAGES)
+    return (
+        f"{row['dtype']:6s}{row['kind']:14s}{row['operators']:>10d}{row['points']:>8d}{row['legal']:>7d}"
+        f"{row['compiled']:>10d}{row['spilled']:>7d}{stages}{row['median_ms']:>11.1f}{row['p90_ms']:>9.1f}"
+    )
+
+
+def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, Figure]:
+    """The worst row's."""
+    shares = {
+        what: min((row[what] / row["points"] for row in rows), default=math.nan) for what in ("legal", "compiled")
+    }
+    slowest = max((row["median_ms"] for row in rows), default=math.nan)
+    return {
+        **{f"{what}_share": Figure(share, GOAL_SHARE) for what, share in shares.items()},
+        "milliseconds_each": Figure(slowest, GOAL_MS, lower_is_better=True),
     }
 
 
@@ -84,36 +156,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few points; nothing is written")
     parser.add_argument("--arch", default="sm_90")
-    parser.add_argument("--dtype", default="f32", choices=tuple(GPU_DTYPES))
-    parser.add_argument("--points", type=int, default=60, help="of each kind of operator")
+    parser.add_argument("--dtypes", default=",".join(GPU_DTYPES), help="one or several of " + ", ".join(GPU_DTYPES))
+    parser.add_argument("--points", type=int, default=60, help="of each kind of operator in each type")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     num_points = min(6, options.points) if options.quick else options.points
+    targets = [gpu_in_dtype(arch_target(options.arch), dtype) for dtype in options.dtypes.split(",")]
 
     rows = []
     with torch_hidden():
         from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
 
         check_arch(options.arch)
-        print(f"{options.arch}, {options.dtype}, {compiler_name(options.arch)}, {SPACE}\n")
-        print(f"{'kind':14s}{'operators':>10s}{'compile':>12s}{'spill':>7s}{'median ms':>11s}{'90 % ms':>9s}")
-        for kind, workloads in operators(GPU_DTYPES[options.dtype]).items():
-            row = measure(options.arch, kind, workloads, num_points, options.seed)
-            rows.append(row)
-            share = f"{row['compiled']}/{row['points']}"
-            print(
-                f"{kind:14s}{row['operators']:>10d}{share:>12s}{row['spilled']:>7d}{row['median_ms']:>11.0f}"
-                f"{row['p90_ms']:>9.0f}",
-                flush=True,
-            )
-    share = min((row["compiled"] / row["points"] for row in rows), default=math.nan)
-    slowest = max((row["median_ms"] for row in rows), default=math.nan)
+        print(f"{options.arch}, {compiler_name(options.arch)}, {SPACE}; milliseconds of processor time, medians\n")
+        stages = "".join(f"{stage:>10s}" for stage in STAGES)
+        print(
+            f"{'dtype':6s}{'kind':14s}{'operators':>10s}{'points':>8s}{'legal':>7s}{'compile':>10s}{'spill':>7s}{stages}"
+            f"{'median ms':>11s}{'90 % ms':>9s}"
+        )
+        for target in targets:
+            for kind, workloads in operators(target).items():
+                rows.append(measure(target, kind, workloads, num_points, options.seed))
+                print(line(rows[-1]), flush=True)
     finish(
-        "cuda_compile" if options.dtype == "f32" else f"cuda_compile_{options.dtype}",
-        {
-            "compiled_share": Figure(share, GOAL_SHARE),
-            "milliseconds_each": Figure(slowest, GOAL_MS, lower_is_better=True),
-        },
+        "cuda_compile",
+        figures_of(rows),
         options.quick,
         {
             "seed": options.seed,

@@ -12,6 +12,9 @@ from chanas.errors import ChanasError, TargetError
 from chanas.prescheduler.nvrtc_libraries import NO_NVRTC, NVRTCError, installed, library_for
 
 _FIRST_LINE = 200
+# Leaves out what kernels need nothing of and the compiler would read before each: textures, CUDA's runtime (CUDA 12.4
+# release notes, "NVRTC").
+_MINIMAL, _MINIMAL_SINCE = "--minimal", (12, 4)
 
 
 class GPUCompileError(ChanasError):
@@ -78,9 +81,12 @@ def compile_cubin(source: str, arch: str) -> tuple[bytes, KernelFigures]:
         TargetError: no compiler here has the architecture.
         GPUCompileError: the compiler does not take the text; its first error.
     """
-    options = (f"--gpu-architecture={arch}", "-default-device", "--ptxas-options=-v")
+    library = library_for(arch)
+    options = [f"--gpu-architecture={arch}", "-default-device", "--ptxas-options=-v"]
+    if library.version >= _MINIMAL_SINCE:
+        options.append(_MINIMAL)
     try:
-        cubin, log = library_for(arch).compile(source, options)
+        cubin, log = library.compile(source, options)
     except NVRTCError as error:
         first = next((line for line in error.log.splitlines() if "error" in line), error.log or str(error))
         raise GPUCompileError(f"NVRTC for {arch}: {first.strip()[:_FIRST_LINE]}") from None

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from chanas.errors import CheckpointError, MeasureError, TargetError
-from chanas.prescheduler import cuda_compile
+from chanas.prescheduler import cuda_compile, cuda_nvrtc
 from chanas.prescheduler.cuda_build import build_kernel, verify
 from chanas.prescheduler.cuda_compile import compile_point, compile_points, kind_of
 from chanas.prescheduler.cuda_nvrtc import (
@@ -27,6 +28,7 @@ from chanas.prescheduler.cuda_nvrtc import (
 from chanas.prescheduler.cuda_records import CompileRecord, CompileStore
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.cuda_space import gpu_space
+from chanas.prescheduler.nvrtc_libraries import NVRTCError, NVRTCLibrary
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 from chanas.target_files import arch_target
@@ -85,6 +87,23 @@ def test_text_that_is_no_cuda_is_one_line() -> None:
     with pytest.raises(GPUCompileError, match=r"^NVRTC for sm_80: .*error") as caught:
         compile_cubin('extern "C" __global__ void f() { nonsense; }', "sm_80")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("version", "is_given"), [((12, 3), False), ((12, 4), True), ((13, 2), True)])
+def test_what_kernels_need_nothing_of_is_left_out_where_the_compiler_can(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], is_given: bool
+) -> None:
+    given: list[str] = []
+
+    class Library(NVRTCLibrary):
+        def compile(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
+            given.extend(options)
+            raise NVRTCError("no program", "error")
+
+    monkeypatch.setattr(cuda_nvrtc, "library_for", lambda _: Library("libnvrtc.so", version, ("sm_80",), None))
+    with pytest.raises(GPUCompileError):
+        compile_cubin("", "sm_80")
+    assert ("--minimal" in given) is is_given
 
 
 @needs_nvrtc

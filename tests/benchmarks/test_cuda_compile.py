@@ -1,0 +1,53 @@
+"""benchmarks/cuda_compile.py: what it draws, and what it makes of points that fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chanas.prescheduler import cuda_build
+from chanas.prescheduler.cuda_nvrtc import GPUCompileError
+from chanas.target import gpu_in_dtype
+from chanas.target_files import arch_target
+
+KINDS = {"kxk (image)", "kxk", "1x1", "depthwise", "pooling", "dense", "squeeze"}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "tf32"])
+def test_points_are_of_every_kind_of_operator_and_in_the_type(load: Any, dtype: str) -> None:
+    target = gpu_in_dtype(arch_target("sm_90"), dtype)
+    operators = load("cuda_compile").operators(target)
+    assert operators.keys() == KINDS
+    assert {w.dtype for workloads in operators.values() for w in workloads} == {target.dtype}
+
+
+def test_a_point_against_the_limits_is_not_legal_and_its_time_does_not_count(
+    load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, target = load("cuda_compile"), arch_target("sm_90")
+    pools = module.operators(target)["pooling"]
+
+    def refuse(*_: Any) -> Any:
+        raise GPUCompileError("the kernel is against the limits of sm_90: threads x=2048 of 1024")
+
+    monkeypatch.setattr(cuda_build, "verify", refuse)
+    row = module.measure(target, "pooling", pools, 2, 0)
+    assert (row["points"], row["legal"], row["compiled"], row["stages_ms"]) == (2, 0, 0, {})
+    assert row["errors"] == ["GPUCompileError: the kernel is against the limits of sm_90: threads x=2048 of 1024"]
+    figures = module.figures_of([row])
+    assert (figures["legal_share"].met, figures["milliseconds_each"].met) == (False, False)
+    assert "pooling" in module.line(row)
+
+
+def test_figures_are_those_of_the_worst_row(load: Any) -> None:
+    rows = [
+        {"points": 60, "legal": 60, "compiled": 59, "median_ms": 40.0},
+        {"points": 60, "legal": 57, "compiled": 57, "median_ms": 101.0},
+    ]
+    figures = load("cuda_compile").figures_of(rows)
+    assert {name: (figure.value, figure.met) for name, figure in figures.items()} == {
+        "legal_share": (0.95, True),
+        "compiled_share": (0.95, True),
+        "milliseconds_each": (101.0, False),
+    }
