@@ -13,6 +13,7 @@ from chanas.target import HardwareTarget
 
 _PIPELINE = "chanas-cuda"
 _CALLBACK = "tvm_callback_cuda_compile"
+_CAPTURED = "vm.builtin.cuda_graph.run_or_capture"
 
 
 def rewritten(module: Any, target: HardwareTarget) -> Any:
@@ -31,7 +32,32 @@ def rewritten(module: Any, target: HardwareTarget) -> Any:
         transform.AttachGlobalSymbol(),
     ]
     with _context(), target.tvm_target():
-        return tvm.ir.transform.Sequential(passes)(module)
+        return _with_kept_answers(tvm.ir.transform.Sequential(passes)(module))
+
+
+def _with_kept_answers(module: Any) -> Any:
+    """What `run_or_capture` answers is kept in a register: before → after
+
+    call run_or_capture … dst: %void    →    call run_or_capture … dst: %3
+
+    The virtual machine writes a captured function's answer to where its caller wants it, and there is no place `%void`:
+    a program whose captured part gives nothing back, as ours do, would end with an error at its first call.
+    """
+    from tvm import relax
+
+    @relax.expr_functor.mutator
+    class Kept(relax.PyExprMutator):  # type: ignore[misc]
+        def visit_call_(self, call: Any) -> Any:
+            name = getattr(call.args[0], "global_symbol", "") if call.args else ""
+            if name != _CAPTURED:
+                return call
+            return relax.Call(call.op, call.args, call.attrs, ty_args=[relax.AnyType()])
+
+    kept = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            kept.update_func(variable, Kept().visit_expr(function))
+    return kept
 
 
 def graphs(module: Any) -> list[str]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from chanas.prescheduler.cuda_build import kernel_program, verify
 from chanas.prescheduler.cuda_emulator import run_kernel
+from chanas.prescheduler.cuda_link import rewritten
 
 from .cuda_cases import GPU
 
@@ -32,12 +33,34 @@ def _carried_out(function: Any) -> Callable[..., None]:
     return call
 
 
+def _graph_builtins() -> None:
+    """What TVM's CUDA runtime would bring: here a captured function is called, and what it allocates is kept."""
+    import tvm
+    import tvm_ffi
+
+    invoke = tvm.get_global_func("vm.builtin.invoke_closure")
+    kept: dict[int, Any] = {}
+
+    def cached_alloc(context: Any, function: Any, index: int) -> Any:
+        if index not in kept:
+            kept[index] = invoke(context, function)
+        return kept[index]
+
+    for name, function in {
+        "run_or_capture": lambda context, function, arguments, index: invoke(context, function, *arguments),
+        "get_cached_alloc": cached_alloc,
+    }.items():
+        tvm_ffi.register_global_func(f"vm.builtin.cuda_graph.{name}", function, override=True)
+
+
 def machine(module: Any) -> Any:
-    """A virtual machine that runs a program of `cuda_graph`."""
+    """A virtual machine that runs a program of `cuda_graph` as it is rewritten to be one CUDA graph."""
     import tvm
     import tvm_ffi
     from tvm import relax
 
+    _graph_builtins()  # a machine takes what there is when it is made: what is kept is its own
+    module = rewritten(module, GPU)
     kernels = {gv: f for gv, f in module.functions_items() if not isinstance(f, relax.Function)}
     names = {gv: f"chanas.tests.kernel{tvm_ffi.structural_hash(f)}" for gv, f in kernels.items()}
     for gv, function in kernels.items():
@@ -55,8 +78,8 @@ def machine(module: Any) -> Any:
     plain = tvm.IRModule()
     for gv, function in module.functions_items():
         if gv not in kernels:
-            plain[gv.name_hint] = Calls().visit_expr(function)
-    executable = tvm.relax.build(plain, tvm.target.Target({"kind": "llvm"}), exec_mode="bytecode")
+            plain[gv] = Calls().visit_expr(function)
+    executable = tvm.relax.build(plain, tvm.target.Target({"kind": "llvm"}), relax_pipeline=None, exec_mode="bytecode")
     return relax.VirtualMachine(executable, tvm.cpu())
 
 
