@@ -92,7 +92,7 @@ def prescheduler(
     ] = False,
     arch: Annotated[str | None, typer.Option(help="With --compile-only: architecture, such as sm_90.")] = None,
     limit: Annotated[int | None, typer.Option(help="With --compile-only: the first so many operators.")] = None,
-    shared: target_commands.Shared = False,
+    shared: lut_commands.Shared = False,
 ) -> None:
     """Tune every block on the device and fill the latency table; what was measured before is reused."""
     if compile_only:
@@ -106,7 +106,6 @@ def prescheduler(
         return
     if arch is not None or limit is not None:
         raise ConfigError("--arch and --limit go with --compile-only")
-    target_commands.warn_of_others([target], shared)
     from chanas import pipeline
 
     summary = pipeline.preschedule(
@@ -124,6 +123,7 @@ def prescheduler(
         key=key,
         warm_start=warm_start,
         num_devices=devices,
+        shared=shared,
         seed=seed,
     )
     typer.echo(
@@ -182,7 +182,7 @@ def search(
     ] = None,
     space: Annotated[str | None, typer.Option(help="With --accuracy-table: space; the latency table's.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
-    shared: target_commands.Shared = False,
+    shared: lut_commands.Shared = False,
     seed: Seed = 0,
 ) -> None:
     """Find the most accurate network inside the budget, prove it, and emit the bundle; or measure the Pareto front."""
@@ -202,7 +202,6 @@ def search(
     latency_s = parse_latencies(latency) if latency else None
     if isinstance(latency_s, dict) and (target, threads, dtype) != ("cpu", 1, "f32"):
         raise ConfigError("--target, --threads and --dtype don't go with TARGET:BUDGET; name it there, as cpu-2t:2ms")
-    target_commands.warn_of_others(latency_s if isinstance(latency_s, dict) else [target], shared)
     settings = {"rule": rule, "num_evaluations": evaluations, "confidence": confidence}
     settings |= {"compare_rules": compare_rules, "covered_only": covered_only}
     if evaluations is not None:
@@ -218,13 +217,13 @@ def search(
         from chanas.per_target import search_per_target
 
         sources: dict[str, Any] = {"accuracy_table": accuracy_table, "space": space, "num_classes": num_classes}
-        found = search_per_target(
-            RunDirectory(run), latency_s=latency_s, **sources, config=config, **limits, unproven=unproven, seed=seed
-        )
+        how: dict[str, Any] = {"config": config, **limits, "unproven": unproven, "shared": shared, "seed": seed}
+        found = search_per_target(RunDirectory(run), latency_s=latency_s, **sources, **how)
         _say(found.lines())
         found.check()
         return
     where: dict[str, Any] = {"target": target, "num_threads": threads, "dtype": dtype, "rpc": rpc, "key": key}
+    where["shared"] = shared
     if latency_s is None:
         from chanas.front_search import DEFAULT_POINTS, search_front
 
@@ -330,18 +329,17 @@ def bench(
     bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
     target: OfBundle = None,
-    shared: target_commands.Shared = False,
+    shared: lut_commands.Shared = False,
 ) -> None:
     """Time the compiled module beside PyTorch: same weights, image, threads and cores, in turns."""
     from chanas.codesign import CoDesign, benchmark
     from chanas.prescheduler.locks import device_lock
 
     loaded = CoDesign.load(bundle, target)
-    target_commands.warn_of_others([loaded.target.name], shared)
     typer.echo(f"{loaded.architecture.key}, {loaded.target.num_threads} thread(s), {loaded.target.device}")
     typer.echo(f"{'':16s} {'median':>10s} {'ratio':>8s}")
     with device_lock():
-        rows = list(benchmark(loaded, with_compile=compile_))
+        rows = list(benchmark(loaded, with_compile=compile_, shared=shared))
     for row in rows:
         median = "-" if row.median_s is None else format_latency(row.median_s)
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
@@ -362,14 +360,15 @@ def demo(
     target: Target = "cpu",
     latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
     trials: Annotated[int, typer.Option(help="Schedule points per operator on average.")] = 6,
+    shared: lut_commands.Shared = False,
     seed: Seed = 0,
 ) -> None:
     """All three stages on handwritten digits and this machine, in minutes."""
-    target_commands.warn_of_others([target], shared=False)
     budget_s = None if latency is None else parse_latency_s(latency)
     from chanas import pipeline
 
-    result = pipeline.demo(RunDirectory(run), target=target, latency_s=budget_s, num_trials=trials, seed=seed)
+    options: dict[str, Any] = {"target": target, "latency_s": budget_s, "num_trials": trials, "shared": shared}
+    result = pipeline.demo(RunDirectory(run), **options, seed=seed)
     _say_bundle(result.bundle, RunDirectory(run))
     typer.echo(f"report              {result.report}")
     images = " ".join(str(p) for p in result.images)

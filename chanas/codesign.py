@@ -30,6 +30,7 @@ from chanas import cuda_runtime
 from chanas.arch import Architecture, BlockConfig, SearchSpace
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.folding import Array, pack_block, pack_block_rows, split_tensors, unpack_channels
+from chanas.gpu_use import check_free
 from chanas.lean_tvm import torch_hidden
 from chanas.preprocess import Preprocess, open_rgb
 from chanas.run import file_digest, read_json, replacing_folder, write_json
@@ -182,9 +183,13 @@ class CoDesign:
     def runs_here(self) -> bool:
         """Whether the module was compiled for this machine, with as many threads as it has cores at most."""
         try:
-            return load_target("cpu", self.target.num_threads).fingerprint == self.target.fingerprint
+            return self._host().fingerprint == self.target.fingerprint
         except TargetError:
             return False
+
+    def _host(self) -> HardwareTarget:
+        """What this machine has of the target's kind. Raises TargetError: nothing, or too few cores."""
+        return load_target("cpu" if self.target.gpu is None else "cuda", self.target.num_threads)
 
     @property
     def has_weights(self) -> bool:
@@ -216,7 +221,7 @@ class CoDesign:
 
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:
-        host = load_target("cpu" if self.target.gpu is None else "cuda", self.target.num_threads)
+        host = self._host()
         if host.fingerprint != self.target.fingerprint:
             raise TargetError(
                 f"the bundle's module was compiled for {self.target.device} ({self.target.fingerprint}), this is "
@@ -368,12 +373,21 @@ def _compiled_by_torch(network: Any) -> Callable[[Any], Any]:
     return compiled
 
 
-def benchmark(bundle: CoDesign, with_compile: bool = True, rounds: int = 40) -> list[BenchmarkRow]:
+def benchmark(
+    bundle: CoDesign, with_compile: bool = True, rounds: int = 40, shared: bool | None = False
+) -> list[BenchmarkRow]:
     """The compiled module beside PyTorch eager and torch.compile: same weights, same image, same threads and cores.
 
     On a GPU all of them have the image from the host's memory and the logits back there, PyTorch in channels last.
+    `shared`: although another process uses it; None where that was looked at before.
+
+    Raises:
+        TargetError: the module is for another device, or another process uses the GPU.
     """
     import torch
+
+    if shared is not None:
+        check_free([bundle.target], shared)
 
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no GPU is not news
     resolution = bundle.architecture.resolution

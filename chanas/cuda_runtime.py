@@ -18,11 +18,11 @@ Call = tuple[Callable[..., Any], Sequence[Any]]
 _FLUSH_FACTOR = 2
 
 
-def load_runtime() -> None:
-    """Load TVM with its CUDA runtime. That one needs CUDA's, which lies where only Python packages look.
+def load_cudart() -> None:
+    """Load CUDA's runtime library, which lies where only Python packages look.
 
     Raises:
-        TargetError: one of them is not there.
+        TargetError: it is not there.
     """
     try:
         importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudart")
@@ -31,6 +31,15 @@ def load_runtime() -> None:
             f"CUDA's runtime library was not found ({' '.join(str(error).split())[:200]}); "
             "`pip install nvidia-cuda-runtime cuda-bindings`"
         ) from error
+
+
+def load_runtime() -> None:
+    """Load TVM with its CUDA runtime, which needs CUDA's.
+
+    Raises:
+        TargetError: one of them is not there.
+    """
+    load_cudart()
     with torch_hidden():
         import tvm
 

@@ -23,6 +23,9 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(help="Port to listen at; any free one by default.")] = 0,
+    target: Annotated[
+        str, typer.Option(help="What is served: cpu, or cuda for the GPU that CUDA shows first.")
+    ] = "cpu",
 ) -> NoReturn:
     """Let clients of the tracker time on this device, one at a time, until Ctrl-C. They can run any code here."""
     from chanas.prescheduler.device_server import listen
@@ -33,14 +36,14 @@ def serve(
     address = parse_address(tracker)
     check_key(key)
     device_groups(address)  # a tracker that is not there is told at once
+    here = load_target(target)
     listener = listen(host, port)
     at, number = listener.getsockname()[:2]
-    here = load_target("cpu")
     typer.echo(f"device     {here.device} ({here.fingerprint})\nserver     {at}:{number}, key {key} at {address}")
     typer.echo(
         "warning    whoever reaches this server can run any code here: nothing is checked or encrypted", err=True
     )
-    serve_sessions(address, key, listener)
+    serve_sessions(address, key, listener, here)
 
 
 @app.command("list")

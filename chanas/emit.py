@@ -115,7 +115,9 @@ def tested(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
         return {"top1_test": supernet.top1(bundle.architecture, "test"), "num_test_images": num}
     agreement = agreed(bundle, supernet)
     with device_lock():
-        eager = next(row for row in benchmark(bundle, with_compile=False, rounds=15) if row.name == "PyTorch eager")
+        eager = next(
+            row for row in benchmark(bundle, with_compile=False, rounds=15, shared=None) if row.name == "PyTorch eager"
+        )
     return {**agreement, "pytorch_eager_latency_s": eager.median_s}
 
 

@@ -33,12 +33,13 @@ def search_front(
     macs: float | None = None,
     params: float | None = None,
     peak_memory: float | None = None,
+    shared: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> tuple[FrontPoint, ...]:
     """Points of the front of latency and accuracy, compiled whole and measured; `search/pareto.json` keeps them.
 
-    `space` and `num_classes` go with an `accuracy_table`, `rpc` and `key` say that a device elsewhere measures
+    `space` and `num_classes` go with an `accuracy_table`; `rpc`, `key` and `shared` say what measures
     (`chanas.pipeline.search`). No bundle is written: `chanas search --latency` makes one.
 
     Raises:
@@ -48,7 +49,7 @@ def search_front(
     from chanas.search import constraints as limits
     from chanas.search import front
 
-    held = timing_device(target, num_threads, dtype, rpc, key, None if rpc is None else 1)
+    held = timing_device(target, num_threads, dtype, rpc, key, None if rpc is None else 1, shared)
     with held as (hardware, open_pool), scratch_folder() as scratch:
         open_pools = {} if open_pool is None else {hardware.name: open_pool}
         if accuracy_table is None:

@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from chanas.errors import TargetError
+
+if TYPE_CHECKING:
+    from chanas.target import HardwareTarget
 
 GPU_TARGET = "cuda"
 _TIMEOUT_S = 20.0
 # Programs of whole networks of 224 pixels, many copies of a block's weights and what flushes the largest L2 caches take
 # well under this.
 MIN_FREE_MIB = 1024
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,16 +66,25 @@ def free_mib() -> int | None:
     return int(answer[0][0]) if answer and answer[0][0].isdigit() else None
 
 
-def require_free(targets: Iterable[str], shared: bool) -> str | None:
-    """Before something is timed on these targets: that nobody else uses the GPU, if it is one of them.
+def check_free(targets: Iterable[HardwareTarget], shared: bool) -> None:
+    """Before anything is timed on these targets of this machine: that nobody else uses the GPU, if it is one of them.
+    What somebody else may do there (`shared`) is warned of.
 
-    Returns a warning where somebody does and that is allowed (`shared`).
+    Raises:
+        TargetError: as `require_free` says.
+    """
+    if any(target.gpu is not None for target in targets):
+        warning = require_free(shared)
+        if warning is not None:
+            logger.warning("%s", warning)
+
+
+def require_free(shared: bool) -> str | None:
+    """Whether the GPU can be timed on: a warning where another process uses it and that is allowed (`shared`).
 
     Raises:
         TargetError: another process computes there, or too little of its memory is left.
     """
-    if not any(name.partition("-")[0] == GPU_TARGET for name in targets):
-        return None
     left, others = free_mib(), other_processes()
     if left is not None and left < MIN_FREE_MIB:
         holders = f" ({'; '.join(p.describe() for p in others)})" if others else ""

@@ -22,9 +22,9 @@ app = typer.Typer(
 
 File = Annotated[Path | None, typer.Argument(help="A latency table; that of the run and target by default.")]
 Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory whose table is meant.")]
-Target = Annotated[str, typer.Option(help="Hardware target of the run's table: cpu (this machine).")]
+Target = Annotated[str, typer.Option(help="Hardware target of the run's table: cpu, or cuda for a GPU.")]
 Threads = Annotated[int, typer.Option(help="Threads of the run's table.")]
-Dtype = Annotated[str, typer.Option(help="Type of the run's table: f32 or bf16.")]
+Dtype = Annotated[str, typer.Option(help="Type of the run's table: f32; bf16; f16 or tf32 on GPUs.")]
 Space = Annotated[
     str | None, typer.Option(help="The table's search space, where it is neither a preset nor the run's.")
 ]
@@ -32,6 +32,7 @@ Classes = Annotated[int | None, typer.Option(help="Classes; the supernet's or th
 RPC = Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on devices of it, build here.")]
 Key = Annotated[str | None, typer.Option(help="With --rpc: the key of the devices.")]
 Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
+Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 
@@ -120,6 +121,7 @@ def check(
     rpc: RPC = None,
     key: Key = None,
     devices: Devices = None,
+    shared: Shared = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -134,6 +136,7 @@ def check(
         num_networks=networks,
         tolerances=tolerances,
         **where,
+        shared=shared,
         seed=seed,
         progress=not as_json,
     )
@@ -159,6 +162,7 @@ def fill(
     rpc: RPC = None,
     key: Key = None,
     devices: Devices = None,
+    shared: Shared = False,
     seed: Seed = 0,
 ) -> None:
     """Tune and time the blocks that the run's table lacks, and nothing else."""
@@ -176,6 +180,7 @@ def fill(
         cost_model=cost_model,
         num_calibration=calibrate,
         **_where(target, rpc, key, devices),
+        shared=shared,
         seed=seed,
     )
     typer.echo(
@@ -218,6 +223,7 @@ def calibrate(
     rpc: RPC = None,
     key: Key = None,
     devices: Devices = None,
+    shared: Shared = False,
     seed: Seed = 0,
 ) -> None:
     """Calibrate a table against whole networks, and store that in it."""
@@ -226,7 +232,7 @@ def calibrate(
     where = _where(target, rpc, key, devices)
     table = _open(file, run, target, threads, dtype, space, num_classes, key)
     before = table.lut.calibration
-    calibration = lut_pipeline.calibrate(table, num_networks=networks, **where, seed=seed)
+    calibration = lut_pipeline.calibrate(table, num_networks=networks, **where, shared=shared, seed=seed)
     if before is not None:
         typer.echo(f"before     {before.describe()}")
     typer.echo(f"sum        {calibration.describe()}\ntable      {table.path}")

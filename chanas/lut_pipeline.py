@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from chanas.arch import SearchSpace
 from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
+from chanas.gpu_use import GPU_TARGET, check_free
 from chanas.latency import Calibration, LatencyLUT
 from chanas.lut_report import (
     Comparison,
@@ -33,7 +34,7 @@ from chanas.pipeline import (
     tune_config,
 )
 from chanas.run import RunDirectory
-from chanas.target import DTYPES, HardwareTarget, differences, load_target
+from chanas.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, load_target
 
 if TYPE_CHECKING:
     from chanas.prescheduler.lut_check import TableCheck, Tolerances
@@ -110,10 +111,11 @@ def _named(target: str, num_threads: int, dtype: str, key: str | None) -> Hardwa
         return load_target(target, num_threads, dtype)
     from chanas.prescheduler.devices import table_name
 
-    if dtype not in DTYPES:
-        raise TargetError(unknown_name("dtype", dtype, DTYPES))
-    name = table_name(num_threads, dtype, key)
-    return dataclasses.replace(load_target("cpu"), name=name, num_threads=num_threads, dtype=DTYPES[dtype])
+    dtypes = GPU_DTYPES if target == GPU_TARGET else DTYPES
+    if dtype not in dtypes:
+        raise TargetError(unknown_name("dtype", dtype, dtypes))
+    name = table_name(target, num_threads, dtype, key)
+    return dataclasses.replace(load_target("cpu"), name=name, num_threads=num_threads, dtype=dtypes[dtype])
 
 
 def _is_of(lut: LatencyLUT, space: SearchSpace) -> bool:
@@ -139,7 +141,7 @@ def _only_number_of_classes(file: Path, lut: LatencyLUT) -> int:
 
 def _local_name(made_on: HardwareTarget) -> str:
     """What a device of that kind is called on this machine."""
-    return "cpu" if made_on.gpu is None else "cuda"
+    return "cpu" if made_on.gpu is None else GPU_TARGET
 
 
 def check_device(lut: LatencyLUT, there: HardwareTarget | None = None) -> None:
@@ -174,7 +176,11 @@ def this_device(lut: LatencyLUT) -> HardwareTarget:
 
 @contextlib.contextmanager
 def table_device(
-    lut: LatencyLUT, rpc: str | None = None, key: str | None = None, num_devices: int | None = None
+    lut: LatencyLUT,
+    rpc: str | None = None,
+    key: str | None = None,
+    num_devices: int | None = None,
+    shared: bool = False,
 ) -> Iterator[tuple[HardwareTarget, OpenPool | None]]:
     """What a table is measured on again: this machine, or devices of a key (`timing_device`), used as the table says.
 
@@ -186,10 +192,13 @@ def table_device(
 
     check_place("cpu", rpc, key, num_devices)
     if rpc is None:
-        yield this_device(lut), None
+        here = this_device(lut)
+        check_free([here], shared)
+        yield here, None
         return
     made_on = lut.header.target
-    held = timing_device("cpu", made_on.num_threads, made_on.dtype_name, rpc, key, num_devices)
+    kind, usage = _local_name(made_on), (made_on.num_threads, made_on.dtype_name)
+    held = timing_device(kind, *usage, rpc, key, num_devices, shared)
     with held as (hardware, open_pool):
         check_device(lut, hardware)
         yield dataclasses.replace(hardware, name=made_on.name), open_pool
@@ -223,11 +232,12 @@ def check(
     rpc: str | None = None,
     key: str | None = None,
     num_devices: int | None = None,
+    shared: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> TableCheck:
     """Measure some rows and networks of a table again, on this machine or with `rpc` on devices of a key; nothing is
-    stored.
+    stored. `shared`: on a GPU that another process uses, too.
 
     Raises:
         LUTError: the table is of another device or compiler, or has no rows of its space.
@@ -235,7 +245,7 @@ def check(
     """
     from chanas.prescheduler.lut_check import check_table
 
-    with table_device(table.lut, rpc, key, num_devices) as (hardware, open_pool):
+    with table_device(table.lut, rpc, key, num_devices, shared) as (hardware, open_pool):
         return check_table(
             table.lut,
             table.required_space(),
@@ -277,13 +287,14 @@ def fill(
     rpc: str | None = None,
     key: str | None = None,
     num_devices: int | None = None,
+    shared: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> FillSummary:
     """Tune and time the blocks that the run's table lacks, and no others; then calibrate it again if it changed.
 
-    Networks for the calibration come from all sub-spaces that the table then covers. `rpc`, `key` and `num_devices` are
-    those of `chanas.pipeline.preschedule`.
+    Networks for the calibration come from all sub-spaces that the table then covers. `rpc`, `key`, `num_devices` and
+    `shared` are those of `chanas.pipeline.preschedule`.
 
     Raises:
         StageOrderError: the run has no table of this target.
@@ -301,7 +312,7 @@ def fill(
     )
     loaded = table.required_space()
     blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, sub_spaces))
-    with table_device(table.lut, rpc, key, num_devices) as (device, open_pool):
+    with table_device(table.lut, rpc, key, num_devices, shared) as (device, open_pool):
         hardware = dataclasses.replace(device, name=table.path.stem)
         table.lut.check(loaded, hardware)
         holes = table.lut.missing(blocks)
@@ -333,13 +344,14 @@ def calibrate(
     rpc: str | None = None,
     key: str | None = None,
     num_devices: int | None = None,
+    shared: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> Calibration:
     """Calibrate a table against whole networks of the sub-spaces that it covers, and store that in its file.
 
     The file is read again first, with its run directory locked until it is written; `table.lut` is then what it holds.
-    `rpc`, `key` and `num_devices` are those of `chanas.pipeline.preschedule`.
+    `rpc`, `key`, `num_devices` and `shared` are those of `chanas.pipeline.preschedule`.
 
     Raises:
         ConfigError: too few networks are asked for.
@@ -349,7 +361,7 @@ def calibrate(
         ChanasError: as `table_device` says.
     """
     _check_number(num_networks)
-    with table_device(table.lut, rpc, key, num_devices) as (hardware, open_pool):
+    with table_device(table.lut, rpc, key, num_devices, shared) as (hardware, open_pool):
         return _calibrate(table, hardware, open_pool, num_networks, seed, progress)
 
 

@@ -30,6 +30,7 @@ from chanas.errors import (
     MeasureError,
     TargetError,
 )
+from chanas.gpu_use import check_free
 from chanas.latency import LatencyLUT
 from chanas.lut_pipeline import this_device
 from chanas.pipeline import stored_table
@@ -49,13 +50,16 @@ SCHEMA = 1
 _NAME = re.compile(r"\w[\w.@+-]*")  # a target's name is a file's and a folder's too
 
 
-def target_tables(run: RunDirectory, latency_s: Mapping[str, float], unproven: bool = False) -> tuple[TargetTable, ...]:
+def target_tables(
+    run: RunDirectory, latency_s: Mapping[str, float], unproven: bool = False, shared: bool = False
+) -> tuple[TargetTable, ...]:
     """The run's latency tables of the targets with their budgets, in order.
 
     Raises:
         ConfigError: there is none, or two names mean the same target.
         StageOrderError: there is no table of a target.
-        TargetError: a target is unknown, or nothing can be measured on it from here and that is not allowed.
+        TargetError: a target is unknown or in use by another process, or nothing can be measured on it from here and
+            that is not allowed.
     """
     tables = [_table(run, name, budget_s) for name, budget_s in latency_s.items()]
     names = [t.hardware.name for t in tables]
@@ -70,6 +74,7 @@ def target_tables(run: RunDirectory, latency_s: Mapping[str, float], unproven: b
                 f"hands over what was measured: run it on that device, with this run directory; {over_rpc}or add "
                 "--unproven for the network that the table foretells, without a bundle"
             )
+    check_free([t.hardware for t in tables if not t.elsewhere], shared)
     return tuple(tables)
 
 
@@ -101,6 +106,7 @@ def search_per_target(
     params: float | None = None,
     peak_memory: float | None = None,
     unproven: bool = False,
+    shared: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> PerTarget:
@@ -115,6 +121,7 @@ def search_per_target(
         accuracy_table: CSV of accuracies instead of the run's supernet; `space` and `num_classes` go with it.
         macs, params, peak_memory: limits of every target, as for `chanas.pipeline.search`.
         unproven: for a target that can't be measured here, the network that its table foretells, without a bundle.
+        shared: finalists are measured on a GPU that another process uses, too.
 
     Raises:
         StageOrderError: the supernet or a latency table is missing.
@@ -125,7 +132,7 @@ def search_per_target(
     from chanas.search.constraints import further_constraints
 
     config = config or SearchConfig()
-    tables = target_tables(run, latency_s, unproven)
+    tables = target_tables(run, latency_s, unproven, shared)
     source = open_source(run, tables[0].path, accuracy_table, space, num_classes)
     for table in tables:
         table.lut.check_space(source.space)

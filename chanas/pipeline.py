@@ -67,6 +67,7 @@ def preschedule(
     key: str | None = None,
     warm_start: str | None = None,
     num_devices: int | None = None,
+    shared: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> PrescheduleSummary:
@@ -75,10 +76,10 @@ def preschedule(
     Space and number of classes are those of the run's supernet where there is one and nothing else is asked for. With
     `rpc` (a tracker's HOST:PORT) and `key` the target is what devices of that key say they are, and `num_devices` of
     them time (all that are free by default). `warm_start`: another run, a file of records, or another target of this
-    run, whose records the tuning begins with.
+    run, whose records the tuning begins with. `shared`: on a GPU that another process uses, too.
 
     Raises:
-        TargetError: the target is unknown or not there, or it has no instructions for the dtype (f32 or bf16).
+        TargetError: the target is unknown or not there, has no instructions for the dtype, or another process uses it.
         MeasureError: blocks remain that could not be measured.
     """
     from chanas.prescheduler.devices import timing_device
@@ -89,7 +90,7 @@ def preschedule(
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
     config, chosen = tune_config(num_trials), parse_sub_spaces(loaded, sub_spaces)
-    with timing_device(target, num_threads, dtype, rpc, key, num_devices) as (hardware, open_pool):
+    with timing_device(target, num_threads, dtype, rpc, key, num_devices, shared) as (hardware, open_pool):
         return fill(
             run,
             loaded,
@@ -231,6 +232,7 @@ def search(
     macs: float | None = None,
     params: float | None = None,
     peak_memory: float | None = None,
+    shared: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> CoDesign:
@@ -243,6 +245,7 @@ def search(
             several targets, such as `{"cpu": 5e-3, "cpu-2t": 4e-3}`.
         rpc, key: a tracker's HOST:PORT and a device's key: its table is searched, and it measures the finalists.
         macs, params, peak_memory: limits on multiply-accumulates, parameters, and bytes of activations.
+        shared: finalists are measured on a GPU that another process uses, too.
 
     Raises:
         StageOrderError: supernet or a latency table are missing.
@@ -252,7 +255,7 @@ def search(
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search as cosearch
 
-    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key)
+    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, shared)
     with held as ((first, *others), open_pools), scratch_folder() as scratch:
         supernet, lut = load_stages(run, first.hardware)
         space, classes = supernet.space, supernet.num_classes
@@ -346,6 +349,7 @@ def demo(
     target: str = "cpu",
     latency_s: float | None = None,
     num_trials: int = 6,
+    shared: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> DemoResult:
@@ -360,10 +364,10 @@ def demo(
     done = stored.is_file() and read_json(stored, "supernet checkpoint").get("done", False)
     if not done:
         train_supernet(run, seed=seed, resume=stored.is_file(), progress=progress)
-    preschedule(run, target=target, num_trials=num_trials, seed=seed, progress=progress)
+    preschedule(run, target=target, num_trials=num_trials, shared=shared, seed=seed, progress=progress)
     supernet, lut = load_stages(run, load_target(target))
     budget_s = latency_s or median_latency_s(lut, supernet.space, supernet.num_classes)
-    bundle = search(run, target=target, latency_s=budget_s, seed=seed, progress=progress)
+    bundle = search(run, target=target, latency_s=budget_s, shared=shared, seed=seed, progress=progress)
     folder = run.root / "images"
     shutil.rmtree(folder, ignore_errors=True)
     images = export_images(supernet.data, "test", folder, limit=20)

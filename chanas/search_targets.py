@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chanas.arch import Architecture
 from chanas.emit import proof_record
 from chanas.errors import ConfigError, StageOrderError, TargetError
+from chanas.gpu_use import GPU_TARGET, check_free
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory
 from chanas.target import DTYPES, GPU_DTYPES, HardwareTarget, load_target
@@ -97,12 +98,19 @@ def target_budgets(latency_s: Latencies, target: str, num_threads: int, dtype: s
 
 @contextlib.contextmanager
 def held_budgets(
-    latency_s: Latencies, target: str, num_threads: int, dtype: str, rpc: str | None, key: str | None
+    latency_s: Latencies,
+    target: str,
+    num_threads: int,
+    dtype: str,
+    rpc: str | None,
+    key: str | None,
+    shared: bool = False,
 ) -> Iterator[tuple[tuple[TargetBudget, ...], dict[str, OpenPool]]]:
     """The targets of a search with their budgets, and how to time on those that are not this machine, by their names.
 
     With `rpc` (a tracker's HOST:PORT) and `key` there is one target: what a device of that key says it is. It is held
-    until the end, and one alone, so that all finalists meet the same device.
+    until the end, and one alone, so that all finalists meet the same device. A GPU that another process uses is taken
+    when `shared`.
 
     Raises:
         ConfigError: as `target_budgets` and `timing_device` say, or several targets are named besides a device.
@@ -111,11 +119,14 @@ def held_budgets(
     from chanas.prescheduler.devices import timing_device
 
     if rpc is None and key is None:
-        yield target_budgets(latency_s, target, num_threads, dtype), {}
+        budgets = target_budgets(latency_s, target, num_threads, dtype)
+        check_free([b.hardware for b in budgets], shared)
+        yield budgets, {}
         return
     if isinstance(latency_s, Mapping):
         raise ConfigError("expected one --latency without a target's name with --rpc: the device is the target")
-    with timing_device(target, num_threads, dtype, rpc, key, num_devices=1) as (hardware, open_pool):
+    held = timing_device(target, num_threads, dtype, rpc, key, num_devices=1, shared=shared)
+    with held as (hardware, open_pool):
         assert open_pool is not None
         yield (TargetBudget(hardware, latency_s),), {hardware.name: open_pool}
 
@@ -126,8 +137,10 @@ def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
     found = f"; there are tables of: {', '.join(there)}" if there else ""
     if any("@" in name for name in there):
         found += " (what follows an @ is a device's key: name it with --rpc HOST:PORT --key KEY)"
-    key = target.name.partition("@")[2]
-    usage = f"--rpc HOST:PORT --key {key}" if key else f"--target {'cpu' if target.gpu is None else 'cuda'}"
+    kind, _, key = target.name.partition("@")
+    is_gpu = target.gpu is not None or kind.partition("-")[0] == GPU_TARGET
+    usage = f"--target {GPU_TARGET}" if is_gpu else "" if key else "--target cpu"
+    usage += f"{' ' if is_gpu else ''}--rpc HOST:PORT --key {key}" if key else ""
     usage += f" --threads {target.num_threads}" if target.num_threads > 1 else ""
     usage += f" --dtype {target.dtype_name}" if target.dtype != "float32" else ""
     return StageOrderError(

@@ -104,6 +104,7 @@ def search_with_table(
     macs: float | None = None,
     params: float | None = None,
     peak_memory: float | None = None,
+    shared: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> tuple[CoDesign, AccuracyTable]:
@@ -120,7 +121,7 @@ def search_with_table(
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search
 
-    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key)
+    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, shared)
     with held as ((first, *others), open_pools), scratch_folder() as scratch:
         opened, accuracies = open_accuracies(run, table, first.hardware, space, num_classes)
         lut, loaded, classes = opened.lut, opened.required_space(), opened.num_classes

@@ -48,7 +48,8 @@ class HardwareTarget:
     device                the device's own name
     fingerprint           hash of what was detected; two devices of different fingerprint don't share a LUT
     dtype                 of weights and activations; sums are float32
-    mcpu, mtriple         LLVM's names of the processor and of its platform; empty: this machine's
+    mcpu, mtriple         LLVM's names of the processor (beside a GPU: of the one that launches its kernels) and of its
+                          platform; empty: this machine's
     gpu                   what a GPU is made of; None for a processor
 
     On a GPU a vector is what one thread loads at once, the vector registers are a thread's registers, and the L1 cache
@@ -103,10 +104,13 @@ class HardwareTarget:
                 "max_shared_memory_per_block": self.gpu.max_shared_bytes_per_block,
                 "thread_warp_size": self.gpu.warp_size,
             }
-            host = {"kind": "llvm", "mcpu": host_llvm_cpu()}
-            return tvm.target.Target({"kind": self.kind, **limits}, host=host)
-        options = {"kind": self.kind, "mcpu": self.mcpu or host_llvm_cpu(), "num-cores": self.num_threads}
-        return tvm.target.Target(options | ({"mtriple": self.mtriple} if self.mtriple else {}))
+            return tvm.target.Target({"kind": self.kind, **limits}, host=self._processor())
+        return tvm.target.Target(self._processor() | {"num-cores": self.num_threads})
+
+    def _processor(self) -> dict[str, Any]:
+        """The processor, or the one that launches what the GPU does, as TVM describes it."""
+        options = {"kind": "llvm", "mcpu": self.mcpu or host_llvm_cpu()}
+        return options | ({"mtriple": self.mtriple} if self.mtriple else {})
 
 
 def host_llvm_cpu() -> str:
@@ -227,8 +231,8 @@ def local_gpu() -> HardwareTarget:
 
 
 _WITHOUT_GPU = (
-    "compile without one (`chanas prescheduler --target cuda --arch sm_90 --compile-only`), or time on a device "
-    "elsewhere (`--rpc HOST:PORT --key KEY`; processors so far)"
+    "compile without one (`chanas prescheduler --target cuda --arch sm_90 --compile-only`), or time on one elsewhere "
+    "(`--target cuda --rpc HOST:PORT --key KEY`; `chanas device serve --target cuda` runs there)"
 )
 
 
@@ -297,8 +301,9 @@ def load_target(name: str, num_threads: int = 1, dtype: str = "f32") -> Hardware
         return gpu_in_dtype(local_gpu(), dtype)
     if name in named_targets() or name.endswith(YAML_SUFFIXES):
         raise TargetError(
-            f"target '{name}' describes a device, and nothing is measured on other devices yet; see what works for it "
-            f"with `chanas target check {name}` (for GPUs also --compile-only), or use --target cpu on a machine itself"
+            f"target '{name}' describes a device, and a description can't be measured on; see what works for it with "
+            f"`chanas target check {name}` (for GPUs also --compile-only), or time on such a device itself: `chanas "
+            "device serve` there, --rpc HOST:PORT --key KEY here"
         )
     if name != "cpu":
         raise TargetError(unknown_name("target", name, known_targets()))

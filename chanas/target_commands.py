@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chanas.errors import TargetError
-from chanas.gpu_use import require_free
 from chanas.run import RunDirectory
 from chanas.target import HardwareTarget, known_targets
 from chanas.target_files import describe_target, read_target_file
@@ -24,7 +23,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="cpu, cuda, a name that `chanas target list` shows, or a YAML file.")]
-Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
+Shared = Annotated[bool, typer.Option("--shared", help="Run on a GPU although another process uses it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 
 
@@ -53,13 +52,13 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def check(name: Name, as_json: AsJson = False) -> None:
+def check(name: Name, shared: Shared = False, as_json: AsJson = False) -> None:
     """Compile a small block, run it where that is possible from here, compare it with PyTorch; 1 where that fails."""
     target = describe_target(name)
     steps = []
     if not as_json:
         typer.echo(f"{'target':10s} {target.name}: {target.device}")
-    for step in _checked(name, target):
+    for step in _checked(name, target, shared):
         steps.append(step)
         if not as_json:
             typer.echo(step.line())
@@ -68,13 +67,6 @@ def check(name: Name, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(document, sort_keys=True))
     if any(step.works is False for step in steps):
         raise typer.Exit(1)
-
-
-def warn_of_others(targets: Iterable[str], shared: bool) -> None:
-    """Before timing: nothing for processors; of a GPU that somebody else uses, a warning or an error (`gpu_use`)."""
-    warning = require_free(targets, shared)
-    if warning is not None:
-        typer.echo(f"chanas: warning: {warning}", err=True)
 
 
 def compile_kernels(
@@ -113,13 +105,13 @@ def compile_kernels(
     typer.echo("No schedule was run: these records have no seconds.")
 
 
-def _checked(name: str, target: HardwareTarget) -> Iterator[Step]:
+def _checked(name: str, target: HardwareTarget, shared: bool) -> Iterator[Step]:
     from chanas.prescheduler.target_check import check_processor
 
     if target.gpu is not None:
         from chanas.prescheduler.cuda_check import check_gpu
 
-        return check_gpu(target)
+        return check_gpu(target, shared)
     return check_processor(target, _why_not_here(name))
 
 

@@ -61,7 +61,7 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("ablate", "--schedules", "tflite"), "unknown kind of default schedules 'tflite'; known: pytorch, untuned"),
         (("ablate", "--space", "mbv3"), "--space and --num-classes go with --accuracy-table"),
         (("prescheduler", "--target", "moon"), "unknown target 'moon'; known: a100, cpu, cuda"),
-        (("prescheduler", "--target", "cuda"), "(`--rpc HOST:PORT --key KEY`; processors so far)"),
+        (("prescheduler", "--target", "cuda"), "(`--target cuda --rpc HOST:PORT --key KEY`;"),
         (("prescheduler", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
         (("search", "--latency", "2ms", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
         (("lut", "show", "--run", "nowhere", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),

@@ -56,7 +56,7 @@ def test_a_tracker_without_devices_says_so(groups: list[DeviceGroup]) -> None:
         (["device", "serve", "--tracker", "h:1", "--key", "a b"], "expected a key of letters"),
         (["prescheduler", "--rpc", "h:1"], "expected --rpc HOST:PORT and --key KEY together"),
         (["prescheduler", "--key", "pi4"], "expected --rpc HOST:PORT and --key KEY together"),
-        (["prescheduler", "--rpc", "h:1", "--key", "pi4", "--target", "cuda"], "and no --target"),
+        (["prescheduler", "--rpc", "h:1", "--key", "pi4", "--target", "p100"], "and no --target but cuda for a GPU"),
         (["prescheduler", "--rpc", "h", "--key", "pi4"], "expected HOST:PORT of a tracker"),
         (["prescheduler", "--rpc", "h:1", "--key", "../pi4"], "expected a key of letters"),
         (["prescheduler", "--devices", "2"], "--devices goes with --rpc HOST:PORT and --key KEY"),
@@ -110,8 +110,8 @@ def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyP
     held = HeldDevices((), target)
 
     @contextlib.contextmanager
-    def hold(address: Address, key: str, num_threads: int, dtype: str, num: int | None) -> Iterator[HeldDevices]:
-        asked["device"] = (address, key, num_threads, dtype, num)
+    def hold(address: Address, key: str, *used: Any, **what: Any) -> Iterator[HeldDevices]:
+        asked["device"] = (address, key, *used, what)
         yield held
 
     def fill(_run: RunDirectory, _space: Any, hardware: Any, *_: Any, open_pool: Any, **_options: Any) -> Any:
@@ -121,5 +121,15 @@ def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(remote_pool, "held_devices", hold)
     monkeypatch.setattr(lut, "preschedule", fill)
     with pytest.raises(ChanasError, match="far enough"):
-        pipeline.preschedule(RunDirectory(tmp_path), rpc="127.0.0.1:9190", key="pi4", num_devices=3, progress=False)
-    assert asked == {"device": (Address("127.0.0.1", 9190), "pi4", 1, "f32", 3), "filled": (target, held.pool)}
+        pipeline.preschedule(
+            RunDirectory(tmp_path),
+            target="cuda",
+            dtype="f16",
+            rpc="127.0.0.1:9190",
+            key="h200",
+            num_devices=3,
+            shared=True,
+            progress=False,
+        )
+    device = (Address("127.0.0.1", 9190), "h200", 1, "f16", 3, {"target": "cuda", "shared": True})
+    assert asked == {"device": device, "filled": (target, held.pool)}

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tables import random_table, save_space
 from typer.testing import CliRunner
 
+from chanas import pipeline, target
+from chanas.arch import SearchSpace
 from chanas.cli import app
-from chanas.errors import TargetError
-from chanas.gpu_use import MIN_FREE_MIB, GPUProcess, free_mib, other_processes, require_free
+from chanas.codesign import benchmark
+from chanas.errors import StageOrderError, TargetError
+from chanas.gpu import FoundGPU
+from chanas.gpu_use import MIN_FREE_MIB, GPUProcess, check_free, free_mib, other_processes, require_free
+from chanas.latency import LatencyLUT
+from chanas.prescheduler import cuda_check
+from chanas.prescheduler.target_check import Step
+from chanas.run import RunDirectory
+from chanas.target import load_target
+from chanas.target_files import describe_target
 
 Plant = Callable[[str, str], None]
+GPU = describe_target("h100")
 
 
 @pytest.fixture
@@ -38,7 +52,7 @@ def test_a_free_gpu_is_no_matter(plant: Plant) -> None:
     plant("", "80000")
     assert other_processes() == []
     assert free_mib() == 80000
-    assert require_free(["cuda"], shared=False) is None
+    assert require_free(shared=False) is None
 
 
 def test_another_process_is_named_and_refused(plant: Plant) -> None:
@@ -48,14 +62,13 @@ def test_another_process_is_named_and_refused(plant: Plant) -> None:
         TargetError,
         match=r"^the GPU is busy with another process \(pid 1234, /usr/bin/python3, 2048 MiB\), .* with --shared$",
     ):
-        require_free(["cpu", "cuda"], shared=False)
+        check_free([load_target("cpu"), GPU], shared=False)
 
 
-def test_what_is_shared_is_timed_with_a_warning(plant: Plant) -> None:
+def test_what_is_shared_is_timed_with_a_warning(plant: Plant, caplog: pytest.LogCaptureFixture) -> None:
     plant("1234, a, 1\\n", "70000")
-    warning = require_free(["cuda"], shared=True)
-    assert warning is not None
-    assert "pid 1234" in warning
+    check_free([GPU], shared=True)
+    assert caplog.messages == ["the GPU is busy with another process (pid 1234, a, 1 MiB): times are of both"]
 
 
 def test_this_process_is_not_another_one(plant: Plant) -> None:
@@ -69,12 +82,12 @@ def test_a_gpu_without_memory_is_one_line_even_when_shared(plant: Plant) -> None
         TargetError,
         match=rf"^the GPU is out of memory: expected {MIN_FREE_MIB} MiB free, got 12; end what holds .*pid 7, hog",
     ):
-        require_free(["cuda"], shared=True)
+        require_free(shared=True)
 
 
 def test_processors_are_not_asked_about(plant: Plant, tmp_path: Path) -> None:
     plant("7, hog, 79000\\n", "12")
-    assert require_free(["cpu", "cpu-2t"], shared=False) is None
+    check_free([load_target("cpu")], shared=False)
     assert not (tmp_path / "asked").exists()
 
 
@@ -89,11 +102,71 @@ def test_without_nvidia_smi_nobody_is_accused(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("PATH", str(tmp_path))
     assert other_processes() == []
     assert free_mib() is None
-    assert require_free(["cuda"], shared=False) is None
+    assert require_free(shared=False) is None
 
 
-@pytest.mark.parametrize("command", [["prescheduler", "--target", "cuda"], ["search", "--latency", "cuda:1ms"]])
-def test_commands_refuse_a_busy_gpu(plant: Plant, tmp_path: Path, command: list[str]) -> None:
+# ---- whoever times looks first --------------------------------------------------------------------------------------
+@pytest.fixture
+def busy(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU that somebody else uses."""
     plant("1234, a, 1\\n", "70000")
+    found = FoundGPU("H100", GPU.required_gpu, GPU.l2_bytes)
+    for module in (target, cuda_check):
+        monkeypatch.setattr(module, "find_gpu", lambda: found)
+
+
+@pytest.fixture
+def run(tmp_path: Path, tiny_space: SearchSpace) -> RunDirectory:
+    """A run with a table of the GPU."""
+    directory = RunDirectory(tmp_path / "run")
+    lut = random_table(tiny_space)
+    LatencyLUT(dataclasses.replace(lut.header, target=load_target("cuda")), lut.rows).save(directory.lut("cuda"))
+    return directory
+
+
+COMMANDS = (
+    ["prescheduler", "--target", "cuda"],
+    ["search", "--latency", "cuda:1ms"],
+    ["search", "--latency", "1ms", "--target", "cuda"],
+    ["search", "--per-target", "--latency", "cuda:1ms"],
+    ["search", "--pareto", "--target", "cuda"],
+    ["lut", "check", "--target", "cuda"],
+    ["lut", "fill", "--target", "cuda"],
+    ["lut", "calibrate", "--target", "cuda"],
+)
+
+
+@pytest.mark.usefixtures("busy")
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_nothing_is_timed_on_a_busy_gpu(
+    command: list[str], run: RunDirectory, tiny_space: SearchSpace, tmp_path: Path
+) -> None:
+    space = ["--space", str(save_space(tiny_space, tmp_path / "tiny.yaml"))] if command[0] != "search" else []
     with pytest.raises(TargetError, match=r"^the GPU is busy"):
-        CliRunner().invoke(app, [*command, "--run", str(tmp_path / "run")], catch_exceptions=False)
+        CliRunner().invoke(app, [*command, "--run", str(run.root), *space], catch_exceptions=False)
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_search_is_refused_by_the_api_too_and_may_share(run: RunDirectory) -> None:
+    with pytest.raises(TargetError, match=r"^the GPU is busy"):
+        pipeline.search(run, latency_s={"cuda": 1e-3}, progress=False)
+    with pytest.raises(StageOrderError, match="there is no supernet"):  # what comes next
+        pipeline.search(run, latency_s={"cuda": 1e-3}, shared=True, progress=False)
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_bundle_is_not_timed_on_a_busy_gpu() -> None:
+    with pytest.raises(TargetError, match=r"^the GPU is busy"):
+        benchmark(SimpleNamespace(target=load_target("cuda")))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_check_says_that_the_gpu_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_check, "check_arch", lambda _arch: (_ for _ in ()).throw(TargetError("no compiler")))
+    monkeypatch.setattr(cuda_check, "sequential_error", lambda *_: 0.0)
+    monkeypatch.setattr(cuda_check, "check_here", lambda *_: iter([Step("run", True, "on this machine")]))
+    gpu = load_target("cuda")
+    steps = {step.what: step for step in cuda_check.check_gpu(gpu)}
+    assert steps["run"].works is None
+    assert steps["run"].detail.startswith("the GPU is busy")
+    assert {s.what: s.works for s in cuda_check.check_gpu(gpu, shared=True)}["run"] is True

@@ -176,6 +176,16 @@ def test_a_table_made_there_is_found_by_its_key(made_there: RunDirectory) -> Non
     there, usage = r"there are tables of: cpu, cpu@pi4 \(what follows", "--key pi4 --threads 2 --dtype bf16"
     with pytest.raises(StageOrderError, match=rf"'cpu-2t-bf16@pi4' in .*; {there} .* --rpc HOST:PORT {usage}"):
         open_table(run=made_there, key="pi4", num_threads=2, dtype="bf16")
+    with pytest.raises(
+        StageOrderError, match=r"'cuda-f16@h200' in .* --target cuda --rpc HOST:PORT --key h200 --dtype f16 "
+    ):
+        open_table(run=made_there, target="cuda", key="h200", dtype="f16")
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("cpu", "f16"), ("cuda", "bf16")])
+def test_each_kind_of_device_has_its_own_dtypes(made_there: RunDirectory, target: str, dtype: str) -> None:
+    with pytest.raises(TargetError, match=rf"^unknown dtype '{dtype}'; known: "):
+        open_table(run=made_there, target=target, key="pi4", dtype=dtype)
 
 
 @pytest.mark.parametrize("command", ["check", "calibrate", "fill"])
@@ -196,7 +206,7 @@ def test_a_table_made_there_is_measured_there(
         table = open_table(run=made_there, key="pi4", space=yaml_file)
         getattr(lut_pipeline, command)(table, progress=False, **PLACE)
     assert pools == [("cpu@pi4", "0123456789ab", "their pool")]
-    assert pi4 == [(1, "f32", "127.0.0.1:9190", "pi4", 2)]
+    assert pi4 == [(1, "f32", "127.0.0.1:9190", "pi4", 2, False)]
 
 
 def test_holes_are_filled_there(

@@ -109,8 +109,8 @@ def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: py
     target = dataclasses.replace(load_target("cpu"), name="cpu-2t@pi4")
 
     @contextlib.contextmanager
-    def held(*how: Any, num_devices: int) -> Iterator[Any]:
-        log.append((how, num_devices))
+    def held(*how: Any, num_devices: int, shared: bool) -> Iterator[Any]:
+        log.append((how, num_devices, shared))
         yield target, "its pool"
         log.append("given back")
 
@@ -118,7 +118,7 @@ def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: py
     with held_budgets(2e-3, "cpu", 2, "f32", "127.0.0.1:9190", "pi4") as (budgets, open_pools):
         assert [(b.hardware, b.budget_s) for b in budgets] == [(target, 2e-3)]
         assert open_pools == {"cpu-2t@pi4": "its pool"}
-    assert log == [(("cpu", 2, "f32", "127.0.0.1:9190", "pi4"), 1), "given back"]
+    assert log == [(("cpu", 2, "f32", "127.0.0.1:9190", "pi4"), 1, False), "given back"]
 
 
 def test_each_target_times_its_finalists_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from chanas.errors import ChanasError, TargetError
 from chanas.gpu import find_gpu
-from chanas.gpu_use import GPU_TARGET
+from chanas.gpu_use import GPU_TARGET, check_free
 from chanas.prescheduler.cuda_compile import compile_point
 from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
 from chanas.prescheduler.cuda_sequential import sequential_error
@@ -22,7 +22,7 @@ from chanas.target import HardwareTarget
 from chanas.units import format_latency
 
 
-def check_gpu(target: HardwareTarget, seed: int = 0) -> Iterator[Step]:
+def check_gpu(target: HardwareTarget, shared: bool = False, seed: int = 0) -> Iterator[Step]:
     """Compile one random schedule of each operator of a small block; carry the same out here and compare."""
     workloads = tuned_workloads([small_block()], target)
     rng = np.random.default_rng(seed)
@@ -46,11 +46,12 @@ def check_gpu(target: HardwareTarget, seed: int = 0) -> Iterator[Step]:
                 f"{len(records)} kernels for {arch} by {compiler_name(arch)}, {format_latency(mean_s)} each, "
                 f"up to {most} registers",
             )
-    if target.name == GPU_TARGET and find_gpu() is not None:
+    why_not_here = _why_not_here(target, shared)
+    if why_not_here is None:
         with scratch_folder() as scratch:
             yield from check_here(small_block(), target, scratch)
         return
-    yield Step("run", None, "a GPU that is only described" if target.name != GPU_TARGET else "no NVIDIA GPU was found")
+    yield Step("run", None, why_not_here)
     try:
         error = max(sequential_error(w, point, target) for w, point in chosen)
     except (ChanasError, RuntimeError) as fault:
@@ -59,3 +60,16 @@ def check_gpu(target: HardwareTarget, seed: int = 0) -> Iterator[Step]:
     right = error <= FLOAT32_TOLERANCE
     where = "the kernels, their threads carried out by this processor: the GPU's own code is not tested"
     yield Step("compare", right, f"relative error {error:.1g} against PyTorch of {where}")
+
+
+def _why_not_here(target: HardwareTarget, shared: bool) -> str | None:
+    """Why nothing is run on this machine's GPU; None where it is the target, and free or may be shared."""
+    if target.name != GPU_TARGET:
+        return "a GPU that is only described"
+    if find_gpu() is None:
+        return "no NVIDIA GPU was found"
+    try:
+        check_free([target], shared)
+    except TargetError as error:
+        return str(error)
+    return None

@@ -69,7 +69,7 @@ def graphs(module: Any) -> list[str]:
 def compile_program(module: Any, target: HardwareTarget, library: Path) -> None:
     """Compile a program (`cuda_graph`) to a library.
 
-    Where there is no driver TVM's CUDA runtime is not there either: the library then holds the kernels' text.
+    It holds the kernels' machine code where TVM's CUDA runtime is loaded, and otherwise their text (`cuda_driver`).
 
     Raises:
         GPUCompileError: a kernel is against the GPU's limits, or the compiler does not take it.

@@ -249,8 +249,10 @@ def calls(compile_: Compile, open_device: Callable[[], Device]) -> dict[str, Cal
 
 
 def _compile(program: Any, target: Any, library: Path) -> None:
+    from chanas.prescheduler.cuda_driver import enable_machine_code
     from chanas.prescheduler.cuda_link import compile_program
 
+    enable_machine_code()
     compile_program(program, target, library)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from chanas.errors import TargetError
 from chanas.lean_tvm import hide_torch
 from chanas.prescheduler.device_server import boot_id
 from chanas.prescheduler.tracker import Address, device_groups, group_of, tracker_session
@@ -76,9 +77,11 @@ class Link:
             "boot": boot_id(),
         }
 
-    def connect(self, host: str, port: int, key: str, num_threads: int, dtype: str) -> dict[str, Any]:
-        """Take a free device of the key: `{"device": description, "num_devices", "num_free"}`, where the numbers are of
-        the key's devices and of those that are still free, or `{"busy": number of them}`.
+    def connect(self, host: str, port: int, key: str, **used: Any) -> dict[str, Any]:
+        """Take a free device of the key: `{"device": description, "num_devices", "num_free", "warning"}`, where the
+        numbers are of the key's devices and of those that are still free, or `{"busy": number of them}`.
+
+        `used` says how (`device_server.Session.describe`).
         """
         address = Address(host, port)
         group = group_of(device_groups(address), key, address)
@@ -96,13 +99,18 @@ class Link:
             self._functions = {n: self._session.get_function(f"chanas.{n}") for n in ("describe", "call", "wait")}
         except (AttributeError, RuntimeError) as error:
             raise RuntimeError(f"the server of key '{key}' is not one of `chanas device serve`") from error
-        described = self._ask("describe", {"num_threads": num_threads, "dtype": dtype})
+        try:
+            described = self._ask("describe", used)
+        except RuntimeError as error:
+            raise TargetError(f"a device of key '{key}' can't be used: {error}") from error
+        warning = described.pop("warning", None)
         self._uploads = Uploads(
             lambda path, name: self._session.upload(str(path), name),
             lambda name: self._session.remove(name),
             described.pop("room_bytes", 0),
         )
-        return {"device": described, "num_devices": len(group.addresses), "num_free": group.num_free - 1}
+        numbers = {"num_devices": len(group.addresses), "num_free": group.num_free - 1}
+        return {"device": described, "warning": warning, **numbers}
 
     def _ask(self, function: str, request: dict[str, Any]) -> Any:
         answer = json.loads(self._functions[function](json.dumps(request)))

@@ -29,18 +29,23 @@ from typing import Any, NoReturn
 
 import chanas
 from chanas.errors import ChanasError, MeasureError, TargetError
+from chanas.gpu_use import require_free, visible_gpu
 from chanas.lean_tvm import torch_hidden
 from chanas.prescheduler.locks import device_lock
-from chanas.prescheduler.pool import Answer, WorkerProcess, split_cores
+from chanas.prescheduler.pool import Answer, WorkerProcess, split_cores, worker_command
 from chanas.prescheduler.tracker import Address
 from chanas.prescheduler.worker import die_with_parent
-from chanas.target import host_llvm_cpu, host_triple, load_target, tvm_version
+from chanas.target import HardwareTarget, gpu_in_dtype, host_llvm_cpu, host_triple, load_target, tvm_version
 
 HEARTBEAT_S = 2.0
 """How long a request is left without a word: client and server notice within it that the other is gone."""
 # A peer that lost its power sends no word that it is gone: the kernel asks after this idle time, so often.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 _PAUSE_S = 1.0
+# A GPU is left by the session before at most so long after that one has ended.
+_LEFT_WITHIN_S = 3.0
+# What launches kernels is built for every processor of the platform: a GPU is the same GPU whatever is beside it.
+_ANY_PROCESSOR = "generic"
 # Of the space that is free where uploaded files lie, which is memory on some boards. The weights of 24 networks as
 # large as the largest one of `mbv3` (12.3 M parameters) are 1.1 GiB.
 _ROOM_SHARE, _MAX_ROOM_BYTES = 0.25, 4 << 30
@@ -48,20 +53,56 @@ _ROOM_SHARE, _MAX_ROOM_BYTES = 0.25, 4 << 30
 logger = logging.getLogger(__name__)
 
 
-def describe(num_threads: int = 1, dtype: str = "f32") -> dict[str, Any]:
+def describe(served: HardwareTarget, num_threads: int = 1, dtype: str = "f32") -> dict[str, Any]:
     """What a client has to know of this device; `boot` is the same for all processes of one machine.
 
     The target names processor and platform: a client that is another kind of machine builds for them.
     """
-    target = load_target("cpu", num_threads, dtype)
+    target = _used_so(served, num_threads, dtype)
+    mcpu = host_llvm_cpu() if target.gpu is None else _ANY_PROCESSOR
     return {
-        "target": dataclasses.replace(target, mcpu=host_llvm_cpu(), mtriple=host_triple()).to_json(),
+        "target": dataclasses.replace(target, mcpu=mcpu, mtriple=host_triple()).to_json(),
         "tvm": tvm_version(),
         "chanas": chanas.__version__,
         "llvm_cpu": host_llvm_cpu(),
         "machine": platform.machine(),
         "boot": boot_id(),
     }
+
+
+def _used_so(served: HardwareTarget, num_threads: int, dtype: str) -> HardwareTarget:
+    """What is served, with so many threads and that dtype. Raises TargetError: it can't be used so.
+
+    A GPU's driver is asked for nothing: it knows no process that was forked after it was asked once.
+    """
+    if served.gpu is None:
+        return load_target("cpu", num_threads, dtype)
+    if num_threads != 1:
+        raise TargetError(f"expected 1 thread for a GPU, got {num_threads}")
+    return gpu_in_dtype(served, dtype)
+
+
+def check_asked(served: HardwareTarget, target: str) -> None:
+    """Raises TargetError: the client wants a GPU (`cuda`) and this is a processor, or the other way round."""
+    if served.gpu is None and target == "cuda":
+        raise TargetError(
+            f"it serves its processor ({served.device}), and --target cuda asks for a GPU; leave that out, or run "
+            "`chanas device serve --target cuda` where there is one, under a key of its own"
+        )
+    if served.gpu is not None and target != "cuda":
+        raise TargetError(f"it serves its GPU ({served.device}); add --target cuda")
+
+
+def left_free(shared: bool, within_s: float = _LEFT_WITHIN_S) -> str | None:
+    """As `require_free`; a GPU that is in use is waited for as long as the session before may take to leave it."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            return require_free(shared)
+        except TargetError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_S / 4)
 
 
 def boot_id() -> str:
@@ -74,12 +115,18 @@ def boot_id() -> str:
 class Session:
     """What one client asks for: timings, one after the other. Requests and answers are JSON texts.
 
-    `folder` gives the path of an uploaded file by its name.
+    `served` is what times, this machine's processor or its GPU; `folder` gives an uploaded file's path by its name.
     """
 
-    def __init__(self, folder: Callable[[str], str], worker: Callable[[int], WorkerProcess] | None = None) -> None:
-        self._folder = folder
-        self._make_worker = worker or (lambda num_threads: WorkerProcess(num_threads, split_cores(num_threads)[0]))
+    def __init__(
+        self,
+        served: HardwareTarget,
+        folder: Callable[[str], str],
+        worker: Callable[[int], WorkerProcess] | None = None,
+    ) -> None:
+        self._served, self._folder = served, folder
+        self._gpu = None if served.gpu is None else visible_gpu()
+        self._make_worker = worker or self._new_worker
         self._workers: dict[int, WorkerProcess] = {}
         self._asked: queue.Queue[dict[str, Any]] = queue.Queue()
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -87,9 +134,23 @@ class Session:
 
     def describe(self, request: str) -> str:
         """The device with so many threads and that dtype (`describe`), or why it can't be used so; `room_bytes` is how
-        much a client may leave with it.
+        much a client may leave with it, `warning` what else uses it.
         """
-        return self._answered(lambda: {"result": {**describe(**json.loads(request)), "room_bytes": self._room_bytes()}})
+        return self._answered(lambda: {"result": self._described(**json.loads(request))})
+
+    def _described(
+        self, num_threads: int = 1, dtype: str = "f32", target: str = "cpu", shared: bool = False
+    ) -> dict[str, Any]:
+        check_asked(self._served, target)
+        described = describe(self._served, num_threads, dtype)
+        warning = None if self._served.gpu is None else left_free(shared)
+        return {**described, "room_bytes": self._room_bytes(), "warning": warning}
+
+    def _new_worker(self, num_threads: int) -> WorkerProcess:
+        """A processor's has its cores to itself; that of a GPU takes any that is idle."""
+        timing, others = split_cores(num_threads)
+        command = worker_command(self._served)
+        return WorkerProcess(num_threads, timing if command is None else [*timing, *others], command)
 
     def _room_bytes(self) -> int:
         free = shutil.disk_usage(Path(self._folder("room")).parent).free
@@ -144,7 +205,7 @@ class Session:
             arguments = self._laid_out(request, folder)
             num_threads = int(request["num_threads"])
             worker = self._workers.setdefault(num_threads, self._make_worker(num_threads))
-            with device_lock():
+            with device_lock(gpu=self._gpu):
                 return worker.call(request["call"], arguments, float(request["timeout_s"]))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -196,8 +257,10 @@ def listen(host: str, port: int) -> socket.socket:
         return listener
 
 
-def serve(tracker: Address, key: str, listener: socket.socket) -> NoReturn:
+def serve(tracker: Address, key: str, listener: socket.socket, served: HardwareTarget) -> NoReturn:
     """Report to the tracker and serve one session after the other, until the process is ended.
+
+    `served` is what times: this machine's processor, or its GPU.
 
     TVM's loop ends with the first session that ends badly, and with a tracker that stays away: here it begins anew.
     """
@@ -205,7 +268,7 @@ def serve(tracker: Address, key: str, listener: socket.socket) -> NoReturn:
         import tvm_ffi
         from tvm.rpc import server
 
-    session = Session(lambda name: str(tvm_ffi.get_global_func("tvm.rpc.server.workpath")(name)))
+    session = Session(served, lambda name: str(tvm_ffi.get_global_func("tvm.rpc.server.workpath")(name)))
     for name in ("describe", "call", "wait"):
         tvm_ffi.register_global_func(f"chanas.{name}", getattr(session, name), override=True)
     # TVM forks for every session: the functions above are there, and each has a `session` of its own to change.

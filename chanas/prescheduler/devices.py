@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from chanas.errors import ConfigError
-from chanas.target import HardwareTarget, load_target
+from chanas.gpu_use import GPU_TARGET, check_free
+from chanas.target import LOCAL_TARGETS, HardwareTarget, load_target
 
 if TYPE_CHECKING:
     from chanas.prescheduler.pool import OpenPool
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def timing_device(
-    target: str, num_threads: int, dtype: str, rpc: str | None, key: str | None, num_devices: int | None = None
+    target: str,
+    num_threads: int,
+    dtype: str,
+    rpc: str | None,
+    key: str | None,
+    num_devices: int | None = None,
+    shared: bool = False,
 ) -> Iterator[tuple[HardwareTarget, OpenPool | None]]:
     """The target that is asked for, and how to time on it where it is not this machine.
 
@@ -24,27 +31,31 @@ def timing_device(
         num_threads, dtype: how it is used.
         rpc, key: a tracker's HOST:PORT, and what devices elsewhere are asked for by.
         num_devices: how many of them; by default all that are free and alike.
+        shared: a GPU is timed on although another process uses it.
 
     Raises:
-        ConfigError: only one of `rpc` and `key` is given, or they are with another target than cpu, or a number of
-            devices is without them.
-        TargetError, MeasureError: the target, the tracker or the devices are not there or don't fit.
+        ConfigError: only one of `rpc` and `key` is given, or they are with a target that only describes a device, or a
+            number of devices is without them.
+        TargetError, MeasureError: the target, the tracker or the devices are not there, don't fit, or are in use.
     """
     check_place(target, rpc, key, num_devices)
     if rpc is None or key is None:
-        yield load_target(target, num_threads, dtype), None
+        hardware = load_target(target, num_threads, dtype)
+        check_free([hardware], shared)
+        yield hardware, None
         return
     from chanas.prescheduler.remote_pool import held_devices
     from chanas.prescheduler.tracker import parse_address
 
-    with held_devices(parse_address(rpc), key, num_threads, dtype, num_devices) as devices:
+    held = held_devices(parse_address(rpc), key, num_threads, dtype, num_devices, target=target, shared=shared)
+    with held as devices:
         yield devices.target, devices.pool
 
 
-def table_name(num_threads: int, dtype: str, key: str) -> str:
-    """What the table of a key's devices is called: `cpu@pi4`, `cpu-2t@pi4` for two threads, `cpu-2t-bf16@pi4`."""
+def table_name(target: str, num_threads: int, dtype: str, key: str) -> str:
+    """What the table of a key's devices is called: `cpu@pi4`, `cpu-2t-bf16@pi4` for two threads, `cuda-f16@h200`."""
     threads = "" if num_threads == 1 else f"-{num_threads}t"
-    return f"cpu{threads}{'' if dtype == 'f32' else f'-{dtype}'}@{key}"
+    return f"{target}{threads}{'' if dtype == 'f32' else f'-{dtype}'}@{key}"
 
 
 def check_place(target: str, rpc: str | None, key: str | None, num_devices: int | None = None) -> None:
@@ -53,9 +64,10 @@ def check_place(target: str, rpc: str | None, key: str | None, num_devices: int 
         if num_devices is not None:
             raise ConfigError("--devices goes with --rpc HOST:PORT and --key KEY: without them this machine times")
         return
-    if rpc is None or key is None or target != "cpu":
+    if rpc is None or key is None or target not in LOCAL_TARGETS:
         raise ConfigError(
-            "expected --rpc HOST:PORT and --key KEY together, and no --target: the device says what it is"
+            f"expected --rpc HOST:PORT and --key KEY together, and no --target but {GPU_TARGET} for a GPU: the device "
+            "says what it is"
         )
     if num_devices is not None and num_devices < 1:
         raise ConfigError(f"expected at least 1 device, got {num_devices}")

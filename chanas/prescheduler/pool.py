@@ -184,6 +184,11 @@ def _exit_reason(code: int) -> str:
         return f"signal {-code}"
 
 
+def worker_command(target: HardwareTarget) -> Sequence[str] | None:
+    """What Python runs in the workers of a target; None for a processor's."""
+    return None if target.gpu is None else _GPU_WORKER
+
+
 def split_cores(num_threads: int) -> tuple[list[int], list[int]]:
     """The cores that time, and those that compile meanwhile (none when all are needed for timing)."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
@@ -343,7 +348,7 @@ class WorkerPool(TaskPool):
         timing, compiling = split_cores(target.num_threads)
         self.overlap = bool(compiling)
         self._gpu = None if target.gpu is None else visible_gpu()
-        command = None if target.gpu is None else _GPU_WORKER
+        command = worker_command(target)
         self._timer = WorkerProcess(target.num_threads, timing, command)
         super().__init__([WorkerProcess(1, [core], command) for core in compiling or timing])
         self._stand_in = WorkerProcess(1, timing[:1], command) if compiling else None

@@ -6,6 +6,7 @@ another one of its key. Each device is held through a process of its own (`chana
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ _CONNECT_TIMEOUT_S, _SEND_TIMEOUT_S, _REPLY_TIMEOUT_S = 60.0, 600.0, 30.0
 POLL_S = 1.0
 MAX_LOSSES = 3
 """What takes the device with it as often as this is at fault itself."""
+
+logger = logging.getLogger(__name__)
 
 
 class DeviceLostError(Exception):
@@ -65,7 +68,10 @@ class Description:
         for what, theirs, mine in (("TVM", self.tvm, here["tvm"]), ("chanas", self.chanas, chanas.__version__)):
             if theirs != mine:
                 raise TargetError(f"the device has {what} {theirs}, here it is {mine}; install the same on both")
-        if (self.machine, self.llvm_cpu) == (here["machine"], here["llvm_cpu"]):
+        if self.target.gpu is not None:
+            _check_kernels(self.target.gpu.arch)
+        is_alike = self.target.gpu is not None or self.llvm_cpu == here["llvm_cpu"]
+        if self.machine == here["machine"] and is_alike:
             return
         processor = f"the device is of another kind ({self.machine} {self.llvm_cpu}; here {here['machine']})"
         if self.machine not in here["llvm_targets"]:
@@ -74,10 +80,20 @@ class Description:
             raise TargetError(f"{processor}, and {no_cross_linker(self.target.mtriple)}")
 
 
+def _check_kernels(arch: str) -> None:
+    """Raises TargetError: kernels for a GPU of that architecture can't be compiled here; says what to install."""
+    from chanas.cuda_runtime import load_cudart
+    from chanas.prescheduler.cuda_nvrtc import check_arch
+
+    check_arch(arch)
+    load_cudart()
+
+
 class RemoteDevice:
     """One device of a key, taken from the tracker on first use; a call waits for its answer, as that of a worker does.
 
-    `expected` is the fingerprint that the device must have. A device that is lost is waited for `return_within_s`.
+    `target` is the kind that is wanted, `cpu` or `cuda`; a GPU is taken beside other processes there when `shared`. A
+    device that is lost is waited for `return_within_s`.
     """
 
     def __init__(
@@ -87,6 +103,8 @@ class RemoteDevice:
         num_threads: int,
         dtype: str,
         *,
+        target: str = "cpu",
+        shared: bool = False,
         return_within_s: float = RETURN_WITHIN_S,
         link: Callable[[], WorkerProcess] | None = None,
     ) -> None:
@@ -95,7 +113,8 @@ class RemoteDevice:
         self.num_devices = self.num_free = 0
         """Devices of the key, and those that were free for others, when this one was taken."""
         self.description: Description | None = None
-        self._num_threads, self._dtype = num_threads, dtype
+        self._num_threads = num_threads
+        self._used = {"num_threads": num_threads, "dtype": dtype, "target": target, "shared": shared}
         self._return_within_s = return_within_s
         self._link = (link or _start_link)()
         self._connected = self._closed = self._let_go = False
@@ -143,13 +162,7 @@ class RemoteDevice:
         Raises:
             TargetError: it is of another kind than this side, or than the one before.
         """
-        arguments = {
-            "host": self.tracker.host,
-            "port": self.tracker.port,
-            "key": self.key,
-            "num_threads": self._num_threads,
-            "dtype": self._dtype,
-        }
+        arguments = {"host": self.tracker.host, "port": self.tracker.port, "key": self.key, **self._used}
         here = self._link.call("ping", {}, _CONNECT_TIMEOUT_S)
         answer = here if here.error is not None else self._link.call("connect", arguments, _CONNECT_TIMEOUT_S)
         if answer.error is not None:
@@ -166,6 +179,8 @@ class RemoteDevice:
         except TargetError:
             self._drop()  # it is free for others
             raise
+        if answer.result.get("warning"):
+            logger.warning("a device of key '%s': %s", self.key, answer.result["warning"])
         self.is_local = bool(description.boot) and description.boot == here.result["boot"]
         self.description = description
         self.num_devices, self.num_free = answer.result["num_devices"], answer.result["num_free"]

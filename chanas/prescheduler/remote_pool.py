@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from chanas.errors import ChanasError, ConfigError, MeasureError, TargetError
-from chanas.prescheduler.pool import Answer, Task, TaskPool, WorkerProcess, kept_off, split_cores
+from chanas.prescheduler.pool import Answer, Task, TaskPool, WorkerProcess, kept_off, split_cores, worker_command
 from chanas.prescheduler.remote import (
     MAX_LOSSES,
     POLL_S,
@@ -37,18 +37,22 @@ class RemotePool(TaskPool):
 
     What a device was timing when it was lost goes back to the head of the queue, for that device once it is back or
     for another one at once. `overlap`: builds and timings may go on at the same time. A device that is this very
-    machine keeps its cores to itself.
+    machine keeps its cores to itself. `builder` is what Python runs in the workers that compile, if not the usual.
     """
 
     def __init__(
-        self, devices: Sequence[RemoteDevice], num_threads: int, return_within_s: float = RETURN_WITHIN_S
+        self,
+        devices: Sequence[RemoteDevice],
+        num_threads: int,
+        return_within_s: float = RETURN_WITHIN_S,
+        builder: Sequence[str] | None = None,
     ) -> None:
         timing, others = split_cores(num_threads)
         is_local = any(d.is_local for d in devices)
         self.timing_cores = timing if is_local else []
         self.overlap = not is_local or bool(others)
         cores = (others or timing) if is_local else [*timing, *others]
-        super().__init__([WorkerProcess(1, [core]) for core in cores])
+        super().__init__([WorkerProcess(1, [core], builder) for core in cores])
         self.num_devices = len(devices)
         self._devices = list(devices)
         self._return_within_s = return_within_s
@@ -168,7 +172,7 @@ class HeldDevices:
     def pool(self, target: HardwareTarget) -> Iterator[RemotePool]:
         """Time on them, and build here for `target`, which is their own."""
         with (
-            RemotePool(self.devices, target.num_threads, self.return_within_s) as pool,
+            RemotePool(self.devices, target.num_threads, self.return_within_s, worker_command(target)) as pool,
             kept_off(pool.timing_cores),
         ):
             yield pool
@@ -182,6 +186,8 @@ def held_devices(
     dtype: str = "f32",
     num_devices: int | None = None,
     *,
+    target: str = "cpu",
+    shared: bool = False,
     return_within_s: float = RETURN_WITHIN_S,
 ) -> Iterator[HeldDevices]:
     """Devices of a key; when all are busy, one is waited for. Their table is called after the key: `cpu@pi4`.
@@ -191,6 +197,8 @@ def held_devices(
         key: what they are asked for by.
         num_threads, dtype: how they are used.
         num_devices: how many, waited for where they are busy; by default all that are free and of one kind.
+        target: what they are, `cpu` or `cuda`.
+        shared: GPUs may be in use by other processes there.
         return_within_s: how long a device that is busy or was lost is waited for.
 
     Raises:
@@ -203,7 +211,9 @@ def held_devices(
     with contextlib.ExitStack() as stack:
 
         def device() -> RemoteDevice:
-            one = RemoteDevice(tracker, key, num_threads, dtype, return_within_s=return_within_s)
+            one = RemoteDevice(
+                tracker, key, num_threads, dtype, target=target, shared=shared, return_within_s=return_within_s
+            )
             stack.callback(one.close)
             return one
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +15,17 @@ import pytest
 
 import chanas
 from chanas.errors import TargetError
-from chanas.prescheduler import device_server
-from chanas.prescheduler.device_server import Session, listen
+from chanas.prescheduler import device_server, pool
+from chanas.prescheduler.device_server import Session, left_free, listen
 from chanas.prescheduler.pool import Answer, WorkerProcess
-from chanas.target import host_llvm_cpu, host_triple, tvm_version
+from chanas.target import HardwareTarget, host_llvm_cpu, host_triple, tvm_version
+from chanas.target_files import describe_target
 
 from .cases import HOST
+
+GPU = describe_target("h100")
+# Serves requests, and answers each alike.
+WORKER = 'import sys\nfor _ in sys.stdin: print(\'{"result": "the GPU\\\'s"}\', flush=True)'
 
 
 class Noting:
@@ -51,7 +58,7 @@ def session(worker: Noting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def lent(_num_threads: int) -> WorkerProcess:
         return worker  # type: ignore[return-value]
 
-    return Session(lambda name: str(tmp_path / name), lent)
+    return Session(HOST, lambda name: str(tmp_path / name), lent)
 
 
 def call(session: Session, **request: Any) -> dict[str, Any]:
@@ -78,6 +85,85 @@ def test_a_device_says_what_may_be_left_with_it(
 
     monkeypatch.setattr(device_server.shutil, "disk_usage", usage)
     assert json.loads(session.describe("{}"))["result"]["room_bytes"] == room
+
+
+# ---- a GPU ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def gpu_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session of a GPU that nobody else uses."""
+    monkeypatch.setattr(device_server, "require_free", lambda _shared: None)
+    return Session(GPU, lambda name: str(tmp_path / name))
+
+
+def told(session: Session, **asked: Any) -> dict[str, Any]:
+    return dict(json.loads(session.describe(json.dumps(asked))))
+
+
+def test_a_gpu_says_what_it_is(gpu_session: Session) -> None:
+    target = HardwareTarget.from_json(told(gpu_session, target="cuda", dtype="f16")["result"]["target"])
+    assert (target.gpu, target.fingerprint, target.name) == (GPU.gpu, GPU.fingerprint, "h100-f16")
+    assert (target.mcpu, target.mtriple) == ("generic", host_triple())
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({}, f"it serves its GPU ({GPU.device}); add --target cuda"),
+        ({"target": "cuda", "num_threads": 2}, "expected 1 thread for a GPU, got 2"),
+        ({"target": "cuda", "dtype": "bf16"}, "unknown dtype of a GPU 'bf16'; known: f16, f32, tf32"),
+    ],
+)
+def test_a_gpu_says_in_one_line_what_it_cannot_be(gpu_session: Session, asked: dict[str, Any], says: str) -> None:
+    assert told(gpu_session, **asked) == {"error": says}
+
+
+def test_a_processor_is_no_gpu(session: Session) -> None:
+    answer = told(session, target="cuda")
+    assert answer["error"].startswith(f"it serves its processor ({HOST.device}), and --target cuda asks for a GPU;")
+
+
+def test_a_gpu_that_others_use_is_refused_or_shared(gpu_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def require_free(shared: bool) -> str:
+        if not shared:
+            raise TargetError("the GPU is busy")
+        return "times are of both"
+
+    monkeypatch.setattr(device_server, "require_free", require_free)
+    monkeypatch.setattr(device_server, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(device_server.left_free, "__defaults__", (0.01,))
+    assert told(gpu_session, target="cuda") == {"error": "the GPU is busy"}
+    assert told(gpu_session, target="cuda", shared=True)["result"]["warning"] == "times are of both"
+
+
+def test_the_session_before_is_given_time_to_leave_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([TargetError("busy"), TargetError("busy"), None])
+
+    def require_free(_shared: bool) -> None:
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(device_server, "require_free", require_free)
+    monkeypatch.setattr(device_server, "_PAUSE_S", 0.0)
+    assert left_free(shared=False, within_s=20.0) is None
+
+
+def test_a_gpu_is_timed_on_by_a_worker_of_its_own_and_under_its_own_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked: list[str | None] = []
+
+    @contextlib.contextmanager
+    def device_lock(*, gpu: str | None) -> Iterator[None]:
+        locked.append(gpu)
+        yield
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setattr(device_server, "device_lock", device_lock)
+    monkeypatch.setattr(pool, "_GPU_WORKER", ("-c", WORKER))
+    answer = call(Session(GPU, lambda name: str(tmp_path / name)), call="ping")
+    assert answer["result"]["result"] == "the GPU's"
+    assert locked == ["3"]
 
 
 def test_a_device_says_in_one_line_what_it_cannot_be(session: Session) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import chanas
+from chanas import cuda_runtime
 from chanas.errors import ChanasError, MeasureError, TargetError
-from chanas.prescheduler import remote
+from chanas.prescheduler import cuda_nvrtc, remote
 from chanas.prescheduler.pool import Answer, WorkerProcess
 from chanas.prescheduler.remote import Description, RemoteDevice, check_alike
 from chanas.prescheduler.tracker import Address
+from chanas.target_files import describe_target
 
 from .cases import HOST
 
@@ -179,6 +181,49 @@ def test_a_board_of_another_processor_is_built_for_where_something_links_for_it(
         TargetError, match=r"^the device is of another kind .* and no cross linker for aarch64-linux-gnu"
     ):
         device(Script(connect=[{"device": {**THERE, **BOARD}}])).connect()
+
+
+# ---- GPUs -----------------------------------------------------------------------------------------------------------
+H100 = dataclasses.replace(describe_target("h100"), mcpu="generic", mtriple="x86_64-linux-gnu")
+WITH_GPU = {**THERE, "target": H100.to_json()}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Architectures that a compiler was looked for, found for sm_90."""
+    archs: list[str] = []
+
+    def check_arch(arch: str) -> None:
+        archs.append(arch)
+        if arch != "sm_90":
+            raise TargetError(f"no compiler here has architecture '{arch}'")
+
+    monkeypatch.setattr(cuda_nvrtc, "check_arch", check_arch)
+    monkeypatch.setattr(cuda_runtime, "load_cudart", lambda: None)
+    return archs
+
+
+def test_a_gpu_is_built_for_whatever_processor_is_beside_it(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "find_linker", lambda _triple: None)
+    found = device(Script(connect=[{"device": {**WITH_GPU, "llvm_cpu": "sapphirerapids"}}])).connect()
+    assert (found.target, asked) == (H100, ["sm_90"])
+    arm = dataclasses.replace(H100, mtriple="aarch64-linux-gnu")
+    with pytest.raises(TargetError, match="and no cross linker for aarch64-linux-gnu was found"):
+        device(Script(connect=[{"device": {**WITH_GPU, **BOARD, "target": arm.to_json()}}])).connect()
+
+
+def test_a_gpu_that_no_compiler_here_knows_is_one_line(asked: list[str]) -> None:
+    assert H100.gpu is not None
+    newer = dataclasses.replace(H100, gpu=dataclasses.replace(H100.gpu, arch="sm_200"))
+    with pytest.raises(TargetError, match=r"^no compiler here has architecture 'sm_200'$"):
+        device(Script(connect=[{"device": {**WITH_GPU, "target": newer.to_json()}}])).connect()
+    assert asked == ["sm_200"]
+
+
+def test_a_gpu_that_others_use_is_warned_of(asked: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    device(Script(connect=[{"device": WITH_GPU, "warning": "the GPU is busy: times are of both"}])).connect()
+    assert caplog.messages == ["a device of key 'pi4': the GPU is busy: times are of both"]
+    assert asked == ["sm_90"]
 
 
 def test_what_comes_back_must_be_of_the_same_kind() -> None:
