@@ -47,11 +47,18 @@ def serve(
 
 
 @app.command("list")
-def list_devices(tracker: Tracker) -> None:
+def list_devices(
+    tracker: Tracker,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Ask a free device of each key what it is; takes it for a moment.")
+    ] = False,
+) -> None:
     """The tracker's devices by key: how many, how many of them free and busy, clients that wait, addresses."""
+    from chanas.prescheduler.remote import what_it_is
     from chanas.prescheduler.tracker import device_groups, parse_address
 
-    groups = device_groups(parse_address(tracker))
+    address = parse_address(tracker)
+    groups = device_groups(address)
     if not groups:
         typer.echo("the tracker has no device")
         return
@@ -59,3 +66,5 @@ def list_devices(tracker: Tracker) -> None:
     for group in groups:
         counts = f"{len(group.addresses):7d} {group.num_free:5d} {group.num_busy:5d} {group.num_waiting:7d}"
         typer.echo(f"{group.key:16s} {counts}  {' '.join(group.addresses)}")
+        if describe and group.addresses:
+            typer.echo(f"{'':16s} {what_it_is(address, group.key)}")

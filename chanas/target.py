@@ -77,6 +77,12 @@ class HardwareTarget:
         return next(name for name, dtype in (DTYPES | GPU_DTYPES).items() if dtype == self.dtype)
 
     @property
+    def description(self) -> str:
+        """What it is, in words: `GPU NVIDIA H200 [sm_90]`."""
+        kind, arch = ("CPU", self.mcpu) if self.gpu is None else ("GPU", self.gpu.arch)
+        return f"{kind} {self.device}{f' [{arch}]' if arch else ''}"
+
+    @property
     def required_gpu(self) -> GPUFeatures:
         """Raises TargetError: the target is a processor."""
         if self.gpu is None:

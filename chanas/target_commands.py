@@ -36,8 +36,8 @@ def list_() -> None:
         except TargetError as error:
             typer.echo(f"{name:16s} -        {str(error).partition(';')[0]}")
             continue
-        arch = target.mcpu or (target.gpu.arch if target.gpu else "")
-        typer.echo(f"{name:16s} {_kind(target):8s} {target.device}{f' [{arch}]' if arch else ''}")
+        kind, _, device = target.description.partition(" ")
+        typer.echo(f"{name:16s} {kind:8s} {device}")
 
 
 @app.command()
@@ -125,10 +125,6 @@ def _why_not_here(name: str) -> str | None:
     if missing is None:
         return f"this machine is none of {file.mtriple}"
     return f"this machine's processor lacks {', '.join(missing)}" if missing else None
-
-
-def _kind(target: HardwareTarget) -> str:
-    return "GPU" if target.gpu else "CPU"
 
 
 def _facts(target: HardwareTarget) -> Iterator[tuple[str, object]]:

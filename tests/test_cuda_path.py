@@ -41,6 +41,15 @@ SPACE = SearchSpace(
     head_width=8,
     feature_width=8,
 )
+QUICK = SearchConfig(
+    predictor="ridge",
+    cross_validate=(),
+    num_samples=20,
+    num_finalists=2,
+    pareto_generations=0,
+    num_cloud=10,
+    evolution=EvolutionConfig(population=20, generations=5),
+)
 
 
 @pytest.fixture
@@ -91,17 +100,8 @@ def walk(tmp_path: Path) -> None:
     assert lut.calibration.num_networks == 6
 
     table = accuracies(tmp_path / "accuracies.csv")
-    config = SearchConfig(
-        predictor="ridge",
-        cross_validate=(),
-        num_samples=20,
-        num_finalists=2,
-        pareto_generations=0,
-        num_cloud=10,
-        evolution=EvolutionConfig(population=20, generations=5),
-    )
     bundle, _ = search_with_table(
-        run, table, latency_s={"cuda": 10.0}, space=space, num_classes=CLASSES, config=config, progress=False
+        run, table, latency_s={"cuda": 10.0}, space=space, num_classes=CLASSES, config=QUICK, progress=False
     )
     assert bundle.targets == ("cuda",)
     assert bundle.document["measured"]["latency_s"] > 0.0

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from chanas import pipeline
 from chanas.cli import app
 from chanas.errors import ChanasError, ConfigError, MeasureError
-from chanas.prescheduler import lut, remote_pool, tracker
+from chanas.prescheduler import lut, remote, remote_pool, tracker
 from chanas.prescheduler.remote_pool import HeldDevices
 from chanas.prescheduler.tracker import Address, DeviceGroup
 from chanas.run import RunDirectory
@@ -43,6 +43,14 @@ def test_list_shows_who_is_free_and_who_is_busy(groups: list[DeviceGroup]) -> No
         ["jetson", "0", "0", "0", "2"],
         ["pi4", "2", "1", "1", "0", "10.0.0.4:4000", "10.0.0.5:4001"],
     ]
+
+
+def test_list_asks_a_device_of_each_key_what_it_is(groups: list[DeviceGroup], monkeypatch: pytest.MonkeyPatch) -> None:
+    groups += [DeviceGroup("jetson", (), 0, 2), DeviceGroup("h200", ("10.0.0.4:4000",), 1, 0)]
+    monkeypatch.setattr(remote, "what_it_is", lambda address, key: f"GPU of {key} at {address}")
+    _, *rows = printed("device", "list", "--tracker", "127.0.0.1:9190", "--describe")
+    assert [row.split(maxsplit=1)[0] for row in rows[:2]] == ["jetson", "h200"]
+    assert rows[2].strip() == "GPU of h200 at 127.0.0.1:9190"
 
 
 def test_a_tracker_without_devices_says_so(groups: list[DeviceGroup]) -> None:

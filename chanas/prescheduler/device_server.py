@@ -93,9 +93,9 @@ def check_asked(served: HardwareTarget, target: str) -> None:
         raise TargetError(f"it serves its GPU ({served.device}); add --target cuda")
 
 
-def left_free(shared: bool, within_s: float = _LEFT_WITHIN_S) -> str | None:
+def left_free(shared: bool) -> str | None:
     """As `require_free`; a GPU that is in use is waited for as long as the session before may take to leave it."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + _LEFT_WITHIN_S
     while True:
         try:
             return require_free(shared)
@@ -134,16 +134,17 @@ class Session:
 
     def describe(self, request: str) -> str:
         """The device with so many threads and that dtype (`describe`), or why it can't be used so; `room_bytes` is how
-        much a client may leave with it, `warning` what else uses it.
+        much a client may leave with it, `warning` what else uses it. Who names no target only wants to know.
         """
         return self._answered(lambda: {"result": self._described(**json.loads(request))})
 
     def _described(
-        self, num_threads: int = 1, dtype: str = "f32", target: str = "cpu", shared: bool = False
+        self, num_threads: int = 1, dtype: str = "f32", target: str | None = None, shared: bool = False
     ) -> dict[str, Any]:
-        check_asked(self._served, target)
+        if target is not None:
+            check_asked(self._served, target)
         described = describe(self._served, num_threads, dtype)
-        warning = None if self._served.gpu is None else left_free(shared)
+        warning = None if target is None or self._served.gpu is None else left_free(shared)
         return {**described, "room_bytes": self._room_bytes(), "warning": warning}
 
     def _new_worker(self, num_threads: int) -> WorkerProcess:

@@ -254,6 +254,23 @@ def _start_link() -> WorkerProcess:
     return WorkerProcess(1, cores, _LINK)
 
 
+def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | None = None) -> str:
+    """A free device of a key in words, or why there is none; it is taken for a moment."""
+    process = (link or _start_link)()
+    try:
+        answer = process.call("connect", {"host": tracker.host, "port": tracker.port, "key": key}, _CONNECT_TIMEOUT_S)
+    finally:
+        process.close()
+    if answer.error is not None:
+        return _without_type(answer.error)
+    if "busy" in answer.result:
+        return "in use"
+    try:
+        return Description.from_json(answer.result["device"]).target.description
+    except TargetError as error:
+        return str(error)
+
+
 def lost_over(name: str, reason: str) -> str:
     """The error of a timing over which devices are lost again and again."""
     return f"crash: the device was lost {MAX_LOSSES} times in {name}, the last time: {reason}"

@@ -108,13 +108,17 @@ def test_a_gpu_says_what_it_is(gpu_session: Session) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({}, f"it serves its GPU ({GPU.device}); add --target cuda"),
+        ({"target": "cpu"}, f"it serves its GPU ({GPU.device}); add --target cuda"),
         ({"target": "cuda", "num_threads": 2}, "expected 1 thread for a GPU, got 2"),
         ({"target": "cuda", "dtype": "bf16"}, "unknown dtype of a GPU 'bf16'; known: f16, f32, tf32"),
     ],
 )
 def test_a_gpu_says_in_one_line_what_it_cannot_be(gpu_session: Session, asked: dict[str, Any], says: str) -> None:
     assert told(gpu_session, **asked) == {"error": says}
+
+
+def test_who_only_wants_to_know_is_told(gpu_session: Session) -> None:
+    assert told(gpu_session)["result"]["target"]["device"] == GPU.device
 
 
 def test_a_processor_is_no_gpu(session: Session) -> None:
@@ -130,7 +134,7 @@ def test_a_gpu_that_others_use_is_refused_or_shared(gpu_session: Session, monkey
 
     monkeypatch.setattr(device_server, "require_free", require_free)
     monkeypatch.setattr(device_server, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(device_server.left_free, "__defaults__", (0.01,))
+    monkeypatch.setattr(device_server, "_LEFT_WITHIN_S", 0.01)
     assert told(gpu_session, target="cuda") == {"error": "the GPU is busy"}
     assert told(gpu_session, target="cuda", shared=True)["result"]["warning"] == "times are of both"
 
@@ -145,7 +149,8 @@ def test_the_session_before_is_given_time_to_leave_the_gpu(monkeypatch: pytest.M
 
     monkeypatch.setattr(device_server, "require_free", require_free)
     monkeypatch.setattr(device_server, "_PAUSE_S", 0.0)
-    assert left_free(shared=False, within_s=20.0) is None
+    monkeypatch.setattr(device_server, "_LEFT_WITHIN_S", 20.0)
+    assert left_free(shared=False) is None
 
 
 def test_a_gpu_is_timed_on_by_a_worker_of_its_own_and_under_its_own_lock(

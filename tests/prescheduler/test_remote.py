@@ -13,7 +13,7 @@ from chanas import cuda_runtime
 from chanas.errors import ChanasError, MeasureError, TargetError
 from chanas.prescheduler import cuda_nvrtc, remote
 from chanas.prescheduler.pool import Answer, WorkerProcess
-from chanas.prescheduler.remote import Description, RemoteDevice, check_alike
+from chanas.prescheduler.remote import Description, RemoteDevice, check_alike, what_it_is
 from chanas.prescheduler.tracker import Address
 from chanas.target_files import describe_target
 
@@ -210,6 +210,22 @@ def test_a_gpu_is_built_for_whatever_processor_is_beside_it(asked: list[str], mo
     arm = dataclasses.replace(H100, mtriple="aarch64-linux-gnu")
     with pytest.raises(TargetError, match="and no cross linker for aarch64-linux-gnu was found"):
         device(Script(connect=[{"device": {**WITH_GPU, **BOARD, "target": arm.to_json()}}])).connect()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"device": WITH_GPU}, f"GPU {H100.device} [sm_90]"),
+        ({"device": {**THERE, **BOARD}}, f"CPU {HOST.device} [cortex-a72]"),
+        ({"device": {**THERE, "legs": 4}}, "install the same on both"),
+        ({"busy": 2}, "in use"),
+        ("MeasureError: no device of key 'pi4'", "no device of key 'pi4'"),
+    ],
+)
+def test_a_device_is_said_in_words(answer: Any, says: str) -> None:
+    script: Any = Script(connect=[answer])
+    assert what_it_is(Address("tracker", 1), "pi4", lambda: script).endswith(says)
+    assert script.num_stops == 1
 
 
 def test_a_gpu_that_no_compiler_here_knows_is_one_line(asked: list[str]) -> None:

@@ -1,0 +1,20 @@
+"""A server of `chanas device serve` on a machine with a GPU that is its processor (`stand_in`): run as
+`python stand_in_server.py` with the command's arguments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from chanas import target
+from chanas.cli import main
+from chanas.prescheduler import pool
+from tests.prescheduler.stand_in import WORKER, found
+
+if __name__ == "__main__":
+    target.find_gpu = lambda: found()
+    pool._GPU_WORKER = WORKER
+    sys.argv[1:1] = ["device", "serve", "--target", "cuda"]
+    main()
