@@ -201,12 +201,12 @@ def torchvision_tensors(module: Any) -> tuple[dict[str, Array], ...]:
     return (*tensors, conv_bn("conv", last), classifier)
 
 
-def torchvision_job(module: Any, blocks: Sequence[BlockConfig], library: Path, seed: int) -> NetworkJob:
-    """The job that compiles torchvision's network: its blocks, a random image, and the logits of torchvision's code."""
+def torchvision_job(module: Any, blocks: Sequence[BlockConfig], library: Path, seed: int, batch: int = 1) -> NetworkJob:
+    """The job that compiles torchvision's network: its blocks, random images, and the logits of torchvision's code."""
     import torch
 
-    image = np.random.default_rng(seed).standard_normal((3, RESOLUTION, RESOLUTION), dtype=np.float32)
+    images = np.random.default_rng(seed).standard_normal((batch, 3, RESOLUTION, RESOLUTION), dtype=np.float32)
     with torch.inference_mode():
-        logits = module(torch.from_numpy(image)[None])[0].numpy()
+        logits = module(torch.from_numpy(images)).numpy()
     parameters: tuple[Mapping[str, Array], ...] = torchvision_tensors(module)
-    return NetworkJob(tuple(blocks), tuple(dict(p) for p in parameters), image, logits, library)
+    return NetworkJob(tuple(blocks), tuple(dict(p) for p in parameters), images, logits, library)

@@ -26,6 +26,7 @@ from chanas.search_targets import (
     TargetBudget,
     TargetTable,
     held_budgets,
+    largest_batch,
     library_path,
     measured_on,
     no_table,
@@ -196,21 +197,24 @@ class Prover:
         return parameters_by_name(self.supernet.extract(architecture))
 
     def jobs(self, architectures: Sequence[Architecture]) -> list[NetworkJob]:
-        """What is compiled, with an image of holdout and PyTorch's answer on it."""
+        """What is compiled, with the first images of holdout and PyTorch's answer on them; where there are fewer than a
+        batch has, they come again."""
+        import numpy as np
         import torch
 
         from chanas.folding import split_tensors
         from chanas.prescheduler.networks import NetworkJob
 
-        jobs = []
+        jobs, batch = [], largest_batch(self.target, self.further)
         for architecture in architectures:
             blocks = architecture.blocks(self.supernet.space, self.supernet.num_classes)
             network = self.supernet.extract(architecture)
             images, _ = self.supernet.images("holdout", architecture.resolution)
+            images = np.resize(images[:batch], (batch, *images.shape[1:]))
             with torch.inference_mode():
-                logits = network(torch.from_numpy(images[:1]))[0].numpy()
+                logits = network(torch.from_numpy(images)).numpy()
             parameters = tuple(split_tensors(self.tensors(architecture), len(blocks)))
-            jobs.append(NetworkJob(blocks, parameters, images[0], logits, self.library(architecture)))
+            jobs.append(NetworkJob(blocks, parameters, images, logits, self.library(architecture)))
         return jobs
 
     def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:

@@ -167,6 +167,11 @@ class TargetTable:
         return LatencyBudget(self.lut, self.budget_s)
 
 
+def largest_batch(first: HardwareTarget, further: Sequence[TargetTable]) -> int:
+    """Images that a finalist is compared with PyTorch on, so that there are enough for each of the targets."""
+    return max(target.batch for target in (first, *(t.hardware for t in further)))
+
+
 def library_path(scratch: Path, architecture: Architecture, target: HardwareTarget) -> Path:
     """Where the compiled module of a finalist lies."""
     return scratch / f"{architecture.key}.{target.name}.so"

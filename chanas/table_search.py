@@ -14,7 +14,7 @@ from chanas.lut_pipeline import OpenTable, open_table
 from chanas.pipeline import further_tables, stored_table
 from chanas.run import RunDirectory, file_digest
 from chanas.scratch import scratch_folder
-from chanas.search_targets import Latencies, TargetTable, held_budgets, library_path, measured_on
+from chanas.search_targets import Latencies, TargetTable, held_budgets, largest_batch, library_path, measured_on
 from chanas.target import HardwareTarget
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ class RandomWeightsProver:
         return library_path(self.scratch, architecture, target or self.target)
 
     def jobs(self, architectures: Sequence[Architecture]) -> list[NetworkJob]:
-        """What is compiled, with random weights and image and PyTorch's answer on it."""
+        """What is compiled, with random weights and images and PyTorch's answer on them."""
         from chanas.prescheduler.networks import NetworkJob
         from chanas.prescheduler.reference import random_network
 
-        jobs = []
+        jobs, batch = [], largest_batch(self.target, self.further)
         for architecture in architectures:
             blocks = architecture.blocks(self.space, self.num_classes)
-            jobs.append(NetworkJob(blocks, *random_network(blocks, _SEED), self.library(architecture)))
+            jobs.append(NetworkJob(blocks, *random_network(blocks, _SEED, batch), self.library(architecture)))
         return jobs
 
     def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:

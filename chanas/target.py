@@ -38,7 +38,7 @@ _SCHEDULING_FLAGS = ("avx512f", "avx512_bf16", "avx512_vnni", "avx2", "fma", "av
 class HardwareTarget:
     """A device and how it is used.
 
-    name                  what files are called after: "cpu", "cpu-2t" for two threads, "cpu-2t-bf16"
+    name                  what files are called after: "cpu", "cpu-2t" for two threads, "cpu-2t-bf16", "cuda-f16-b32"
     kind                  TVM's target kind
     num_threads           threads of one inference
     vector_lanes          float32 values in one vector register
@@ -51,6 +51,7 @@ class HardwareTarget:
     mcpu, mtriple         LLVM's names of the processor (beside a GPU: of the one that launches its kernels) and of its
                           platform; empty: this machine's
     gpu                   what a GPU is made of; None for a processor
+    batch                 images of one inference: a latency is that of all of them together
 
     On a GPU a vector is what one thread loads at once, the vector registers are a thread's registers, and the L1 cache
     is that of one multiprocessor.
@@ -70,6 +71,7 @@ class HardwareTarget:
     mcpu: str = ""
     mtriple: str = ""
     gpu: GPUFeatures | None = None
+    batch: int = 1
 
     @property
     def dtype_name(self) -> str:
@@ -90,8 +92,10 @@ class HardwareTarget:
         return self.gpu
 
     def to_json(self) -> dict[str, Any]:
-        """Without what only other devices have, so that the file of a processor says nothing of GPUs."""
+        """Without what only other devices have, so that the file of a processor says nothing of GPUs or batches."""
         data = dataclasses.asdict(self)
+        if self.batch == 1:
+            del data["batch"]
         return {k: v for k, v in data.items() if v or k not in ("mcpu", "mtriple", "gpu")}
 
     @classmethod
@@ -289,22 +293,39 @@ def gpu_in_dtype(target: HardwareTarget, dtype: str) -> HardwareTarget:
     return dataclasses.replace(target, name=f"{target.name}-{dtype}", dtype=GPU_DTYPES[dtype])
 
 
+def in_batches(target: HardwareTarget, batch: int) -> HardwareTarget:
+    """A GPU that is given `batch` images at once: a latency is then that of all of them together.
+
+    Raises:
+        TargetError: the batch is below 1, or above 1 on a processor.
+    """
+    if batch < 1:
+        raise TargetError(f"expected --batch of at least 1, got {batch}")
+    if batch == 1:
+        return target
+    if target.gpu is None:
+        raise TargetError(f"expected batch 1 on a processor, got {batch}; only GPUs (--target cuda) take more so far")
+    return dataclasses.replace(target, name=f"{target.name}-b{batch}", batch=batch)
+
+
 def fingerprint(identity: dict[str, Any]) -> str:
     """Twelve hex digits that stand for what a device is."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def load_target(name: str, num_threads: int = 1, dtype: str = "f32") -> HardwareTarget:
-    """The target called `name`, detected on this machine to be measured on, used in `dtype` (f32 or bf16).
+def load_target(name: str, num_threads: int = 1, dtype: str = "f32", batch: int = 1) -> HardwareTarget:
+    """The target called `name`, detected on this machine to be measured on, used in `dtype` (a processor in f32 or
+    bf16) with `batch` images at once.
 
     Raises:
         TargetError: the name or the dtype is unknown, more threads are asked for than there are cores, the processor
-            has no instructions for the dtype, or nothing can be measured on the device from here.
+            has no instructions for the dtype or is given several images, or nothing can be measured on the device
+            from here.
     """
     if name == "cuda":
         if num_threads != 1:
             raise TargetError(f"expected target cuda with 1 thread, got {num_threads}")
-        return gpu_in_dtype(local_gpu(), dtype)
+        return in_batches(gpu_in_dtype(local_gpu(), dtype), batch)
     if name in named_targets() or name.endswith(YAML_SUFFIXES):
         raise TargetError(
             f"target '{name}' describes a device, and a description can't be measured on; see what works for it with "
@@ -318,7 +339,7 @@ def load_target(name: str, num_threads: int = 1, dtype: str = "f32") -> Hardware
         raise TargetError(f"expected between 1 and {cores} threads on this machine, got {num_threads}")
     if dtype not in DTYPES:
         raise TargetError(unknown_name("dtype", dtype, DTYPES))
-    target = _host_cpu(num_threads)
+    target = in_batches(_host_cpu(num_threads), batch)
     if dtype == "f32":
         return target
     if "avx512_bf16" not in _cpu_flags():

@@ -55,8 +55,8 @@ def measure_networks(
         jobs = []
         for i, architecture in enumerate(architectures):
             blocks = architecture.blocks(space, num_classes)
-            parameters, image, logits = random_network(blocks, seed=i)
-            jobs.append(NetworkJob(blocks, parameters, image, logits, scratch / f"network{i}.so"))
+            network = random_network(blocks, seed=i, batch=target.batch)
+            jobs.append(NetworkJob(blocks, *network, scratch / f"network{i}.so"))
         outcomes = compile_networks(lut, target, jobs, progress, open_pool)
     return np.array([np.nan if o.seconds is None else o.seconds for o in outcomes])
 

@@ -18,7 +18,7 @@ from chanas.arch import BlockConfig
 from chanas.errors import ScheduleError
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.space import Point
-from chanas.prescheduler.workload import Workload, block_workloads, squeezed
+from chanas.prescheduler.workload import Workload, device_workloads
 from chanas.target import HardwareTarget
 
 COPIES = 16
@@ -44,13 +44,15 @@ def operator_steps(workload: Workload, point: Point) -> tuple[list[Step], int]:
     return [Step(workload, point, tuple(range(num_inputs)))], num_inputs
 
 
-def block_steps(block: BlockConfig, points: Sequence[Point], dtype: str, first: int = 0, before: int = 0) -> list[Step]:
+def block_steps(
+    block: BlockConfig, points: Sequence[Point], target: HardwareTarget, first: int = 0, before: int = 0
+) -> list[Step]:
     """The operators of a block whose input is value `first`, after `before` earlier steps of a program with one input.
 
     Raises:
         ScheduleError: there is not one point per operator.
     """
-    workloads = squeezed(block_workloads(block, dtype))
+    workloads = device_workloads(block, target)
     if len(points) != len(workloads):
         raise ScheduleError(f"expected {len(workloads)} points for block {block.key}, got {len(points)}")
     steps: list[Step] = []
@@ -65,11 +67,13 @@ def block_steps(block: BlockConfig, points: Sequence[Point], dtype: str, first: 
     return steps
 
 
-def network_steps(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], dtype: str) -> list[Step]:
+def network_steps(
+    blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget
+) -> list[Step]:
     """The operators of a chain of blocks."""
     steps: list[Step] = []
     for block, block_points in zip(blocks, points, strict=True):
-        steps += block_steps(block, block_points, dtype, first=len(steps), before=len(steps))
+        steps += block_steps(block, block_points, target, first=len(steps), before=len(steps))
     return steps
 
 
@@ -112,12 +116,13 @@ def operator_program(workload: Workload, point: Point, target: HardwareTarget) -
 
 def block_program(block: BlockConfig, points: Sequence[Point], target: HardwareTarget) -> Any:
     """A block as it is timed: `COPIES` times in a row."""
-    return gpu_program(block_steps(block, points, target.dtype), 1, target, COPIES)
+    return gpu_program(block_steps(block, points, target), 1, target, COPIES)
 
 
 def network_program(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget) -> Any:
-    """A whole network, from an image [C, pixels] to logits [1, classes]."""
-    return gpu_program(network_steps(blocks, points, target.dtype), 1, target)
+    """A whole network, from the batch's images [B·C, pixels] to their logits [B, classes]; from 8 images on there are
+    rows of logits beyond those, up to a multiple of 8 (`cuda_operators.num_rows`)."""
+    return gpu_program(network_steps(blocks, points, target), 1, target)
 
 
 def num_launches(module: Any, function: str = "main") -> int:

@@ -1,12 +1,14 @@
 """What each operator computes on a GPU, as TVM tensor expressions; the how is `cuda_schedules`.
 
-Notation: C channels, N output channels, M pixels of a square map, R = `num_rows` of its size, k kernel size.
-    activations [R, C] (channels last, one pixel a row), images [C, M], gates [C], biases [N]
+Notation: B images (the batch), C channels, N output channels, M pixels of a square map, k kernel size, R = `num_rows`
+of B maps, G = `num_rows` of B single pixels.
+    activations [R, C] (channels last, one pixel a row, the rows of one image after those of another), images [B·C, M],
+    gates [G, C], biases [N]
     weights [k·k, C, N], of depthwise convolutions [k·k, C]; of float16 products [k·k, C / 2, N, 2], so that two
     neighbours in the sum's direction are one word of 32 bits
 Channels last, because every width of a MobileNet is a multiple of 8, so that any thread can load four neighbours at
 once and a warp's loads are whole lines, whatever the size of the map; a row of 7 or 14 pixels has no such alignment.
-A map has a few more rows than pixels, so that tiles divide them. What stands there is never read as a pixel.
+There are a few more rows than pixels, so that tiles divide them. What stands there is never read as a pixel.
 Convolutions over all channels are matrix products: the rows of `input` are windows (implicit GEMM), never stored whole.
 Sums and biases are float32 in every type, and so are logits, the image that `conv` reads, and its weights. TF32 is
 float32 in memory; only what tensor cores multiply is rounded.
@@ -14,6 +16,7 @@ float32 in memory; only what tensor cores multiply is rounded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,32 +28,42 @@ from chanas.prescheduler.workload import Workload
 
 _TYPES = ("float32", "float16", "tf32")
 _ROW_MULTIPLE = 8
-"""Maps of 49, 100 or 196 pixels get 7, 4 and 4 rows more; the larger ones of the presets none."""
+"""Maps of 49, 100 or 196 pixels get 7, 4 and 4 rows more; the larger ones of the presets none, nor do 8 images."""
+_MAX_VALUES = 1 << 31
+"""Of an array, since places in it are counted in 32 bits."""
 
 
-def num_rows(size: int) -> int:
-    """Rows that a square map of a size has in memory: its pixels, from 8 on rounded up to a multiple of 8."""
-    pixels = size**2
+def num_rows(size: int, batch: int = 1) -> int:
+    """Rows that a batch of square maps has in memory: their pixels, from 8 on rounded up to a multiple of 8."""
+    pixels = batch * size**2
     return pixels if pixels < _ROW_MULTIPLE else -(-pixels // _ROW_MULTIPLE) * _ROW_MULTIPLE
+
+
+def output_rows(workload: Workload) -> int:
+    """Rows of the operator's output."""
+    return num_rows(workload.output_size, workload.batch)
 
 
 def is_dense(workload: Workload) -> bool:
     """Whether it is a product of a matrix and one vector: sums are shared by threads instead of rows."""
-    return workload.op == "pointwise" and workload.output_size == 1
+    return workload.op == "pointwise" and workload.output_size == 1 and workload.batch == 1
 
 
 def input_shape(workload: Workload) -> tuple[int, int]:
     """Shape of the operator's input."""
     if workload.op == "conv":
-        return (workload.in_channels, workload.input_size**2)
-    return (num_rows(workload.input_size), workload.in_channels)
+        return (workload.batch * workload.in_channels, workload.input_size**2)
+    return (num_rows(workload.input_size, workload.batch), workload.in_channels)
 
 
 def output_shape(workload: Workload) -> tuple[int, ...]:
-    """Shape of the operator's output; a depthwise convolution's are its rows in two dimensions."""
+    """Shape of the operator's output; a depthwise convolution's are its rows by image and in two dimensions, and a
+    pooling's no more than the images."""
     if workload.op == "depthwise":
-        return (workload.output_size, workload.output_size, workload.out_channels)
-    return (num_rows(workload.output_size), workload.out_channels)
+        return (workload.batch, workload.output_size, workload.output_size, workload.out_channels)
+    if workload.op == "pool":
+        return (workload.batch, workload.out_channels)
+    return (output_rows(workload), workload.out_channels)
 
 
 def parameter_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
@@ -73,7 +86,8 @@ def weight_type(workload: Workload) -> str:
 
 def extra_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
     """Shapes of gate and residual, those of them that the operator has, in this order."""
-    gate, residual = (workload.in_channels,), (num_rows(workload.output_size), workload.out_channels)
+    gate = (num_rows(1, workload.batch), workload.in_channels)
+    residual = (output_rows(workload), workload.out_channels)
     return ((gate,) if workload.scaled else ()) + ((residual,) if workload.residual else ())
 
 
@@ -110,6 +124,11 @@ def _weight(workload: Workload, weights: Any, tap: Any, c: Any, n: Any) -> Any:
     return _wide(weights[tap, c // 2, n, c % 2] if weight_type(workload) == "float16" else weights[tap, c, n])
 
 
+def image_and_pixel(m: Any, pixels: int, batch: int) -> tuple[Any, Any]:
+    """Of a row of maps of so many pixels: its image, and its pixel in that one's map."""
+    return (0, m) if batch == 1 else (m // pixels, m % pixels)
+
+
 def _window(workload: Workload, h: Any, w: Any, tap_h: Any, tap_w: Any) -> tuple[Any, Any]:
     """The input pixel under a tap of the window of output pixel (h, w), and whether it is inside the map."""
     size, pad = workload.input_size, workload.kernel_size // 2
@@ -121,15 +140,21 @@ def _product(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequ
     """Σ over taps and channels of input[m, tap, c] · weights[tap, c, n], then bias, epilogue and residual."""
     weights, bias = parameters
     rest, size, k = list(extras), workload.output_size, workload.kernel_size
-    rows, channels = num_rows(size), workload.in_channels
+    rows, channels, pixels = output_rows(workload), workload.in_channels, size**2
+    num_pixels, in_pixels = workload.batch * pixels, workload.input_size**2
     gate = rest.pop(0) if workload.scaled else None
 
     def value(m: Any, tap: Any, c: Any) -> Any:
+        image, pixel = image_and_pixel(m, pixels, workload.batch)
         if workload.op == "pointwise":
-            return x[m, c] if gate is None else (_wide(x[m, c]) * _wide(gate[c])).astype(x.dtype)
-        place, inside = _window(workload, m // size, m % size, tap // k, tap % k)
-        inside = tirx.all(m < size**2, inside)
-        return tirx.if_then_else(inside, x[c, place] if workload.op == "conv" else x[place, c], _zero(x))
+            if gate is None:
+                return x[m, c]
+            of_image = gate[tirx.min(image, workload.batch - 1) if rows > num_pixels else image, c]
+            return (_wide(x[m, c]) * _wide(of_image)).astype(x.dtype)
+        place, inside = _window(workload, pixel // size, pixel % size, tap // k, tap % k)
+        inside = tirx.all(m < num_pixels, inside)
+        taken = x[image * channels + c, place] if workload.op == "conv" else x[image * in_pixels + place, c]
+        return tirx.if_then_else(inside, taken, _zero(x))
 
     taken = te.compute((rows, k * k, channels), value, name="input")
     tap, c = te.reduce_axis((0, k * k), name="tap"), te.reduce_axis((0, channels), name="c")
@@ -147,7 +172,7 @@ def _finish(workload: Workload, acc: Any, bias: Any, residual: Any) -> Any:
         out = out if residual is None else out + _wide(residual[m, n])
         return out.astype(workload.output_storage)
 
-    return te.compute((num_rows(workload.output_size), workload.out_channels), value, name="out")
+    return te.compute((output_rows(workload), workload.out_channels), value, name="out")
 
 
 def _dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
@@ -158,7 +183,7 @@ def _dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequen
 
     def term(m: Any, n: Any) -> Any:
         value = _wide(x[m, k])
-        value = value if gate is None else _wide((value * _wide(gate[k])).astype(x.dtype))
+        value = value if gate is None else _wide((value * _wide(gate[0, k])).astype(x.dtype))
         return te.sum(value * _weight(workload, weights, 0, k, n), axis=k)
 
     acc = te.compute((1, workload.out_channels), term, name="acc")
@@ -166,9 +191,9 @@ def _dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequen
 
 
 def _mean(workload: Workload, x: Any, sums: str, means: str, dtype: str) -> Any:
-    pixels, shape = workload.input_size**2, (1, workload.in_channels)
+    pixels, shape = workload.input_size**2, (workload.batch, workload.in_channels)
     k = te.reduce_axis((0, pixels), name="pixel")
-    acc = te.compute(shape, lambda m, n: te.sum(_wide(x[m + k, n]), axis=k), name=sums)
+    acc = te.compute(shape, lambda m, n: te.sum(_wide(x[m * pixels + k, n]), axis=k), name=sums)
     share = tirx.const(1.0 / pixels, "float32")
     return te.compute(shape, lambda m, n: (acc[m, n] * share).astype(dtype), name=means)
 
@@ -184,46 +209,60 @@ def _squeeze(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequ
 def _depthwise(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     weights, bias = parameters
     size, k, stride, channels = workload.output_size, workload.kernel_size, workload.stride, workload.out_channels
-    padded = (size - 1) * stride + k
+    padded, batch = (size - 1) * stride + k, workload.batch
 
-    def value(h: Any, w: Any, c: Any) -> Any:
+    def value(b: Any, h: Any, w: Any, c: Any) -> Any:
         pad, in_size = k // 2, workload.input_size
         inside = tirx.all(h >= pad, h < in_size + pad, w >= pad, w < in_size + pad)
-        return tirx.if_then_else(inside, x[(h - pad) * in_size + (w - pad), c], _zero(x))
+        return tirx.if_then_else(inside, x[b * in_size**2 + (h - pad) * in_size + (w - pad), c], _zero(x))
 
-    taken = te.compute((padded, padded, channels), value, name="input")
+    taken = te.compute((batch, padded, padded, channels), value, name="input")
     rh, rw = te.reduce_axis((0, k), name="rh"), te.reduce_axis((0, k), name="rw")
 
-    def term(h: Any, w: Any, c: Any) -> Any:
-        pixel = _wide(taken[h * stride + rh, w * stride + rw, c])
+    def term(b: Any, h: Any, w: Any, c: Any) -> Any:
+        pixel = _wide(taken[b, h * stride + rh, w * stride + rw, c])
         return te.sum(pixel * _wide(weights[rh * k + rw, c]), axis=[rh, rw])
 
-    def out(h: Any, w: Any, c: Any) -> Any:
-        return epilogue(workload.epilogue, acc[h, w, c] + bias[c]).astype(workload.output_storage)
+    def out(b: Any, h: Any, w: Any, c: Any) -> Any:
+        return epilogue(workload.epilogue, acc[b, h, w, c] + bias[c]).astype(workload.output_storage)
 
-    acc = te.compute((size, size, channels), term, name="acc")
-    return te.compute((size, size, channels), out, name="out")
+    acc = te.compute((batch, size, size, channels), term, name="acc")
+    return te.compute((batch, size, size, channels), out, name="out")
+
+
+_BUILDERS = {
+    "pointwise": _product,
+    "conv": _product,
+    "blockconv": _product,
+    "depthwise": _depthwise,
+    "pool": _pool,
+    "squeeze": _squeeze,
+}
+
+
+def check_operator(workload: Workload) -> None:
+    """
+    Raises:
+        ScheduleError: the operator is not there for GPUs, or not in this type, for so many images or of such channels.
+    """
+    if workload.op not in _BUILDERS or workload.dtype not in _TYPES:
+        raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
+    if workload.input_storage == "float16" and workload.in_channels % 2:
+        raise ScheduleError(f"expected an even number of channels in float16, got {workload.key}")
+    if workload.op == "squeeze" and workload.batch > 1:
+        raise ScheduleError(f"operator squeeze is there for one image; of several it is two operators ({workload.key})")
+    if max(math.prod(input_shape(workload)), math.prod(output_shape(workload))) >= _MAX_VALUES:
+        raise ScheduleError(f"expected arrays of less than 2^31 values, got {workload.key}; use a smaller batch")
 
 
 def operator_graph(workload: Workload) -> OperatorGraph:
     """A function of one operator. Arguments: input, weights, bias, gate, residual (those there are), output.
 
     Raises:
-        ScheduleError: the operator is not there for GPUs, or not in this type.
+        ScheduleError: as `check_operator` says.
     """
-    builders = {
-        "pointwise": _product,
-        "conv": _product,
-        "blockconv": _product,
-        "depthwise": _depthwise,
-        "pool": _pool,
-        "squeeze": _squeeze,
-    }
-    if workload.op not in builders or workload.dtype not in _TYPES:
-        raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
+    check_operator(workload)
     stored = workload.input_storage
-    if stored == "float16" and workload.in_channels % 2:
-        raise ScheduleError(f"expected an even number of channels in float16, got {workload.key}")
     x = te.placeholder(input_shape(workload), stored, name="x")
     types = (weight_type(workload), "float32")
     parameters = [
@@ -232,6 +271,6 @@ def operator_graph(workload: Workload) -> OperatorGraph:
     ]
     names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
     extras = [te.placeholder(s, stored, name=n) for s, n in zip(extra_shapes(workload), names, strict=True)]
-    build = _dense if is_dense(workload) else builders[workload.op]
+    build = _dense if is_dense(workload) else _BUILDERS[workload.op]
     output = build(workload, x, parameters, extras)
     return OperatorGraph((x, *parameters, *extras, output), output)

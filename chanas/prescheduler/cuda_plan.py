@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from chanas.gpu import GPUFeatures
 from chanas.prescheduler.cuda_intrinsics import WARP, TensorCore, tensor_core
-from chanas.prescheduler.cuda_operators import num_rows, row_words, values_per_word
+from chanas.prescheduler.cuda_operators import output_rows, row_words, values_per_word
 from chanas.prescheduler.space import Named
 from chanas.prescheduler.workload import Workload
 
@@ -139,7 +139,7 @@ def product_plan(workload: Workload, p: Named, gpu: GPUFeatures) -> ProductPlan:
     (tap_o, tap_i), (c_o, c_i) = p["split_tap"], p["split_c"]
     per_word = values_per_word(workload)
     return ProductPlan(
-        rows=num_rows(workload.output_size),
+        rows=output_rows(workload),
         columns=workload.out_channels,
         row_words=row_words(workload),
         height=m_t * m_v,

@@ -5,7 +5,8 @@ to blocks and threads, both inputs cached in shared memory (twice, where the nex
 sums in registers, loads as vectors, what is unrolled marked so. It is not derived by TVM's schedules, because
 fragments of tensor cores, stretches that overlap and sums that groups of threads share have no place in those.
 
-Notation: m rows (pixels), n columns (output channels), k words along a stretch of taps × input channels (`cuda_plan`).
+Notation: m rows (pixels of all images), n columns (output channels), k words along a stretch of taps × input channels
+(`cuda_plan`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from chanas.prescheduler.cuda_ir import (
     operator_buffers,
     sequence,
 )
-from chanas.prescheduler.cuda_operators import store_vector, word_type
+from chanas.prescheduler.cuda_operators import image_and_pixel, store_vector, word_type
 from chanas.prescheduler.cuda_plan import MMA_COLUMNS, MMA_ROWS, ProductPlan
 from chanas.prescheduler.operators import epilogue
 from chanas.prescheduler.space import Named
@@ -66,7 +67,9 @@ class _Product:
         if plan.values_per_word == 2:
             self.x = as_words(self.x, (self.x.shape[0], plan.row_words), self._views)
             self.weights = as_words(self.weights, self.weights.shape[:3], self._views)
-            self.gate = None if self.gate is None else as_words(self.gate, (plan.row_words,), self._views)
+            self.gate = (
+                None if self.gate is None else as_words(self.gate, (self.gate.shape[0], plan.row_words), self._views)
+            )
         self.tile_x = new_buffer((plan.num_tiles * plan.input_tile,), self.word, "input_shared", "shared")
         self.tile_w = new_buffer((plan.num_tiles * plan.weight_tile,), self.word, "weights_shared", "shared")
         self.next_x = new_buffer((plan.input_turns * plan.input_vector,), self.word, "input_next", "local")
@@ -178,11 +181,14 @@ class _Product:
                 conditions.append(m < plan.rows)
             return self._or_zero(conditions, self.x[m, word + v])
         size, in_size, k = workload.output_size, workload.input_size, workload.kernel_size
-        y = m // size * workload.stride + tap // k - k // 2
-        x = m % size * workload.stride + tap % k - k // 2
-        conditions += [m < size**2, y >= 0, y < in_size, x >= 0, x < in_size]
+        image, pixel = image_and_pixel(m, size**2, workload.batch)
+        y = pixel // size * workload.stride + tap // k - k // 2
+        x = pixel % size * workload.stride + tap % k - k // 2
+        conditions += [m < workload.batch * size**2, y >= 0, y < in_size, x >= 0, x < in_size]
         place = y * in_size + x
-        return self._or_zero(conditions, self.x[word, place] if workload.op == "conv" else self.x[place, word + v])
+        if workload.op == "conv":
+            return self._or_zero(conditions, self.x[image * workload.in_channels + word, place])
+        return self._or_zero(conditions, self.x[image * in_size**2 + place, word + v])
 
     def _put(self, t: Any, stage: Any) -> Any:
         """What was fetched into shared memory, the input times its gate."""
@@ -195,7 +201,7 @@ class _Product:
 
             def change(v: Any) -> Any:
                 word = c + column % plan.channel_words + v
-                return assign(self.next_x, first + v, self._operand(self.next_x[first + v], word))
+                return assign(self.next_x, first + v, self._operand(self.next_x[first + v], self.m0 + row, word))
 
             store = loop(
                 "v",
@@ -228,13 +234,16 @@ class _Product:
     def _is_tf32(self) -> bool:
         return self.plan.core is not None and self.plan.values_per_word == 1
 
-    def _operand(self, value: Any, word: Any) -> Any:
-        """A word of the input as it is multiplied."""
+    def _operand(self, value: Any, m: Any, word: Any) -> Any:
+        """A word of row `m` of the input as it is multiplied."""
         if self.gate is not None:
-            covered = self.plan.num_channel_steps * self.plan.channel_words
-            beyond = [word < self.plan.row_words] if covered > self.plan.row_words else []
-            gate = self._or_zero(beyond, self.gate[word])
-            value = MULTIPLY_HALVES(value, gate) if self.plan.values_per_word == 2 else value * gate
+            plan, batch, pixels = self.plan, self.workload.batch, self.workload.output_size**2
+            covered = plan.num_channel_steps * plan.channel_words
+            beyond = [word < plan.row_words] if covered > plan.row_words else []
+            if batch > 1 and plan.blocks[0] * plan.height > batch * pixels:
+                beyond.append(m < batch * pixels)
+            gate = self._or_zero(beyond, self.gate[image_and_pixel(m, pixels, batch)[0], word])
+            value = MULTIPLY_HALVES(value, gate) if plan.values_per_word == 2 else value * gate
         return TO_TF32(value) if self._is_tf32 else value
 
     # ---- products ---------------------------------------------------------------------------------------------------

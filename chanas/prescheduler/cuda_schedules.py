@@ -89,17 +89,18 @@ def _store(sch: Any, loop: Any, extent: int) -> None:
 
 
 def _depthwise(sch: Any, named: Named) -> None:
-    """for h, w, c  ->  blocks of rows × columns × channels, with the input under them (and its halo) in shared memory
-    or read where it is; each thread has rows × columns of a few channels."""
+    """for b, h, w, c  ->  blocks of one image's rows × columns × channels, with the input under them (and its halo) in
+    shared memory or read where it is; each thread has rows × columns of a few channels."""
     taken, acc, out = (sch.get_sblock(name) for name in ("input", "acc", "out"))
     cached, num_threads = bool(named["cache"][0]), 1
     split = []
-    for name, loop in zip("hwc", sch.get_loops(out), strict=True):
+    image, *loops = sch.get_loops(out)
+    for name, loop in zip("hwc", loops, strict=True):
         split.append(sch.split(loop, list(named[f"split_{name}"])))
         num_threads *= named[f"split_{name}"][1]
     blocks, threads, values = zip(*split, strict=True)
-    sch.reorder(*blocks, *threads, *values)
-    block, thread = sch.fuse(*blocks), sch.fuse(*threads)
+    sch.reorder(image, *blocks, *threads, *values)
+    block, thread = sch.fuse(image, *blocks), sch.fuse(*threads)
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     _store(sch, values[2], named["split_c"][2])
@@ -122,15 +123,15 @@ def _depthwise(sch: Any, named: Named) -> None:
 
 
 def _reduction(sch: Any, named: Named) -> None:
-    """for n, k  ->  blocks of columns: threads x are columns, threads y share each column's sum; every thread adds its
-    terms in a register, then the threads of a column add theirs."""
+    """for m, n, k  ->  blocks of one row's columns: threads x are columns, threads y share each column's sum; every
+    thread adds its terms in a register, then the threads of a column add theirs."""
     acc, out = sch.get_sblock("acc"), sch.get_sblock("out")
     k = sch.get_loops(acc)[-1]
     _, k_t, _ = sch.split(k, list(named["split_k"]))
     partial = sch.rfactor(k_t, 0)
-    _, n = sch.get_loops(out)
+    image, n = sch.get_loops(out)
     block, thread = sch.split(n, list(named["split_n"]))
-    sch.bind(block, "blockIdx.x")
+    sch.bind(sch.fuse(image, block), "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     acc = sch.get_sblock("acc")
     sch.compute_at(acc, thread, preserve_unit_loops=True)

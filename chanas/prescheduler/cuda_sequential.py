@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.folding import pack_rows, unpack_channels
+from chanas.folding import pack_rows
 from chanas.prescheduler.cuda_build import kernel_program, verify
 from chanas.prescheduler.cuda_emulator import run_kernel
 from chanas.prescheduler.cuda_operators import num_rows, output_shape
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
-from chanas.prescheduler.reference import ReferenceCase, operator_case
+from chanas.prescheduler.reference import ReferenceCase, operator_tensors, operator_tolerance
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.worker import relative_error
 from chanas.prescheduler.workload import Workload
@@ -24,28 +24,34 @@ Stored = npt.NDArray[Any]
 
 
 def gpu_case(workload: Workload) -> ReferenceCase:
-    """`operator_case` with its arrays as GPU kernels read them (`cuda_operators`); what is expected is float32."""
-    case, stored = operator_case(workload, 1), workload.input_storage
-    kept = [np.ascontiguousarray(a, dtype=np.float32) for a in case.arguments]
-    x = kept.pop(0)
-    arguments: list[Stored] = [x if workload.op == "conv" else as_rows(x, workload.input_size, stored)]
-    if workload.op != "pool":
-        weights, bias = kept.pop(0), kept.pop(0)
-        weights = weights.reshape(len(weights), -1, workload.kernel_size**2)
-        arguments += pack_rows(workload.op, weights, bias.reshape(-1), workload.dtype)
-    if workload.scaled:
-        arguments.append(kept.pop(0).reshape(-1).astype(stored))
-    if workload.residual:
-        arguments.append(as_rows(kept.pop(0), workload.output_size, stored))
-    expected = unpack_channels(np.ascontiguousarray(case.expected, dtype=np.float32), workload.out_channels).T
-    return ReferenceCase(tuple(arguments), case.weights, np.ascontiguousarray(expected), case.tolerance)
+    """`operator_tensors` as GPU kernels read them (`cuda_operators`); what is expected is float32."""
+    tensors, stored = operator_tensors(workload), workload.input_storage
+    arguments: list[Stored] = [image_planes(tensors.x) if workload.op == "conv" else as_rows(tensors.x, stored)]
+    weights: tuple[int, ...] = ()
+    if tensors.weight is not None and tensors.bias is not None:
+        arguments += pack_rows(workload.op, tensors.weight, tensors.bias, workload.dtype)
+        weights = (1, 2)
+    arguments += [as_rows(extra, stored) for extra in (tensors.gate, tensors.residual) if extra is not None]
+    return ReferenceCase(tuple(arguments), weights, pixel_rows(tensors.out), operator_tolerance(workload))
 
 
-def as_rows(values: Array, size: int, dtype: str = "float32") -> Stored:
-    """float32[C, …] of `size`·`size` pixels -> [R, C], a map's rows; those beyond its pixels are not a number, to be
-    found out if they are used."""
-    rows = np.full((num_rows(size), len(values)), np.nan, dtype=dtype)
-    rows[: size**2] = values.reshape(len(values), -1).T
+def image_planes(images: Array) -> Array:
+    """float32[B, C, H, W] -> [B·C, H·W], as the first convolution reads them."""
+    return np.ascontiguousarray(images.reshape(images.shape[0] * images.shape[1], -1))
+
+
+def pixel_rows(values: Array) -> Array:
+    """float32[B, C, …] -> [B·pixels, C]"""
+    by_image = values.reshape(*values.shape[:2], -1)
+    return np.ascontiguousarray(by_image.transpose(0, 2, 1)).reshape(-1, values.shape[1])
+
+
+def as_rows(values: Array, dtype: str = "float32") -> Stored:
+    """float32[B, C, H, W] (or [B, C]) -> [R, C]; the rows beyond the pixels are not a number, to be found out if they
+    are used."""
+    pixels = pixel_rows(values)
+    rows = np.full((num_rows(values.shape[2] if values.ndim > 2 else 1, len(values)), values.shape[1]), np.nan, dtype)
+    rows[: len(pixels)] = pixels
     return rows
 
 
@@ -58,7 +64,7 @@ def kernel_error(function: Any, workload: Workload, target: HardwareTarget) -> f
     case, output = gpu_case(workload), _nothing(workload)
     arguments = dict(zip((str(p.name) for p in function.params), [*case.arguments, output], strict=True))
     run_kernel(kernel_program(verify(function, target), target), arguments)
-    got = output.astype(np.float32).reshape(-1, workload.out_channels)[: workload.output_size**2]
+    got = output.astype(np.float32).reshape(-1, workload.out_channels)[: len(case.expected)]
     return relative_error(got, case.expected)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from chanas.errors import ScheduleError
 from chanas.gpu import GPUFeatures
 from chanas.prescheduler.cuda_intrinsics import TensorCore
-from chanas.prescheduler.cuda_operators import is_dense, num_rows, row_words, values_per_word
+from chanas.prescheduler.cuda_operators import check_operator, is_dense, output_rows, row_words, values_per_word
 from chanas.prescheduler.cuda_plan import (
     MMA_COLUMNS,
     MMA_ROWS,
@@ -117,15 +117,14 @@ def gpu_space(workload: Workload, target: HardwareTarget) -> GPUSpace:
         TargetError: the target is none.
     """
     gpu = target.required_gpu
+    check_operator(workload)
     if workload.op == "depthwise":
         return _depthwise(workload, gpu)
     if workload.op == "pool" or is_dense(workload):
         return _reduction(workload, gpu)
     if workload.op == "squeeze":
         return _squeeze(workload, gpu)
-    if workload.op in ("pointwise", "conv", "blockconv"):
-        return _product(workload, gpu)
-    raise ScheduleError(f"operator {workload.op} is not there for GPUs ({workload.key})")
+    return _product(workload, gpu)
 
 
 def _tiles(name: str, extent: int, threads: int = _MAX_THREADS, values: int = _MAX_VALUES) -> Coordinate:
@@ -156,13 +155,13 @@ def _vectors(extent: int) -> tuple[int, ...]:
 
 
 def _product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
-    """Rows of pixels times columns of output channels; taps and input channels in two.
+    """Rows of pixels (of all images together) times columns of output channels; taps and input channels in two.
 
     With tensor cores (`mma`) threads are warps, whose tiles have 16 rows and 8 columns or multiples; they may stand out
     over the edge, so that the factors' product is the loop's extent or more.
     """
     taps, channels, core = workload.kernel_size**2, workload.in_channels, tensor_core_of(workload, gpu)
-    rows, columns, per_word = num_rows(workload.output_size), workload.out_channels, values_per_word(workload)
+    rows, columns, per_word = output_rows(workload), workload.out_channels, values_per_word(workload)
     images = workload.op == "conv"  # neighbouring channels of an image are far apart
     by_thread = {
         "split_m": _tiles("m", rows).options,
@@ -185,7 +184,8 @@ def _product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
         Coordinate.choice("shares", *_SHARES),
         Coordinate.choice("mma", *((0, 1) if by_warp else (0,))),
     )
-    fewest = min(gpu.warp_size, math.prod(max(o[1] for o in by_thread[s]) for s in ("split_m", "split_n")))
+    most = math.prod(max(o[1] for o in by_thread[s]) for s in ("split_m", "split_n"))
+    fewest = min(gpu.warp_size, -(-most // 2))  # of a few columns of a few images half: all would leave few points
 
     def legal(p: Named) -> bool:
         mma = bool(p["mma"][0])
@@ -255,7 +255,8 @@ def _warp_tiles(
 
 
 def _depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
-    """Tiles of rows, columns and channels; the input under a block's tile in shared memory, or read where it is."""
+    """Tiles of rows, columns and channels of one image; the input under a block's tile in shared memory, or read where
+    it is."""
     size, k, stride = workload.output_size, workload.kernel_size, workload.stride
     splits = (_tiles("h", size, 16, 4), _tiles("w", size, 32, 4), _tiles("c", workload.out_channels, values=4))
     coordinates = (
@@ -282,7 +283,8 @@ def _depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
 
 
 def _reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
-    """One sum for each output channel, shared by threads: terms of a thread, threads of a sum, terms written out."""
+    """One sum for each output channel of an image, shared by threads: terms of a thread, threads of a sum, terms
+    written out."""
     terms = workload.input_size**2 if workload.op == "pool" else workload.in_channels
     columns = Coordinate("split_n", tuple(o for o in factorisations(workload.out_channels, 2, _MAX_THREADS)))
     sums = Coordinate(

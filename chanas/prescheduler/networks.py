@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from chanas.arch import BlockConfig
-from chanas.errors import LUTError
+from chanas.errors import LUTError, MeasureError
 from chanas.folding import Array, pack_block, pack_channels
 from chanas.latency import LatencyLUT
 from chanas.prescheduler.measure import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, Outcome, timed_in_rounds
@@ -28,13 +28,13 @@ class NetworkJob:
     """A network to compile into `library`.
 
     parameters  one dict of PyTorch parameters by name for each block
-    image       float32[3, R, R]
-    logits      float32[classes], PyTorch's answer on `image`
+    images      float32[B, 3, R, R], at least as many as the target's batch
+    logits      float32[B, classes], PyTorch's answer on `images`
     """
 
     blocks: tuple[BlockConfig, ...]
     parameters: tuple[dict[str, Array], ...]
-    image: Array
+    images: Array
     logits: Array
     library: Path
 
@@ -52,20 +52,26 @@ def block_points(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> list[list[Po
 
 
 def network_case(job: NetworkJob, lanes: int, dtype: str = "float32") -> ReferenceCase:
-    """The reference case of a whole network (image and packed parameters in call order, packed logits)."""
+    """The reference case of a whole network for one image (which comes first, then packed parameters in call order;
+    packed logits)."""
     packed = [pack_block(b, tensors, lanes, dtype) for b, tensors in zip(job.blocks, job.parameters, strict=True)]
     tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_NETWORK_TOLERANCE
-    image = job.image.reshape(job.image.shape[0], -1)
+    image = job.images[0].reshape(job.images.shape[1], -1)
     weights = tuple(range(1, 1 + len(packed)))
-    return ReferenceCase((image, *packed), weights, pack_channels(job.logits[:, None], lanes), tolerance)
+    return ReferenceCase((image, *packed), weights, pack_channels(job.logits[0][:, None], lanes), tolerance)
 
 
 def _case(job: NetworkJob, target: HardwareTarget) -> ReferenceCase:
+    if len(job.images) < target.batch:
+        raise MeasureError(
+            f"expected at least {target.batch} images of a network for {target.name}, got {len(job.images)}"
+        )
     if target.gpu is None:
         return network_case(job, target.vector_lanes, target.dtype)
     from chanas.prescheduler.cuda_reference import gpu_network_case
 
-    return gpu_network_case(job.blocks, job.parameters, job.image, job.logits, target.dtype)
+    images, logits = job.images[: target.batch], job.logits[: target.batch]
+    return gpu_network_case(job.blocks, job.parameters, images, logits, target.dtype)
 
 
 def compile_networks(

@@ -194,6 +194,7 @@ class RecordStore:
     def __init__(self, path: Path, target: HardwareTarget) -> None:
         self.device = device_key(target, tvm_version())
         self._target = self.device if target.dtype == "float32" else f"{self.device}/{target.dtype}"
+        self._target += f"/batch-{target.batch}" if target.batch > 1 else ""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -74,11 +74,25 @@ def case_seed(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
 
 
-def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
-    """Random input and weights of an operator alone, and PyTorch's answer.
+@dataclass(frozen=True)
+class OperatorTensors:
+    """Random tensors of an operator, float32 as PyTorch has them, and what it makes of them: x [B, C, S, S], weight
+    [N, C / groups, k, k] and bias [N] (None of pooling), gate [B, C] and residual [B, N, S', S'] (None where there are
+    none), out [B, N, S', S'].
 
-    What is stored as float16 is float32 of float16 values here, `expected` not rounded.
+    What is stored as float16 or bfloat16 has such values; `out` is not rounded.
     """
+
+    x: Array
+    weight: Array | None
+    bias: Array | None
+    gate: Array | None
+    residual: Array | None
+    out: Array
+
+
+def operator_tensors(workload: Workload) -> OperatorTensors:
+    """Random input and weights of an operator alone, and PyTorch's answer."""
     import torch
     from torch.nn import functional
 
@@ -93,14 +107,9 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
         values: Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)
         return stored_value(values)
 
-    def stored(values: Array) -> Stored:
-        packed = pack_channels(values.reshape(values.shape[0], -1), lanes)
-        return to_bits(packed) if in_bits else packed
-
-    x = drawn((inp, size, size))
-    arguments: list[Stored] = [x.reshape(inp, -1) if workload.op == "conv" else stored(x)]
-    value = torch.from_numpy(x)[None]
-    weights: tuple[int, ...] = ()
+    x = drawn((workload.batch, inp, size, size))
+    value = torch.from_numpy(x)
+    weight = bias = gate = residual = None
     if workload.op in ("pool", "squeeze"):
         value = value.mean((2, 3), keepdim=True)
     if workload.op != "pool":
@@ -109,32 +118,51 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
         weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))
         weight = stored_value(weight) if workload.in_pairs or in_halves else weight
         bias = rng.standard_normal(out, dtype=np.float32)
-        if workload.op == "winograd":
-            arguments += pack_winograd(weight, bias, workload.stride, lanes)
-        else:
-            arguments += pack_operator(workload.op, weight, bias, lanes, workload.dtype)
-        weights = (1, 2)
+        multiplied = weight
         if workload.scaled:
-            gate = drawn((inp,), uniform=True)
-            arguments.append(stored(gate))
-            if in_bits and scales_weights(workload):
-                weight = rounded(weight * gate[None, :, None, None])
+            gate = drawn((workload.batch, inp), uniform=True)
+            if in_bits and scales_weights(workload):  # which one image alone can
+                multiplied = rounded(weight * gate[:, :, None, None])
             else:
-                value = value * torch.from_numpy(gate)[None, :, None, None]
+                value = value * torch.from_numpy(gate)[:, :, None, None]
                 value = torch.from_numpy(stored_value(value.numpy()))
         value = functional.conv2d(
-            value, torch.from_numpy(weight), torch.from_numpy(bias), workload.stride, kernel // 2, groups=groups
+            value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload.stride, kernel // 2, groups=groups
         )
         epilogues = {"relu": functional.relu, "hswish": functional.hardswish, "hsigmoid": functional.hardsigmoid}
         if workload.epilogue != "none":
             value = epilogues[workload.epilogue](value)
         if workload.residual:
-            residual = drawn(tuple(value.shape[1:]))
-            arguments.append(stored(residual))
-            value = value + torch.from_numpy(residual)[None]
-    expected = _packed_output(value.numpy()[0], lanes, workload.epilogue)
-    tolerance = _OPERATOR_TOLERANCES[workload.dtype]
-    return ReferenceCase(tuple(arguments), weights, _as_stored(expected, workload), tolerance)
+            residual = drawn(tuple(value.shape))
+            value = value + torch.from_numpy(residual)
+    return OperatorTensors(x, weight, bias, gate, residual, value.numpy())
+
+
+def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
+    """`operator_tensors` as processors' kernels read them (batch 1)."""
+    tensors = operator_tensors(workload)
+
+    def stored(values: Array) -> Stored:
+        packed = pack_channels(values.reshape(values.shape[0], -1), lanes)
+        return to_bits(packed) if workload.input_storage == "uint16" else packed
+
+    (x,) = tensors.x
+    arguments: list[Stored] = [x.reshape(len(x), -1) if workload.op == "conv" else stored(x)]
+    weights: tuple[int, ...] = ()
+    if tensors.weight is not None and tensors.bias is not None:
+        if workload.op == "winograd":
+            arguments += pack_winograd(tensors.weight, tensors.bias, workload.stride, lanes)
+        else:
+            arguments += pack_operator(workload.op, tensors.weight, tensors.bias, lanes, workload.dtype)
+        weights = (1, 2)
+    arguments += [stored(extra[0]) for extra in (tensors.gate, tensors.residual) if extra is not None]
+    expected = _packed_output(tensors.out[0], lanes, workload.epilogue)
+    return ReferenceCase(tuple(arguments), weights, _as_stored(expected, workload), operator_tolerance(workload))
+
+
+def operator_tolerance(workload: Workload) -> float:
+    """Largest relative error of an operator alone that is right."""
+    return _OPERATOR_TOLERANCES[workload.dtype]
 
 
 def _as_stored(expected: Array, workload: Workload) -> Stored:
@@ -180,14 +208,16 @@ def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCa
     if target.gpu is not None:
         from chanas.prescheduler import cuda_reference
 
-        return cuda_reference.gpu_case_of(what, target.dtype)
+        return cuda_reference.gpu_case_of(what, target)
     if isinstance(what, Workload):
         return operator_case(what, target.vector_lanes)
     return block_case(what, target.vector_lanes, target.dtype)
 
 
-def random_block(block: BlockConfig, round_input: bool = False) -> tuple[Array, Array, dict[str, Array]]:
-    """Input float32[1, C, S, S], PyTorch's output and the parameters by name of a block with random ones."""
+def random_block(
+    block: BlockConfig, round_input: bool = False, batch: int = 1
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Input float32[B, C, S, S], PyTorch's output and the parameters by name of a block with random ones."""
     import torch
 
     from chanas.network import block_module, randomise_statistics
@@ -197,7 +227,7 @@ def random_block(block: BlockConfig, round_input: bool = False) -> tuple[Array, 
         torch.manual_seed(seed)
         module = block_module(block).eval()
         randomise_statistics(module, seed)
-        x = torch.randn(1, block.in_channels, block.input_size, block.input_size)
+        x = torch.randn(batch, block.in_channels, block.input_size, block.input_size)
         if round_input:
             x = torch.from_numpy(rounded(x.numpy()))
         out = module(x.flatten(1) if block.kind == "classifier" else x)
@@ -211,16 +241,19 @@ def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]], dtype: 
     return int(np.mean(totals))
 
 
-def random_network(blocks: Sequence[BlockConfig], seed: int) -> tuple[tuple[dict[str, Array], ...], Array, Array]:
-    """A network with random weights: parameters of each block by name, an image float32[3, R, R], PyTorch's logits."""
+def random_network(
+    blocks: Sequence[BlockConfig], seed: int, batch: int = 1
+) -> tuple[tuple[dict[str, Array], ...], Array, Array]:
+    """A network with random weights: parameters of each block by name, images float32[B, 3, R, R], and PyTorch's
+    logits [B, classes]."""
     import torch
 
     from chanas.folding import split_tensors
     from chanas.network import parameters_by_name, random_static_network
 
     network = random_static_network(blocks, seed)
-    shape = (1, blocks[0].in_channels, blocks[0].input_size, blocks[0].input_size)
-    image = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    shape = (batch, blocks[0].in_channels, blocks[0].input_size, blocks[0].input_size)
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     with torch.inference_mode():
-        logits = network(image)[0].numpy()
-    return tuple(split_tensors(parameters_by_name(network), len(blocks))), image[0].numpy(), logits
+        logits = network(images).numpy()
+    return tuple(split_tensors(parameters_by_name(network), len(blocks))), images.numpy(), logits

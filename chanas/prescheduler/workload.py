@@ -29,7 +29,7 @@ _STORAGE = {"bfloat16": "uint16", "float16": "float16"}
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One operator with its shapes and its fused neighbours (square maps, batch 1).
+    """One operator with its shapes and its fused neighbours (square maps).
 
     conv       k×k, input [in_channels, pixels] as an image comes (the stem)
     blockconv  k×k over all channels, input in channel blocks like everything after the stem
@@ -43,6 +43,7 @@ class Workload:
     dtype      of weights and activations; sums and biases are float32, and so is the image that `conv` reads, with its
                weights
     wide       the output is float32 whatever the dtype (logits)
+    batch      images that one call computes; processors have kernels for 1
     """
 
     op: Operator
@@ -56,6 +57,7 @@ class Workload:
     residual: bool = False
     dtype: str = "float32"
     wide: bool = False
+    batch: int = 1
 
     @property
     def output_size(self) -> int:
@@ -63,11 +65,11 @@ class Workload:
 
     @property
     def key(self) -> str:
-        """Readable and unique: the key of records and schedules."""
+        """Readable and unique: the key of records and schedules. Those of batch 1 don't name it."""
         flags = ("-scaled" if self.scaled else "") + ("-res" if self.residual else "") + ("-wide" if self.wide else "")
         return (
             f"{self.op}-{self.input_size}px-{self.in_channels}x{self.out_channels}-k{self.kernel_size}s{self.stride}"
-            f"-{self.epilogue}{flags}-{self.dtype}"
+            f"-{self.epilogue}{flags}-{self.dtype}{f'-b{self.batch}' if self.batch > 1 else ''}"
         )
 
     @property
@@ -99,12 +101,12 @@ class Workload:
     def num_flops(self) -> int:
         """Floating-point operations of the operator itself (2 per multiply-accumulate), without padding or epilogue.
 
-        Those of the definition, whatever the algorithm."""
-        pixels, k2 = self.output_size**2, self.kernel_size**2
+        Those of the definition, whatever the algorithm; of all images."""
+        pixels, k2 = self.batch * self.output_size**2, self.kernel_size**2
         if self.op == "pool":
-            return self.input_size**2 * self.in_channels
+            return self.batch * self.input_size**2 * self.in_channels
         if self.op == "squeeze":
-            return (self.input_size**2 + 2 * self.out_channels) * self.in_channels
+            return self.batch * (self.input_size**2 + 2 * self.out_channels) * self.in_channels
         if self.op == "depthwise":
             return 2 * pixels * k2 * self.out_channels
         return 2 * pixels * k2 * self.in_channels * self.out_channels
@@ -157,16 +159,16 @@ def scales_weights(workload: Workload) -> bool:
     return workload.scaled and workload.output_size**2 > workload.out_channels
 
 
-def block_workloads(block: BlockConfig, dtype: str = "float32") -> tuple[Workload, ...]:
-    """The operators of a block in order of execution, in `dtype`; logits are float32 in any.
+def block_workloads(block: BlockConfig, dtype: str = "float32", batch: int = 1) -> tuple[Workload, ...]:
+    """The operators of a block in order of execution, in `dtype`, for `batch` images; logits are float32 in any dtype.
 
     mbconv: expand (unless the expand ratio is 1), depthwise, [pool, reduce, gate], project.
     """
     operators = _block_operators(block)
-    if dtype == "float32":
+    if (dtype, batch) == ("float32", 1):
         return operators
-    last = len(operators) - 1 if block.kind == "classifier" else -1
-    return tuple(dataclasses.replace(w, dtype=dtype, wide=i == last) for i, w in enumerate(operators))
+    last = len(operators) - 1 if block.kind == "classifier" and dtype != "float32" else -1
+    return tuple(dataclasses.replace(w, dtype=dtype, batch=batch, wide=i == last) for i, w in enumerate(operators))
 
 
 def _block_operators(block: BlockConfig) -> tuple[Workload, ...]:
@@ -215,9 +217,13 @@ def squeezed(workloads: Sequence[Workload]) -> tuple[Workload, ...]:
 
 
 def device_workloads(block: BlockConfig, target: HardwareTarget) -> tuple[Workload, ...]:
-    """The operators of a block that are tuned for a target, each by itself; on GPUs squeeze-excite is two kernels."""
-    workloads = block_workloads(block, target.dtype)
-    return workloads if target.gpu is None else squeezed(workloads)
+    """The operators of a block that are tuned for a target, each by itself.
+
+    On GPUs squeeze-excite of one image is two kernels; of several it is three, since the mean of all of them is enough
+    work to be shared out by itself, and its dense layers are products of matrices.
+    """
+    workloads = block_workloads(block, target.dtype, target.batch)
+    return workloads if target.gpu is None or target.batch > 1 else squeezed(workloads)
 
 
 def tuned_workloads(blocks: Iterable[BlockConfig], target: HardwareTarget) -> list[Workload]:

@@ -258,8 +258,7 @@ def random_lut(space: SearchSpace, blocks: Iterable[BlockConfig], target: Hardwa
 
 def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0) -> NetworkJob:
     """A network with random weights and BN statistics, and PyTorch's logits on a random image."""
-    parameters, image, logits = random_network(blocks, seed)
-    return NetworkJob(tuple(blocks), parameters, image, logits, library)
+    return NetworkJob(tuple(blocks), *random_network(blocks, seed), library)
 
 
 def interrupted_bar(num_updates: int) -> type[tqdm[Any]]:

@@ -24,6 +24,11 @@ WORKLOADS = (
 )
 IN_HALVES = tuple(dataclasses.replace(w, dtype="float16") for w in WORKLOADS)
 IN_TF32 = tuple(dataclasses.replace(w, dtype="tf32") for w in (*WORKLOADS[:2], WORKLOADS[3]))
+OF_THREE = tuple(dataclasses.replace(w, batch=3) for w in WORKLOADS if w.op != "squeeze")
+"""Three images: rows that no tile of two divides, some of them spare; dense layers are products."""
+OF_TWO_IN_HALVES = tuple(
+    dataclasses.replace(w, batch=2, wide=w.out_channels == 10) for w in IN_HALVES if w.op in ("pointwise", "blockconv")
+)
 
 
 def key(workload: Workload) -> str:

@@ -12,7 +12,7 @@ from chanas.prescheduler.cuda_sequential import kernel_error
 from chanas.prescheduler.reference import FLOAT16_OPERATOR_TOLERANCE, FLOAT32_TOLERANCE
 from chanas.prescheduler.workload import Workload
 
-from .cuda_cases import GPU, IN_HALVES, WORKLOADS, key
+from .cuda_cases import GPU, IN_HALVES, OF_THREE, WORKLOADS, key
 
 REASON = why_no_nvrtc()
 OPERATORS = [w for w in WORKLOADS if w.op != "squeeze"]
@@ -20,6 +20,11 @@ OPERATORS = [w for w in WORKLOADS if w.op != "squeeze"]
 
 @pytest.mark.parametrize("workload", OPERATORS, ids=key)
 def test_default_schedules_compute_what_pytorch_does(workload: Workload) -> None:
+    assert kernel_error(default_gpu_operator(workload, GPU), workload, GPU) < FLOAT32_TOLERANCE
+
+
+@pytest.mark.parametrize("workload", [OF_THREE[i] for i in (0, 5, 7, 8)], ids=key)
+def test_those_of_several_images_do_too(workload: Workload) -> None:
     assert kernel_error(default_gpu_operator(workload, GPU), workload, GPU) < FLOAT32_TOLERANCE
 
 

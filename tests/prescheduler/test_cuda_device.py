@@ -92,10 +92,10 @@ def test_a_graph_reads_each_image_anew(network: NetworkJob) -> None:
     """Whatever was captured with the first image, the second one has logits of its own, and the first its old ones."""
     packed = [a for b, p in zip(network.blocks, network.parameters, strict=True) for a in pack_block_rows(b, p)]
     run = compiled_network(network.library, packed, (3, NANO.largest.resolution, NANO.largest.resolution))
-    first = run(network.image)
-    assert np.abs(first - network.logits).max() < 1e-4 * max(1.0, float(np.abs(network.logits).max()))
-    assert np.abs(run(2.0 * network.image) - first).max() > 1e-3
-    assert np.array_equal(run(network.image), first)
+    first = run(network.images[0])
+    assert np.abs(first - network.logits[0]).max() < 1e-4 * max(1.0, float(np.abs(network.logits[0]).max()))
+    assert np.abs(run(2.0 * network.images[0]) - first).max() > 1e-3
+    assert np.array_equal(run(network.images[0]), first)
 
 
 def test_the_device_times_what_it_is_given(gpu: HardwareTarget, network: NetworkJob) -> None:
@@ -103,7 +103,7 @@ def test_the_device_times_what_it_is_given(gpu: HardwareTarget, network: Network
     device = CUDADevice(gpu.l2_bytes)
     machine = device.load(network.library)
     packed = [a for b, p in zip(network.blocks, network.parameters, strict=True) for a in pack_block_rows(b, p)]
-    image = device.tensor(network.image.reshape(3, -1))
+    image = device.tensor(network.images[0].reshape(3, -1))
     call = (machine["main"], (image, *(device.tensor(a) for a in packed), machine["new_output"]()))
     device.seconds([call] * 20, cold=False)
     assert device.seconds([call] * 200, cold=False) > device.seconds([call] * 20, cold=False)

@@ -25,7 +25,7 @@ from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.reference import ReferenceCase, random_network
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import Workload, block_workloads, device_workloads
-from chanas.target import HardwareTarget, gpu_in_dtype
+from chanas.target import HardwareTarget, gpu_in_dtype, in_batches
 
 from .carried_out import Array, run_program
 from .cases import NANO, NUM_CLASSES
@@ -58,8 +58,25 @@ def test_an_operator_computes_what_pytorch_does(workload: Workload) -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
 def test_a_block_computes_what_pytorch_does(block: BlockConfig, target: HardwareTarget) -> None:
-    case = gpu_block_case(block, target.dtype)
-    program = gpu_program(block_steps(block, points_of(block, target), target.dtype), 1, target)
+    case = gpu_block_case(block, target)
+    program = gpu_program(block_steps(block, points_of(block, target), target), 1, target)
+    assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
+def test_a_block_of_three_images_does_too(block: BlockConfig) -> None:
+    target = in_batches(TARGETS[1], 3)
+    case = gpu_block_case(block, target)
+    assert len(case.expected) == 3 * block.output_size**2
+    program = gpu_program(block_steps(block, points_of(block, target), target), 1, target)
+    assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
+
+
+def test_a_block_of_32_images_does_too() -> None:
+    block = BlockConfig("mbconv", 4, 16, 32, 16, 3, 1, "hswish", use_se=True, residual=True)
+    target = in_batches(GPU, 32)
+    case = gpu_block_case(block, target)
+    program = gpu_program(block_steps(block, points_of(block, target), target), 1, target)
     assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
 
@@ -67,11 +84,11 @@ def network(
     space: SearchSpace, target: HardwareTarget = GPU
 ) -> tuple[tuple[BlockConfig, ...], list[list[Point]], ReferenceCase]:
     blocks = space.smallest.blocks(space, NUM_CLASSES)
-    case = gpu_network_case(blocks, *random_network(blocks, 0), target.dtype)
+    case = gpu_network_case(blocks, *random_network(blocks, 0, target.batch), target.dtype)
     return blocks, [points_of(b, target) for b in blocks], case
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [*TARGETS, in_batches(GPU, 2)], ids=lambda t: t.name)
 def test_a_network_computes_what_pytorch_does(tiny_space: SearchSpace, target: HardwareTarget) -> None:
     """Residuals, squeeze-excite, maps whose rows are more than their pixels, shared memory between the steps."""
     blocks, points, case = network(tiny_space, target)
@@ -99,11 +116,11 @@ def test_what_is_timed_alone_runs_many_times_with_weights_of_its_own() -> None:
 
 def test_a_block_needs_a_point_for_each_operator() -> None:
     with pytest.raises(ScheduleError, match=r"^expected 2 points for block .*, got 0$"):
-        block_steps(next(b for b in BLOCKS if b.kind == "classifier"), [], "float32")
+        block_steps(next(b for b in BLOCKS if b.kind == "classifier"), [], GPU)
 
 
 def test_spare_rows_of_a_map_are_not_a_number() -> None:
-    rows = as_rows(np.ones((3, 49), dtype=np.float32), 7)
+    rows = as_rows(np.ones((1, 3, 7, 7), dtype=np.float32))
     assert rows.shape == (56, 3)
     assert np.isnan(rows[49:]).all()
     assert (rows[:49] == 1.0).all()

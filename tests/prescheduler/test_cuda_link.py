@@ -78,7 +78,7 @@ def test_what_the_library_holds_compiles(dtype: str) -> None:
     target = gpu_in_dtype(GPU, dtype)
     block = next(b for b in NANO.all_blocks(NUM_CLASSES) if b.use_se and b.has_expand)
     points = [with_tensor_cores(gpu_space(w, target)) for w in device_workloads(block, target)]
-    executable = build_program(gpu_program(block_steps(block, points, target.dtype), 1, target), target)
+    executable = build_program(gpu_program(block_steps(block, points, target), 1, target), target)
     (device,) = executable.mod.imports[0].imports
     cubin, figures = compile_cubin(kernel_text(device.inspect_source()), GPU.required_gpu.arch)
     assert cubin[:4] == b"\x7fELF"

@@ -19,7 +19,7 @@ from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 from chanas.target_files import arch_target
 
-from .cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS, key
+from .cuda_cases import GPU, IN_HALVES, IN_TF32, OF_THREE, OF_TWO_IN_HALVES, WORKLOADS, key
 
 POINTWISE, DEPTHWISE, DENSE = WORKLOADS[1], WORKLOADS[6], WORKLOADS[9]
 DEEP = Workload("pointwise", 4, 64, 24, epilogue="relu", scaled=True)
@@ -36,6 +36,30 @@ def test_schedules_compute_what_pytorch_does(workload: Workload) -> None:
 def test_schedules_of_small_types_do_too(workload: Workload) -> None:
     for point in gpu_space(workload, GPU).sample(2, np.random.default_rng(8)):
         assert sequential_error(workload, point, GPU) < FLOAT16_OPERATOR_TOLERANCE
+
+
+@pytest.mark.parametrize("workload", OF_THREE, ids=key)
+def test_schedules_of_several_images_do_too(workload: Workload) -> None:
+    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(8))
+    assert sequential_error(workload, point, GPU) < FLOAT32_TOLERANCE
+
+
+@pytest.mark.parametrize("workload", OF_TWO_IN_HALVES, ids=key)
+def test_tensor_cores_multiply_the_rows_of_several_images(workload: Workload) -> None:
+    assert sequential_error(workload, a_point(workload, mma=1), GPU) < FLOAT16_OPERATOR_TOLERANCE
+
+
+@pytest.mark.parametrize("mma", [0, 1])
+@pytest.mark.parametrize("batch", [2, 9])
+def test_each_image_has_its_own_gate(batch: int, mma: int) -> None:
+    """A tile goes over the border between images, and past the last one."""
+    workload = dataclasses.replace(DEEP, input_size=3, batch=batch, dtype="float16")
+    assert sequential_error(workload, a_point(workload, mma=mma, shares=1), GPU) < FLOAT16_OPERATOR_TOLERANCE
+
+
+def test_the_squeeze_of_several_images_is_two_operators() -> None:
+    with pytest.raises(ScheduleError, match=r"^operator squeeze is there for one image"):
+        gpu_space(Workload("squeeze", 7, 72, 24, batch=2), GPU)
 
 
 @pytest.mark.parametrize("mma", [0, 1])

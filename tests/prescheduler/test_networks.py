@@ -35,7 +35,7 @@ def test_networks_are_right_and_a_wrong_one_is_an_outcome(
     small, large = (job(deep, a, tmp_path) for a in (deep.smallest, deep.largest))
     assert len(set(large.blocks)) < len(large.blocks)
     wrong = job(tiny_space, tiny_space.smallest, tmp_path, seed=1)
-    wrong.logits[3] += 1.0
+    wrong.logits[0, 3] += 1.0
     right, failed, also_right = compile_networks(tiny_lut, HOST, [small, wrong, large], progress=False)
     for outcome, network in ((right, small), (also_right, large)):
         assert outcome.error is None
@@ -99,10 +99,10 @@ def test_the_case_of_a_network_has_an_image_then_weights_then_padded_logits(
 ) -> None:
     network = job(tiny_space, tiny_space.smallest, tmp_path)
     case = network_case(network, lanes=16)
-    np.testing.assert_array_equal(case.arguments[0], network.image.reshape(3, -1))
+    np.testing.assert_array_equal(case.arguments[0], network.images[0].reshape(3, -1))
     assert case.weights == tuple(range(1, len(case.arguments)))
     assert case.expected.shape == (1, 1, 16)
-    assert case.expected[0, 0, :CLASSES].tolist() == network.logits.tolist()
+    assert case.expected[0, 0, :CLASSES].tolist() == network.logits[0].tolist()
     assert np.all(case.expected[0, 0, CLASSES:] == 0.0)
 
 

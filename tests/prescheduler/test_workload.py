@@ -17,6 +17,7 @@ from chanas.prescheduler.workload import (
     squeezed,
     tiled_columns,
 )
+from chanas.target import in_batches
 
 from .cases import HOST, workloads
 from .cuda_cases import GPU
@@ -52,6 +53,37 @@ OPERATORS = {
 }
 
 of_some_network = settings(max_examples=40)
+
+
+def test_what_was_stored_before_there_were_batches_is_of_one_image() -> None:
+    before = {
+        "op": "pointwise",
+        "input_size": 7,
+        "in_channels": 16,
+        "out_channels": 64,
+        "kernel_size": 1,
+        "stride": 1,
+        "epilogue": "hswish",
+        "scaled": False,
+        "residual": True,
+        "dtype": "float16",
+        "wide": False,
+    }
+    workload = Workload.from_json(before)
+    assert workload == Workload("pointwise", 7, 16, 64, epilogue="hswish", residual=True, dtype="float16")
+    assert workload.key == "pointwise-7px-16x64-k1s1-hswish-res-float16"
+
+
+def test_several_images_are_another_workload_with_as_many_times_the_work() -> None:
+    for one, many in zip(block_workloads(EVERYTHING), block_workloads(EVERYTHING, "float16", 32), strict=True):
+        assert many.key == one.key.removesuffix("float32") + "float16-b32"
+        assert many.num_flops == 32 * one.num_flops
+        assert Workload.from_json(json.loads(json.dumps(many.to_json()))) == many
+
+
+def test_squeeze_excite_of_several_images_is_three_operators() -> None:
+    ops = [w.op for w in device_workloads(EVERYTHING, in_batches(GPU, 2))]
+    assert ops == ["pointwise", "depthwise", "pool", "pointwise", "pointwise", "pointwise"]
 
 
 @pytest.mark.parametrize("block", OPERATORS, ids=lambda b: b.key)

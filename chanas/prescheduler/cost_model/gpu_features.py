@@ -26,6 +26,7 @@ def gpu_features(space: ScheduleSpace, named: Named, gpu: GPUFeatures) -> list[f
     if len(splits["n"]) == 2:  # sums that threads share: columns of a block, threads of a sum
         blocks, threads = splits["n"][0], splits["n"][1] * splits["k"][1]
         values = splits["k"][2]
+    blocks *= 1 if "split_m" in named else workload.batch  # rows are those of all images
     if any(named.get("mma", ())):  # warps stand where threads do
         threads, values = threads * gpu.warp_size, max(1, values // gpu.warp_size)
     threads *= math.prod(named.get("shares", (1,)))
@@ -50,6 +51,7 @@ def gpu_features(space: ScheduleSpace, named: Named, gpu: GPUFeatures) -> list[f
         workload.out_channels,
         workload.kernel_size,
         workload.stride,
+        workload.batch,
     )
     choices = [math.log2(1.0 + named[name][0]) if name in named else 0.0 for name in _CHOICES]
     return [math.log2(count) for count in counts] + choices
