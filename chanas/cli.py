@@ -48,6 +48,7 @@ app.command(short_help="Write a bundle as a C library, for devices without Pytho
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
 Dtype = Annotated[str, typer.Option(help="Weights and activations: f32; bf16 with AVX512_BF16; f16 or tf32 on GPUs.")]
+Batch = Annotated[int, typer.Option(help="Images at once, on GPUs; latencies are of all of them together.")]
 OfBundle = Annotated[str | None, typer.Option("--target", help="One of the bundle's targets; its first by default.")]
 
 
@@ -72,6 +73,7 @@ def prescheduler(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
+    batch: Batch = 1,
     space: Annotated[str | None, typer.Option(help="Search space; the supernet's by default.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="Classes; the supernet's by default.")] = None,
     trials: Annotated[
@@ -101,7 +103,7 @@ def prescheduler(
                 "--rpc, --key, --devices and --warm-start time on devices; leave them out with --compile-only"
             )
         target_commands.compile_kernels(
-            RunDirectory(run), target, arch, dtype, space, num_classes, trials, limit, sub_space or (), seed
+            RunDirectory(run), target, arch, dtype, batch, space, num_classes, trials, limit, sub_space or (), seed
         )
         return
     if arch is not None or limit is not None:
@@ -113,6 +115,7 @@ def prescheduler(
         target=target,
         num_threads=threads,
         dtype=dtype,
+        batch=batch,
         space=space,
         num_classes=num_classes,
         num_trials=trials,
@@ -158,6 +161,7 @@ def search(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
+    batch: Batch = 1,
     rpc: lut_commands.RPC = None,
     key: lut_commands.Key = None,
     macs: Annotated[str | None, typer.Option(help="Most multiply-accumulates, such as 300M.")] = None,
@@ -200,8 +204,10 @@ def search(
     from chanas.search_targets import parse_latencies
 
     latency_s = parse_latencies(latency) if latency else None
-    if isinstance(latency_s, dict) and (target, threads, dtype) != ("cpu", 1, "f32"):
-        raise ConfigError("--target, --threads and --dtype don't go with TARGET:BUDGET; name it there, as cpu-2t:2ms")
+    if isinstance(latency_s, dict) and (target, threads, dtype, batch) != ("cpu", 1, "f32", 1):
+        raise ConfigError(
+            "--target, --threads, --dtype and --batch don't go with TARGET:BUDGET; name it there, as cpu-2t:2ms"
+        )
     settings = {"rule": rule, "num_evaluations": evaluations, "confidence": confidence}
     settings |= {"compare_rules": compare_rules, "covered_only": covered_only}
     if evaluations is not None:
@@ -222,8 +228,8 @@ def search(
         _say(found.lines())
         found.check()
         return
-    where: dict[str, Any] = {"target": target, "num_threads": threads, "dtype": dtype, "rpc": rpc, "key": key}
-    where["shared"] = shared
+    where: dict[str, Any] = {"target": target, "num_threads": threads, "dtype": dtype, "batch": batch}
+    where |= {"rpc": rpc, "key": key, "shared": shared}
     if latency_s is None:
         from chanas.front_search import DEFAULT_POINTS, search_front
 
@@ -336,7 +342,8 @@ def bench(
     from chanas.prescheduler.locks import device_lock
 
     loaded = CoDesign.load(bundle, target)
-    typer.echo(f"{loaded.architecture.key}, {loaded.target.num_threads} thread(s), {loaded.target.device}")
+    used = f"{loaded.target.num_threads} thread(s)" if loaded.target.gpu is None else f"batch {loaded.target.batch}"
+    typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
     typer.echo(f"{'':16s} {'median':>10s} {'ratio':>8s}")
     with device_lock():
         rows = list(benchmark(loaded, with_compile=compile_, shared=shared))

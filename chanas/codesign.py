@@ -221,6 +221,7 @@ class CoDesign:
 
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:
+        """From an image to its logits; from a whole batch of them where the module takes several at once."""
         host = self._host()
         if host.fingerprint != self.target.fingerprint:
             raise TargetError(
@@ -231,11 +232,13 @@ class CoDesign:
         resolution = self.architecture.resolution
         image_shape = (self.space.in_channels, resolution, resolution)
         if self.target.gpu is not None:
-            return cuda_runtime.compiled_network(self._module, self._parameters, image_shape)
+            batch = self.target.batch
+            return cuda_runtime.compiled_network(self._module, self._parameters, image_shape, batch=batch)
         return compiled_network(self._module, self._parameters, image_shape, len(self.class_names), self.target)
 
     def predict(self, images: Array) -> Array:
-        """Logits float32[N, classes] of preprocessed images float32[N, 3, R, R], one inference each.
+        """Logits float32[N, classes] of preprocessed images float32[N, 3, R, R]: an inference for each batch, of which
+        the last is filled up with images that come again.
 
         Raises:
             DataError: the images have another shape.
@@ -251,8 +254,14 @@ class CoDesign:
         expected = (self.space.in_channels, resolution, resolution)
         if images.ndim != 4 or images.shape[1:] != expected:
             raise DataError(f"expected images of shape [N, {', '.join(map(str, expected))}], got {list(images.shape)}")
-        logits = [self._run(np.asarray(image, dtype=np.float32)) for image in images]
-        return np.stack(logits) if logits else np.zeros((0, len(self.class_names)), dtype=np.float32)
+        given, batch = np.asarray(images, dtype=np.float32), self.target.batch
+        if not len(given):
+            return np.zeros((0, len(self.class_names)), dtype=np.float32)
+        if batch == 1:
+            return np.stack([self._run(image) for image in given])
+        parts = (given[i : i + batch] for i in range(0, len(given), batch))
+        logits = [self._run(np.resize(part, (batch, *expected))) for part in parts]
+        return np.concatenate(logits)[: len(given)]
 
     def classify(self, paths: Sequence[Path], convert_rgb: bool = False) -> list[Prediction]:
         """The class of each image file.
@@ -376,10 +385,10 @@ def _compiled_by_torch(network: Any) -> Callable[[Any], Any]:
 def benchmark(
     bundle: CoDesign, with_compile: bool = True, rounds: int = 40, shared: bool | None = False
 ) -> list[BenchmarkRow]:
-    """The compiled module beside PyTorch eager and torch.compile: same weights, same image, same threads and cores.
+    """The compiled module beside PyTorch eager and torch.compile: same weights, same images, same threads and cores.
 
-    On a GPU all of them have the image from the host's memory and the logits back there, PyTorch in channels last.
-    `shared`: although another process uses it; None where that was looked at before.
+    On a GPU all of them have the images, one or a batch, from the host's memory and the logits back there, PyTorch in
+    channels last. `shared`: although another process uses it; None where that was looked at before.
 
     Raises:
         TargetError: the module is for another device, or another process uses the GPU.
@@ -391,12 +400,13 @@ def benchmark(
 
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no GPU is not news
     resolution = bundle.architecture.resolution
-    image = np.random.default_rng(0).standard_normal((3, resolution, resolution), dtype=np.float32)
-    network, x = bundle.torch_module(), torch.from_numpy(image)[None]
+    shape = (bundle.target.batch, bundle.space.in_channels, resolution, resolution)
+    images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    network, x = bundle.torch_module(), torch.from_numpy(images)
     if bundle.target.gpu is not None:
         network = _OnGPU(network)
     contenders: dict[str, Callable[[], Any]] = {
-        "chanas": functools.partial(bundle._run, image),
+        "chanas": functools.partial(bundle._run, images if len(images) > 1 else images[0]),
         "PyTorch eager": functools.partial(network, x),
     }
     notes: dict[str, str] = {}

@@ -10,7 +10,7 @@ from chanas.arch import SearchSpace
 from chanas.errors import ConfigError, TargetError
 from chanas.pipeline import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, parse_sub_spaces, stored_task
 from chanas.run import RunDirectory
-from chanas.target import HardwareTarget, gpu_in_dtype
+from chanas.target import HardwareTarget, gpu_in_dtype, in_batches
 from chanas.target_files import arch_target, describe_target
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def compile_only(
     target: str,
     arch: str | None = None,
     dtype: str = "f32",
+    batch: int = 1,
     space: str | Path | None = None,
     num_classes: int | None = None,
     num_points: int | None = None,
@@ -55,6 +56,7 @@ def compile_only(
 
     Args:
         dtype: f32, f16 or tf32.
+        batch: images at once.
         num_points: of each operator.
         limit: only the first so many operators.
 
@@ -69,7 +71,7 @@ def compile_only(
     for what, number in (("trials", num_points), ("limit", limit)):
         if number is not None and number < 1:
             raise ConfigError(f"expected --{what} of at least 1, got {number}")
-    gpu = gpu_in_dtype(compile_target(target, arch), dtype)
+    gpu = in_batches(gpu_in_dtype(compile_target(target, arch), dtype), batch)
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)

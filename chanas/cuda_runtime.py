@@ -130,8 +130,10 @@ def compiled_network(
     parameters: Sequence[Any],
     image_shape: tuple[int, int, int],
     open_device: Callable[[], Any] | None = None,
+    batch: int = 1,
 ) -> Callable[[Any], Any]:
-    """Load a network that was compiled for a GPU: a function from an image float32[C, R, R] to logits float32[classes].
+    """Load a network that was compiled for a GPU: a function from an image float32[C, R, R] to logits float32[classes],
+    or from a batch of several float32[B, C, R, R] to theirs [B, classes].
 
     Weights stay on the device. Every call uses the same arrays there: the network is a CUDA graph, which keeps the
     addresses of its first call.
@@ -145,12 +147,14 @@ def compiled_network(
     with scratch_folder() as folder:  # the loader gives back what it has under a name, whatever the file is by now
         machine = device.load(shutil.copyfile(module, folder / module.name))
     function, output = machine["main"], machine["new_output"]()
-    image = device.tensor(np.zeros((image_shape[0], image_shape[1] * image_shape[2]), dtype=np.float32))
-    arguments = (image, *(device.tensor(p) for p in parameters), output)
+    planes = (batch * image_shape[0], image_shape[1] * image_shape[2])
+    images = device.tensor(np.zeros(planes, dtype=np.float32))
+    arguments = (images, *(device.tensor(p) for p in parameters), output)
 
     def run(pixels: Any) -> Any:
-        image.copyfrom(np.ascontiguousarray(pixels, dtype=np.float32).reshape(image_shape[0], -1))
+        images.copyfrom(np.ascontiguousarray(pixels, dtype=np.float32).reshape(planes))
         function(*arguments)
-        return output.numpy().astype(np.float32)[0]
+        logits = output.numpy().astype(np.float32)[:batch]  # what follows are spare rows
+        return logits if batch > 1 else logits[0]
 
     return run

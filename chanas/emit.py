@@ -57,7 +57,7 @@ def winner_document(
     winner = outcome.architecture
     blocks = winner.blocks(space, num_classes)
     target = lut.header.target
-    memory = ActivationMemory(space, num_classes, target.vector_lanes, target.dtype)
+    memory = ActivationMemory(space, num_classes, target.vector_lanes, target.dtype, target.batch)
     return {
         "architecture": {"key": winner.key, "genome": list(outcome.genome)},
         "space": space.to_json(),

@@ -24,6 +24,7 @@ def search_front(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    batch: int = 1,
     rpc: str | None = None,
     key: str | None = None,
     space: str | Path | None = None,
@@ -49,7 +50,8 @@ def search_front(
     from chanas.search import constraints as limits
     from chanas.search import front
 
-    held = timing_device(target, num_threads, dtype, rpc, key, None if rpc is None else 1, shared)
+    num_devices = None if rpc is None else 1
+    held = timing_device(target, num_threads, dtype, rpc, key, num_devices, batch=batch, shared=shared)
     with held as (hardware, open_pool), scratch_folder() as scratch:
         open_pools = {} if open_pool is None else {hardware.name: open_pool}
         if accuracy_table is None:

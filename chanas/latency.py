@@ -169,6 +169,7 @@ class LatencyLUT:
         for what, got, expected in (
             ("target", mine.name, target.name),
             ("dtype", self.header.dtype, target.dtype),
+            ("batch", str(self.header.batch), str(target.batch)),
             ("device fingerprint", mine.fingerprint, target.fingerprint),
             ("TVM version", self.header.compiler, tvm_version()),
         ):

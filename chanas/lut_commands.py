@@ -25,6 +25,7 @@ Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory who
 Target = Annotated[str, typer.Option(help="Hardware target of the run's table: cpu, or cuda for a GPU.")]
 Threads = Annotated[int, typer.Option(help="Threads of the run's table.")]
 Dtype = Annotated[str, typer.Option(help="Type of the run's table: f32; bf16; f16 or tf32 on GPUs.")]
+Batch = Annotated[int, typer.Option(help="Images at once of the run's table.")]
 Space = Annotated[
     str | None, typer.Option(help="The table's search space, where it is neither a preset nor the run's.")
 ]
@@ -57,6 +58,7 @@ def _open(
     target: str,
     threads: int,
     dtype: str,
+    batch: int,
     space: str | None,
     num_classes: int | None,
     key: str | None = None,
@@ -69,6 +71,7 @@ def _open(
         target=target,
         num_threads=threads,
         dtype=dtype,
+        batch=batch,
         key=key,
         space=space,
         num_classes=num_classes,
@@ -90,6 +93,7 @@ def show(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
+    batch: Batch = 1,
     space: Space = None,
     num_classes: Classes = None,
     as_json: AsJson = False,
@@ -97,7 +101,7 @@ def show(
     """What a table has: device, blocks, covered sub-spaces, latencies, calibration."""
     from chanas import lut_pipeline
 
-    table = _open(file, run, target, threads, dtype, space, num_classes)
+    table = _open(file, run, target, threads, dtype, batch, space, num_classes)
     summary = lut_pipeline.show(table)
     if not as_json:
         typer.echo(f"table      {table.path}")
@@ -111,6 +115,7 @@ def check(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
+    batch: Batch = 1,
     space: Space = None,
     num_classes: Classes = None,
     sample: Annotated[int, typer.Option(help="Rows that are measured again.")] = 20,
@@ -131,7 +136,7 @@ def check(
 
     tolerances, where = Tolerances(median_tolerance, row_tolerance, share), _where(target, rpc, key, devices)
     result = lut_pipeline.check(
-        _open(file, run, target, threads, dtype, space, num_classes, key),
+        _open(file, run, target, threads, dtype, batch, space, num_classes, key),
         num_rows=sample,
         num_networks=networks,
         tolerances=tolerances,
@@ -151,6 +156,7 @@ def fill(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
+    batch: Batch = 1,
     space: Space = None,
     num_classes: Classes = None,
     trials: Annotated[
@@ -173,6 +179,7 @@ def fill(
         target=target,
         num_threads=threads,
         dtype=dtype,
+        batch=batch,
         space=space,
         num_classes=num_classes,
         num_trials=trials,
@@ -217,6 +224,7 @@ def calibrate(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
+    batch: Batch = 1,
     space: Space = None,
     num_classes: Classes = None,
     networks: Annotated[int, typer.Option(help="Whole networks that are compiled and measured.")] = 12,
@@ -230,7 +238,7 @@ def calibrate(
     from chanas import lut_pipeline
 
     where = _where(target, rpc, key, devices)
-    table = _open(file, run, target, threads, dtype, space, num_classes, key)
+    table = _open(file, run, target, threads, dtype, batch, space, num_classes, key)
     before = table.lut.calibration
     calibration = lut_pipeline.calibrate(table, num_networks=networks, **where, shared=shared, seed=seed)
     if before is not None:

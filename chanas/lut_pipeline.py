@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chanas.arch import SearchSpace
 from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
@@ -34,7 +34,7 @@ from chanas.pipeline import (
     tune_config,
 )
 from chanas.run import RunDirectory
-from chanas.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, load_target
+from chanas.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, in_batches, load_target
 
 if TYPE_CHECKING:
     from chanas.prescheduler.lut_check import TableCheck, Tolerances
@@ -68,6 +68,7 @@ def open_table(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    batch: int = 1,
     key: str | None = None,
     space: str | Path | None = None,
     num_classes: int | None = None,
@@ -86,7 +87,7 @@ def open_table(
     if file is None:
         if run is None:
             raise ConfigError("expected a file or a run directory with a latency table, got neither")
-        file = stored_table(run, _named(target, num_threads, dtype, key))
+        file = stored_table(run, _named(target, num_threads, dtype, batch, key))
     elif file.absolute().parent.name == "luts":
         run = RunDirectory(file.absolute().parent.parent)
     else:
@@ -105,17 +106,20 @@ def open_table(
     return OpenTable(file, lut, found, classes)
 
 
-def _named(target: str, num_threads: int, dtype: str, key: str | None) -> HardwareTarget:
+def _named(target: str, num_threads: int, dtype: str, batch: int, key: str | None) -> HardwareTarget:
     """The target whose table is meant: of devices elsewhere no more than its name is known."""
     if key is None:
-        return load_target(target, num_threads, dtype)
+        return load_target(target, num_threads, dtype, batch)
     from chanas.prescheduler.devices import table_name
 
     dtypes = GPU_DTYPES if target == GPU_TARGET else DTYPES
     if dtype not in dtypes:
         raise TargetError(unknown_name("dtype", dtype, dtypes))
-    name = table_name(target, num_threads, dtype, key)
-    return dataclasses.replace(load_target("cpu"), name=name, num_threads=num_threads, dtype=dtypes[dtype])
+    here = load_target("cpu")
+    if target != GPU_TARGET:
+        in_batches(here, batch)
+    name = table_name(target, num_threads, dtype, key, batch)
+    return dataclasses.replace(here, name=name, num_threads=num_threads, dtype=dtypes[dtype], batch=batch)
 
 
 def _is_of(lut: LatencyLUT, space: SearchSpace) -> bool:
@@ -162,7 +166,7 @@ def check_device(lut: LatencyLUT, there: HardwareTarget | None = None) -> None:
 
 
 def this_device(lut: LatencyLUT) -> HardwareTarget:
-    """This machine as a target with the table's number of threads and dtype.
+    """This machine as a target with the table's number of threads, dtype and batch.
 
     Raises:
         LUTError: the table was measured on another device.
@@ -170,7 +174,7 @@ def this_device(lut: LatencyLUT) -> HardwareTarget:
     """
     check_device(lut)
     made_on = lut.header.target
-    here = load_target(_local_name(made_on), made_on.num_threads, made_on.dtype_name)
+    here = load_target(_local_name(made_on), made_on.num_threads, made_on.dtype_name, made_on.batch)
     return dataclasses.replace(here, name=made_on.name)  # one that was made over RPC is the device's own too
 
 
@@ -198,7 +202,7 @@ def table_device(
         return
     made_on = lut.header.target
     kind, usage = _local_name(made_on), (made_on.num_threads, made_on.dtype_name)
-    held = timing_device(kind, *usage, rpc, key, num_devices, shared)
+    held = timing_device(kind, *usage, rpc, key, num_devices, batch=made_on.batch, shared=shared)
     with held as (hardware, open_pool):
         check_device(lut, hardware)
         yield dataclasses.replace(hardware, name=made_on.name), open_pool
@@ -278,6 +282,7 @@ def fill(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    batch: int = 1,
     space: str | Path | None = None,
     num_classes: int | None = None,
     num_trials: int | None = None,
@@ -307,9 +312,8 @@ def fill(
 
     check_place(target, rpc, key, num_devices)
     config = tune_config(num_trials)
-    table = open_table(
-        None, run, target=target, num_threads=num_threads, dtype=dtype, key=key, space=space, num_classes=num_classes
-    )
+    used: dict[str, Any] = {"num_threads": num_threads, "dtype": dtype, "batch": batch}
+    table = open_table(None, run, target=target, **used, key=key, space=space, num_classes=num_classes)
     loaded = table.required_space()
     blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, sub_spaces))
     with table_device(table.lut, rpc, key, num_devices, shared) as (device, open_pool):

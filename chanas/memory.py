@@ -1,4 +1,5 @@
-"""Peak memory of activations at batch 1, as the static plan of a compiled network has it.
+"""Peak memory of activations, as the static plan of a compiled network has it: as many times that of one image as the
+batch has.
 
 Counted: the two buffers between blocks that take turns (each as large as the largest output that falls on it), the
 network's logits, and the operators' outputs inside the block that has most of them. Channels are padded to whole
@@ -51,8 +52,10 @@ def inner_bytes(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
 class ActivationMemory:
     """Peak bytes of activations of whole populations; a `CostTable`."""
 
-    def __init__(self, space: SearchSpace, num_classes: int, lanes: int, dtype: str = "float32") -> None:
-        self.space, self.layout = space, GenomeLayout(space)
+    def __init__(
+        self, space: SearchSpace, num_classes: int, lanes: int, dtype: str = "float32", batch: int = 1
+    ) -> None:
+        self.space, self.layout, self.batch = space, GenomeLayout(space), batch
         self._inner = BlockTable(space, num_classes, lambda b: inner_bytes(b, lanes, dtype))
         shape = (len(space.resolutions), len(space.width_multipliers))
         # what does not depend on the genome's further columns: [R, W] each, and [R, W, S] of the stages' outputs
@@ -75,7 +78,7 @@ class ActivationMemory:
         depths = np.asarray(self.space.depths)[genomes[:, self.layout.depths]]
         r, w = genomes[:, 0], genomes[:, 1]
         inner: FloatArray = np.maximum(self._inner.gather(genomes).max(axis=1), self._fixed_inner[r, w])
-        return self._between(r, w, depths) + self._logits[r, w] + inner
+        return self.batch * (self._between(r, w, depths) + self._logits[r, w] + inner)
 
     def _between(self, r: Genomes, w: Genomes, depths: npt.NDArray[np.int64]) -> FloatArray:
         """float64[N]: the two buffers that blocks write in turns, each as large as its largest output."""

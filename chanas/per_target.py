@@ -186,12 +186,13 @@ class _Searches:
     ) -> tuple[CrossLatency, ...]:
         if not results:
             return ()
+        most_images = max((t.hardware for t in self.tables), key=lambda hardware: hardware.batch)
         return cross_latencies(
             {r.target: Architecture.from_key(str(r.winner)) for r in results},
             self.tables,
             self.source.space,
             self.source.num_classes,
-            provers[results[0].target].jobs,
+            provers[most_images.name].jobs,
             scratch,
             self.progress,
             {r.target: (r.measured_s, r.spread_s) for r in results},

@@ -58,6 +58,7 @@ def preschedule(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    batch: int = 1,
     space: str | Path | None = None,
     num_classes: int | None = None,
     num_trials: int | None = None,
@@ -80,7 +81,8 @@ def preschedule(
     run, whose records the tuning begins with. `shared`: on a GPU that another process uses, too.
 
     Raises:
-        TargetError: the target is unknown or not there, has no instructions for the dtype, or another process uses it.
+        TargetError: the target is unknown or not there, has no instructions for the dtype, another process uses it, or
+            the batch is above 1 on a processor.
         MeasureError: blocks remain that could not be measured.
     """
     from chanas.prescheduler.devices import timing_device
@@ -91,7 +93,8 @@ def preschedule(
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
     config, chosen = tune_config(num_trials), parse_sub_spaces(loaded, sub_spaces)
-    with timing_device(target, num_threads, dtype, rpc, key, num_devices, shared) as (hardware, open_pool):
+    held = timing_device(target, num_threads, dtype, rpc, key, num_devices, batch=batch, shared=shared)
+    with held as (hardware, open_pool):
         return fill(
             run,
             loaded,
@@ -230,6 +233,7 @@ def search(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    batch: int = 1,
     rpc: str | None = None,
     key: str | None = None,
     config: SearchConfig | None = None,
@@ -245,8 +249,8 @@ def search(
     The test split is touched once, here, for the winner alone.
 
     Args:
-        latency_s: seconds on the target that `target`, `num_threads` and `dtype` say, or seconds by the names of
-            several targets, such as `{"cpu": 5e-3, "cpu-2t": 4e-3}`.
+        latency_s: seconds on the target that `target`, `num_threads`, `dtype` and `batch` say, or seconds by the names
+            of several targets, such as `{"cpu": 5e-3, "cpu-2t": 4e-3}`; of one call, so of all images of a batch.
         rpc, key: a tracker's HOST:PORT and a device's key: its table is searched, and it measures the finalists.
         macs, params, peak_memory: limits on multiply-accumulates, parameters, and bytes of activations.
         shared: finalists are measured on a GPU that another process uses, too.
@@ -259,7 +263,7 @@ def search(
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search as cosearch
 
-    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, shared)
+    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, batch=batch, shared=shared)
     with held as ((first, *others), open_pools), scratch_folder() as scratch:
         supernet, lut = load_stages(run, first.hardware)
         space, classes = supernet.space, supernet.num_classes

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 Latencies = float | Mapping[str, float]
 """Seconds on the target that is named beside it, or seconds by the names of several targets."""
 
-_NAME = re.compile(rf"(?P<device>.+?)(-(?P<threads>\d+)t)?(-(?P<dtype>{'|'.join(DTYPES | GPU_DTYPES)}))?")
+_DTYPE = "|".join(DTYPES | GPU_DTYPES)
+_NAME = re.compile(rf"(?P<device>.+?)(-(?P<threads>\d+)t)?(-(?P<dtype>{_DTYPE}))?(-b(?P<batch>\d+))?")
 
 
 def named_target(name: str) -> HardwareTarget:
-    """The target that a latency table is called after: `cpu`, `cpu-2t` for two threads, `cpu-2t-bf16`, `cuda-f16`.
+    """The target that a latency table is called after: `cpu`, `cpu-2t` for two threads, `cpu-2t-bf16`, `cuda-f16-b32`.
 
     Raises:
         TargetError: the device is unknown or not there, or it cannot be used like that.
@@ -47,7 +48,7 @@ def named_target(name: str) -> HardwareTarget:
     match = _NAME.fullmatch(name)
     if match is None:
         return load_target(name)
-    return load_target(match["device"], int(match["threads"] or 1), match["dtype"] or "f32")
+    return load_target(match["device"], int(match["threads"] or 1), match["dtype"] or "f32", int(match["batch"] or 1))
 
 
 def parse_latencies(texts: Sequence[str]) -> Latencies:
@@ -80,7 +81,9 @@ class TargetBudget:
     budget_s: float
 
 
-def target_budgets(latency_s: Latencies, target: str, num_threads: int, dtype: str) -> tuple[TargetBudget, ...]:
+def target_budgets(
+    latency_s: Latencies, target: str, num_threads: int, dtype: str, batch: int = 1
+) -> tuple[TargetBudget, ...]:
     """The targets of a search with their budgets, the first one first; a single latency is that of `target`.
 
     Raises:
@@ -88,7 +91,7 @@ def target_budgets(latency_s: Latencies, target: str, num_threads: int, dtype: s
         TargetError: a target is unknown or not there.
     """
     if not isinstance(latency_s, Mapping):
-        return (TargetBudget(load_target(target, num_threads, dtype), latency_s),)
+        return (TargetBudget(load_target(target, num_threads, dtype, batch), latency_s),)
     budgets = tuple(TargetBudget(named_target(name), seconds) for name, seconds in latency_s.items())
     names = [b.hardware.name for b in budgets]
     if not names or len(set(names)) < len(names):
@@ -104,6 +107,8 @@ def held_budgets(
     dtype: str,
     rpc: str | None,
     key: str | None,
+    *,
+    batch: int = 1,
     shared: bool = False,
 ) -> Iterator[tuple[tuple[TargetBudget, ...], dict[str, OpenPool]]]:
     """The targets of a search with their budgets, and how to time on those that are not this machine, by their names.
@@ -119,13 +124,13 @@ def held_budgets(
     from chanas.prescheduler.devices import timing_device
 
     if rpc is None and key is None:
-        budgets = target_budgets(latency_s, target, num_threads, dtype)
+        budgets = target_budgets(latency_s, target, num_threads, dtype, batch)
         check_free([b.hardware for b in budgets], shared)
         yield budgets, {}
         return
     if isinstance(latency_s, Mapping):
         raise ConfigError("expected one --latency without a target's name with --rpc: the device is the target")
-    held = timing_device(target, num_threads, dtype, rpc, key, num_devices=1, shared=shared)
+    held = timing_device(target, num_threads, dtype, rpc, key, num_devices=1, batch=batch, shared=shared)
     with held as (hardware, open_pool):
         assert open_pool is not None
         yield (TargetBudget(hardware, latency_s),), {hardware.name: open_pool}
@@ -143,6 +148,7 @@ def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
     usage += f"{' ' if is_gpu else ''}--rpc HOST:PORT --key {key}" if key else ""
     usage += f" --threads {target.num_threads}" if target.num_threads > 1 else ""
     usage += f" --dtype {target.dtype_name}" if target.dtype != "float32" else ""
+    usage += f" --batch {target.batch}" if target.batch > 1 else ""
     return StageOrderError(
         f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
         f"`chanas prescheduler {usage} --run {run.root}` first"

@@ -96,6 +96,7 @@ def search_with_table(
     target: str = "cpu",
     num_threads: int = 1,
     dtype: str = "f32",
+    batch: int = 1,
     rpc: str | None = None,
     key: str | None = None,
     space: str | Path | None = None,
@@ -121,7 +122,7 @@ def search_with_table(
     from chanas.search import constraints as limits
     from chanas.search.cosearch import search
 
-    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, shared)
+    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, batch=batch, shared=shared)
     with held as ((first, *others), open_pools), scratch_folder() as scratch:
         opened, accuracies = open_accuracies(run, table, first.hardware, space, num_classes)
         lut, loaded, classes = opened.lut, opened.required_space(), opened.num_classes

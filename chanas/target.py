@@ -305,7 +305,8 @@ def in_batches(target: HardwareTarget, batch: int) -> HardwareTarget:
         return target
     if target.gpu is None:
         raise TargetError(f"expected batch 1 on a processor, got {batch}; only GPUs (--target cuda) take more so far")
-    return dataclasses.replace(target, name=f"{target.name}-b{batch}", batch=batch)
+    name, at, place = target.name.partition("@")
+    return dataclasses.replace(target, name=f"{name}-b{batch}{at}{place}", batch=batch)
 
 
 def fingerprint(identity: dict[str, Any]) -> str:

@@ -377,6 +377,27 @@ def test_a_bundle_of_before_dtypes_is_float32(copy: Path) -> None:
     assert CoDesign.load(copy).target.dtype == "float32"
 
 
+# ---- several images at once -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("num", [1, 3, 4, 9])
+def test_the_last_batch_is_filled_up(tiny_space: SearchSpace, num: int) -> None:
+    """A module that takes three images at once gives each of any number of images its own logits."""
+    bundle = object.__new__(CoDesign)
+    bundle.target = dataclasses.replace(load_target("cpu"), batch=3)
+    bundle.space, bundle.architecture, bundle.class_names = tiny_space, tiny_space.smallest, ("a", "b")
+    bundle.document = {"hashes": {"weights.safetensors": ""}}
+    asked = []
+
+    def run(images: Any) -> Any:
+        asked.append(images.shape[0])
+        return images[:, :2, 0, 0]
+
+    bundle.__dict__["_run"] = run
+    shape = (num, tiny_space.in_channels, tiny_space.smallest.resolution, tiny_space.smallest.resolution)
+    images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    assert np.array_equal(bundle.predict(images), images[:, :2, 0, 0])
+    assert set(asked) == {3}
+
+
 # ---- a module of a device elsewhere ---------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("changes", "runs_here"), [({}, True), ({"fingerprint": "0123456789ab"}, False), ({"num_threads": 4096}, False)]

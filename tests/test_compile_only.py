@@ -76,6 +76,12 @@ def test_operators_are_those_that_a_gpu_tunes(tmp_path: Path, asked: dict[str, A
     assert {w.op for w in asked["workloads"]} == {"conv", "pointwise", "depthwise", "squeeze", "pool"}
 
 
+def test_operators_are_those_of_the_batch(tmp_path: Path, asked: dict[str, Any]) -> None:
+    compile_only(RunDirectory(tmp_path), target="cuda", arch="sm_90", dtype="f16", batch=32, space="mbv3-32")
+    assert {w.batch for w in asked["workloads"]} == {32}
+    assert asked["target"].name == "cuda-sm_90-f16-b32"
+
+
 @pytest.mark.parametrize("numbers", [{"limit": 0}, {"num_points": 0}])
 def test_numbers_start_at_one(tmp_path: Path, numbers: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=r"^expected --\w+ of at least 1, got 0$"):

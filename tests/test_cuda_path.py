@@ -4,6 +4,7 @@ the GPU (`tests/prescheduler/stand_in.py`): everything is the package's own but 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,9 +73,10 @@ def accuracies(path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("stand_in")
-def test_a_gpu_is_tuned_searched_for_and_used(tmp_path: Path) -> None:
-    walk(tmp_path)
-    assert LatencyLUT.load(RunDirectory(tmp_path / "run").lut("cuda")).header.target.gpu == found().features
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_gpu_is_tuned_searched_for_and_used(tmp_path: Path, batch: int) -> None:
+    header = walk(tmp_path, batch).header
+    assert (header.target.gpu, header.batch) == (found().features, batch)
 
 
 @pytest.mark.cuda
@@ -86,13 +88,16 @@ def test_the_gpu_of_this_machine_is_tuned_searched_for_and_used(tmp_path: Path) 
     assert (rows["PyTorch eager"].median_s or 0.0) > 0.0
 
 
-def walk(tmp_path: Path) -> None:
-    run, space = RunDirectory(tmp_path / "run"), tmp_path / "pico.yaml"
-    save_space(SPACE, space)
-    summary = pipeline.preschedule(
-        run, target="cuda", space=space, num_classes=CLASSES, num_trials=1, num_calibration=6, progress=False
+def walk(tmp_path: Path, batch: int = 1) -> LatencyLUT:
+    run, space, name = (
+        RunDirectory(tmp_path / "run"),
+        tmp_path / "pico.yaml",
+        "cuda" if batch == 1 else f"cuda-b{batch}",
     )
-    lut = LatencyLUT.load(run.lut("cuda"))
+    save_space(SPACE, space)
+    how: dict[str, Any] = {"num_trials": 1, "num_calibration": 6, "progress": False}
+    summary = pipeline.preschedule(run, target="cuda", batch=batch, space=space, num_classes=CLASSES, **how)
+    lut = LatencyLUT.load(run.lut(name))
     assert summary.num_failed_trials == 0
     assert not lut.missing(SPACE.all_blocks(CLASSES))
     assert "L2 cold" in lut.header.timing
@@ -101,15 +106,17 @@ def walk(tmp_path: Path) -> None:
 
     table = accuracies(tmp_path / "accuracies.csv")
     bundle, _ = search_with_table(
-        run, table, latency_s={"cuda": 10.0}, space=space, num_classes=CLASSES, config=QUICK, progress=False
+        run, table, latency_s={name: 10.0}, space=space, num_classes=CLASSES, config=QUICK, progress=False
     )
-    assert bundle.targets == ("cuda",)
+    assert bundle.targets == (name,)
     assert bundle.document["measured"]["latency_s"] > 0.0
 
     loaded = CoDesign.load(run.bundle)
-    image = np.random.default_rng(1).standard_normal((3, 8, 8), dtype=np.float32)
-    logits = loaded._run(image)
+    images = np.random.default_rng(1).standard_normal((batch, 3, 8, 8), dtype=np.float32)
+    given = images if batch > 1 else images[0]
+    logits = loaded._run(given)
     with torch.inference_mode():
-        expected = loaded.torch_module()(torch.from_numpy(image)[None])[0].numpy()
+        expected = loaded.torch_module()(torch.from_numpy(images)).numpy()
     assert np.abs(logits - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
-    assert np.array_equal(loaded._run(image), logits)
+    assert np.array_equal(loaded._run(given), logits)
+    return lut

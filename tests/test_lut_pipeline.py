@@ -153,8 +153,8 @@ def pi4(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     target = dataclasses.replace(load_target("cpu"), name="cpu@pi4", fingerprint="0123456789ab", device="6502")
 
     @contextlib.contextmanager
-    def held(_target: str, *how: Any) -> Iterator[Any]:
-        asked.append(how)
+    def held(_target: str, *how: Any, **usage: Any) -> Iterator[Any]:
+        asked.append((*how, usage))
         yield target, "their pool"
 
     monkeypatch.setattr(devices, "timing_device", held)
@@ -206,7 +206,7 @@ def test_a_table_made_there_is_measured_there(
         table = open_table(run=made_there, key="pi4", space=yaml_file)
         getattr(lut_pipeline, command)(table, progress=False, **PLACE)
     assert pools == [("cpu@pi4", "0123456789ab", "their pool")]
-    assert pi4 == [(1, "f32", "127.0.0.1:9190", "pi4", 2, False)]
+    assert pi4 == [(1, "f32", "127.0.0.1:9190", "pi4", 2, {"batch": 1, "shared": False})]
 
 
 def test_holes_are_filled_there(

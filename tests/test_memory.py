@@ -110,6 +110,13 @@ def test_it_is_a_maximum_over_blocks_and_not_a_sum(tiny_space: SearchSpace) -> N
     assert largest_bytes > shallow_bytes
 
 
+def test_a_batch_takes_as_many_times_as_much(tiny_space: SearchSpace) -> None:
+    rows = sample(tiny_space, 50, np.random.default_rng(0))
+    one, many = (ActivationMemory(tiny_space, NUM_CLASSES, 4, "float16", batch) for batch in (1, 32))
+    assert (many.of(rows) == 32 * one.of(rows)).all()
+    assert (many.smallest()[0] == 32 * one.smallest()[0]).all()
+
+
 def test_bfloat16_takes_half(tiny_space: SearchSpace) -> None:
     rows = sample(tiny_space, 50, np.random.default_rng(0))
     wide, narrow = (ActivationMemory(tiny_space, NUM_CLASSES, 16, d).of(rows) for d in ("float32", "bfloat16"))

@@ -20,12 +20,12 @@ HOST = load_target("cpu")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, int]]:
     """What `load_target` was asked for."""
-    calls: list[tuple[str, int, str]] = []
+    calls: list[tuple[str, int, str, int]] = []
 
-    def load(name: str, num_threads: int = 1, dtype: str = "f32") -> HardwareTarget:
-        calls.append((name, num_threads, dtype))
+    def load(name: str, num_threads: int = 1, dtype: str = "f32", batch: int = 1) -> HardwareTarget:
+        calls.append((name, num_threads, dtype, batch))
         return HOST
 
     monkeypatch.setattr(search_targets, "load_target", load)
@@ -35,19 +35,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
 @pytest.mark.parametrize(
     ("name", "means"),
     [
-        ("cpu", ("cpu", 1, "f32")),
-        ("cpu-2t", ("cpu", 2, "f32")),
-        ("cpu-bf16", ("cpu", 1, "bf16")),
-        ("cpu-16t-bf16", ("cpu", 16, "bf16")),
-        ("cuda-f16", ("cuda", 1, "f16")),
-        ("cuda-tf32", ("cuda", 1, "tf32")),
-        ("raspberry-pi-4", ("raspberry-pi-4", 1, "f32")),
-        ("raspberry-pi-4-4t", ("raspberry-pi-4", 4, "f32")),
-        ("", ("", 1, "f32")),
+        ("cpu", ("cpu", 1, "f32", 1)),
+        ("cpu-2t", ("cpu", 2, "f32", 1)),
+        ("cpu-bf16", ("cpu", 1, "bf16", 1)),
+        ("cpu-16t-bf16", ("cpu", 16, "bf16", 1)),
+        ("cuda-f16", ("cuda", 1, "f16", 1)),
+        ("cuda-tf32", ("cuda", 1, "tf32", 1)),
+        ("cuda-b32", ("cuda", 1, "f32", 32)),
+        ("cuda-f16-b8", ("cuda", 1, "f16", 8)),
+        ("raspberry-pi-4", ("raspberry-pi-4", 1, "f32", 1)),
+        ("raspberry-pi-4-4t", ("raspberry-pi-4", 4, "f32", 1)),
+        ("", ("", 1, "f32", 1)),
     ],
 )
 def test_a_targets_name_says_how_the_device_is_used(
-    name: str, means: tuple[str, int, str], asked: list[tuple[str, int, str]]
+    name: str, means: tuple[str, int, str, int], asked: list[tuple[str, int, str, int]]
 ) -> None:
     named_target(name)
     assert asked == [means]
@@ -87,9 +89,9 @@ def test_latencies_that_are_not_clear_are_one_line(texts: list[str], error: type
         parse_latencies(texts)
 
 
-def test_a_single_latency_is_that_of_the_target_asked_for(asked: list[tuple[str, int, str]]) -> None:
+def test_a_single_latency_is_that_of_the_target_asked_for(asked: list[tuple[str, int, str, int]]) -> None:
     (budget,) = target_budgets(2e-3, "cpu", 4, "bf16")
-    assert asked == [("cpu", 4, "bf16")]
+    assert asked == [("cpu", 4, "bf16", 1)]
     assert budget.budget_s == 2e-3
 
 
@@ -109,8 +111,8 @@ def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: py
     target = dataclasses.replace(load_target("cpu"), name="cpu-2t@pi4")
 
     @contextlib.contextmanager
-    def held(*how: Any, num_devices: int, shared: bool) -> Iterator[Any]:
-        log.append((how, num_devices, shared))
+    def held(*how: Any, num_devices: int, batch: int, shared: bool) -> Iterator[Any]:
+        log.append((how, num_devices, batch, shared))
         yield target, "its pool"
         log.append("given back")
 
@@ -118,7 +120,7 @@ def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: py
     with held_budgets(2e-3, "cpu", 2, "f32", "127.0.0.1:9190", "pi4") as (budgets, open_pools):
         assert [(b.hardware, b.budget_s) for b in budgets] == [(target, 2e-3)]
         assert open_pools == {"cpu-2t@pi4": "its pool"}
-    assert log == [(("cpu", 2, "f32", "127.0.0.1:9190", "pi4"), 1, False), "given back"]
+    assert log == [(("cpu", 2, "f32", "127.0.0.1:9190", "pi4"), 1, 1, False), "given back"]
 
 
 def test_each_target_times_its_finalists_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

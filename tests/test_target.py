@@ -16,7 +16,7 @@ import pytest
 from chanas import target as module
 from chanas.errors import TargetError
 from chanas.gpu import FoundGPU, GPUFeatures
-from chanas.target import HardwareTarget, differences, host_llvm_cpu, load_target, tvm_version
+from chanas.target import HardwareTarget, differences, host_llvm_cpu, in_batches, load_target, tvm_version
 from chanas.target_files import describe_target
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,6 +92,33 @@ def test_a_gpu_in_another_type_is_a_target_of_its_own(a100: GPUFeatures, dtype: 
     target = load_target("cuda", dtype=dtype)
     assert (target.name, target.dtype_name) == (f"cuda-{dtype}", dtype)
     assert target.fingerprint == load_target("cuda").fingerprint
+
+
+def test_a_gpu_that_takes_several_images_at_once_is_a_target_of_its_own(a100: GPUFeatures) -> None:
+    target = load_target("cuda", dtype="f16", batch=32)
+    assert (target.name, target.batch) == ("cuda-f16-b32", 32)
+    assert HardwareTarget.from_json(json.loads(json.dumps(target.to_json()))) == target
+    assert target.fingerprint == load_target("cuda").fingerprint
+    assert load_target("cuda", batch=1) == load_target("cuda")
+    assert "batch" not in load_target("cuda").to_json()
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "message"),
+    [
+        ("cpu", 2, r"^expected batch 1 on a processor, got 2; only GPUs \(--target cuda\) take more so far$"),
+        ("cpu", 0, r"^expected --batch of at least 1, got 0$"),
+        ("cuda", -1, r"^expected --batch of at least 1, got -1$"),
+    ],
+)
+def test_batches_that_cannot_be_are_refused(a100: GPUFeatures, name: str, batch: int, message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        load_target(name, batch=batch)
+
+
+def test_the_batch_of_a_device_elsewhere_stands_before_its_place(a100: GPUFeatures) -> None:
+    elsewhere = dataclasses.replace(load_target("cuda"), name="cuda@lab")
+    assert in_batches(elsewhere, 8).name == "cuda-b8@lab"
 
 
 def test_threads_and_types_of_processors_are_not_those_of_gpus(a100: GPUFeatures) -> None:

@@ -35,12 +35,12 @@ def occurrences(
     drawn_from = list(sub_spaces or space.sub_spaces)
     each = -(-num // len(drawn_from))
     column = {w: i for i, w in enumerate(workloads)}
-    dtype = workloads[0].dtype if workloads else "float32"
+    dtype, batch = (workloads[0].dtype, workloads[0].batch) if workloads else ("float32", 1)
     is_squeezed = any(w.op == "squeeze" for w in workloads)
     rows = []
     for sub_space in drawn_from:
         for architecture in genome.decode(space, genome.sample(space, each, rng, sub_space)):
-            groups = [block_workloads(b, dtype) for b in architecture.blocks(space, num_classes)]
+            groups = [block_workloads(b, dtype, batch) for b in architecture.blocks(space, num_classes)]
             operators = [w for group in groups for w in (squeezed(group) if is_squeezed else group)]
             found = [column[w] for w in operators if w in column]
             rows.append(np.bincount(found, minlength=len(column)))

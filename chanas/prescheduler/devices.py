@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from chanas.errors import ConfigError
 from chanas.gpu_use import GPU_TARGET, check_free
-from chanas.target import LOCAL_TARGETS, HardwareTarget, load_target
+from chanas.target import LOCAL_TARGETS, HardwareTarget, in_batches, load_target
 
 if TYPE_CHECKING:
     from chanas.prescheduler.pool import OpenPool
@@ -22,13 +22,15 @@ def timing_device(
     rpc: str | None,
     key: str | None,
     num_devices: int | None = None,
+    *,
+    batch: int = 1,
     shared: bool = False,
 ) -> Iterator[tuple[HardwareTarget, OpenPool | None]]:
     """The target that is asked for, and how to time on it where it is not this machine.
 
     Args:
         target: what `chanas.target.load_target` knows.
-        num_threads, dtype: how it is used.
+        num_threads, dtype, batch: how it is used.
         rpc, key: a tracker's HOST:PORT, and what devices elsewhere are asked for by.
         num_devices: how many of them; by default all that are free and alike.
         shared: a GPU is timed on although another process uses it.
@@ -40,7 +42,7 @@ def timing_device(
     """
     check_place(target, rpc, key, num_devices)
     if rpc is None or key is None:
-        hardware = load_target(target, num_threads, dtype)
+        hardware = load_target(target, num_threads, dtype, batch)
         check_free([hardware], shared)
         yield hardware, None
         return
@@ -49,13 +51,14 @@ def timing_device(
 
     held = held_devices(parse_address(rpc), key, num_threads, dtype, num_devices, target=target, shared=shared)
     with held as devices:
-        yield devices.target, devices.pool
+        yield in_batches(devices.target, batch), devices.pool
 
 
-def table_name(target: str, num_threads: int, dtype: str, key: str) -> str:
+def table_name(target: str, num_threads: int, dtype: str, key: str, batch: int = 1) -> str:
     """What the table of a key's devices is called: `cpu@pi4`, `cpu-2t-bf16@pi4` for two threads, `cuda-f16@h200`."""
     threads = "" if num_threads == 1 else f"-{num_threads}t"
-    return f"{target}{threads}{'' if dtype == 'f32' else f'-{dtype}'}@{key}"
+    images = "" if batch == 1 else f"-b{batch}"
+    return f"{target}{threads}{'' if dtype == 'f32' else f'-{dtype}'}{images}@{key}"
 
 
 def check_place(target: str, rpc: str | None, key: str | None, num_devices: int | None = None) -> None:

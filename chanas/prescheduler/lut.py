@@ -232,7 +232,7 @@ def _fill(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     timing = "" if target.gpu is None else GPU_TIMING
     header = LUTHeader(
-        target, tvm_version(), space.name, space.digest, target.dtype, created=now, seed=seed, timing=timing
+        target, tvm_version(), space.name, space.digest, target.dtype, target.batch, now, seed, timing=timing
     )
     existing = _existing(run, space, target)
     kept = () if existing is None else existing.rows.values()

@@ -100,7 +100,8 @@ def memory_constraint(
     space: SearchSpace, num_classes: int, limit: float, target: HardwareTarget, name: str = "peak memory"
 ) -> Constraint:
     """At most `limit` bytes of activations at once, as `chanas.memory` counts them."""
-    return Constraint(name, limit, ActivationMemory(space, num_classes, target.vector_lanes, target.dtype), "B")
+    memory = ActivationMemory(space, num_classes, target.vector_lanes, target.dtype, target.batch)
+    return Constraint(name, limit, memory, "B")
 
 
 def further_constraints(
@@ -116,7 +117,7 @@ def further_constraints(
     given = [macs_constraint(space, num_classes, macs)] if macs is not None else []
     given += [params_constraint(space, num_classes, params)] if params is not None else []
     if peak_memory is not None:
-        kinds = {(t.vector_lanes, t.dtype): t for t in reversed(targets)}
+        kinds = {(t.vector_lanes, t.dtype, t.batch): t for t in reversed(targets)}
         for target in reversed(kinds.values()):
             name = "peak memory" if len(kinds) == 1 else f"peak memory on {target.name}"
             given.append(memory_constraint(space, num_classes, peak_memory, target, name))

@@ -115,6 +115,9 @@ def test_memory_is_limited_once_for_each_kind_of_activations(tiny_space: SearchS
     assert [c.name for c in alike] == ["peak memory"]
     different = further_constraints(tiny_space, NUM_CLASSES, 1e6, 1e5, 1e6, [HOST, two_threads, halves])
     assert [c.name for c in different[2:]] == ["peak memory on cpu", "peak memory on cpu-bf16"]
+    many = dataclasses.replace(HOST, name="cuda-b8", batch=8)
+    batches = further_constraints(tiny_space, NUM_CLASSES, peak_memory=1e6, targets=[HOST, many])
+    assert [c.name for c in batches] == ["peak memory on cpu", "peak memory on cuda-b8"]
 
 
 def test_what_the_table_does_not_know_takes_for_ever(
