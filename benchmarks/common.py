@@ -64,24 +64,28 @@ class Figure:
 
 
 def finish(name: str, figures: Mapping[str, Figure], quick: bool, extra: Mapping[str, Any]) -> None:
-    """Print the figures as the last line; on a full run first write `results/NAME.json` with `extra` and the facts.
+    """Print the figures as the last line; on a full run first write them (`write_result`)."""
+    if not quick:
+        write_result(name, figures, extra)
+    print(json.dumps({key: figure.to_json() for key, figure in figures.items()}, allow_nan=False), flush=True)
+
+
+def write_result(name: str, figures: Mapping[str, Figure], extra: Mapping[str, Any]) -> None:
+    """Write `results/NAME.json`: figures, `extra` and the facts.
 
     `extra` must hold what repeats the run (seeds, options) and may hold the rows of the table.
     """
-    lines = {key: figure.to_json() for key, figure in figures.items()}
-    if not quick:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        content = {
-            "name": name,
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "machine": machine(),
-            "versions": versions(),
-            "figures": lines,
-            **_plain(dict(extra)),
-        }
-        path = RESULTS / f"{name}.json"
-        path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    print(json.dumps(lines, allow_nan=False), flush=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    content = {
+        "name": name,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "figures": {key: figure.to_json() for key, figure in figures.items()},
+        **_plain(dict(extra)),
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@
 #   tests (240)     pytest -m cuda
 #   demo (360)      chanas demo --target cuda
 #   table (480)     the latency table of four sub-spaces of mbv3 at 224 and 192 pixels, calibrated
-#   figures (300)   benchmarks/cuda_networks.py
+#   figures (300)   benchmarks/cuda_networks.py: batch 1 and 32 beside eager, the table, then torch.compile
 # Results are written to $OUT (./cuda-results without it) as they come: a log of each part, tables and figures as JSON,
 # and summary.txt. The exit code is 1 when a part failed or could not be run. PYTHON names the interpreter (python3).
 set -uo pipefail
@@ -76,9 +76,10 @@ make_table() {
 make_figures() {
     local arguments=()
     [[ -f $run/luts/cuda.json ]] && arguments=(--run "$run")
-    "$python" benchmarks/cuda_networks.py "${arguments[@]}"
+    # stopped before the part itself is, so that what it has written by then is copied
+    timeout -k 10 280 "$python" benchmarks/cuda_networks.py --trials 8 "${arguments[@]}"
     local code=$?
-    cp -f benchmarks/results/cuda_networks.json "$out/" 2> /dev/null
+    [[ benchmarks/results/cuda_networks.json -nt $out/summary.txt ]] && cp -f benchmarks/results/cuda_networks.json "$out/"
     return $code
 }
 

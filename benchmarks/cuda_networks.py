@@ -1,15 +1,16 @@
 """torchvision's MobileNetV3-Large at 224 pixels on this machine's GPU, beside PyTorch; the table beside whole networks.
 
-    python benchmarks/cuda_networks.py [--quick] [--run RUN] [--trials 16] [--dtypes f32,f16]
+    python benchmarks/cuda_networks.py [--quick] [--run RUN] [--trials 16] [--dtypes f32,f16] [--batches 1,32]
 
-Contenders, all on one GPU with the same weights and image, in turns, timed by the device's events: the compiled network
-(one CUDA graph), PyTorch eager in channels last, `torch.compile(mode="max-autotune")` with its CUDA graphs. Image and
-logits stay on the device. Each is timed warm (calls in a row) and cold (the L2 cache flushed before each call); ratios
-are of warm medians. With --run, networks of the space of that run's table for target `cuda` are compiled whole and
-timed, which tells how far the calibrated table is from them.
+Contenders, all on one GPU with the same weights and images, in turns, timed by the device's events: the compiled
+network (one CUDA graph), PyTorch eager in channels last, and at batch 1 `torch.compile(mode="max-autotune")` with its
+CUDA graphs. Images and logits stay on the device. Each is timed warm (calls in a row) and cold (the L2 cache flushed
+before each call); ratios are of warm medians, and a call is all images of a batch. With --run, networks of the space of
+that run's table for target `cuda` are compiled whole and timed, which tells how far the calibrated table is from them.
 
-Figures are missing where something can't be measured: types that GPUs have no kernels for, and batches larger than 1,
-which our workloads don't have.
+Every type and batch is compared with eager first, then comes the table, then torch.compile, which takes a minute for
+each type. The result is written after each of these, so that a run that is stopped keeps what it has. Figures are
+missing where something could not be measured.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import Figure, finish
+from common import Figure, finish, write_result
 
 from chanas.arch import SearchSpace
 from chanas.errors import ChanasError
@@ -89,7 +90,7 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
     blocks = torchvision_blocks(module)
     around = Surroundings(mean_network_weight_bytes([blocks], target.dtype), len(blocks))
     lut, tuned = tune_blocks(SearchSpace.load("mbv3"), target, blocks, trials, around, folder / target.name, seed)
-    job = torchvision_job(module, blocks, folder / f"{target.name}.so", seed)
+    job = torchvision_job(module, blocks, folder / f"{target.name}.so", seed, target.batch)
     (outcome,) = compile_networks(lut, target, [job])
     if outcome.seconds is None:
         raise SystemExit(f"cuda_networks: error: the network did not compile: {outcome.error}")
@@ -105,41 +106,45 @@ def launches(lut: Any, job: NetworkJob, target: HardwareTarget) -> int:
     return num_launches(network_program(job.blocks, block_points(lut, job.blocks), target))
 
 
-def compare(job: NetworkJob, target: HardwareTarget, module: Any, rounds: int, min_round_s: float) -> list[Row]:
-    """Ours and PyTorch's, batch 1."""
+def compare(
+    job: NetworkJob, target: HardwareTarget, module: Any, rounds: int, min_round_s: float, with_compile: bool
+) -> list[Row]:
+    """Ours and PyTorch's, eager alone or compiled too."""
     import numpy as np
 
     torch = importlib.import_module("torch")
     from chanas.cuda_runtime import CUDADevice
     from chanas.folding import pack_block_rows
+    from chanas.prescheduler.cuda_sequential import image_planes
 
     device = CUDADevice(target.l2_bytes)
     machine = device.load(job.library)
     packed = [a for b, p in zip(job.blocks, job.parameters, strict=True) for a in pack_block_rows(b, p, target.dtype)]
-    image, output = device.tensor(job.image.reshape(3, -1)), machine["new_output"]()
-    arguments = (image, *(device.tensor(a) for a in packed), output)
+    images, output = device.tensor(image_planes(job.images)), machine["new_output"]()
+    arguments = (images, *(device.tensor(a) for a in packed), output)
     half = target.dtype == "float16"
     network = module.cuda().to(memory_format=torch.channels_last, dtype=torch.float16 if half else torch.float32)
     x = (
-        torch.from_numpy(job.image)[None]
+        torch.from_numpy(job.images)
         .cuda()
         .to(memory_format=torch.channels_last, dtype=next(network.parameters()).dtype)
     )
     calls: dict[str, Any] = {"chanas": (machine["main"], arguments), "eager": (network, (x,))}
     notes = []
     with torch.inference_mode():
-        try:
-            fast = torch.compile(network, mode="max-autotune")
-            for _ in range(3):
-                fast(x)
-            calls["torch_compile"] = (fast, (x,))
-        except Exception as error:  # the compiler of another project: whatever it raises is its row's note
-            notes.append(Row("torch_compile", note=f"did not compile: {type(error).__name__}"))
+        if with_compile:
+            try:
+                fast = torch.compile(network, mode="max-autotune")
+                for _ in range(3):
+                    fast(x)
+                calls["torch_compile"] = (fast, (x,))
+            except Exception as error:  # the compiler of another project: whatever it raises is its row's note
+                notes.append(Row("torch_compile", note=f"did not compile: {type(error).__name__}"))
         for name in list(calls):
             function, given = calls[name]
             got = function(*given)
             logits = output.numpy() if name == "chanas" else got.float().cpu().numpy()
-            error = float(np.abs(logits[0] - job.logits).max() / np.abs(job.logits).max())
+            error = float(np.abs(logits[: len(job.logits)] - job.logits).max() / np.abs(job.logits).max())
             if not error <= TOLERANCES["f16" if half else "f32"]:
                 notes.append(Row(name, note=f"logits differ from PyTorch's on the processor by {error:.2g}"))
                 del calls[name]
@@ -170,12 +175,36 @@ def table_error(run: RunDirectory, target: HardwareTarget, num: int) -> tuple[fl
 def missing_figures() -> dict[str, Figure]:
     """Every figure with its goal, not measured."""
     figures = {
-        f"{peer}_{dtype}_batch{batch}": Figure(None, GOALS[peer] if peer == "eager" or batch == 1 else None)
+        f"{peer}_{dtype}_batch{batch}": Figure(None, GOALS[peer])
         for dtype in TYPES
         for batch in BATCHES
         for peer in GOALS
+        if peer == "eager" or batch == 1
     }
     return {**figures, "lut_mape_percent": Figure(None, GOAL_MAPE_PERCENT, lower_is_better=True)}
+
+
+@dataclass
+class Results:
+    """What was measured so far; written after each step of a full run."""
+
+    figures: dict[str, Figure]
+    extra: dict[str, Any]
+    quick: bool
+
+    def take(self, name: str, rows: Sequence[Row]) -> None:
+        """Rows of contenders in one type and batch (`f16_batch32`): printed, their figures kept."""
+        ours = next((row for row in rows if row.name == "chanas" and row.warm_s), None)
+        for row in rows:
+            print(row.line(ours), flush=True)
+            if row.name in GOALS and row.warm_s and ours is not None and ours.warm_s:
+                self.figures[f"{row.name}_{name}"] = Figure(row.warm_s / ours.warm_s, GOALS[row.name])
+        self.extra[name]["rows"] += [vars(row) for row in rows]
+        self.write()
+
+    def write(self) -> None:
+        if not self.quick:
+            write_result("cuda_networks", self.figures, self.extra)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -184,35 +213,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--run", type=Path, help="run directory with a calibrated table of target cuda, to be judged")
     parser.add_argument("--trials", type=int, help="schedule points per operator (16; 1 with --quick)")
     parser.add_argument("--dtypes", default=",".join(TYPES), help="types that are compared, of those with kernels")
+    parser.add_argument("--batches", default=",".join(map(str, BATCHES)), help="images of a call")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     trials = options.trials or (1 if options.quick else 16)
-    rounds, min_round_s = (5, 0.005) if options.quick else (41, 0.01)
-    figures, extra = missing_figures(), {"seed": options.seed, "trials": trials}
+    timing = (5, 0.005) if options.quick else (41, 0.01)
+    results = Results(missing_figures(), {"seed": options.seed, "trials": trials}, options.quick)
+    dtypes = [d for d in options.dtypes.split(",") if d in GPU_DTYPES]
     try:
-        targets = {d: load_target("cuda", 1, d) for d in options.dtypes.split(",") if d in GPU_DTYPES}
-        print(f"{next(iter(targets.values())).device}, batch 1; larger batches have no workloads")
+        used = [(d, int(b)) for b in options.batches.split(",") for d in dtypes]
+        targets = {f"{d}_batch{b}": load_target("cuda", 1, d, b) for d, b in used}
+        print(load_target("cuda").device)
         from subjects import mobilenet_v3_large
 
-        for dtype, target in targets.items():
-            with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
-                job, cost = compiled(Path(folder), target, mobilenet_v3_large(options.seed), trials, options.seed)
-                rows = compare(job, target, mobilenet_v3_large(options.seed), rounds, min_round_s)
-            ours = next((row for row in rows if row.name == "chanas" and row.warm_s), None)
-            print(f"\n{dtype}, {cost['num_launches']} kernels in one graph")
-            for row in rows:
-                print(row.line(ours), flush=True)
-                if row.name in GOALS and row.warm_s and ours is not None and ours.warm_s:
-                    figures[f"{row.name}_{dtype}_batch1"] = Figure(row.warm_s / ours.warm_s, GOALS[row.name])
-            extra[dtype] = {"rows": [vars(row) for row in rows], **cost}
-        if options.run is not None:
-            mape, networks = table_error(RunDirectory(options.run), targets["f32"], NUM_NETWORKS)
-            figures["lut_mape_percent"] = Figure(mape, GOAL_MAPE_PERCENT, lower_is_better=True)
-            extra["networks"] = networks
-            print(f"\ntable against {len(networks)} whole networks: {mape:.1f} % on average")
+        jobs: dict[str, NetworkJob] = {}
+        with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
+            for name, target in targets.items():
+                fresh = mobilenet_v3_large(options.seed)
+                jobs[name], cost = compiled(Path(folder), target, fresh, trials, options.seed)
+                print(f"\n{name}, {cost['num_launches']} kernels in one graph")
+                results.extra[name] = {"rows": [], **cost}
+                results.take(name, compare(jobs[name], target, fresh, *timing, with_compile=False))
+            if options.run is not None:
+                mape, networks = table_error(RunDirectory(options.run), load_target("cuda"), NUM_NETWORKS)
+                results.figures["lut_mape_percent"] = Figure(mape, GOAL_MAPE_PERCENT, lower_is_better=True)
+                results.extra["networks"] = networks
+                results.write()
+                print(f"\ntable against {len(networks)} whole networks: {mape:.1f} % on average")
+            for name, target in targets.items():
+                if target.batch == 1:
+                    print(f"\n{name} beside torch.compile")
+                    fresh = mobilenet_v3_large(options.seed)
+                    results.take(name, compare(jobs[name], target, fresh, *timing, with_compile=True))
     except ChanasError as error:
         raise SystemExit(f"cuda_networks: error: {error}") from error
-    finish("cuda_networks", figures, options.quick, extra)
+    finish("cuda_networks", results.figures, options.quick, results.extra)
 
 
 if __name__ == "__main__":

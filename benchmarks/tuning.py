@@ -160,7 +160,7 @@ def tune_blocks(
     """
     blocks = list(dict.fromkeys(blocks))
     workloads = tuned_workloads(blocks, target)
-    lut = LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, seed=seed))
+    lut = LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype, target.batch, seed=seed))
     with WorkerPool(target) as pool:
         tuned = tune_operators(pool, target, workloads, num_trials, around, scratch, seed)
         line: CandidatePipeline[tuple[BlockConfig, list[tuple[str, Point]]]] = CandidatePipeline(pool)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,8 +34,22 @@ def test_what_was_not_measured_is_missing_and_its_goal_not_met(load: Any) -> Non
     figures = load("cuda_networks").missing_figures()
     assert figures["eager_f32_batch1"].goal == 1.6
     assert figures["torch_compile_f32_batch1"].goal == 1.2
-    assert figures["torch_compile_f16_batch32"].goal is None
+    assert figures["eager_f16_batch32"].goal == 1.6
+    assert "torch_compile_f16_batch32" not in figures
     assert not any(figure.met for figure in figures.values())
+
+
+def test_what_was_measured_is_kept_when_the_rest_is_cut_off(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    networks = load("cuda_networks")
+    monkeypatch.setattr(sys.modules["common"], "RESULTS", tmp_path)
+    results = networks.Results(networks.missing_figures(), {"f32_batch32": {"rows": []}}, quick=False)
+    results.take("f32_batch32", [networks.Row("chanas", 1e-3, 2e-3), networks.Row("eager", 2e-3, 3e-3)])
+    written = json.loads((tmp_path / "cuda_networks.json").read_text())
+    assert written["figures"]["eager_f32_batch32"] == {"value": 2.0, "goal": 1.6, "met": True}
+    assert written["figures"]["eager_f16_batch1"]["value"] is None
+    assert len(written["f32_batch32"]["rows"]) == 2
 
 
 def test_without_a_gpu_it_ends_in_one_line(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
