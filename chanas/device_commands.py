@@ -28,15 +28,14 @@ def serve(
     ] = "cpu",
 ) -> NoReturn:
     """Let clients of the tracker time on this device, one at a time, until Ctrl-C. They can run any code here."""
-    from chanas.prescheduler.device_server import listen
+    from chanas.prescheduler.device_server import listen, served_target
     from chanas.prescheduler.device_server import serve as serve_sessions
     from chanas.prescheduler.tracker import check_key, device_groups, parse_address
-    from chanas.target import load_target
 
     address = parse_address(tracker)
     check_key(key)
     device_groups(address)  # a tracker that is not there is told at once
-    here = load_target(target)
+    here = served_target(target)
     listener = listen(host, port)
     at, number = listener.getsockname()[:2]
     typer.echo(f"device     {here.device} ({here.fingerprint})\nserver     {at}:{number}, key {key} at {address}")

@@ -112,6 +112,7 @@ def walk(tmp_path: Path, batch: int = 1) -> LatencyLUT:
     assert bundle.document["measured"]["latency_s"] > 0.0
 
     loaded = CoDesign.load(run.bundle)
+    assert loaded.runs_here
     images = np.random.default_rng(1).standard_normal((batch, 3, 8, 8), dtype=np.float32)
     given = images if batch > 1 else images[0]
     logits = loaded._run(given)

@@ -144,7 +144,7 @@ def test_calibrate_prints_the_error_before_and_after(
         f"sum        {better.describe()}",
         f"table      {run.lut('cpu')}",
     ]
-    assert asked == {"num_networks": 8, "rpc": None, "key": None, "num_devices": None, "seed": 0}
+    assert asked == {"num_networks": 8, "rpc": None, "key": None, "num_devices": None, "shared": False, "seed": 0}
 
 
 # ---- bad input ------------------------------------------------------------------------------------------------------

@@ -28,14 +28,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import chanas
-from chanas.errors import ChanasError, MeasureError, TargetError
+from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.gpu_use import require_free, visible_gpu
 from chanas.lean_tvm import torch_hidden
 from chanas.prescheduler.locks import device_lock
 from chanas.prescheduler.pool import Answer, WorkerProcess, split_cores, worker_command
 from chanas.prescheduler.tracker import Address
 from chanas.prescheduler.worker import die_with_parent
-from chanas.target import HardwareTarget, gpu_in_dtype, host_llvm_cpu, host_triple, load_target, tvm_version
+from chanas.target import (
+    LOCAL_TARGETS,
+    HardwareTarget,
+    gpu_in_dtype,
+    host_llvm_cpu,
+    host_triple,
+    load_target,
+    tvm_version,
+)
 
 HEARTBEAT_S = 2.0
 """How long a request is left without a word: client and server notice within it that the other is gone."""
@@ -51,6 +59,17 @@ _ANY_PROCESSOR = "generic"
 _ROOM_SHARE, _MAX_ROOM_BYTES = 0.25, 4 << 30
 
 logger = logging.getLogger(__name__)
+
+
+def served_target(name: str) -> HardwareTarget:
+    """What is served of this machine: its processor (`cpu`) or its GPU (`cuda`). Raises TargetError: it has none."""
+    if name not in LOCAL_TARGETS:
+        raise TargetError(unknown_name("target to serve", name, LOCAL_TARGETS))
+    try:
+        return load_target(name)
+    except TargetError as error:
+        reason = str(error).partition(";")[0]
+        raise TargetError(f"{reason}; without --target {name} its processor is served") from error
 
 
 def describe(served: HardwareTarget, num_threads: int = 1, dtype: str = "f32") -> dict[str, Any]:

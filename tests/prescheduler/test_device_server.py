@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import chanas
+from chanas import target
 from chanas.errors import TargetError
 from chanas.prescheduler import device_server, pool
-from chanas.prescheduler.device_server import Session, left_free, listen
+from chanas.prescheduler.device_server import Session, left_free, listen, served_target
 from chanas.prescheduler.pool import Answer, WorkerProcess
 from chanas.target import HardwareTarget, host_llvm_cpu, host_triple, tvm_version
 from chanas.target_files import describe_target
@@ -100,9 +101,9 @@ def told(session: Session, **asked: Any) -> dict[str, Any]:
 
 
 def test_a_gpu_says_what_it_is(gpu_session: Session) -> None:
-    target = HardwareTarget.from_json(told(gpu_session, target="cuda", dtype="f16")["result"]["target"])
-    assert (target.gpu, target.fingerprint, target.name) == (GPU.gpu, GPU.fingerprint, "h100-f16")
-    assert (target.mcpu, target.mtriple) == ("generic", host_triple())
+    used = HardwareTarget.from_json(told(gpu_session, target="cuda", dtype="f16")["result"]["target"])
+    assert (used.gpu, used.fingerprint, used.name) == (GPU.gpu, GPU.fingerprint, "h100-f16")
+    assert (used.mcpu, used.mtriple) == ("generic", host_triple())
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,19 @@ def test_a_gpu_says_what_it_is(gpu_session: Session) -> None:
 )
 def test_a_gpu_says_in_one_line_what_it_cannot_be(gpu_session: Session, asked: dict[str, Any], says: str) -> None:
     assert told(gpu_session, **asked) == {"error": says}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("cuda", "no NVIDIA GPU was found on this machine; without --target cuda its processor is served"),
+        ("p100", "unknown target to serve 'p100'; known: cpu, cuda"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(name: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "find_gpu", lambda: None)
+    with pytest.raises(TargetError, match=f"^{says}$"):
+        served_target(name)
 
 
 def test_who_only_wants_to_know_is_told(gpu_session: Session) -> None:
