@@ -12,7 +12,7 @@ from chanas.arch import Architecture, BlockConfig, SearchSpace
 from chanas.errors import MeasureError
 from chanas.genome import encode
 from chanas.latency import LatencyLUT
-from chanas.memory import ActivationMemory
+from chanas.memory import activation_memory
 from chanas.run import file_digest
 from chanas.target import tvm_version
 
@@ -57,7 +57,7 @@ def winner_document(
     winner = outcome.architecture
     blocks = winner.blocks(space, num_classes)
     target = lut.header.target
-    memory = ActivationMemory(space, num_classes, target.vector_lanes, target.dtype, target.batch)
+    memory = activation_memory(space, num_classes, target)
     return {
         "architecture": {"key": winner.key, "genome": list(outcome.genome)},
         "space": space.to_json(),

@@ -1,10 +1,11 @@
-"""Peak memory of activations, as the static plan of a compiled network has it: as many times that of one image as the
-batch has.
+"""Peak memory of activations, as the static plan of a compiled network has it.
 
-Counted: the two buffers between blocks that take turns (each as large as the largest output that falls on it), the
-network's logits, and the operators' outputs inside the block that has most of them. Channels are padded to whole
-vectors, as they are in memory. Not counted: weights, code, the input image (the caller's), and what a schedule keeps of
-a tile for itself (accumulators, padded rows, scaled weights).
+Counted, of a whole batch: the two buffers between blocks that take turns (each as large as the largest output that
+falls on it), the network's logits, and what is inside blocks: on a processor the operators' outputs of the block that
+has most of them, on a GPU, where all operators are kernels of one program, an array for the largest output of each
+block, one for the second largest of each, and so on. On a processor channels are padded to whole vectors, as they are
+in memory. Not counted: weights, code, the input images (the caller's), and what a schedule keeps of a tile for itself
+(accumulators, padded rows, scaled weights).
 
 Notation: N architectures, R resolutions, W widths, S stages, P slots, K kernel sizes, E expand ratios.
 """
@@ -17,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.arch import BlockConfig, SearchSpace, SubSpace
-from chanas.folding import num_blocks
+from chanas.folding import num_blocks, num_rows
 from chanas.genome import BlockTable, FloatArray, GenomeLayout, Genomes, filled_genomes
+from chanas.target import HardwareTarget
 
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "tf32": 4}
 
@@ -49,36 +51,58 @@ def inner_bytes(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
     return total
 
 
+def activation_memory(space: SearchSpace, num_classes: int, target: HardwareTarget) -> ActivationMemory:
+    """Peak bytes of activations on a target."""
+    if target.gpu is not None:
+        return GPUActivationMemory(space, num_classes, target.dtype, target.batch)
+    return ActivationMemory(space, num_classes, target.vector_lanes, target.dtype)
+
+
 class ActivationMemory:
     """Peak bytes of activations of whole populations; a `CostTable`."""
 
-    def __init__(
-        self, space: SearchSpace, num_classes: int, lanes: int, dtype: str = "float32", batch: int = 1
-    ) -> None:
-        self.space, self.layout, self.batch = space, GenomeLayout(space), batch
-        self._inner = BlockTable(space, num_classes, lambda b: inner_bytes(b, lanes, dtype))
+    num_inner = 1
+    """Arrays for what is inside blocks."""
+
+    def __init__(self, space: SearchSpace, num_classes: int, lanes: int, dtype: str = "float32") -> None:
+        self.space, self.layout = space, GenomeLayout(space)
+        self.lanes, self.dtype = lanes, dtype
+        self._inner = [
+            BlockTable(space, num_classes, lambda b, i=i: self.inner(b)[i])  # type: ignore[misc]
+            for i in range(self.num_inner)
+        ]
         shape = (len(space.resolutions), len(space.width_multipliers))
         # what does not depend on the genome's further columns: [R, W] each, and [R, W, S] of the stages' outputs
-        self._fixed_inner, self._logits = np.zeros(shape), np.zeros(shape)
+        self._fixed_inner, self._logits = np.zeros((self.num_inner, *shape)), np.zeros(shape)
         self._stem, self._first, self._head = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self._outputs = np.zeros((*shape, space.num_stages))
         for (r, w), _ in np.ndenumerate(self._stem):
             sub_space = SubSpace(space.resolutions[r], space.width_multipliers[w])
             fixed = space.fixed_blocks(sub_space, num_classes)
-            self._fixed_inner[r, w] = max(inner_bytes(b, lanes, dtype) for b in fixed)
+            self._fixed_inner[:, r, w] = np.max([self.inner(b) for b in fixed], axis=0)
             own = (self._stem, self._first, self._head, self._logits)
             for table, block in zip(own, fixed, strict=True):
-                table[r, w] = output_bytes(block, lanes, dtype)
+                table[r, w] = self.output(block)
             for stage in range(space.num_stages):
                 block = space.block(sub_space, stage, 0, space.kernel_sizes[0], space.expand_ratios[0])
-                self._outputs[r, w, stage] = output_bytes(block, lanes, dtype)
+                self._outputs[r, w, stage] = self.output(block)
+
+    def output(self, block: BlockConfig) -> int:
+        """Bytes of what the block hands on."""
+        return output_bytes(block, self.lanes, self.dtype)
+
+    def inner(self, block: BlockConfig) -> tuple[int, ...]:
+        """Bytes of each of the arrays for what is inside the block."""
+        return (inner_bytes(block, self.lanes, self.dtype),)
 
     def of(self, genomes: Genomes) -> FloatArray:
         """float64[N] bytes."""
         depths = np.asarray(self.space.depths)[genomes[:, self.layout.depths]]
         r, w = genomes[:, 0], genomes[:, 1]
-        inner: FloatArray = np.maximum(self._inner.gather(genomes).max(axis=1), self._fixed_inner[r, w])
-        return self.batch * (self._between(r, w, depths) + self._logits[r, w] + inner)
+        total: FloatArray = self._between(r, w, depths) + self._logits[r, w]
+        for table, fixed in zip(self._inner, self._fixed_inner, strict=True):
+            total += np.maximum(table.gather(genomes).max(axis=1), fixed[r, w])
+        return total
 
     def _between(self, r: Genomes, w: Genomes, depths: npt.NDArray[np.int64]) -> FloatArray:
         """float64[N]: the two buffers that blocks write in turns, each as large as its largest output."""
@@ -99,9 +123,10 @@ class ActivationMemory:
         """The least peak of each sub-space, float64[R, W], and an architecture that has it, int16[R, W, L]; exact.
 
         More blocks only add; so of each stage only its least depth, and the least of the other parity (which changes
-        whose turn it is), can be best.
+        whose turn it is), can be best. The block with the least of all arrays together has the least of each: the one
+        with the fewest channels.
         """
-        space, inner = self.space, self._inner.cost
+        space, inner = self.space, np.sum([table.cost for table in self._inner], axis=0)
         per_choice = inner.reshape(*inner.shape[:3], -1)  # [R, W, P, K·E]
         choice = per_choice.argmin(axis=-1)
         first = {depth % 2: i for i, depth in reversed(list(enumerate(space.depths)))}
@@ -114,3 +139,36 @@ class ActivationMemory:
             better = value < best
             best[better], genomes[better] = value[better], rows[better]
         return best, genomes
+
+
+class GPUActivationMemory(ActivationMemory):
+    """The same of the programs of GPUs: maps of a batch in rows of pixels."""
+
+    def __init__(self, space: SearchSpace, num_classes: int, dtype: str = "float32", batch: int = 1) -> None:
+        self.batch = batch
+        self.num_inner = 4 if batch == 1 else 5  # squeeze-excite is two kernels, or three
+        super().__init__(space, num_classes, 1, dtype)
+
+    def output(self, block: BlockConfig) -> int:
+        dtype = "float32" if block.kind == "classifier" else self.dtype
+        return num_rows(block.output_size, self.batch) * block.out_channels * _ITEM_BYTES[dtype]
+
+    def inner(self, block: BlockConfig) -> tuple[int, ...]:
+        """Outputs of the block's kernels except the last one's, the largest first."""
+        maps = [num_rows(size, self.batch) * channels for size, channels in self._inner_maps(block)]
+        values = [num * _ITEM_BYTES[self.dtype] for num in maps]
+        return tuple(sorted([*values, *[0] * (self.num_inner - len(values))], reverse=True))
+
+    def _inner_maps(self, block: BlockConfig) -> list[tuple[int, int]]:
+        """Sizes and channels of what kernels leave inside a block."""
+        mid = block.mid_channels
+        if block.kind == "stem":
+            return []
+        if block.kind == "head":
+            return [(block.input_size, block.out_channels)]
+        if block.kind == "classifier":
+            return [(1, mid)]
+        expanded = [(block.input_size, mid)] if block.has_expand else []
+        pooled = [(1, mid)] if self.batch > 1 else []
+        squeezed = [*pooled, (1, block.se_channels), (1, mid)] if block.use_se else []
+        return [*expanded, (block.output_size, mid), *squeezed]

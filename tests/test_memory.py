@@ -14,10 +14,11 @@ from strategies import seeds, spaces
 
 from chanas.arch import SearchSpace
 from chanas.genome import decode, encode, sample
-from chanas.memory import ActivationMemory
-from chanas.target import HardwareTarget
+from chanas.memory import ActivationMemory, activation_memory
+from chanas.target import HardwareTarget, gpu_in_dtype, in_batches
 
 from .prescheduler.cases import HOST, random_points
+from .prescheduler.cuda_cases import GPU
 
 NUM_CLASSES = 10
 # Beside what is counted, a network has small buffers: accumulators, padded rows, and outputs too small to share.
@@ -87,10 +88,38 @@ def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, t
     assert foretold * 0.999 <= actual <= foretold * (1 + TOLERANCE)
 
 
-@settings(max_examples=30)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("name", "dtype"), [("tiny", "f32"), ("mbv3-32", "f16")])
+def test_a_gpu_program_has_the_memory_that_was_foretold(
+    name: str, dtype: str, batch: int, tiny_space: SearchSpace
+) -> None:
+    from tvm import relax
+
+    from chanas.prescheduler.cuda_graph import network_program
+    from chanas.prescheduler.cuda_space import gpu_space
+    from chanas.prescheduler.workload import device_workloads
+
+    space = tiny_space if name == "tiny" else SearchSpace.load(name)
+    target, rng = in_batches(gpu_in_dtype(GPU, dtype), batch), np.random.default_rng(1)
+    (architecture,) = decode(space, sample(space, 1, rng))
+    blocks = architecture.blocks(space, NUM_CLASSES)
+    points = [[gpu_space(w, target).sample(1, rng)[0] for w in device_workloads(b, target)] for b in blocks]
+    found: list[int] = []
+
+    def visit(call: Any) -> None:
+        if getattr(getattr(call, "op", None), "name", "") == "relax.memory.alloc_storage":
+            found.append(int(call.args[0].values[0]))
+
+    relax.analysis.post_order_visit(network_program(blocks, points, target)["main"], visit)
+    (foretold,) = activation_memory(space, NUM_CLASSES, target).of(encode(space, [architecture]))
+    assert foretold == sum(found) + 4 * NUM_CLASSES * batch
+
+
+@pytest.mark.parametrize("target", [HOST, GPU, in_batches(GPU, 3)], ids=["cpu", "gpu", "gpu-b3"])
+@settings(max_examples=20)
 @given(spaces, seeds)
-def test_nothing_random_needs_less_than_the_least(space: SearchSpace, seed: int) -> None:
-    memory = ActivationMemory(space, NUM_CLASSES, 16)
+def test_nothing_random_needs_less_than_the_least(target: HardwareTarget, space: SearchSpace, seed: int) -> None:
+    memory = activation_memory(space, NUM_CLASSES, target)
     value, genomes = memory.smallest()
     rows = sample(space, 200, np.random.default_rng(seed))
     assert (memory.of(rows) >= value[rows[:, 0], rows[:, 1]]).all()
@@ -108,13 +137,6 @@ def test_it_is_a_maximum_over_blocks_and_not_a_sum(tiny_space: SearchSpace) -> N
     # a further small block in the last stage takes its turn with buffers that are there already
     assert deeper_bytes == shallow_bytes
     assert largest_bytes > shallow_bytes
-
-
-def test_a_batch_takes_as_many_times_as_much(tiny_space: SearchSpace) -> None:
-    rows = sample(tiny_space, 50, np.random.default_rng(0))
-    one, many = (ActivationMemory(tiny_space, NUM_CLASSES, 4, "float16", batch) for batch in (1, 32))
-    assert (many.of(rows) == 32 * one.of(rows)).all()
-    assert (many.smallest()[0] == 32 * one.smallest()[0]).all()
 
 
 def test_bfloat16_takes_half(tiny_space: SearchSpace) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from chanas.arch import BlockConfig
 from chanas.errors import ScheduleError
+from chanas.prescheduler.cuda_operators import output_shape
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import Workload, device_workloads
@@ -24,30 +25,43 @@ from chanas.target import HardwareTarget
 COPIES = 16
 """What is timed alone runs this often in one graph, each time with weights of its own: starting the graph then costs a
 sixteenth, and no run finds its weights in a cache because of the one before."""
+_BETWEEN = 2
+"""Arrays that take turns between blocks: one is read while the other is written."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One operator's kernel: the values that it reads (input, then gate and residual as far as it has them).
 
-    Values are numbered: the program's inputs first, then the output of each step.
+    Values are numbered: the program's inputs first, then the output of each step. `memory` tells which of the program's
+    arrays the output is written to.
     """
 
     workload: Workload
     point: Point
     reads: tuple[int, ...]
+    memory: int
 
 
 def operator_steps(workload: Workload, point: Point) -> tuple[list[Step], int]:
     """One operator alone, and its number of inputs: input, gate, residual."""
     num_inputs = 1 + workload.scaled + workload.residual
-    return [Step(workload, point, tuple(range(num_inputs)))], num_inputs
+    return [Step(workload, point, tuple(range(num_inputs)), 0)], num_inputs
+
+
+def array_numbers(workloads: Sequence[Workload], turn: int) -> list[int]:
+    """Which array each operator of a block writes to: its output to 0 or 1, which take turns from block to block, what
+    is inside the block to the others, the largest first, so that blocks share them (`chanas.memory`)."""
+    inner = workloads[:-1]
+    largest = sorted(range(len(inner)), key=lambda i: math.prod(output_shape(inner[i])), reverse=True)
+    return [*(_BETWEEN + largest.index(i) for i in range(len(inner))), turn % _BETWEEN]
 
 
 def block_steps(
-    block: BlockConfig, points: Sequence[Point], target: HardwareTarget, first: int = 0, before: int = 0
+    block: BlockConfig, points: Sequence[Point], target: HardwareTarget, first: int = 0, before: int = 0, turn: int = 0
 ) -> list[Step]:
-    """The operators of a block whose input is value `first`, after `before` earlier steps of a program with one input.
+    """The operators of a block whose input is value `first`, after `before` earlier steps of a program with one input;
+    the block is number `turn` of the program.
 
     Raises:
         ScheduleError: there is not one point per operator.
@@ -57,12 +71,12 @@ def block_steps(
         raise ScheduleError(f"expected {len(workloads)} points for block {block.key}, got {len(points)}")
     steps: list[Step] = []
     current = before_pool = first
-    for workload, point in zip(workloads, points, strict=True):
+    for workload, point, memory in zip(workloads, points, array_numbers(workloads, turn), strict=True):
         if workload.op in ("pool", "squeeze") and block.kind == "mbconv":
             before_pool = current
         reads = [before_pool, current] if workload.scaled else [current]
         reads += [first] if workload.residual else []
-        steps.append(Step(workload, tuple(point), tuple(reads)))
+        steps.append(Step(workload, tuple(point), tuple(reads), memory))
         current = before + len(steps)
     return steps
 
@@ -72,30 +86,9 @@ def network_steps(
 ) -> list[Step]:
     """The operators of a chain of blocks."""
     steps: list[Step] = []
-    for block, block_points in zip(blocks, points, strict=True):
-        steps += block_steps(block, block_points, target, first=len(steps), before=len(steps))
+    for turn, (block, block_points) in enumerate(zip(blocks, points, strict=True)):
+        steps += block_steps(block, block_points, target, first=len(steps), before=len(steps), turn=turn)
     return steps
-
-
-def planned_slots(num_bytes: Sequence[int], last_use: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Values share memory where one is not needed any more: the slot of each value, and the bytes of each slot.
-
-    Value i is written by step i and read for the last time by step `last_use[i]`.
-    """
-    slots: list[int] = []
-    sizes: list[int] = []
-    free_from: list[int] = []
-    for i, size in enumerate(num_bytes):
-        free = [s for s, step in enumerate(free_from) if step <= i]
-        # the slot that grows least, then the one that wastes least
-        slot = min(free, key=lambda s: (max(0, size - sizes[s]), sizes[s]), default=len(sizes))
-        if slot == len(sizes):
-            sizes.append(0)
-            free_from.append(0)
-        sizes[slot] = max(sizes[slot], size)
-        free_from[slot] = last_use[i] + 1
-        slots.append(slot)
-    return slots, sizes
 
 
 def gpu_program(steps: Sequence[Step], num_inputs: int, target: HardwareTarget, copies: int = 1) -> Any:
@@ -180,18 +173,20 @@ class _Program:
         return [found[i] for i in range(self.num_inputs)]
 
     def slots(self) -> tuple[list[int], list[int]]:
-        """Memory of the values between the steps; all but the last one's output."""
+        """The array of each value between the steps (all but the last one's output), and the arrays' bytes."""
         between = range(len(self.steps) - 1)
         num_bytes = [self.arguments(self.steps[i])[3].num_bytes for i in between]
-        last_use = list(between)
-        for at, step in enumerate(self.steps):
+        for step in self.steps:
             first, _, extras, _ = self.arguments(step)
             for value, array in zip(step.reads, (first, *extras), strict=True):
                 if value >= self.num_inputs:
                     i = value - self.num_inputs
                     num_bytes[i] = max(num_bytes[i], array.num_bytes)  # a map's spare rows
-                    last_use[i] = at
-        return planned_slots(num_bytes, last_use)
+        numbers = sorted({self.steps[i].memory for i in between})
+        slots = [numbers.index(self.steps[i].memory) for i in between]
+        return slots, [
+            max(size for s, size in zip(slots, num_bytes, strict=True) if s == n) for n in range(len(numbers))
+        ]
 
     def module(self, copies: int) -> Any:
         from tvm import relax

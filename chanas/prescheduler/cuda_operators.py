@@ -23,20 +23,13 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.errors import ScheduleError
+from chanas.folding import num_rows as num_rows
 from chanas.prescheduler.operators import OperatorGraph, epilogue
 from chanas.prescheduler.workload import Workload
 
 _TYPES = ("float32", "float16", "tf32")
-_ROW_MULTIPLE = 8
-"""Maps of 49, 100 or 196 pixels get 7, 4 and 4 rows more; the larger ones of the presets none, nor do 8 images."""
 _MAX_VALUES = 1 << 31
 """Of an array, since places in it are counted in 32 bits."""
-
-
-def num_rows(size: int, batch: int = 1) -> int:
-    """Rows that a batch of square maps has in memory: their pixels, from 8 on rounded up to a multiple of 8."""
-    pixels = batch * size**2
-    return pixels if pixels < _ROW_MULTIPLE else -(-pixels // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
 
 def output_rows(workload: Workload) -> int:

@@ -20,7 +20,7 @@ from chanas.arch import SearchSpace, SubSpace
 from chanas.errors import ConfigError, InfeasibleError
 from chanas.genome import BlockTable, CostTable, FloatArray, Genomes, decode
 from chanas.latency import LatencyLUT
-from chanas.memory import ActivationMemory
+from chanas.memory import activation_memory
 from chanas.target import HardwareTarget
 from chanas.units import format_bytes, format_count, format_latency
 
@@ -100,8 +100,7 @@ def memory_constraint(
     space: SearchSpace, num_classes: int, limit: float, target: HardwareTarget, name: str = "peak memory"
 ) -> Constraint:
     """At most `limit` bytes of activations at once, as `chanas.memory` counts them."""
-    memory = ActivationMemory(space, num_classes, target.vector_lanes, target.dtype, target.batch)
-    return Constraint(name, limit, memory, "B")
+    return Constraint(name, limit, activation_memory(space, num_classes, target), "B")
 
 
 def further_constraints(
@@ -117,7 +116,7 @@ def further_constraints(
     given = [macs_constraint(space, num_classes, macs)] if macs is not None else []
     given += [params_constraint(space, num_classes, params)] if params is not None else []
     if peak_memory is not None:
-        kinds = {(t.vector_lanes, t.dtype, t.batch): t for t in reversed(targets)}
+        kinds = {(t.gpu is None, t.vector_lanes, t.dtype, t.batch): t for t in reversed(targets)}
         for target in reversed(kinds.values()):
             name = "peak memory" if len(kinds) == 1 else f"peak memory on {target.name}"
             given.append(memory_constraint(space, num_classes, peak_memory, target, name))

@@ -10,14 +10,15 @@ from chanas.arch import BlockConfig, SearchSpace
 from chanas.errors import ScheduleError
 from chanas.prescheduler.cuda_graph import (
     COPIES,
+    array_numbers,
     block_program,
     block_steps,
     gpu_program,
     network_program,
+    network_steps,
     num_launches,
     operator_program,
     operator_steps,
-    planned_slots,
 )
 from chanas.prescheduler.cuda_reference import gpu_block_case, gpu_network_case
 from chanas.prescheduler.cuda_sequential import as_rows, gpu_case
@@ -127,28 +128,21 @@ def test_spare_rows_of_a_map_are_not_a_number() -> None:
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
-def test_values_share_memory_once_they_are_not_needed() -> None:
-    slots, sizes = planned_slots([8, 8, 8, 8], [1, 2, 3, 4])
-    assert slots == [0, 1, 0, 1]
-    assert sizes == [8, 8]
+@pytest.mark.parametrize("num_blocks", [2, 7])
+def test_no_step_writes_over_what_is_still_to_be_read(num_blocks: int) -> None:
+    blocks = NANO.largest.blocks(NANO, NUM_CLASSES)[:num_blocks]
+    steps = network_steps(blocks, [[()] * len(device_workloads(b, GPU)) for b in blocks], GPU)
+    holds: dict[int, int] = {}
+    for i, step in enumerate(steps):
+        inputs = [value for value in step.reads if value > 0]  # 0 is the image
+        assert all(holds[steps[value - 1].memory] == value for value in inputs)
+        assert step.memory not in [steps[value - 1].memory for value in inputs]
+        holds[step.memory] = i + 1
 
 
-def test_a_value_that_is_read_late_keeps_its_memory() -> None:
-    slots, sizes = planned_slots([4, 16, 2, 16], [3, 2, 3, 4])
-    assert len({slots[0], slots[1]}) == 2
-    assert slots[2] not in (slots[0], slots[1])
-    assert slots[3] == slots[1]
-    assert sum(sizes) == 4 + 16 + 2
-
-
-def test_no_two_values_that_are_needed_at_once_share_memory() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        num = int(rng.integers(1, 20))
-        num_bytes = rng.integers(1, 100, num).tolist()
-        last_use = [int(rng.integers(i, num + 1)) for i in range(num)]
-        slots, sizes = planned_slots(num_bytes, last_use)
-        for i in range(num):
-            assert sizes[slots[i]] >= num_bytes[i]
-            for j in range(i):
-                assert slots[i] != slots[j] or last_use[j] < i
+def test_blocks_share_what_is_inside_them_the_largest_first() -> None:
+    block = next(b for b in BLOCKS if b.has_expand and b.use_se)
+    expand, depthwise, squeeze, gate, project = array_numbers(device_workloads(block, GPU), turn=3)
+    assert (expand, depthwise) == (2, 3)
+    assert {squeeze, gate} == {4, 5}
+    assert project == 1
