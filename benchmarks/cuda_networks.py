@@ -4,9 +4,10 @@
 
 Contenders, all on one GPU with the same weights and images, in turns, timed by the device's events: the compiled
 network (one CUDA graph), PyTorch eager in channels last, and at batch 1 `torch.compile(mode="max-autotune")` with its
-CUDA graphs. Images and logits stay on the device. Each is timed warm (calls in a row) and cold (the L2 cache flushed
-before each call); ratios are of warm medians, and a call is all images of a batch. With --run, networks of the space of
-that run's table for target `cuda` are compiled whole and timed, which tells how far the calibrated table is from them.
+CUDA graphs. Images and logits stay on the device. A call is all images of a batch, and its time has the host's part in it
+wherever the device waits for that, as a user has it. Each is timed warm (calls in a row) and cold (the L2 cache flushed
+before each call); ratios are of warm medians. With --run, networks of the space of that run's table for target `cuda`
+are compiled whole and timed, which tells how far the calibrated table is from them.
 
 Every type and batch is compared with eager first, then comes the table, then torch.compile, which takes a minute for
 each type. The result is written after each of these, so that a run that is stopped keeps what it has. Figures are
@@ -148,7 +149,7 @@ def compare(
             if not error <= TOLERANCES["f16" if half else "f32"]:
                 notes.append(Row(name, note=f"logits differ from PyTorch's on the processor by {error:.2g}"))
                 del calls[name]
-        return in_turns(lambda turns, cold: device.seconds(turns, cold), calls, rounds, min_round_s) + notes
+        return in_turns(lambda turns, cold: device.seconds(turns, cold, queued=False), calls, rounds, min_round_s) + notes
 
 
 def table_error(run: RunDirectory, target: HardwareTarget, num: int) -> tuple[float, list[dict[str, float]]]:
