@@ -3,11 +3,19 @@
 #
 #   benchmarks/cuda_all.sh [FOLDER] [PART...]
 #
-# FOLDER (.whl) holds what is not installed: wheels, or .tar.xz archives of a folder of packages. Parts, all by default
-# and in this order, each with a time limit of its own (seconds, in brackets):
-#   install (120)   the packages of FOLDER, into a folder of their own
-#   tests (240)     pytest -m cuda
-#   demo (360)      chanas demo --target cuda
+# FOLDER (.whl) holds what is not installed: wheels, or .tar.xz archives of a folder of packages. Beside PyTorch for
+# CUDA 13, which brings cuda-bindings, cuda-pathfinder, nvidia-cuda-runtime and nvidia-cuda-nvrtc (one for CUDA 12 does
+# not: they have to travel too), that is whatever is missing of
+#   apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1 pydantic pydantic-core annotated-types typing-inspection
+#   torchvision numpy scikit-learn pillow tqdm typer PyYAML safetensors matplotlib psutil threadpoolctl
+#   pytest pytest-timeout hypothesis (for `tests` alone)
+# and what these need, for the machine's Python: `pip download --no-deps --only-binary=:all: --python-version 3.12 …`.
+# Parts, all by default and in this order, each with a time limit of its own (seconds, in brackets); what one has
+# installed or written is there for another call of the script:
+#   install (90)    the packages of FOLDER, into a folder of their own
+#   check (60)      chanas target check cuda: the first thing to read when the rest fails
+#   tests (210)     pytest -m cuda
+#   demo (330)      chanas demo --target cuda
 #   table (480)     the latency table of four sub-spaces of mbv3 at 224 and 192 pixels, calibrated
 #   figures (300)   benchmarks/cuda_networks.py: batch 1 and 32 beside eager, the table, then torch.compile
 # Results are written to $OUT (./cuda-results without it) as they come: a log of each part, tables and figures as JSON,
@@ -21,7 +29,7 @@ if [[ $# -gt 0 && -d $1 ]]; then
     shift
 fi
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(install tests demo table figures)
+[[ ${#parts[@]} -gt 0 ]] || parts=(install check tests demo table figures)
 out=${OUT:-$PWD/cuda-results}
 site=${TMPDIR:-/tmp}/chanas-site-$(id -u)
 run=${TMPDIR:-/tmp}/chanas-cuda-run-$(id -u)
@@ -56,7 +64,8 @@ install_packages() {
     done
     local wheels=("$folder"/*.whl)
     if [[ ${#wheels[@]} -gt 0 ]]; then
-        "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "${wheels[@]}" || return 1
+        "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "${wheels[@]}" \
+            || for archive in "${wheels[@]}"; do "$python" -m zipfile -e "$archive" "$site" || return 1; done
     fi
     "$python" -c 'import chanas.cli, torch, tvm; print("torch", torch.__version__, "tvm", tvm.__version__)'
 }
@@ -66,7 +75,8 @@ make_table() {
     for sub_space in r224-w1 r224-w1.2 r192-w1 r192-w1.2; do
         arguments+=(--sub-space "$sub_space")
     done
-    "$python" -m chanas prescheduler --target cuda --space mbv3 --num-classes 1000 --run "$run" --trials 8 \
+    # stopped before the part itself is, so that what it has written by then is copied
+    timeout -k 10 460 "$python" -m chanas prescheduler --target cuda --space mbv3 --num-classes 1000 --run "$run" --trials 8 \
         --calibrate 12 "${arguments[@]}"
     local code=$?
     cp -f "$run"/luts/*.json "$out/" 2> /dev/null
@@ -87,15 +97,23 @@ export -f install_packages make_table make_figures
 export folder site run python out
 
 say "$(date -u +%FT%TZ) $(git rev-parse --short HEAD 2> /dev/null) $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null || echo 'no GPU')"
-part install 120 bash -c install_packages
-if ! "$python" -c 'import sys; from chanas.gpu import find_gpu; sys.exit(find_gpu() is None)' 2> /dev/null; then
-    for name in tests demo table figures; do
-        [[ " ${parts[*]} " == *" $name "* ]] && say "$name: not run, there is no GPU here"
+part install 90 bash -c install_packages
+code=0
+"$python" -c 'import sys; from chanas.gpu import find_gpu; sys.exit(3 if find_gpu() is None else 0)' \
+    2> "$out/gpu.log" || code=$?
+if [[ $code -ne 0 ]]; then
+    why="there is no GPU here"
+    [[ $code -eq 3 ]] || why="whether there is a GPU can't be asked: $(tail -n 1 "$out/gpu.log")"
+    for name in check tests demo table figures; do
+        [[ " ${parts[*]} " == *" $name "* ]] && say "$name: not run, $why"
     done
     exit 1
 fi
-part tests 240 "$python" -m pytest -q -p no:cacheprovider -m cuda
-part demo 360 "$python" -m chanas demo --target cuda --run "$run-demo"
+part check 60 "$python" -m chanas target check cuda
+# warnings of versions that were never tried are no failures here; other tests may need what is not installed
+mapfile -t cuda_tests < <(grep -rl --include='*.py' 'pytest\.mark\.cuda' tests)
+part tests 210 "$python" -m pytest -q -p no:cacheprovider -m cuda -W default --durations 5 "${cuda_tests[@]}"
+part demo 330 "$python" -m chanas demo --target cuda --run "$run-demo"
 part table 480 bash -c make_table
 part figures 300 bash -c make_figures
 exit $failed

@@ -149,7 +149,9 @@ def compare(
             if not error <= TOLERANCES["f16" if half else "f32"]:
                 notes.append(Row(name, note=f"logits differ from PyTorch's on the processor by {error:.2g}"))
                 del calls[name]
-        return in_turns(lambda turns, cold: device.seconds(turns, cold, queued=False), calls, rounds, min_round_s) + notes
+        return (
+            in_turns(lambda turns, cold: device.seconds(turns, cold, queued=False), calls, rounds, min_round_s) + notes
+        )
 
 
 def table_error(run: RunDirectory, target: HardwareTarget, num: int) -> tuple[float, list[dict[str, float]]]:
