@@ -1,6 +1,6 @@
 """Random points of the GPU schedule spaces, compiled where there is no GPU: how many compile, and what one costs.
 
-    python benchmarks/cuda_compile.py [--quick] [--arch sm_90] [--dtypes f32,f16,tf32] [--points 60] [--seed 0]
+    python benchmarks/cuda_compile.py [--quick] [--arch sm_90] [--dtypes f32,f16,tf32] [--batch 1] [--points 60] [--seed 0]
 
 Operators are those that a GPU tunes for `mbv3`, six points of each, and k×k convolutions over all channels from the
 paper's table 3. Figures, each that of the worst kind of operator in the worst type:
@@ -33,7 +33,7 @@ from common import Figure, finish
 from chanas.arch import SearchSpace
 from chanas.errors import ChanasError
 from chanas.lean_tvm import torch_hidden
-from chanas.target import GPU_DTYPES, HardwareTarget, gpu_in_dtype
+from chanas.target import GPU_DTYPES, HardwareTarget, gpu_in_dtype, in_batches
 from chanas.target_files import arch_target
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
     from chanas.prescheduler.cuda_compile import kind_of
     from chanas.prescheduler.workload import tuned_workloads
 
-    further = [dataclasses.replace(workload, dtype=target.dtype) for workload in layers().values()]
+    further = [dataclasses.replace(workload, dtype=target.dtype, batch=target.batch) for workload in layers().values()]
     kinds: dict[str, list[Workload]] = {}
     blocks = SearchSpace.load(SPACE).all_blocks(NUM_CLASSES)
     for workload in dict.fromkeys((*tuned_workloads(blocks, target), *further)):
@@ -158,17 +158,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--dtypes", default=",".join(GPU_DTYPES), help="one or several of " + ", ".join(GPU_DTYPES))
     parser.add_argument("--points", type=int, default=60, help="of each kind of operator in each type")
+    parser.add_argument("--batch", type=int, default=1, help="images at once")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     num_points = min(6, options.points) if options.quick else options.points
-    targets = [gpu_in_dtype(arch_target(options.arch), dtype) for dtype in options.dtypes.split(",")]
+    gpu = arch_target(options.arch)
+    targets = [in_batches(gpu_in_dtype(gpu, dtype), options.batch) for dtype in options.dtypes.split(",")]
 
     rows = []
     with torch_hidden():
         from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
 
         check_arch(options.arch)
-        print(f"{options.arch}, {compiler_name(options.arch)}, {SPACE}; milliseconds of processor time, medians\n")
+        print(f"{options.arch}, batch {options.batch}, {compiler_name(options.arch)}, {SPACE}")
+        print("milliseconds of processor time, medians\n")
         stages = "".join(f"{stage:>10s}" for stage in STAGES)
         print(
             f"{'dtype':6s}{'kind':14s}{'operators':>10s}{'points':>8s}{'legal':>7s}{'compile':>10s}{'spill':>7s}{stages}"
@@ -179,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 rows.append(measure(target, kind, workloads, num_points, options.seed))
                 print(line(rows[-1]), flush=True)
     finish(
-        "cuda_compile",
+        "cuda_compile" if options.batch == 1 else f"cuda_compile_b{options.batch}",
         figures_of(rows),
         options.quick,
         {

@@ -32,14 +32,15 @@ def bundle_lines(bundle: CoDesign, table_error: str) -> Iterator[str]:
     """A bundle's architecture, budgets, latencies (with the error of the table that predicted them) and accuracies."""
     document = bundle.document
     measured, predicted = document["measured"], document["predicted"]
-    latency_s = measured["latency_s"]
+    latency_s, batch = measured["latency_s"], bundle.target.batch
+    of_all = f", {batch} images at once: {batch / latency_s:,.0f} images/s" if batch > 1 else ""
     rows = [
         ("architecture", bundle.architecture.key),
         ("", ", ".join(_sizes(document))),
         ("latency budget", format_latency(document["constraints"]["latency_s"])),
         ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
         ("", table_error),
-        ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])})"),
+        ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])}){of_all}"),
     ]
     for part in document.get("further_targets", ()):
         budget, guess, found = (part[k]["latency_s"] for k in ("constraints", "predicted", "measured"))

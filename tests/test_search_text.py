@@ -13,7 +13,7 @@ from chanas.search_text import bundle_lines
 MEASURED = {"latency_s": 2e-3, "spread_s": 1e-5, "top1_test": 0.75, "num_test_images": 8, "top1_holdout": 0.8}
 
 
-def lines(**measured: float) -> list[str]:
+def lines(batch: int = 1, **measured: float) -> list[str]:
     document = {
         "num_macs": 1000,
         "num_params": 100,
@@ -22,7 +22,11 @@ def lines(**measured: float) -> list[str]:
         "measured": MEASURED | measured,
     }
     bundle: Any = SimpleNamespace(
-        document=document, architecture=SimpleNamespace(key="r8-w1"), has_weights=True, path=Path("bundle")
+        document=document,
+        architecture=SimpleNamespace(key="r8-w1"),
+        has_weights=True,
+        path=Path("bundle"),
+        target=SimpleNamespace(batch=batch),
     )
     return list(bundle_lines(bundle, "not calibrated"))
 
@@ -38,3 +42,9 @@ def test_the_accuracy_says_what_classified(measured: dict[str, float], eager: li
     said = lines(**measured)
     assert f"accuracy on test    75.00% of 8 images, {by}" in said
     assert [line for line in said if line.startswith("PyTorch eager")] == eager
+
+
+def test_a_latency_of_several_images_says_so() -> None:
+    said = [line for line in lines(batch=32) if line.startswith("latency measured")]
+    assert said[0].endswith(", 32 images at once: 16,000 images/s")
+    assert not any("at once" in line for line in lines())

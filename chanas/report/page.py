@@ -86,6 +86,8 @@ def _answer(run: RunData, name: str) -> str:
         tiles.append(tile(format_count(macs), f"multiply-accumulates, {format_count(params)} parameters"))
     device = at(bundle, "target", "device")
     where = f" on {device}, {at(bundle, 'target', 'num_threads')} thread(s)" if device else ""
+    batch = real(bundle, "target", "batch")
+    where += f", {batch:.0f} images at once" if batch else ""
     key = str(at(bundle, "architecture", "key"))
     return (
         f"<h1>{escape(name)}: the network and how fast it runs</h1>"
@@ -287,8 +289,9 @@ def _tuning(run: RunData) -> list[str]:
         out.append(missing("The latency table", TUNE))
     for made in run.tables:
         header = made["header"]
-        device, created = at(header, "target", "device"), at(header, "created")
+        device, created, batch = at(header, "target", "device"), at(header, "created"), at(header, "batch")
         facts = [f"{made['num_rows']} blocks", device and f"on {device}", created and f"made {created}"]
+        facts += [f"{batch} images at once"] if isinstance(batch, int) and batch > 1 else []
         text = ", ".join(str(f) for f in facts if f)
         out.append(f"<p>Table <code>{escape(made['name'])}</code>: {escape(text)}.</p>")
     if run.tuning is None:
