@@ -1,6 +1,7 @@
 """Random points of the GPU schedule spaces, compiled where there is no GPU: how many compile, and what one costs.
 
-    python benchmarks/cuda_compile.py [--quick] [--arch sm_90] [--dtypes f32,f16,tf32] [--batch 1] [--points 60] [--seed 0]
+    python benchmarks/cuda_compile.py [--quick] [--arch sm_90] [--dtypes f32,f16,tf32] [--batch 1] [--points 60]
+                                       [--seed 0]
 
 Operators are those that a GPU tunes for `mbv3`, six points of each, and k×k convolutions over all channels from the
 paper's table 3. Figures, each that of the worst kind of operator in the worst type:

@@ -4,10 +4,10 @@
 
 Contenders, all on one GPU with the same weights and images, in turns, timed by the device's events: the compiled
 network (one CUDA graph), PyTorch eager in channels last, and at batch 1 `torch.compile(mode="max-autotune")` with its
-CUDA graphs. Images and logits stay on the device. A call is all images of a batch, and its time has the host's part in it
-wherever the device waits for that, as a user has it. Each is timed warm (calls in a row) and cold (the L2 cache flushed
-before each call); ratios are of warm medians. With --run, networks of the space of that run's table for target `cuda`
-are compiled whole and timed, which tells how far the calibrated table is from them.
+CUDA graphs. Images and logits stay on the device. A call is all images of a batch, and its time has the host's part in
+it wherever the device waits for that, as a user has it. Each is timed warm (calls in a row) and cold (the L2 cache
+flushed before each call); ratios are of warm medians. With --run, networks of the space of that run's table for target
+`cuda` are compiled whole and timed, which tells how far the calibrated table is from them.
 
 Every type and batch is compared with eager first, then comes the table, then torch.compile, which takes a minute for
 each type. The result is written after each of these, so that a run that is stopped keeps what it has. Figures are

@@ -224,6 +224,7 @@ def test_another_space_is_refused(tiny_space: SearchSpace, table: LatencyLUT, ch
             {"fingerprint": "0123456789ab", "device": "6502"},
             r"another device fingerprint: expected 0123456789ab, got \w+ \(device .* there, 6502 here\)",
         ),
+        ({"batch": 32}, "another batch: expected 32, got 1"),
     ],
 )
 def test_another_target_is_refused(

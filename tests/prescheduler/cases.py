@@ -256,9 +256,9 @@ def random_lut(space: SearchSpace, blocks: Iterable[BlockConfig], target: Hardwa
     return LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype), rows)
 
 
-def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0) -> NetworkJob:
-    """A network with random weights and BN statistics, and PyTorch's logits on a random image."""
-    return NetworkJob(tuple(blocks), *random_network(blocks, seed), library)
+def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0, batch: int = 1) -> NetworkJob:
+    """A network with random weights and BN statistics, and PyTorch's logits on random images."""
+    return NetworkJob(tuple(blocks), *random_network(blocks, seed, batch), library)
 
 
 def interrupted_bar(num_updates: int) -> type[tqdm[Any]]:

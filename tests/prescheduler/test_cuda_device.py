@@ -17,10 +17,10 @@ from chanas.prescheduler.networks import NetworkJob, compile_networks
 from chanas.prescheduler.pool import WorkerPool
 from chanas.prescheduler.reference import case_of
 from chanas.prescheduler.workload import Workload, device_workloads
-from chanas.target import HardwareTarget, load_target
+from chanas.target import HardwareTarget, in_batches, load_target
 
 from .cases import NANO, NUM_CLASSES, network_job, random_lut
-from .cuda_cases import WORKLOADS, key
+from .cuda_cases import OF_THREE, WORKLOADS, key
 
 pytestmark = [
     pytest.mark.cuda,
@@ -40,7 +40,7 @@ def gpu_pool(gpu: HardwareTarget) -> Iterator[WorkerPool]:
         yield workers
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=key)
+@pytest.mark.parametrize("workload", WORKLOADS + OF_THREE, ids=key)
 def test_operators_compute_what_pytorch_does(
     gpu: HardwareTarget, gpu_pool: WorkerPool, tmp_path: Path, workload: Workload
 ) -> None:
@@ -96,6 +96,19 @@ def test_a_graph_reads_each_image_anew(network: NetworkJob) -> None:
     assert np.abs(first - network.logits[0]).max() < 1e-4 * max(1.0, float(np.abs(network.logits[0]).max()))
     assert np.abs(run(100.0 * network.images[0]) - first).max() > 1e-3
     assert np.array_equal(run(network.images[0]), first)
+
+
+def test_each_image_of_a_batch_has_its_own_logits(gpu: HardwareTarget, tmp_path: Path) -> None:
+    """Nine images: one more than a multiple of 8, so that logits have spare rows."""
+    target, blocks = in_batches(gpu, 9), NANO.largest.blocks(NANO, NUM_CLASSES)
+    job = network_job(blocks, tmp_path / "network.so", batch=9)
+    (outcome,) = compile_networks(random_lut(NANO, blocks, target), target, [job], progress=False)
+    assert outcome.error is None
+    packed = [a for b, p in zip(blocks, job.parameters, strict=True) for a in pack_block_rows(b, p)]
+    shape = (3, NANO.largest.resolution, NANO.largest.resolution)
+    logits = compiled_network(job.library, packed, shape, batch=9)(job.images)
+    assert logits.shape == job.logits.shape
+    assert np.abs(logits - job.logits).max() < 1e-4 * max(1.0, float(np.abs(job.logits).max()))
 
 
 def test_the_device_times_what_it_is_given(gpu: HardwareTarget, network: NetworkJob) -> None:

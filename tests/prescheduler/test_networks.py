@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from chanas.arch import Architecture, SearchSpace
-from chanas.errors import CheckpointError, LUTError
+from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.latency import LatencyLUT, LUTRow
+from chanas.prescheduler import networks
 from chanas.prescheduler.networks import NetworkJob, block_points, compile_networks, network_case
 from chanas.prescheduler.pool import WorkerPool
+from chanas.target import in_batches
 
 from .cases import HOST, SyntheticPool, network_job, random_lut
+from .cuda_cases import GPU
 
 CLASSES = 10
 
@@ -111,3 +114,14 @@ def test_weights_of_another_network_are_refused(tiny_space: SearchSpace, tmp_pat
     del network.parameters[2]["depthwise.conv.weight"]
     with pytest.raises(CheckpointError, match=r"parameter depthwise.conv.weight of block mbconv-.* is missing"):
         network_case(network, lanes=16)
+
+
+def test_a_target_takes_as_many_of_the_images_as_its_batch_has(tiny_space: SearchSpace, tmp_path: Path) -> None:
+    """One job serves targets of different batches."""
+    network = network_job(tiny_space.smallest.blocks(tiny_space, CLASSES), tmp_path / "network.so", batch=3)
+    case = networks._case(network, in_batches(GPU, 2))
+    np.testing.assert_array_equal(case.arguments[0], network.images[:2].reshape(6, -1))
+    np.testing.assert_array_equal(case.expected, network.logits[:2])
+    assert networks._case(network, HOST).expected.shape[1:] == (1, HOST.vector_lanes)
+    with pytest.raises(MeasureError, match=r"^expected at least 4 images of a network for cuda-sm_90-b4, got 3$"):
+        networks._case(network, in_batches(GPU, 4))
