@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chanas.arch import SearchSpace
 from chanas.errors import ConfigError, unknown_name
 from chanas.latency import LatencyLUT
-from chanas.pipeline import Prover, load_stages, median_latency_s
+from chanas.pipeline import Prover, load_supernet, median_latency_s, searched_stages
 from chanas.run import RunDirectory, file_digest, write_json
 from chanas.scratch import scratch_folder
 from chanas.table_search import RandomWeightsProver, open_accuracies
@@ -20,6 +20,7 @@ from chanas.units import format_latency
 if TYPE_CHECKING:
     from chanas.search.ablation import Ablation, Searched
     from chanas.search.config import SearchConfig
+    from chanas.search.constraints import Constraint
     from chanas.search.evaluations import Evaluations
     from chanas.search.explore import Evaluate
     from chanas.search.proof import Prove
@@ -103,7 +104,7 @@ def ablate(
         ConfigError: a kind of schedules is unknown, none or one twice is named, or too few points are asked for.
         InfeasibleError: no architecture meets the budget with tuned schedules.
         MeasureError: a block could not be measured, or no network could be compiled.
-        ChanasError: as `load_stages` and `open_accuracies` say.
+        ChanasError: as `searched_stages` and `open_accuracies` say.
     """
     from chanas.search.evaluations import EvaluationStore, TableEvaluations
 
@@ -116,17 +117,21 @@ def ablate(
         evaluate: Evaluate | None = None
         prove: Prove
         if accuracy_table is None:
-            supernet, lut = load_stages(run, hardware)
-            loaded, classes, source = supernet.space, supernet.num_classes, supernet.digest
+            loaded, classes, lut = searched_stages(run, hardware)
+            job = _Job(run, loaded, classes, hardware, lut, seed, progress)
+            latency = job.latency(latency_s)  # out of reach is told before the supernet is loaded
+            supernet = load_supernet(run)
+            source = supernet.digest
             evaluations = EvaluationStore(run.search / "evaluations.jsonl", loaded, source)
             evaluate, prove = supernet.top1, Prover(supernet, lut, hardware, scratch, progress)
         else:
             opened, table = open_accuracies(run, accuracy_table, hardware, space, num_classes)
             loaded, classes, lut, source = opened.required_space(), opened.num_classes, opened.lut, table.digest
+            job = _Job(run, loaded, classes, hardware, lut, seed, progress)
+            latency = job.latency(latency_s)
             evaluations = TableEvaluations(table, source)
             prove = RandomWeightsProver(loaded, classes, table, lut, hardware, scratch, progress)
-        job = _Job(run, loaded, classes, hardware, lut, seed, progress)
-        return job.run_with(latency_s, schedules, evaluate, evaluations, source, prove, num_points, config)
+        return job.run_with(latency, schedules, evaluate, evaluations, source, prove, num_points, config)
 
 
 def _check_schedules(schedules: Sequence[str]) -> None:
@@ -157,9 +162,23 @@ class _Job:
     def folder(self) -> Path:
         return self.run.root / "ablation"
 
+    def latency(self, budget_s: float | None) -> Constraint:
+        """The budget by the tuned table, which is the median of the space by default.
+
+        Raises:
+            InfeasibleError: no architecture meets it.
+        """
+        from chanas.search.constraints import check_reachable, latency_constraint
+
+        if budget_s is None:
+            budget_s = median_latency_s(self.lut, self.space, self.num_classes)
+        latency = latency_constraint(self.lut, self.space, self.num_classes, budget_s)
+        check_reachable([latency])
+        return latency
+
     def run_with(
         self,
-        latency_s: float | None,
+        latency: Constraint,
         schedules: Sequence[str],
         evaluate: Evaluate | None,
         evaluations: Evaluations,
@@ -168,18 +187,15 @@ class _Job:
         num_points: int,
         config: SearchConfig | None,
     ) -> AblationResult:
-        """Everything after the stages are open: default tables, the predictor, the searches, the result."""
+        """Everything after the stages are open: default tables, the predictor, the searches, the result; `latency`
+        has the budget."""
         from chanas.prescheduler.defaults import KINDS, default_table
         from chanas.search.ablation import TUNED, ablate, taught
         from chanas.search.config import SearchConfig
-        from chanas.search.constraints import check_reachable, latency_constraint
         from chanas.search.cosearch import provenance
 
         space, classes, seed = self.space, self.num_classes, self.seed
         config = config or SearchConfig()
-        budget_s = median_latency_s(self.lut, space, classes) if latency_s is None else latency_s
-        latency = latency_constraint(self.lut, space, classes, budget_s)
-        check_reachable([latency])  # before anything is measured
         luts, paths = {TUNED: self.lut}, {TUNED: self.run.lut(self.target.name)}
         for kind in schedules:
             paths[kind] = self.folder / f"{self.target.name}-{kind}.json"
@@ -193,7 +209,7 @@ class _Job:
             predictor,
             evaluations,
             prove,
-            budget_s=budget_s,
+            budget_s=latency.limit,
             num_points=num_points,
             config=config,
             seed=seed,

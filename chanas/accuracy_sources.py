@@ -3,6 +3,7 @@ proven and handed over."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chanas.arch import Architecture, SearchSpace
 from chanas.lut_pipeline import open_table
-from chanas.pipeline import Prover, hand_over
+from chanas.pipeline import Prover, hand_over, load_supernet, supernet_task
 from chanas.run import RunDirectory
 from chanas.search_targets import TargetTable
 from chanas.table_search import RandomWeightsProver, hand_over_without_weights
@@ -35,8 +36,9 @@ class AccuracySource(Protocol):
 
     space: SearchSpace
     num_classes: int
-    digest: str
 
+    @property
+    def digest(self) -> str: ...
     @property
     def table(self) -> AccuracyTable | None: ...
     def top1(self, architecture: Architecture, /) -> float:
@@ -56,13 +58,22 @@ class AccuracySource(Protocol):
 
 
 class OfSupernet:
-    """Accuracies of a run's supernet."""
+    """Accuracies of a run's supernet, which is loaded with the first question about them."""
 
     table = None
 
-    def __init__(self, run: RunDirectory, supernet: SupernetEvaluator) -> None:
-        self.run, self.supernet = run, supernet
-        self.space, self.num_classes, self.digest = supernet.space, supernet.num_classes, supernet.digest
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.space, self.num_classes = supernet_task(run)
+
+    @functools.cached_property
+    def supernet(self) -> SupernetEvaluator:
+        """Loaded when it is first asked for: after the limits have been found to be in reach."""
+        return load_supernet(self.run)
+
+    @property
+    def digest(self) -> str:
+        return self.supernet.digest
 
     def top1(self, architecture: Architecture) -> float:
         return self.supernet.top1(architecture, "holdout")
@@ -124,9 +135,7 @@ def open_source(
         LUTError: the space of the latency table is not at hand.
     """
     if accuracy_table is None:
-        from chanas.supernet.evaluate import SupernetEvaluator
-
-        return OfSupernet(run, SupernetEvaluator.load(run))
+        return OfSupernet(run)
     from chanas.search.accuracy_table import load_accuracy_table
 
     opened = open_table(first, space=space, num_classes=num_classes)

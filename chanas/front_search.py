@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chanas.pipeline import Prover, load_stages
+from chanas.pipeline import Prover, load_supernet, searched_stages
 from chanas.run import RunDirectory
 from chanas.scratch import scratch_folder
 from chanas.table_search import RandomWeightsProver, open_accuracies
@@ -44,7 +44,7 @@ def search_front(
     (`chanas.pipeline.search`). No bundle is written: `chanas search --latency` makes one.
 
     Raises:
-        ChanasError: as `chanas.search.front.search_front`, `load_stages` and `open_accuracies` say.
+        ChanasError: as `chanas.search.front.search_front`, `chanas.pipeline.searched_stages` and `open_accuracies` say.
     """
     from chanas.prescheduler.devices import timing_device
     from chanas.search import constraints as limits
@@ -55,20 +55,21 @@ def search_front(
     with held as (hardware, open_pool), scratch_folder() as scratch:
         open_pools = {} if open_pool is None else {hardware.name: open_pool}
         if accuracy_table is None:
-            supernet, lut = load_stages(run, hardware)
+            loaded, classes, lut = searched_stages(run, hardware)
+            further = limits.further_constraints(loaded, classes, macs, params, peak_memory, [hardware])
+            front.front_latency(loaded, lut, classes, num_points, config, further, seed)  # told before it is loaded
+            supernet = load_supernet(run)
             return front.search_front(
-                supernet.space,
+                loaded,
                 lut,
                 supernet.top1,
                 Prover(supernet, lut, hardware, scratch, progress, open_pools=open_pools),
-                num_classes=supernet.num_classes,
+                num_classes=classes,
                 store=run,
                 supernet=supernet.digest,
                 num_points=num_points,
                 config=config,
-                constraints=limits.further_constraints(
-                    supernet.space, supernet.num_classes, macs, params, peak_memory, [hardware]
-                ),
+                constraints=further,
                 seed=seed,
                 progress=progress,
             )

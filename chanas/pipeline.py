@@ -17,7 +17,7 @@ import numpy as np
 
 from chanas.arch import Architecture, SearchSpace, SubSpace
 from chanas.emit import agreed, further_documents, tested, winner_document
-from chanas.errors import ChanasError, ConfigError, StageOrderError, unknown_name
+from chanas.errors import ChanasError, CheckpointError, ConfigError, StageOrderError, unknown_name
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory, file_digest, read_json
 from chanas.scratch import scratch_folder
@@ -140,24 +140,49 @@ def stored_table(run: RunDirectory, target: HardwareTarget) -> Path:
     return run.lut(target.name)
 
 
-def load_stages(run: RunDirectory, target: HardwareTarget) -> tuple[SupernetEvaluator, LatencyLUT]:
-    """Supernet and latency table of a run, checked against each other and against this machine.
+def supernet_task(run: RunDirectory) -> tuple[SearchSpace, int]:
+    """Search space and number of classes of the run's supernet, from its JSON alone: what a search can't meet is told
+    before the supernet is loaded.
+
+    Raises:
+        StageOrderError: there is no supernet; the message names the command that makes it.
+    """
+    stored = stored_task(run)
+    if stored is None or not (run.supernet / "checkpoint.safetensors").is_file():
+        raise StageOrderError(f"there is no supernet in {run.root}; run `chanas train-supernet --run {run.root}` first")
+    return stored
+
+
+def searched_stages(run: RunDirectory, target: HardwareTarget) -> tuple[SearchSpace, int, LatencyLUT]:
+    """Search space and number of classes of the run's supernet, and its latency table, checked against each other and
+    against the device. The supernet isn't loaded.
 
     Raises:
         StageOrderError: one of them is missing; the message names the command that makes it.
         LUTError: the table is of another space, device or compiler.
     """
-    if not (run.supernet / "checkpoint.safetensors").is_file():
-        raise StageOrderError(f"there is no supernet in {run.root}; run `chanas train-supernet --run {run.root}` first")
+    space, num_classes = supernet_task(run)
     lut = LatencyLUT.load(stored_table(run, target))
-    stored = stored_task(run)
-    if stored is not None:
-        lut.check(stored[0], target)
+    lut.check(space, target)
+    return space, num_classes, lut
+
+
+def load_supernet(run: RunDirectory) -> SupernetEvaluator:
+    """The run's supernet, which `supernet_task` is about.
+
+    Raises:
+        CheckpointError: it is damaged, or not that of the JSON beside it.
+        DataError: its images are not there, or changed since training.
+    """
     from chanas.supernet.evaluate import SupernetEvaluator
 
     supernet = SupernetEvaluator.load(run)
-    lut.check(supernet.space, target)
-    return supernet, lut
+    if (supernet.space, supernet.num_classes) != supernet_task(run):
+        raise CheckpointError(
+            f"{run.supernet / 'checkpoint.json'} is not that of the checkpoint beside it; restore it, or train again "
+            "with --overwrite"
+        )
+    return supernet
 
 
 def further_tables(run: RunDirectory, space: SearchSpace, budgets: Sequence[TargetBudget]) -> tuple[TargetTable, ...]:
@@ -261,15 +286,18 @@ def search(
         MeasureError: the compiled winner does not classify the test images as PyTorch does.
     """
     from chanas.search import constraints as limits
+    from chanas.search.cosearch import LatencyBudget, check_limits
     from chanas.search.cosearch import search as cosearch
 
     held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, batch=batch, shared=shared)
     with held as ((first, *others), open_pools), scratch_folder() as scratch:
-        supernet, lut = load_stages(run, first.hardware)
-        space, classes = supernet.space, supernet.num_classes
+        space, classes, lut = searched_stages(run, first.hardware)
         tables = further_tables(run, space, others)
         devices = [first.hardware, *(t.hardware for t in tables)]
         further = limits.further_constraints(space, classes, macs, params, peak_memory, devices)
+        budgets = [LatencyBudget(lut, first.budget_s), *(t.budget() for t in tables)]
+        check_limits(space, classes, budgets, further, config, seed)
+        supernet = load_supernet(run)
         prover = Prover(supernet, lut, first.hardware, scratch, progress, tables, open_pools)
         outcome = cosearch(
             space,
@@ -282,7 +310,7 @@ def search(
             supernet=supernet.digest,
             config=config,
             constraints=further,
-            further=[t.budget() for t in tables],
+            further=budgets[1:],
             seed=seed,
             progress=progress,
         )
@@ -373,12 +401,12 @@ def demo(
     if not done:
         train_supernet(run, seed=seed, resume=stored.is_file(), progress=progress)
     preschedule(run, target=target, num_trials=num_trials, shared=shared, seed=seed, progress=progress)
-    supernet, lut = load_stages(run, load_target(target))
-    budget_s = latency_s or median_latency_s(lut, supernet.space, supernet.num_classes)
+    space, classes, lut = searched_stages(run, load_target(target))
+    budget_s = latency_s or median_latency_s(lut, space, classes)
     bundle = search(run, target=target, latency_s=budget_s, shared=shared, seed=seed, progress=progress)
     folder = run.root / "images"
     shutil.rmtree(folder, ignore_errors=True)
-    images = export_images(supernet.data, "test", folder, limit=20)
+    images = export_images(load_supernet(run).data, "test", folder, limit=20)
     return DemoResult(bundle, build_report(run), tuple(itertools.islice(images, 3)))
 
 

@@ -48,12 +48,12 @@ def parse_count(text: str, what: str = "count") -> float:
 
 
 def parse_bytes(text: str, what: str = "memory") -> float:
-    """Bytes from a text with a unit, such as "8MB" (8·10⁶) or "8MiB" (8·2²⁰); `what` names it.
+    """Bytes from a text with a unit, such as "8MB" (8·10⁶) or "8MiB" (8·2²⁰), and KB for kB; `what` names it.
 
     Raises:
         UnitError: there is no unit, the unit is unknown, or the value is not a positive finite number.
     """
-    return _scaled(text, what, _BYTES, _QUANTITY, "with a unit, such as 8MB")
+    return _scaled(text.replace("KB", "kB"), what, _BYTES, _QUANTITY, "with a unit, such as 8MB")
 
 
 def _scaled(text: str, what: str, scales: Mapping[str, float], pattern: re.Pattern[str], example: str) -> float:

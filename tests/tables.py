@@ -1,4 +1,5 @@
-"""Latency tables that nobody measured, and spaces in files: for the tests of what is done with tables."""
+"""Latency tables that nobody measured, spaces and accuracies in files, and a search of a second over them: for the
+tests of what is done with tables."""
 
 from __future__ import annotations
 
@@ -8,11 +9,23 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from chanas import genome
 from chanas.arch import SearchSpace, SubSpace
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.search.config import SearchConfig
+from chanas.search.evolution import EvolutionConfig
 from chanas.target import load_target, tvm_version
 
 CLASSES = 10
+QUICK_SEARCH = SearchConfig(
+    predictor="ridge",
+    cross_validate=(),
+    num_samples=40,
+    num_finalists=1,
+    pareto_generations=0,
+    num_cloud=0,
+    evolution=EvolutionConfig(population=20, generations=5),
+)
 
 
 def random_table(
@@ -32,4 +45,12 @@ def random_table(
 def save_space(space: SearchSpace, path: Path) -> Path:
     """The space as a YAML file, as a user writes one."""
     path.write_text(yaml.safe_dump({k: v for k, v in space.to_json().items() if k != "schema"}), encoding="utf-8")
+    return path
+
+
+def save_accuracies(space: SearchSpace, path: Path, num_classes: int = CLASSES, more: Sequence[str] = ()) -> Path:
+    """A CSV of 60 random architectures, the larger the more accurate, and of the rows that are given."""
+    drawn = genome.decode(space, genome.sample(space, 60, np.random.default_rng(0)))
+    rows = [f"{a.key},{50 + 10 * a.num_macs(space, num_classes) / 1e6:.3f}" for a in drawn]
+    path.write_text("\n".join(["architecture,top1", *rows, *more]) + "\n", encoding="utf-8")
     return path

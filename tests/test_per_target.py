@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -26,8 +25,6 @@ from chanas.prescheduler.networks import NetworkJob
 from chanas.prescheduler.pool import OpenPool
 from chanas.run import RunDirectory, read_json, write_json
 from chanas.search.accuracy import AccuracyPredictor
-from chanas.search.config import SearchConfig
-from chanas.search.evolution import EvolutionConfig
 from chanas.search.proof import ProofRecord
 from chanas.search_targets import library_path
 from chanas.target import HardwareTarget, load_target
@@ -35,18 +32,9 @@ from chanas.target_results import PerTarget
 from chanas.units import format_latency
 
 from .prescheduler.cases import random_lut
-from .tables import CLASSES, save_space
+from .tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a target of two threads needs two cores")
-FAST = SearchConfig(
-    predictor="ridge",
-    cross_validate=(),
-    num_samples=40,
-    num_finalists=1,
-    pareto_generations=0,
-    num_cloud=0,
-    evolution=EvolutionConfig(population=20, generations=5),
-)
 AWAY = "cpu@away"
 BUDGETS = {"cpu": 0.65, "cpu-2t": 1.0}  # by the tables below: six blocks on one thread, any number on two
 
@@ -68,9 +56,7 @@ def prepared(tiny_space: SearchSpace, tmp_path: Path) -> RunDirectory:
     save_space(tiny_space, tmp_path / "space.yaml")
     for seed, (name, threads) in enumerate({"cpu": 1, "cpu-2t": 2, AWAY: 1}.items()):
         table_of(tiny_space, name, threads, seed).save(run.lut(name))
-    drawn = genome.decode(tiny_space, genome.sample(tiny_space, 60, np.random.default_rng(0)))
-    rows = [f"{a.key},{50 + 10 * a.num_macs(tiny_space, CLASSES) / 1e6:.3f}" for a in drawn]
-    (tmp_path / "accuracies.csv").write_text("\n".join(["architecture,top1", *rows]) + "\n")
+    save_accuracies(tiny_space, tmp_path / "accuracies.csv")
     return run
 
 
@@ -106,7 +92,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 
 def searched(run: RunDirectory, **more: Any) -> PerTarget:
     files = {"accuracy_table": run.root.parent / "accuracies.csv", "space": run.root.parent / "space.yaml"}
-    return search_per_target(run, **{"latency_s": BUDGETS, "config": FAST, "progress": False, **files, **more})
+    return search_per_target(run, **{"latency_s": BUDGETS, "config": QUICK_SEARCH, "progress": False, **files, **more})
 
 
 @pytest.mark.slow
@@ -309,7 +295,7 @@ def test_a_target_that_is_not_here_can_be_foretold_and_nothing_is_pretended(prep
 @pytest.mark.usefixtures("instant")
 def test_what_each_rule_costs_is_told_for_each_target_where_it_is_asked_for(prepared: RunDirectory) -> None:
     assert not [line for line in searched(prepared).lines() if " rule " in line]
-    found = searched(prepared, config=FAST.model_copy(update={"rule": "all"}))
+    found = searched(prepared, config=QUICK_SEARCH.model_copy(update={"rule": "all"}))
     told = [line.split(":")[0].strip() for line in found.lines() if " rule " in line]
     assert told == 2 * ["rule paper", "rule accuracy", "rule all"]
 
@@ -342,7 +328,7 @@ def test_the_command_hands_over_what_it_can_and_its_exit_code_says_that_one_fail
     real = per_target.search_per_target
 
     def quick(run: RunDirectory, **options: Any) -> PerTarget:
-        return real(run, **{**options, "config": FAST, "progress": False})
+        return real(run, **{**options, "config": QUICK_SEARCH, "progress": False})
 
     monkeypatch.setattr(per_target, "search_per_target", quick)
     folder = prepared.root.parent

@@ -9,30 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chanas import genome
 from chanas.arch import SearchSpace
 from chanas.codesign import CoDesign, benchmark
 from chanas.errors import CheckpointError, DataError, InfeasibleError, StageOrderError, TargetError
 from chanas.front_search import search_front
 from chanas.pipeline import report
 from chanas.run import RunDirectory, file_digest, read_json
-from chanas.search.config import SearchConfig
-from chanas.search.evolution import EvolutionConfig
 from chanas.table_search import search_with_table
 from chanas.target import load_target
 
 from .prescheduler.cases import HOST, random_lut
-from .tables import CLASSES, save_space
-
-FAST = SearchConfig(
-    predictor="ridge",
-    cross_validate=(),
-    num_samples=40,
-    num_finalists=1,
-    pareto_generations=0,
-    num_cloud=10,
-    evolution=EvolutionConfig(population=20, generations=5),
-)
+from .tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +28,19 @@ def prepared(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("table")
     save_space(tiny_space, folder / "space.yaml")
     random_lut(tiny_space, tiny_space.all_blocks(CLASSES), HOST).save(RunDirectory(folder / "run").lut(HOST.name))
-    drawn = genome.decode(tiny_space, genome.sample(tiny_space, 60, np.random.default_rng(0)))
-    rows = [f"{a.key},{50 + 10 * a.num_macs(tiny_space, CLASSES) / 1e6:.3f}" for a in drawn]
-    (folder / "accuracies.csv").write_text("\n".join(["architecture,top1", *rows, "r99-w1-k3e2-k3e2,51"]) + "\n")
+    save_accuracies(tiny_space, folder / "accuracies.csv", more=["r99-w1-k3e2-k3e2,51"])
     return folder
 
 
 def test_the_winner_is_compiled_and_measured_without_any_weights(prepared: Path, tiny_space: SearchSpace) -> None:
     run = RunDirectory(prepared / "run")
     bundle, accuracies = search_with_table(
-        run, prepared / "accuracies.csv", latency_s=1.0, space=prepared / "space.yaml", config=FAST, progress=False
+        run,
+        prepared / "accuracies.csv",
+        latency_s=1.0,
+        space=prepared / "space.yaml",
+        config=QUICK_SEARCH,
+        progress=False,
     )
     assert len(accuracies.outside) == 1
     assert not bundle.has_weights
@@ -79,7 +69,7 @@ def test_the_front_of_such_a_run_is_measured(prepared: Path, tiny_space: SearchS
         accuracy_table=prepared / "accuracies.csv",
         space=prepared / "space.yaml",
         num_points=2,
-        config=FAST.model_copy(update={"pareto_generations": 5}),
+        config=QUICK_SEARCH.model_copy(update={"pareto_generations": 5}),
         progress=False,
     )
     assert len(points) == 2
@@ -99,7 +89,7 @@ def test_what_is_missing_or_out_of_reach_is_one_line(prepared: Path, tmp_path: P
         search_with_table(RunDirectory(tmp_path), table, latency_s=1.0, space=space)
     run = RunDirectory(prepared / "run")
     with pytest.raises(InfeasibleError, match="the smallest reachable is"):
-        search_with_table(run, table, latency_s=1e-9, space=space, config=FAST, progress=False)
+        search_with_table(run, table, latency_s=1e-9, space=space, config=QUICK_SEARCH, progress=False)
     with pytest.raises(DataError, match="cannot read the accuracy table"):
         search_with_table(run, tmp_path / "none.csv", latency_s=1.0, space=space)
 
@@ -127,7 +117,7 @@ def test_the_winner_is_compiled_and_measured_on_every_target(
         space=prepared / "space.yaml",
         macs=3e5,
         peak_memory=60e3,
-        config=FAST,
+        config=QUICK_SEARCH,
         progress=False,
     )
     assert bundle.targets == ("cpu-2t", "cpu")

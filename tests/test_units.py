@@ -104,7 +104,9 @@ def test_a_count_may_have_a_suffix(text: str, count: float) -> None:
     assert parse_count(text) == count
 
 
-@pytest.mark.parametrize(("text", "num"), [("8MB", 8e6), ("8 MiB", 8 * 2**20), ("500kB", 5e5), ("64B", 64.0)])
+@pytest.mark.parametrize(
+    ("text", "num"), [("8MB", 8e6), ("8 MiB", 8 * 2**20), ("500kB", 5e5), ("500 KB", 5e5), ("64B", 64.0)]
+)
 def test_bytes_have_a_unit(text: str, num: float) -> None:
     assert parse_bytes(text) == num
 

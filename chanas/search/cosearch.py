@@ -279,6 +279,23 @@ def new_job(
     return Job(space, tuple(b.target for b in budgets), latencies, tuple(constraints), config, errors, seed, known)
 
 
+def check_limits(
+    space: SearchSpace,
+    num_classes: int,
+    budgets: Sequence[LatencyBudget],
+    constraints: Sequence[Constraint] = (),
+    config: SearchConfig | None = None,
+    seed: int = 0,
+) -> None:
+    """What a search would say of its limits at once, before anything is loaded for it.
+
+    Raises:
+        InfeasibleError: nothing meets the constraints; the message names the smallest reachable value.
+        LUTError: a table is of another space, or has holes that the settings do not allow.
+    """
+    new_job(space, num_classes, budgets, constraints, config or SearchConfig(), seed)
+
+
 def _evaluations(space: SearchSpace, store: RunDirectory, supernet: str, table: AccuracyTable | None) -> Evaluations:
     if table is not None:
         return TableEvaluations(table, supernet)

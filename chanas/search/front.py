@@ -103,13 +103,10 @@ def search_front(
         LUTError: the table is of another space or has holes.
         MeasureError: no point could be compiled and measured.
     """
-    if num_points < 2:
-        raise ConfigError(f"expected at least 2 points of the front, got {num_points}")
     config = config or SearchConfig()
-    latency = latency_constraint(lut, space, num_classes, NO_LIMIT_S, covered_only=config.covered_only)
+    latency = front_latency(space, lut, num_classes, num_points, config, constraints, seed)
     # what the table does not know takes for ever
     limits = [latency, *constraints] if config.covered_only else list(constraints)
-    check_together(space, [latency, *constraints], seed)
     evaluations: Evaluations
     if table is None:
         evaluations = EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
@@ -147,6 +144,30 @@ def search_front(
         },
     )
     return points
+
+
+def front_latency(
+    space: SearchSpace,
+    lut: LatencyLUT,
+    num_classes: int,
+    num_points: int = 8,
+    config: SearchConfig | None = None,
+    constraints: Sequence[Constraint] = (),
+    seed: int = 0,
+) -> Constraint:
+    """The latency of a front that can be searched for, without a limit; arguments as for `search_front`.
+
+    Raises:
+        ConfigError: fewer than two points are asked for.
+        InfeasibleError: nothing meets the constraints.
+        LUTError: the table is of another space or has holes.
+    """
+    if num_points < 2:
+        raise ConfigError(f"expected at least 2 points of the front, got {num_points}")
+    covered_only = config is not None and config.covered_only
+    latency = latency_constraint(lut, space, num_classes, NO_LIMIT_S, covered_only=covered_only)
+    check_together(space, [latency, *constraints], seed)
+    return latency
 
 
 def _learn(

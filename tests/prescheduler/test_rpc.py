@@ -13,12 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
-from tables import CLASSES, save_space
+from tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
 
-from chanas import genome
 from chanas.arch import SearchSpace
 from chanas.errors import MeasureError
 from chanas.lut_pipeline import check, open_table
@@ -29,8 +27,6 @@ from chanas.prescheduler.tracker import Address, device_groups
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.workload import Workload
 from chanas.run import RunDirectory
-from chanas.search.config import SearchConfig
-from chanas.search.evolution import EvolutionConfig
 from chanas.table_search import search_with_table
 from chanas.target import host_llvm_cpu, host_triple
 
@@ -214,18 +210,14 @@ def test_finalists_of_a_search_are_measured_on_the_device(
 ) -> None:
     run, there = RunDirectory(tmp_path / "run"), dataclasses.replace(HOST, name=f"cpu@{KEY}")
     random_lut(tiny_space, tiny_space.all_blocks(CLASSES), there).save(run.lut(there.name))
-    drawn = genome.decode(tiny_space, genome.sample(tiny_space, 40, np.random.default_rng(0)))
-    rows = [f"{a.key},{50 + 10 * a.num_macs(tiny_space, CLASSES) / 1e6:.3f}" for a in drawn]
-    (tmp_path / "accuracies.csv").write_text("\n".join(["architecture,top1", *rows]) + "\n")
-    few = {"predictor": "ridge", "cross_validate": (), "num_samples": 40, "num_finalists": 1, "pareto_generations": 0}
     bundle, _ = search_with_table(
         run,
-        tmp_path / "accuracies.csv",
+        save_accuracies(tiny_space, tmp_path / "accuracies.csv"),
         latency_s=1.0,
         rpc=str(tracker),
         key=KEY,
         space=save_space(tiny_space, tmp_path / "tiny.yaml"),
-        config=SearchConfig(**few, evolution=EvolutionConfig(population=20, generations=5)),
+        config=QUICK_SEARCH,
         progress=False,
     )
     assert bundle.targets == (f"cpu@{KEY}",)
