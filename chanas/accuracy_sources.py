@@ -79,7 +79,7 @@ class OfSupernet:
         return self.supernet.top1(architecture, "holdout")
 
     def prover(self, table: TargetTable, scratch: Path, progress: bool) -> Prover:
-        return Prover(self.supernet, table.lut, table.hardware, scratch, progress)
+        return Prover(self.supernet, table.lut, table.hardware, scratch, progress, open_pools=table.open_pools)
 
     def hand_over(
         self,
@@ -105,7 +105,14 @@ class OfTable:
 
     def prover(self, table: TargetTable, scratch: Path, progress: bool) -> RandomWeightsProver:
         return RandomWeightsProver(
-            self.space, self.num_classes, self.table, table.lut, table.hardware, scratch, progress
+            self.space,
+            self.num_classes,
+            self.table,
+            table.lut,
+            table.hardware,
+            scratch,
+            progress,
+            open_pools=table.open_pools,
         )
 
     def hand_over(

@@ -201,7 +201,7 @@ def search(
     }
     from chanas import pipeline
     from chanas.search.config import SearchConfig
-    from chanas.search_targets import parse_latencies
+    from chanas.search_targets import check_remote, parse_latencies
 
     latency_s = parse_latencies(latency) if latency else None
     if isinstance(latency_s, dict) and (target, threads, dtype, batch) != ("cpu", 1, "f32", 1):
@@ -218,13 +218,12 @@ def search(
             raise ConfigError(
                 "expected --per-target with --latency TARGET:BUDGET, such as cpu:5ms (and --unproven, if any)"
             )
-        if rpc is not None or key is not None:
-            raise ConfigError("--rpc and --key measure for one table; leave them out with --per-target")
+        check_remote(latency_s, rpc, key)
         from chanas.per_target import search_per_target
 
         sources: dict[str, Any] = {"accuracy_table": accuracy_table, "space": space, "num_classes": num_classes}
         how: dict[str, Any] = {"config": config, **limits, "unproven": unproven, "shared": shared, "seed": seed}
-        found = search_per_target(RunDirectory(run), latency_s=latency_s, **sources, **how)
+        found = search_per_target(RunDirectory(run), latency_s=latency_s, rpc=rpc, **sources, **how)
         _say(found.lines())
         found.check()
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.arch import Architecture, SearchSpace
+from chanas.errors import MeasureError
 from chanas.genome import encode
 from chanas.search_targets import TargetTable, measured_on
 
@@ -52,10 +53,12 @@ def cross_latencies(
 ) -> tuple[CrossLatency, ...]:
     """Every winner on every target, by target and then by network.
 
-    Where a target is this machine and has other networks to compare with, all that its table covers are compiled with
-    its schedules and timed in turns, its own among them, so that a slow moment falls on all alike. Where there are
+    Where a target is at hand and has other networks to compare with, all that its table covers are compiled with its
+    schedules and timed in turns, its own among them, so that a slow moment falls on all alike. Where there are
     no others, `proven` has the seconds and spread of each target's own network.
     """
+    from chanas.search.proof import ProofRecord
+
     networks = list(dict.fromkeys(winners.values()))
     jobs: dict[Architecture, NetworkJob] = {}
     out = []
@@ -69,7 +72,10 @@ def cross_latencies(
             jobs = jobs or dict(zip(networks, make_jobs(networks), strict=True))
             where = [(table.lut, table.hardware)]
             unknown = [math.nan] * len(here)  # accuracies are not asked for
-            found = measured_on(where, here, [jobs[a] for a in here], unknown, scratch, progress, {})
+            try:
+                found = measured_on(where, here, [jobs[a] for a in here], unknown, scratch, progress, table.open_pools)
+            except MeasureError as lost:  # the device; what was handed over stands
+                found = [ProofRecord(a, error=str(lost)) for a in here]
             proofs = dict(zip(here, found, strict=True))
         for name, architecture in winners.items():
             proof, guess = proofs.get(architecture), predicted.get(architecture)

@@ -122,13 +122,16 @@ def tested(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
 
 
 def agreed(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
-    """Accuracy of the compiled module on test, and its agreement with PyTorch on every image.
+    """Accuracy of the compiled module on test, and its agreement with PyTorch on every image; of a module that is not
+    for this machine, nothing.
 
     Raises:
         MeasureError: it classifies too many images otherwise than PyTorch.
     """
     import torch
 
+    if not bundle.runs_here:
+        return {}
     images, labels = supernet.images("test", bundle.architecture.resolution)
     network = bundle.torch_module()
     compiled = bundle.predict(images)

@@ -24,7 +24,6 @@ from chanas.emit import versions
 from chanas.errors import (
     ChanasError,
     CheckpointError,
-    ConfigError,
     InfeasibleError,
     LUTError,
     MeasureError,
@@ -32,11 +31,18 @@ from chanas.errors import (
 )
 from chanas.gpu_use import check_free
 from chanas.latency import LatencyLUT
-from chanas.lut_pipeline import this_device
+from chanas.lut_pipeline import check_device, this_device
 from chanas.pipeline import stored_table
 from chanas.run import RunDirectory, file_digest, read_json, write_json
 from chanas.scratch import scratch_folder
-from chanas.search_targets import TargetTable, named_target
+from chanas.search_targets import (
+    RemoteTargets,
+    TargetTable,
+    check_distinct,
+    check_remote,
+    key_of,
+    named_target,
+)
 from chanas.target_results import PerTarget, TargetResult, check_all, foretold, handed_over, started
 from chanas.units import format_latency
 
@@ -51,9 +57,13 @@ _NAME = re.compile(r"\w[\w.@+-]*")  # a target's name is a file's and a folder's
 
 
 def target_tables(
-    run: RunDirectory, latency_s: Mapping[str, float], unproven: bool = False, shared: bool = False
+    run: RunDirectory,
+    latency_s: Mapping[str, float],
+    unproven: bool = False,
+    remote: RemoteTargets | None = None,
+    shared: bool = False,
 ) -> tuple[TargetTable, ...]:
-    """The run's latency tables of the targets with their budgets, in order.
+    """The run's latency tables of the targets with their budgets, in order; `remote` has those with a key.
 
     Raises:
         ConfigError: there is none, or two names mean the same target.
@@ -61,24 +71,22 @@ def target_tables(
         TargetError: a target is unknown or in use by another process, or nothing can be measured on it from here and
             that is not allowed.
     """
-    tables = [_table(run, name, budget_s) for name, budget_s in latency_s.items()]
-    names = [t.hardware.name for t in tables]
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(f"expected one latency for each of some targets, got {', '.join(names) or 'none'}")
+    tables = [_table(run, name, budget_s, remote) for name, budget_s in latency_s.items()]
+    check_distinct([t.hardware.name for t in tables])
     for table in tables:
         if table.elsewhere and not unproven:
-            key = table.hardware.name.partition("@")[2]
-            over_rpc = f"search for it alone, measured over RPC (--rpc HOST:PORT --key {key}); " if key else ""
+            key = key_of(table.hardware.name)
+            over_rpc = f"name a tracker that knows devices of key '{key}' (--rpc HOST:PORT); " if key else ""
             raise TargetError(
                 f"nothing can be measured on target '{table.hardware.name}' from here: {table.elsewhere}. A search "
                 f"hands over what was measured: run it on that device, with this run directory; {over_rpc}or add "
                 "--unproven for the network that the table foretells, without a bundle"
             )
-    check_free([t.hardware for t in tables if not t.elsewhere], shared)
+    check_free([t.hardware for t in tables if not t.elsewhere and t.open_pool is None], shared)
     return tuple(tables)
 
 
-def _table(run: RunDirectory, name: str, budget_s: float) -> TargetTable:
+def _table(run: RunDirectory, name: str, budget_s: float, remote: RemoteTargets | None) -> TargetTable:
     path = run.lut(name)
     if _NAME.fullmatch(name) is None or not path.is_file():
         path = stored_table(run, named_target(name))
@@ -87,10 +95,14 @@ def _table(run: RunDirectory, name: str, budget_s: float) -> TargetTable:
     if made_on.name != path.stem:
         raise LUTError(f"{path} is a table of target '{made_on.name}'; a table has the name of its target")
     try:
-        return TargetTable(this_device(lut), budget_s, lut, path)
+        if remote is None or not key_of(name):
+            return TargetTable(this_device(lut), budget_s, lut, path)
+        hardware, open_pool = remote.take(name)
+        check_device(lut, hardware)
+        return TargetTable(dataclasses.replace(hardware, name=name), budget_s, lut, path, open_pool=open_pool)
     except LUTError:
         return TargetTable(made_on, budget_s, lut, path, f"its table is of another device ({made_on.device})")
-    except TargetError as error:
+    except (TargetError, MeasureError) as error:
         return TargetTable(made_on, budget_s, lut, path, str(error))
 
 
@@ -98,6 +110,7 @@ def search_per_target(
     run: RunDirectory,
     *,
     latency_s: Mapping[str, float],
+    rpc: str | None = None,
     accuracy_table: Path | str | None = None,
     space: str | Path | None = None,
     num_classes: int | None = None,
@@ -117,7 +130,8 @@ def search_per_target(
     call that was cut off goes on after the last target that was done.
 
     Args:
-        latency_s: seconds by target, such as `{"cpu": 5e-3, "cpu-2t": 4e-3}`.
+        latency_s: seconds by target, such as `{"cpu": 5e-3, "cpu-2t": 4e-3, "cpu@pi4": 2e-2}`.
+        rpc: HOST:PORT of a tracker, on whose devices targets with a key (`cpu@pi4`) are measured.
         accuracy_table: CSV of accuracies instead of the run's supernet; `space` and `num_classes` go with it.
         macs, params, peak_memory: limits of every target, as for `chanas.pipeline.search`.
         unproven: for a target that can't be measured here, the network that its table foretells, without a bundle.
@@ -126,24 +140,29 @@ def search_per_target(
     Raises:
         StageOrderError: the supernet or a latency table is missing.
         TargetError: a target is unknown, or can't be measured here and `unproven` is not set.
+        ConfigError: a tracker is named, and no target with a key.
         InfeasibleError: no target's budget can be met.
     """
     from chanas.search.config import SearchConfig
     from chanas.search.constraints import further_constraints
 
     config = config or SearchConfig()
-    tables = target_tables(run, latency_s, unproven, shared)
-    source = open_source(run, tables[0].path, accuracy_table, space, num_classes)
-    for table in tables:
-        table.lut.check_space(source.space)
-        if not table.elsewhere:
-            table.lut.check(source.space, table.hardware)
-    limits = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
-    others = [
-        further_constraints(source.space, source.num_classes, macs, params, peak_memory, [t.hardware]) for t in tables
-    ]
-    searches = _Searches(run, source, tables, others, limits, config, seed, progress)
-    return searches.run_all()
+    check_remote(latency_s, rpc, None)
+    with contextlib.ExitStack() as stack:
+        remote = None if rpc is None else stack.enter_context(contextlib.closing(RemoteTargets(rpc, shared)))
+        tables = target_tables(run, latency_s, unproven, remote, shared)
+        source = open_source(run, tables[0].path, accuracy_table, space, num_classes)
+        for table in tables:
+            table.lut.check_space(source.space)
+            if not table.elsewhere:
+                table.lut.check(source.space, table.hardware)
+        limits = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
+        others = [
+            further_constraints(source.space, source.num_classes, macs, params, peak_memory, [t.hardware])
+            for t in tables
+        ]
+        searches = _Searches(run, source, tables, others, limits, config, seed, progress)
+        return searches.run_all()
 
 
 @dataclass

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,12 @@ from chanas.errors import ConfigError, StageOrderError, TargetError
 from chanas.gpu_use import GPU_TARGET, check_free
 from chanas.latency import LatencyLUT
 from chanas.run import RunDirectory
-from chanas.target import DTYPES, GPU_DTYPES, HardwareTarget, load_target
+from chanas.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, load_target
 from chanas.units import parse_latency_s
 
 if TYPE_CHECKING:
     from chanas.prescheduler.networks import NetworkJob
-    from chanas.prescheduler.pool import OpenPool
+    from chanas.prescheduler.pool import OpenPool, Pool
     from chanas.search.cosearch import LatencyBudget
     from chanas.search.proof import ProofRecord
 
@@ -39,16 +40,82 @@ def named_target(name: str) -> HardwareTarget:
     Raises:
         TargetError: the device is unknown or not there, or it cannot be used like that.
     """
-    _, at, key = name.partition("@")
-    if at and key:
+    key = key_of(name)
+    if key:
         raise TargetError(
             f"target '{name}' is a device elsewhere: `chanas prescheduler --rpc HOST:PORT --key {key}` makes its "
-            f"table, and `chanas search --rpc HOST:PORT --key {key}` takes one --latency without a target's name"
+            f"table, and `chanas search --latency {name}:BUDGET --rpc HOST:PORT` takes it"
         )
+    return load_target(*_usage(name))
+
+
+def key_of(name: str) -> str:
+    """The key of a target elsewhere, `pi4` of `cpu-2t@pi4`; empty for one of this machine."""
+    return name.partition("@")[2]
+
+
+def _usage(name: str) -> tuple[str, int, str, int]:
+    """Device, threads, dtype and batch of a target's name, as `load_target` takes them."""
     match = _NAME.fullmatch(name)
     if match is None:
-        return load_target(name)
-    return load_target(match["device"], int(match["threads"] or 1), match["dtype"] or "f32", int(match["batch"] or 1))
+        return name, 1, "f32", 1
+    return match["device"], int(match["threads"] or 1), match["dtype"] or "f32", int(match["batch"] or 1)
+
+
+class RemoteTargets:
+    """Targets on the devices of a tracker, by names such as `cpu-2t@pi4`.
+
+    A device serves one client at a time, who uses it in one way. So one of each key is held, from when a target of the
+    key is first asked for until another one of that key is, or until the end.
+    """
+
+    def __init__(self, rpc: str, shared: bool = False) -> None:
+        self._rpc, self._shared = rpc, shared
+        self._held: dict[str, tuple[str, HardwareTarget, OpenPool, contextlib.ExitStack]] = {}
+
+    def take(self, name: str) -> tuple[HardwareTarget, OpenPool]:
+        """The target as a device of its key says that it is, and how to time on it.
+
+        Raises:
+            ConfigError, TargetError, MeasureError: as `timing_device` says.
+        """
+        return self._hold(name)[0], functools.partial(self._pool, name)
+
+    @contextlib.contextmanager
+    def _pool(self, name: str, target: HardwareTarget) -> Iterator[Pool]:
+        there, open_pool = self._hold(name)
+        if there.fingerprint != target.fingerprint:
+            raise TargetError(
+                f"the devices of key '{key_of(name)}' are of different kinds: expected fingerprint "
+                f"{target.fingerprint}, got {there.fingerprint} ({differences(target, there, 'now')}); give each kind "
+                "a key of its own"
+            )
+        with open_pool(target) as pool:
+            yield pool
+
+    def _hold(self, name: str) -> tuple[HardwareTarget, OpenPool]:
+        from chanas.prescheduler.devices import timing_device
+
+        key = key_of(name)
+        if key not in self._held or self._held[key][0] != name:
+            self._let_go(key)
+            with contextlib.ExitStack() as stack:
+                kind, num_threads, dtype, batch = _usage(name.partition("@")[0])
+                where = (kind, num_threads, dtype, self._rpc, key)
+                held = timing_device(*where, num_devices=1, batch=batch, shared=self._shared)
+                hardware, open_pool = stack.enter_context(held)
+                assert open_pool is not None
+                self._held[key] = name, hardware, open_pool, stack.pop_all()
+        return self._held[key][1:3]
+
+    def _let_go(self, key: str) -> None:
+        if key in self._held:
+            self._held.pop(key)[3].close()
+
+    def close(self) -> None:
+        """Let go of all devices."""
+        for key in list(self._held):
+            self._let_go(key)
 
 
 def parse_latencies(texts: Sequence[str]) -> Latencies:
@@ -75,7 +142,7 @@ def parse_latencies(texts: Sequence[str]) -> Latencies:
 
 @dataclass(frozen=True)
 class TargetBudget:
-    """At most `budget_s` seconds on a device of this machine."""
+    """At most `budget_s` seconds on a device."""
 
     hardware: HardwareTarget
     budget_s: float
@@ -93,10 +160,22 @@ def target_budgets(
     if not isinstance(latency_s, Mapping):
         return (TargetBudget(load_target(target, num_threads, dtype, batch), latency_s),)
     budgets = tuple(TargetBudget(named_target(name), seconds) for name, seconds in latency_s.items())
-    names = [b.hardware.name for b in budgets]
+    check_distinct([b.hardware.name for b in budgets])
+    return budgets
+
+
+def check_distinct(names: Sequence[str]) -> None:
+    """Raises ConfigError: no target is named, or one twice."""
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"expected one latency for each of some targets, got {', '.join(names) or 'none'}")
-    return budgets
+
+
+def check_remote(names: Iterable[str], rpc: str | None, key: str | None) -> None:
+    """Raises ConfigError: a key is named besides those of the targets, or a tracker without a target elsewhere."""
+    if key is not None:
+        raise ConfigError(f"--key goes with a latency alone; beside several, name it in the target: cpu@{key}:5ms")
+    if rpc is not None and not any(map(key_of, names)):
+        raise ConfigError("expected a target elsewhere with --rpc, such as --latency cpu@KEY:5ms, or one latency alone")
 
 
 @contextlib.contextmanager
@@ -114,11 +193,12 @@ def held_budgets(
     """The targets of a search with their budgets, and how to time on those that are not this machine, by their names.
 
     With `rpc` (a tracker's HOST:PORT) and `key` there is one target: what a device of that key says it is. It is held
-    until the end, and one alone, so that all finalists meet the same device. A GPU that another process uses is taken
-    when `shared`.
+    until the end, and one alone, so that all finalists meet the same device. Several targets name their keys
+    themselves (`cpu-2t@pi4`), and may be of this machine, too (`RemoteTargets`). A GPU that another process uses is
+    taken when `shared`.
 
     Raises:
-        ConfigError: as `target_budgets` and `timing_device` say, or several targets are named besides a device.
+        ConfigError: as `target_budgets`, `timing_device` and `check_remote` say.
         TargetError, MeasureError: a target, the tracker or the device is not there or doesn't fit.
     """
     from chanas.prescheduler.devices import timing_device
@@ -129,11 +209,32 @@ def held_budgets(
         yield budgets, {}
         return
     if isinstance(latency_s, Mapping):
-        raise ConfigError("expected one --latency without a target's name with --rpc: the device is the target")
+        check_remote(latency_s, rpc, key)
+        with contextlib.closing(RemoteTargets(str(rpc), shared)) as remote:
+            yield _taken(latency_s, remote, shared)
+        return
     held = timing_device(target, num_threads, dtype, rpc, key, num_devices=1, batch=batch, shared=shared)
     with held as (hardware, open_pool):
         assert open_pool is not None
         yield (TargetBudget(hardware, latency_s),), {hardware.name: open_pool}
+
+
+def _taken(
+    latency_s: Mapping[str, float], remote: RemoteTargets, shared: bool
+) -> tuple[tuple[TargetBudget, ...], dict[str, OpenPool]]:
+    """Targets of this machine and elsewhere, by their names, and how to time on the latter."""
+    budgets: list[TargetBudget] = []
+    open_pools: dict[str, OpenPool] = {}
+    for name, seconds in latency_s.items():
+        if key_of(name):
+            hardware, open_pool = remote.take(name)
+            open_pools[hardware.name] = open_pool
+        else:
+            hardware = named_target(name)
+        budgets.append(TargetBudget(hardware, seconds))
+    check_distinct([b.hardware.name for b in budgets])
+    check_free([b.hardware for b in budgets if b.hardware.name not in open_pools], shared)
+    return tuple(budgets), open_pools
 
 
 def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
@@ -158,13 +259,19 @@ def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
 @dataclass(frozen=True)
 class TargetTable:
     """A target with its budget, and its latency table from `path`; `elsewhere` says why nothing can be measured on it
-    from here, empty where it can."""
+    from here, empty where it can; `open_pool` how to time on it where it is not this machine."""
 
     hardware: HardwareTarget
     budget_s: float
     lut: LatencyLUT
     path: Path
     elsewhere: str = ""
+    open_pool: OpenPool | None = None
+
+    @property
+    def open_pools(self) -> dict[str, OpenPool]:
+        """As provers take it."""
+        return {} if self.open_pool is None else {self.hardware.name: self.open_pool}
 
     def budget(self) -> LatencyBudget:
         """As the search takes it."""

@@ -22,10 +22,9 @@ from chanas.search.config import SearchConfig
 from chanas.search.evolution import EvolutionConfig
 from chanas.search.proof import ProofRecord
 
-from .prescheduler.cases import HOST, NANO, NUM_CLASSES, random_lut
+from .prescheduler.cases import CHOICES, HOST, NUM_CLASSES, random_lut
 from .tables import save_accuracies, save_space
 
-SPACE = dataclasses.replace(NANO, width_multipliers=(1.0,), kernel_sizes=(3, 5), expand_ratios=(2, 3))
 FAST = SearchConfig(
     predictor="ridge",
     num_samples=20,
@@ -39,12 +38,12 @@ FAST = SearchConfig(
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run directory that has a latency table, a space file, and a table of accuracies."""
     folder = tmp_path_factory.mktemp("ablation")
-    save_space(SPACE, folder / "space.yaml")
-    lut = random_lut(SPACE, SPACE.all_blocks(NUM_CLASSES), HOST)
+    save_space(CHOICES, folder / "space.yaml")
+    lut = random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), HOST)
     for i, (key, row) in enumerate(lut.rows.items()):  # a hundred times what they take, so that budgets hold
         lut.rows[key] = dataclasses.replace(row, median_s=1e-3 * (1 + i / 100))
     lut.save(RunDirectory(folder / "run").lut(HOST.name))
-    save_accuracies(SPACE, folder / "accuracies.csv", NUM_CLASSES)
+    save_accuracies(CHOICES, folder / "accuracies.csv", NUM_CLASSES)
     return folder
 
 
@@ -66,10 +65,10 @@ def test_both_searches_are_measured_and_kept(prepared: Path, result: ablation.Ab
         assert side["winner"] is not None, name
         assert all(p["measured"]["latency_s"] > 0 for p in side["front"])
     lut = LatencyLUT.load(prepared / "run" / "ablation" / "cpu-pytorch.json")
-    assert set(lut.rows) == {b.key for b in SPACE.all_blocks(NUM_CLASSES)}
+    assert set(lut.rows) == {b.key for b in CHOICES.all_blocks(NUM_CLASSES)}
     assert -1.0 <= document["searched"]["pytorch"]["ranking"]["kendall_tau"] <= 1.0
     assert document["tables"]["pytorch"]["compiler"] == lut.header.compiler
-    assert document["space"]["digest"] == SPACE.digest
+    assert document["space"]["digest"] == CHOICES.digest
     text = "\n".join(result.lines())
     assert "PyTorch eager" in text
     assert str(result.path) in text

@@ -131,3 +131,13 @@ def test_nothing_is_handed_over_when_one_targets_module_disagrees_with_pytorch(
     with pytest.raises(MeasureError, match="compiled for cpu-2t classifies 16 of 16 test images otherwise"):
         hand_over(run, run.bundle, outcome, prover, 1.0, {}, seed=5)
     assert not run.bundle.exists()
+
+
+def test_a_module_for_another_device_is_handed_over_although_it_cannot_run_here(
+    run: RunDirectory, prover: Prover, outcome: SearchOutcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CoDesign, "runs_here", property(lambda self: self.target.name == "cpu"))
+    document = hand_over(run, run.root / "two" / "bundle", outcome, prover, 1.0, {}, seed=5).document
+    (part,) = document["further_targets"]
+    assert document["measured"]["num_test_images"] == 16
+    assert set(part["measured"]) == {"latency_s", "spread_s"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from chanas.errors import ConfigError, InfeasibleError, LUTError, MeasureError, 
 from chanas.latency import LatencyLUT
 from chanas.per_target import search_per_target, target_tables
 from chanas.pipeline import report
+from chanas.prescheduler import devices
 from chanas.prescheduler.networks import NetworkJob
 from chanas.prescheduler.pool import OpenPool
 from chanas.run import RunDirectory, read_json, write_json
@@ -75,8 +77,8 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         progress: bool,
         open_pools: Mapping[str, OpenPool],
     ) -> list[ProofRecord]:
-        assert not open_pools  # this machine alone measures
         ((lut, target),) = tables
+        assert set(open_pools) == ({target.name} if "@" in target.name else set())
         timed.append((target.name, [a.key for a in architectures]))
         out = []
         for architecture, job, share in zip(architectures, jobs, top1, strict=True):
@@ -257,7 +259,8 @@ def test_what_was_cut_off_under_another_budget_or_has_lost_its_bundle_is_done_ag
 @pytest.mark.usefixtures("instant")
 def test_a_target_that_is_not_here_is_refused_with_the_ways_out(prepared: RunDirectory) -> None:
     with pytest.raises(
-        TargetError, match=r"on target 'cpu@away' from here: .*\(A board\).* --key away\); or add --unprov"
+        TargetError,
+        match=r"on target 'cpu@away' from here: .*\(A board\).*key 'away' \(--rpc HOST:PORT\); or add --unprov",
     ):
         searched(prepared, latency_s={"cpu": 1.0, AWAY: 1.0})
     with pytest.raises(TargetError, match="unknown target 'moon'"):
@@ -290,6 +293,71 @@ def test_a_target_that_is_not_here_can_be_foretold_and_nothing_is_pretended(prep
     assert {c.measured_s for (_, target), c in costs.items() if target == AWAY} == {None}
     assert all(c.predicted_s is not None for c in costs.values())
     assert "A board" in report(prepared).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tracker(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A tracker that knows the board of the table: gives what was held and let go."""
+    log: list[str] = []
+
+    @contextlib.contextmanager
+    def held(target: str, num_threads: int, dtype: str, rpc: str, key: str, **usage: Any) -> Iterator[Any]:
+        if key != "away":
+            raise MeasureError(f"no device of key '{key}' at tracker {rpc}")
+        log.append("taken")
+        yield (
+            dataclasses.replace(load_target("cpu"), name=AWAY, device="A board", fingerprint="0123456789ab"),
+            contextlib.nullcontext,
+        )
+        log.append("given back")
+
+    monkeypatch.setattr(devices, "timing_device", held)
+    return log
+
+
+def test_a_target_elsewhere_is_searched_and_measured_over_rpc(
+    prepared: RunDirectory, instant: list[tuple[str, list[str]]], tracker: list[str]
+) -> None:
+    found = searched(prepared, latency_s={"cpu": 0.65, AWAY: 1.0}, rpc="host:9190")
+    found.check()
+    here, away = found.targets
+    assert away.measured_s is not None
+    assert away.elsewhere == ""
+    assert CoDesign.load(prepared.target_bundle(AWAY)).architecture.key == away.winner
+    assert all(c.measured_s is not None for c in found.cross)
+    winners = [str(here.winner), str(away.winner)]
+    assert instant[-2:] == [("cpu", winners), (AWAY, winners)]
+    assert tracker == ["taken", "given back"]
+
+
+@pytest.mark.usefixtures("instant", "tracker")
+def test_a_device_that_no_tracker_knows_is_refused_or_foretold(prepared: RunDirectory) -> None:
+    table = LatencyLUT.load(prepared.lut("cpu"))
+    moon = dataclasses.replace(table.header, target=dataclasses.replace(table.header.target, name="cpu@moon"))
+    LatencyLUT(moon, table.rows).save(prepared.lut("cpu@moon"))
+    asked = {"latency_s": {"cpu@moon": 1.0, AWAY: 1.0}, "rpc": "host:9190"}
+    with pytest.raises(TargetError, match=r"on target 'cpu@moon' from here: no device of key 'moon' at tracker host"):
+        searched(prepared, **asked)
+    moon_result, away = searched(prepared, **asked, unproven=True).targets
+    assert moon_result.measured_s is None
+    assert away.measured_s is not None
+
+
+def test_a_device_that_is_lost_in_the_end_leaves_the_bundles(
+    prepared: RunDirectory, instant: list[Any], tracker: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = cross_latency.measured_on
+
+    def lost(tables: Any, *others: Any) -> list[ProofRecord]:
+        if tables[0][1].name == AWAY:
+            raise MeasureError("no device of key 'away' came back")
+        return real(tables, *others)
+
+    monkeypatch.setattr(cross_latency, "measured_on", lost)
+    found = searched(prepared, latency_s={"cpu": 0.65, AWAY: 1.0}, rpc="host:9190")
+    found.check()
+    assert all(t.bundle is not None for t in found.targets)
+    assert {c.error for c in found.cross if c.target == AWAY} == {"no device of key 'away' came back"}
 
 
 @pytest.mark.usefixtures("instant")

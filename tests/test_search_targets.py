@@ -13,7 +13,14 @@ import pytest
 from chanas import search_targets
 from chanas.errors import ConfigError, TargetError, UnitError
 from chanas.prescheduler import devices, networks
-from chanas.search_targets import held_budgets, measured_on, named_target, parse_latencies, target_budgets
+from chanas.search_targets import (
+    RemoteTargets,
+    held_budgets,
+    measured_on,
+    named_target,
+    parse_latencies,
+    target_budgets,
+)
 from chanas.target import HardwareTarget, load_target
 
 HOST = load_target("cpu")
@@ -121,6 +128,92 @@ def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: py
         assert [(b.hardware, b.budget_s) for b in budgets] == [(target, 2e-3)]
         assert open_pools == {"cpu-2t@pi4": "its pool"}
     assert log == [(("cpu", 2, "f32", "127.0.0.1:9190", "pi4"), 1, 1, False), "given back"]
+
+
+@pytest.fixture
+def tracker(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A tracker that has one device of every key: what is done with them, in order."""
+    log: list[Any] = []
+
+    @contextlib.contextmanager
+    def held(target: str, num_threads: int, dtype: str, rpc: str, key: str, **usage: Any) -> Iterator[Any]:
+        name = f"{target}{'' if num_threads == 1 else f'-{num_threads}t'}@{key}"
+        log.append(f"take {name} of {rpc}")
+        assert usage == {"num_devices": 1, "batch": 1, "shared": False}
+        yield dataclasses.replace(HOST, name=name, num_threads=num_threads), pool
+        log.append(f"give {name} back")
+
+    @contextlib.contextmanager
+    def pool(target: HardwareTarget) -> Iterator[Any]:
+        log.append(f"time on {target.name}")
+        yield
+
+    monkeypatch.setattr(devices, "timing_device", held)
+    return log
+
+
+def test_several_targets_name_the_keys_of_their_devices(tracker: list[Any]) -> None:
+    with held_budgets({"cpu": 2.0, "cpu@pi4": 1.0}, "cpu", 1, "f32", "host:9190", None) as (budgets, open_pools):
+        assert [(b.hardware.name, b.budget_s) for b in budgets] == [("cpu", 2.0), ("cpu@pi4", 1.0)]
+        assert set(open_pools) == {"cpu@pi4"}
+        for _ in range(2):
+            with open_pools["cpu@pi4"](budgets[1].hardware):
+                pass
+    assert tracker == ["take cpu@pi4 of host:9190", *2 * ["time on cpu@pi4"], "give cpu@pi4 back"]
+
+
+def test_targets_of_one_key_take_turns_on_its_device(tracker: list[Any]) -> None:
+    asked = {"cpu@pi4": 1.0, "cpu-2t@pi4": 1.0}
+    with held_budgets(asked, "cpu", 1, "f32", "host:9190", None) as (budgets, open_pools):
+        tracker.clear()  # both were asked what they are
+        for budget in budgets:
+            with open_pools[budget.hardware.name](budget.hardware):
+                pass
+    assert tracker == [
+        "give cpu-2t@pi4 back",
+        "take cpu@pi4 of host:9190",
+        "time on cpu@pi4",
+        "give cpu@pi4 back",
+        "take cpu-2t@pi4 of host:9190",
+        "time on cpu-2t@pi4",
+        "give cpu-2t@pi4 back",
+    ]
+
+
+@pytest.mark.usefixtures("tracker")
+def test_another_kind_of_device_does_not_take_ones_place() -> None:
+    with contextlib.closing(RemoteTargets("host:9190")) as remote:
+        hardware, open_pool = remote.take("cpu@pi4")
+        other = dataclasses.replace(hardware, fingerprint="0123456789ab", device="A board")
+        with (
+            pytest.raises(TargetError, match=r"of key 'pi4' are of different kinds: .*device A board there"),
+            open_pool(other),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "rpc", "key", "says"),
+    [
+        ({"cpu": 1.0, "cpu@pi4": 1.0}, "host:9190", "pi4", "name it in the target: cpu@pi4:5ms"),
+        ({"cpu": 1.0}, "host:9190", None, "expected a target elsewhere with --rpc, such as --latency cpu@KEY:5ms"),
+        ({"cpu@pi4": 1.0, "cpu-1t@pi4": 1.0}, "host:9190", None, "one latency for each of some targets"),
+    ],
+)
+def test_where_to_time_and_the_targets_have_to_fit(
+    latency_s: dict[str, float], rpc: str, key: str | None, says: str, tracker: list[Any]
+) -> None:
+    with pytest.raises(ConfigError, match=says), held_budgets(latency_s, "cpu", 1, "f32", rpc, key):
+        pass
+    assert len([line for line in tracker if "take" in line]) == len([line for line in tracker if "give" in line])
+
+
+def test_a_target_elsewhere_needs_a_tracker() -> None:
+    with (
+        pytest.raises(TargetError, match=r"`chanas search --latency cpu@pi4:BUDGET --rpc HOST:PORT` takes it"),
+        held_budgets({"cpu@pi4": 1.0}, "cpu", 1, "f32", None, None),
+    ):
+        pass
 
 
 def test_each_target_times_its_finalists_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

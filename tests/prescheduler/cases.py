@@ -50,6 +50,8 @@ NANO = SearchSpace(
     head_width=16,
     feature_width=16,
 )
+# Sixteen architectures of the same blocks, enough to search among.
+CHOICES = dataclasses.replace(NANO, name="choices", width_multipliers=(1.0,), kernel_sizes=(3, 5), expand_ratios=(2, 3))
 NUM_CLASSES = 5
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
+from tables import QUICK_SEARCH, save_accuracies, save_space
 
-from chanas.arch import SearchSpace
 from chanas.errors import MeasureError
 from chanas.lut_pipeline import check, open_table
 from chanas.prescheduler.lut import preschedule
@@ -30,7 +29,7 @@ from chanas.run import RunDirectory
 from chanas.table_search import search_with_table
 from chanas.target import host_llvm_cpu, host_triple
 
-from .cases import HOST, NANO, NUM_CLASSES, Workbench, random_lut
+from .cases import CHOICES, HOST, NANO, NUM_CLASSES, Workbench, random_lut
 
 pytestmark = pytest.mark.rpc
 KEY = "here"
@@ -206,22 +205,43 @@ def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, 
 
 
 def test_finalists_of_a_search_are_measured_on_the_device(
-    tracker: Address, server: psutil.Process, tiny_space: SearchSpace, tmp_path: Path
+    tracker: Address, server: psutil.Process, tmp_path: Path
 ) -> None:
     run, there = RunDirectory(tmp_path / "run"), dataclasses.replace(HOST, name=f"cpu@{KEY}")
-    random_lut(tiny_space, tiny_space.all_blocks(CLASSES), there).save(run.lut(there.name))
+    random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), there).save(run.lut(there.name))
     bundle, _ = search_with_table(
         run,
-        save_accuracies(tiny_space, tmp_path / "accuracies.csv"),
+        save_accuracies(CHOICES, tmp_path / "accuracies.csv", NUM_CLASSES),
         latency_s=1.0,
         rpc=str(tracker),
         key=KEY,
-        space=save_space(tiny_space, tmp_path / "tiny.yaml"),
+        space=save_space(CHOICES, tmp_path / "choices.yaml"),
         config=QUICK_SEARCH,
         progress=False,
     )
     assert bundle.targets == (f"cpu@{KEY}",)
     assert 0.0 < bundle.document["measured"]["latency_s"] < 1.0
+
+
+def test_one_network_is_measured_on_a_device_used_in_two_ways(
+    tracker: Address, server: psutil.Process, tmp_path: Path
+) -> None:
+    run, names = RunDirectory(tmp_path / "run"), (f"cpu@{KEY}", f"cpu-2t@{KEY}")
+    for name in names:
+        there = dataclasses.replace(HOST, name=name, num_threads=2 if "2t" in name else 1)
+        random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), there).save(run.lut(name))
+    bundle, _ = search_with_table(
+        run,
+        save_accuracies(CHOICES, tmp_path / "accuracies.csv", NUM_CLASSES),
+        latency_s=dict.fromkeys(names, 1.0),
+        rpc=str(tracker),
+        space=save_space(CHOICES, tmp_path / "choices.yaml"),
+        config=QUICK_SEARCH,
+        progress=False,
+    )
+    assert bundle.targets == names
+    assert all(0.0 < part["measured"]["latency_s"] < 1.0 for part in bundle.document["further_targets"])
+    assert until(lambda: num_free(tracker) == 1)
 
 
 def test_two_devices_time_and_one_goes_on_alone(
