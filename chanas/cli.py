@@ -85,9 +85,7 @@ def prescheduler(
     rpc: lut_commands.RPC = None,
     key: lut_commands.Key = None,
     devices: lut_commands.Devices = None,
-    warm_start: Annotated[
-        str | None, typer.Option(help="Begin with another device's records: a run, records, or a target of this run.")
-    ] = None,
+    warm_start: lut_commands.WarmStart = None,
     seed: Seed = 0,
     compile_only: Annotated[
         bool, typer.Option("--compile-only", help="For GPUs: compile schedules, run nothing; needs no GPU.")

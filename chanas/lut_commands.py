@@ -32,6 +32,9 @@ Space = Annotated[
 Classes = Annotated[int | None, typer.Option(help="Classes; the supernet's or the table's by default.")]
 RPC = Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on devices of it, build here.")]
 Key = Annotated[str | None, typer.Option(help="With --rpc: the key of the devices.")]
+WarmStart = Annotated[
+    str | None, typer.Option(help="Begin with another device's records: a run, records, or a target of this run.")
+]
 Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
@@ -168,6 +171,7 @@ def fill(
     rpc: RPC = None,
     key: Key = None,
     devices: Devices = None,
+    warm_start: WarmStart = None,
     shared: Shared = False,
     seed: Seed = 0,
 ) -> None:
@@ -187,6 +191,7 @@ def fill(
         cost_model=cost_model,
         num_calibration=calibrate,
         **_where(target, rpc, key, devices),
+        warm_start=warm_start,
         shared=shared,
         seed=seed,
     )
@@ -195,6 +200,8 @@ def fill(
         f"trials     {summary.num_new_trials} new ({summary.num_failed_trials} failed)\n"
         f"table      {summary.path}: {len(summary.lut.rows)} blocks"
     )
+    if summary.warm_start:
+        typer.echo(f"warm start {summary.warm_start}")
     if summary.lut.calibration is not None:
         typer.echo(f"sum        {summary.lut.calibration.describe()}")
 

@@ -274,6 +274,8 @@ class FillSummary:
     num_new_trials: int
     num_failed_trials: int
     lut: LatencyLUT
+    warm_start: str = ""
+    """What another device's records were to it (`WarmStart.describe`)."""
 
 
 def fill(
@@ -291,6 +293,7 @@ def fill(
     num_calibration: int = DEFAULT_CALIBRATION,
     rpc: str | None = None,
     key: str | None = None,
+    warm_start: str | None = None,
     num_devices: int | None = None,
     shared: bool = False,
     seed: int = 0,
@@ -298,17 +301,18 @@ def fill(
 ) -> FillSummary:
     """Tune and time the blocks that the run's table lacks, and no others; then calibrate it again if it changed.
 
-    Networks for the calibration come from all sub-spaces that the table then covers. `rpc`, `key`, `num_devices` and
-    `shared` are those of `chanas.pipeline.preschedule`.
+    Networks for the calibration come from all sub-spaces that the table then covers. `rpc`, `key`, `warm_start`,
+    `num_devices` and `shared` are those of `chanas.pipeline.preschedule`.
 
     Raises:
-        StageOrderError: the run has no table of this target.
+        StageOrderError: the run has no table of this target, or there are no records to begin with.
         LUTError: the table is of another device or compiler.
         MeasureError: blocks remain that could not be measured; the table has the others.
         ChanasError: as `table_device` says.
     """
     from chanas.prescheduler.devices import check_place
     from chanas.prescheduler.lut import preschedule
+    from chanas.prescheduler.warm_start import open_warm_start
 
     check_place(target, rpc, key, num_devices)
     config = tune_config(num_trials)
@@ -319,8 +323,9 @@ def fill(
     with table_device(table.lut, rpc, key, num_devices, shared) as (device, open_pool):
         hardware = dataclasses.replace(device, name=table.path.stem)
         table.lut.check(loaded, hardware)
+        source = None if warm_start is None else open_warm_start(warm_start, run, hardware)
         holes = table.lut.missing(blocks)
-        lut, num_new, num_failed = table.lut, 0, 0
+        lut, num_new, num_failed, started = table.lut, 0, 0, ""
         if holes:
             filled = preschedule(
                 run,
@@ -333,12 +338,14 @@ def fill(
                 seed=seed,
                 progress=progress,
                 open_pool=open_pool,
+                warm_start=source,
             )
             lut, num_new, num_failed = filled.lut, filled.num_new_trials, filled.num_failed_trials
+            started = filled.warm_start
         if num_calibration and (holes or lut.calibration is None):
             changed = OpenTable(table.path, lut, loaded, table.num_classes)
             _calibrate(changed, hardware, open_pool, num_calibration, seed, progress)
-    return FillSummary(table.path, len(holes), len(blocks), num_new, num_failed, lut)
+    return FillSummary(table.path, len(holes), len(blocks), num_new, num_failed, lut, started)
 
 
 def calibrate(

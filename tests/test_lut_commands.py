@@ -110,17 +110,19 @@ def test_fill_says_how_many_holes_there_were(
 
     def fill(run: RunDirectory, **options: Any) -> FillSummary:
         asked.update(run=run, **options)
-        return FillSummary(run.lut("cpu"), num_holes, 20, 12, 1, lut)
+        return FillSummary(run.lut("cpu"), num_holes, 20, 12, 1, lut, "from runs/other" if num_holes else "")
 
     monkeypatch.setattr(lut_pipeline, "fill", fill)
-    done = invoke("fill", "--run", run.root, "--sub-space", "r12-w1", "--sub-space", "r16-w1", "--calibrate", "0")
+    options = ["--sub-space", "r12-w1", "--sub-space", "r16-w1", "--calibrate", "0", "--warm-start", "runs/other"]
+    done = invoke("fill", "--run", run.root, *options)
     assert done.output.splitlines() == [
         f"holes      {num_holes} of 20 blocks" + (", filled now" if num_holes else ""),
         "trials     12 new (1 failed)",
         f"table      {run.lut('cpu')}: {len(lut.rows)} blocks",
+        *(["warm start from runs/other"] if num_holes else []),
         f"sum        {CALIBRATION.describe()}",
     ]
-    assert asked["run"] == run
+    assert (asked["run"], asked["warm_start"]) == (run, "runs/other")
     assert (asked["sub_spaces"], asked["num_calibration"]) == (["r12-w1", "r16-w1"], 0)
 
 

@@ -17,7 +17,7 @@ from chanas.arch import SearchSpace
 from chanas.errors import CheckpointError, ConfigError, LUTError, MeasureError, StageOrderError, TargetError
 from chanas.latency import Calibration, LatencyLUT
 from chanas.lut_pipeline import open_table, table_error, this_device
-from chanas.prescheduler import calibrate, devices, lut_check
+from chanas.prescheduler import calibrate, devices, lut_check, warm_start
 from chanas.prescheduler import lut as prescheduler_lut
 from chanas.run import RunDirectory, write_json
 from chanas.target import load_target
@@ -222,6 +222,29 @@ def test_holes_are_filled_there(
     monkeypatch.setattr(prescheduler_lut, "preschedule", note)
     with pytest.raises(MeasureError, match=r"^cpu@pi4 by their pool$"):
         lut_pipeline.fill(made_there, space=yaml_file, progress=False, **PLACE)
+
+
+def test_holes_are_filled_beginning_with_another_devices_records(
+    run: RunDirectory, yaml_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lut = LatencyLUT.load(run.lut("cpu"))
+    del lut.rows[next(iter(lut.rows))]
+    lut.save(run.lut("cpu"))
+
+    def note(*_: Any, warm_start: Any, **__: Any) -> Any:
+        raise MeasureError(f"beginning with {warm_start}")
+
+    monkeypatch.setattr(prescheduler_lut, "preschedule", note)
+    monkeypatch.setattr(warm_start, "open_warm_start", lambda source, _run, target: f"{source} for {target.name}")
+    with pytest.raises(MeasureError, match=r"^beginning with runs/other for cpu$"):
+        lut_pipeline.fill(run, space=yaml_file, warm_start="runs/other", progress=False)
+
+
+def test_records_to_begin_with_that_are_not_there_are_told_before_anything_is_filled(
+    run: RunDirectory, yaml_file: Path
+) -> None:
+    with pytest.raises(StageOrderError, match="nowhere"):
+        lut_pipeline.fill(run, space=yaml_file, warm_start="nowhere", progress=False)
 
 
 @pytest.mark.parametrize("command", ["check", "calibrate"])
