@@ -218,7 +218,7 @@ class _Searches:
         )
 
     def _started(self, table: TargetTable) -> TargetResult:
-        return started(table, self.source.space, self.source.num_classes)
+        return started(self.run, table, self.source.space, self.source.num_classes)
 
     def _tasks(self) -> Iterator[tuple[TargetTable, TargetTask]]:
         from chanas.search.cosearch import TargetTask

@@ -33,6 +33,8 @@ class TargetResult:
     error                                why it failed
     elsewhere                            why nothing can be measured on the target from here; empty where it can
     covered                              the sub-spaces that its table has every block of
+    leftover                             where no bundle was made, the folder in the run directory with that of an
+                                         earlier search; empty where there is none
     """
 
     target: str
@@ -50,6 +52,15 @@ class TargetResult:
     judged_by: str | None = None
     bundle: Path | None = None
     error: str | None = None
+    leftover: str = ""
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, and whether a bundle of an earlier search stands where its own would."""
+        return f"{self.error}{self._left()}"
+
+    def _left(self) -> str:
+        return f" ({self.leftover} is of an earlier search)" if self.leftover else ""
 
     def to_json(self, run: RunDirectory) -> dict[str, Any]:
         """The bundle's place is relative to the run directory."""
@@ -66,7 +77,7 @@ class TargetResult:
         """One line for people."""
         asked = f"{self.target:12s} budget {format_latency(self.budget_s)}: "
         if self.error is not None:
-            return f"{asked}failed: {self.error}"
+            return f"{asked}failed: {self.failure}"
         latency = f"{format_latency(self.predicted_s or 0.0)} by the table"
         if self.measured_s is not None:
             latency = f"{format_latency(self.measured_s)} measured, {latency}"
@@ -75,7 +86,7 @@ class TargetResult:
         judged = {"test": "on test", "holdout": "on holdout", "table": "in the table"}.get(
             self.judged_by or "", "predicted"
         )
-        place = "no bundle" if self.bundle is None else f"bundle {self.bundle}"
+        place = f"no bundle{self._left()}" if self.bundle is None else f"bundle {self.bundle}"
         return f"{asked}{latency}, top-1 {self.top1 or 0.0:.2%} {judged}; {place}\n{'':12s} {self.winner}"
 
 
@@ -116,15 +127,19 @@ def check_all(targets: Sequence[TargetResult]) -> None:
     failed = [t for t in targets if t.error is not None]
     if failed:
         kept = "; the others are handed over" if len(failed) < len(targets) else ""
-        reasons = "; ".join(f"{t.target}: {t.error}" for t in failed)
+        reasons = "; ".join(f"{t.target}: {t.failure}" for t in failed)
         raise InfeasibleError(f"{len(failed)} of {len(targets)} targets failed{kept}: {reasons}")
 
 
-def started(table: TargetTable, space: SearchSpace, num_classes: int) -> TargetResult:
+def started(run: RunDirectory, table: TargetTable, space: SearchSpace, num_classes: int) -> TargetResult:
     """What is known of a target before its search."""
     hardware, lut = table.hardware, file_digest(table.path)
     covered = tuple(s.key for s in table.lut.covered(space, num_classes))
-    return TargetResult(hardware.name, hardware.device, table.budget_s, lut, table.elsewhere, covered)
+    earlier = run.target_bundle(hardware.name)
+    leftover = earlier.relative_to(run.root).as_posix() if earlier.exists() else ""
+    return TargetResult(
+        hardware.name, hardware.device, table.budget_s, lut, table.elsewhere, covered, leftover=leftover
+    )
 
 
 def handed_over(result: TargetResult, outcome: SearchOutcome, bundle: CoDesign) -> TargetResult:
@@ -141,6 +156,7 @@ def handed_over(result: TargetResult, outcome: SearchOutcome, bundle: CoDesign) 
         top1=outcome.predicted_top1 if judged_by == "predicted" else measured[f"top1_{judged_by}"],
         judged_by=judged_by,
         bundle=bundle.path,
+        leftover="",
     )
 
 

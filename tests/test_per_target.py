@@ -189,6 +189,19 @@ def test_a_budget_out_of_reach_leaves_the_other_target_its_network(prepared: Run
 
 
 @pytest.mark.usefixtures("instant")
+def test_a_bundle_of_an_earlier_search_is_not_taken_for_that_of_one_that_failed(prepared: RunDirectory) -> None:
+    assert [t.leftover for t in searched(prepared).targets] == ["", ""]
+    assert [t.leftover for t in searched(prepared).targets] == ["", ""]  # replaced
+    found = searched(prepared, latency_s={"cpu": 1e-9, "cpu-2t": 1.0})
+    failed, kept = found.targets
+    assert (failed.bundle, failed.leftover, kept.leftover) == (None, "bundles/cpu", "")
+    assert failed.line().endswith("(bundles/cpu is of an earlier search)")
+    with pytest.raises(InfeasibleError, match=r"\(bundles/cpu is of an earlier search\)$"):
+        found.check()
+    assert "bundles/cpu is of an earlier search." in report(prepared).read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("instant")
 def test_budgets_that_are_all_out_of_reach_are_one_line_and_leave_nothing(prepared: RunDirectory) -> None:
     with pytest.raises(InfeasibleError, match=r"2 of 2 targets failed: cpu: no architecture .*; cpu-2t: no arch"):
         searched(prepared, latency_s={"cpu": 1e-9, "cpu-2t": 1e-9})

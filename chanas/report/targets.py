@@ -27,6 +27,8 @@ def targets_section(run: RunData) -> list[str]:
         out.append('<p class="missing">The searches were cut off; the same command goes on.</p>')
     for number, entry in enumerate(entries, start=1):
         out.append(f"<h3>{escape(str(entry.get('target')))}</h3>")
+        if entry.get("leftover"):
+            out.append(f'<p class="missing">{escape(str(entry["leftover"]))} is of an earlier search.</p>')
         if entry.get("error") is not None:
             out.append(f'<p class="missing">{escape(str(entry["error"]))}</p>')
             continue
