@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tuning_efficiency
 from common import Figure, finish
 from tuning_efficiency import Table, best_s, measure_all
 
@@ -70,11 +71,7 @@ FAMILIES: dict[str, tuple[Workload, ...]] = {
         Workload("depthwise", 112, 16, 16, 3, 1, "relu"),
         Workload("depthwise", 112, 64, 64, 7, 2, "relu"),
     ),
-    "conv": (
-        Workload("conv", 160, 3, 16, 3, 2, "hswish"),
-        Workload("conv", 176, 3, 24, 3, 2, "hswish"),
-        Workload("conv", 224, 3, 16, 3, 2, "hswish"),
-    ),
+    "conv": tuning_efficiency.FAMILIES["conv"],
     "pool": (
         Workload("pool", 14, 672, 672),
         Workload("pool", 28, 120, 120),

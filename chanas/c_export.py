@@ -179,8 +179,9 @@ def _check_free(out: Path) -> None:
 
 
 def _checked_name(name: str) -> str:
-    if name != c_sources.identifier(name):
-        raise ConfigError(f"expected a name of small letters, digits and underscores, such as digits_v2, got '{name}'")
+    usable = c_sources.identifier(name)
+    if name != usable:
+        raise ConfigError(f"expected a name of small letters, digits and underscores, such as {usable}, got '{name}'")
     return name
 
 

@@ -8,6 +8,7 @@ from importlib import resources
 
 import numpy as np
 
+_TAKEN = {"clean"}  # by the Makefile, which names its program after the network
 _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 
 
@@ -22,9 +23,10 @@ def filled(template: str, values: Mapping[str, object]) -> str:
 
 
 def identifier(text: str) -> str:
-    """A name for C out of any: small letters, digits and underscores, a letter first. `Net-v2` becomes `net_v2`."""
+    """A name for C out of any: small letters, digits and underscores, a letter first. `Net-v2` becomes `net_v2`, and
+    `clean`, which is a target of the Makefile, `net_clean`."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
-    return name if name[:1].isalpha() else f"net_{name}".rstrip("_")
+    return name if name[:1].isalpha() and name not in _TAKEN else f"net_{name}".rstrip("_")
 
 
 def string(text: str) -> str:

@@ -24,6 +24,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
         ("räder", "r_der"),
         ("日本", "net"),
         ("", "net"),
+        ("Clean", "net_clean"),
     ],
 )
 def test_a_name_becomes_one_that_c_takes(text: str, name: str) -> None:
