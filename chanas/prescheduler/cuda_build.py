@@ -115,7 +115,8 @@ def _device_part(module: Any) -> Any:
     """For a lowered module: vectors, barriers where a function has none of its own, sums over threads; then the kernel
     apart from the code that would launch it.
 
-    Without `StorageRewrite`, which lets buffers share memory: a kernel's buffers are all alive at once.
+    Without `StorageRewrite`, which lets buffers share memory: a kernel's buffers are all alive at once. Kernels that
+    are written down statement by statement are not simplified either: the CUDA compiler makes the same code of them.
     """
     from tvm.ir.transform import Sequential
     from tvm.s_tir import transform as scheduled
@@ -126,7 +127,7 @@ def _device_part(module: Any) -> Any:
         [
             lowered.VectorizeLoop(True),
             lowered.UnrollLoop(),
-            lowered.StmtSimplify(),
+            *([] if has_own_barriers else [lowered.StmtSimplify()]),
             scheduled.RewriteUnsafeSelect(),
             lowered.VerifyMemory(),
             lowered.AnnotateEntryFunc(),
