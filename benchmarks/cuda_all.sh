@@ -12,10 +12,10 @@
 # and what these need, for the machine's Python: `pip download --no-deps --only-binary=:all: --python-version 3.12 …`.
 # Parts, all by default and in this order, each with a time limit of its own (seconds, in brackets); what one has
 # installed or written is there for another call of the script:
-#   install (90)    the packages of FOLDER, into a folder of their own
-#   check (60)      chanas target check cuda: the first thing to read when the rest fails
-#   tests (210)     pytest -m cuda
-#   demo (330)      chanas demo --target cuda
+#   install (120)   the packages of FOLDER, into a folder of their own
+#   check (90)      chanas target check cuda: the first thing to read when the rest fails
+#   tests (200)     pytest -m cuda
+#   demo (310)      chanas demo --target cuda
 #   table (480)     the latency table of four sub-spaces of mbv3 at 224 and 192 pixels, calibrated
 #   figures (300)   benchmarks/cuda_networks.py: batch 1 and 32 beside eager, the table, then torch.compile
 # Results are written to $OUT (./cuda-results without it) as they come: a log of each part, tables and figures as JSON,
@@ -97,7 +97,7 @@ export -f install_packages make_table make_figures
 export folder site run python out
 
 say "$(date -u +%FT%TZ) $(git rev-parse --short HEAD 2> /dev/null) $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null || echo 'no GPU')"
-part install 90 bash -c install_packages
+part install 120 bash -c install_packages
 code=0
 "$python" -c 'import sys; from chanas.gpu import find_gpu; sys.exit(3 if find_gpu() is None else 0)' \
     2> "$out/gpu.log" || code=$?
@@ -109,11 +109,11 @@ if [[ $code -ne 0 ]]; then
     done
     exit 1
 fi
-part check 60 "$python" -m chanas target check cuda
+part check 90 "$python" -m chanas target check cuda
 # warnings of versions that were never tried are no failures here; other tests may need what is not installed
 mapfile -t cuda_tests < <(grep -rl --include='*.py' 'pytest\.mark\.cuda' tests)
-part tests 210 "$python" -m pytest -q -p no:cacheprovider -m cuda -W default --durations 5 "${cuda_tests[@]}"
-part demo 330 "$python" -m chanas demo --target cuda --run "$run-demo"
+part tests 200 "$python" -m pytest -q -p no:cacheprovider -m cuda -W default --durations 5 "${cuda_tests[@]}"
+part demo 310 "$python" -m chanas demo --target cuda --run "$run-demo"
 part table 480 bash -c make_table
 part figures 300 bash -c make_figures
 exit $failed

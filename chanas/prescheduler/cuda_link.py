@@ -12,7 +12,6 @@ from chanas.prescheduler.graph import export
 from chanas.target import HardwareTarget
 
 _PIPELINE = "chanas-cuda"
-_CALLBACK = "tvm_callback_cuda_compile"
 _CAPTURED = "vm.builtin.cuda_graph.run_or_capture"
 
 
@@ -133,4 +132,4 @@ def _compile_with_nvrtc(target: HardwareTarget) -> None:
         cubin, _ = compile_cubin(cuda_build.kernel_text(code), arch)
         return cubin
 
-    tvm_ffi.register_global_func(_CALLBACK, compile_, override=True)
+    tvm_ffi.register_global_func(cuda_build.COMPILE_CALLBACK, compile_, override=True)

@@ -45,11 +45,18 @@ load_runtime()
 import numpy as np
 from pathlib import Path
 from chanas.prescheduler.cuda_graph import operator_program
+from chanas.prescheduler.cuda_build import cuda_source, verify
 from chanas.prescheduler.cuda_link import compile_program
+from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.cuda_space import gpu_space
 from tests.prescheduler.cuda_cases import GPU, WORKLOADS
 workload = WORKLOADS[1]
 point = gpu_space(workload, GPU).sample(1, np.random.default_rng(0))[0]
+import tvm_ffi
+compiled = []
+tvm_ffi.register_global_func("tvm_callback_cuda_compile", lambda code: compiled.append(code) or b"", override=True)
+assert "kernel" in cuda_source(verify(schedule_gpu_operator(workload, point, GPU), GPU), GPU)
+assert not compiled, "the text was wanted, not machine code"
 compile_program(operator_program(workload, point, GPU), GPU, Path(sys.argv[1]))
 """
 
@@ -88,7 +95,8 @@ def test_what_the_library_holds_compiles(dtype: str) -> None:
 @needs_nvrtc
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="a driver that does nothing is compiled with gcc")
 def test_where_there_is_a_driver_the_library_holds_machine_code(tmp_path: Path) -> None:
-    """TVM's CUDA runtime is loaded and asks for our compiler's cubin, of the target's architecture."""
+    """TVM's CUDA runtime is loaded and asks for our compiler's cubin, of the target's architecture, and for none where
+    only the text is wanted."""
     (tmp_path / "driver.c").write_text(DRIVER)
     driver, library = tmp_path / "libcuda.so.1", tmp_path / "kernel.so"
     build = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(driver), str(tmp_path / "driver.c")]
