@@ -163,14 +163,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     num_points = min(6, options.points) if options.quick else options.points
-    gpu = arch_target(options.arch)
-    targets = [in_batches(gpu_in_dtype(gpu, dtype), options.batch) for dtype in options.dtypes.split(",")]
 
     rows = []
     with torch_hidden():
         from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
 
-        check_arch(options.arch)
+        try:
+            check_arch(options.arch)
+            gpu = arch_target(options.arch)
+            targets = [in_batches(gpu_in_dtype(gpu, dtype), options.batch) for dtype in options.dtypes.split(",")]
+        except ChanasError as error:
+            raise SystemExit(f"cuda_compile: error: {error}") from error
         print(f"{options.arch}, batch {options.batch}, {compiler_name(options.arch)}, {SPACE}")
         print("milliseconds of processor time, medians\n")
         stages = "".join(f"{stage:>10s}" for stage in STAGES)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from chanas.prescheduler import cuda_build
-from chanas.prescheduler.cuda_nvrtc import GPUCompileError
+from chanas.prescheduler.cuda_nvrtc import GPUCompileError, why_no_nvrtc
 from chanas.target import gpu_in_dtype
 from chanas.target_files import arch_target
 
+REASON = why_no_nvrtc()
 KINDS = {"kxk (image)", "kxk", "1x1", "depthwise", "pooling", "dense", "squeeze"}
 
 
@@ -51,3 +52,18 @@ def test_figures_are_those_of_the_worst_row(load: Any) -> None:
         "compiled_share": (0.95, True),
         "milliseconds_each": (101.0, False),
     }
+
+
+@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--arch", "sm_75"], "dtype tf32 needs a GPU of sm_80 or newer"),
+        (["--arch", "sm_1"], "sm_1"),
+        (["--dtypes", "f32,f8"], "f8"),
+        (["--batch", "0"], "expected --batch of at least 1"),
+    ],
+)
+def test_what_cannot_be_compiled_is_one_line(load: Any, options: list[str], says: str) -> None:
+    with pytest.raises(SystemExit, match=rf"^cuda_compile: error: [^\n]*{says}[^\n]*$"):
+        load("cuda_compile").main(["--quick", *options])
