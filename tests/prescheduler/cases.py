@@ -255,7 +255,7 @@ def random_lut(space: SearchSpace, blocks: Iterable[BlockConfig], target: Hardwa
     for block in blocks:
         keys = [w.key for w in device_workloads(block, target)]
         rows[block.key] = LUTRow(1e-5, 1e-7, 1, tuple(zip(keys, random_points(block, target, rng), strict=True)))
-    return LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype), rows)
+    return LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype, target.batch), rows)
 
 
 def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0, batch: int = 1) -> NetworkJob:

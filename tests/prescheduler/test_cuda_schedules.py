@@ -4,18 +4,20 @@ out by this machine, is what PyTorch computes; the CUDA text has the loads, barr
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
 from chanas.errors import ScheduleError
 from chanas.prescheduler.cuda_build import cuda_source, verify
+from chanas.prescheduler.cuda_operators import check_operator, input_shape
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.cuda_sequential import sequential_error
 from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.reference import FLOAT16_OPERATOR_TOLERANCE, FLOAT32_TOLERANCE
 from chanas.prescheduler.space import Named, Point
-from chanas.prescheduler.workload import Workload
+from chanas.prescheduler.workload import Operator, Workload
 from chanas.target import HardwareTarget
 from chanas.target_files import arch_target
 
@@ -60,6 +62,18 @@ def test_each_image_has_its_own_gate(batch: int, mma: int) -> None:
 def test_the_squeeze_of_several_images_is_two_operators() -> None:
     with pytest.raises(ScheduleError, match=r"^operator squeeze is there for one image"):
         gpu_space(Workload("squeeze", 7, 72, 24, batch=2), GPU)
+
+
+@pytest.mark.parametrize("op", ["pointwise", "depthwise"])
+def test_arrays_whose_places_32_bits_do_not_count_are_refused(op: Operator) -> None:
+    """Whether it is the input's or the output's."""
+    most = Workload(op, 128, 128, 128, batch=1023)
+    assert math.prod(input_shape(most)) < 2**31
+    check_operator(most)
+    with pytest.raises(ScheduleError, match=r"^expected arrays of less than 2\^31 values, got .*-b1024; use a smaller"):
+        gpu_space(dataclasses.replace(most, batch=1024), GPU)
+    with pytest.raises(ScheduleError, match=r"^expected arrays of less than 2\^31 values"):
+        check_operator(dataclasses.replace(most, in_channels=8, batch=1024))
 
 
 @pytest.mark.parametrize("mma", [0, 1])
