@@ -105,7 +105,7 @@ class ProductPlan:
 
     @property
     def rows_over(self) -> bool:
-        """Whether the last block of rows stands out over the map."""
+        """Whether the last block of rows stands out over the maps."""
         return self.blocks[0] * self.height > self.rows
 
     @property
