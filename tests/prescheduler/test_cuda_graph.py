@@ -128,10 +128,11 @@ def test_spare_rows_of_a_map_are_not_a_number() -> None:
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("num_blocks", [2, 7])
-def test_no_step_writes_over_what_is_still_to_be_read(num_blocks: int) -> None:
-    blocks = NANO.largest.blocks(NANO, NUM_CLASSES)[:num_blocks]
-    steps = network_steps(blocks, [[()] * len(device_workloads(b, GPU)) for b in blocks], GPU)
+@pytest.mark.parametrize("target", [GPU, in_batches(GPU, 3)], ids=lambda t: t.name)
+def test_no_step_writes_over_what_is_still_to_be_read(tiny_space: SearchSpace, target: HardwareTarget) -> None:
+    blocks = tiny_space.largest.blocks(tiny_space, NUM_CLASSES)
+    steps = network_steps(blocks, [[()] * len(device_workloads(b, target)) for b in blocks], target)
+    assert max(len(step.reads) for step in steps) == 3  # what is scaled, its gate, the residual
     holds: dict[int, int] = {}
     for i, step in enumerate(steps):
         inputs = [value for value in step.reads if value > 0]  # 0 is the image
