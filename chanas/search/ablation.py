@@ -206,7 +206,7 @@ def ablate(
         prove: compiles with tuned schedules, checks, measures and evaluates. No architecture is given to it twice.
         budget_s: measured seconds with tuned schedules. Searching with another table, the limit is the latency under
             which that table has as large a share of random architectures; where none of the finalists measures inside
-            the budget, it is tightened as in any search.
+            the budget, or a more accurate one outside, it is tightened as in any search, and never widened.
 
     Raises:
         ConfigError: fewer than two points are asked for.
@@ -282,7 +282,7 @@ class _Search:
         return _Plan(name, latency, ranking, self._finalists(latency, set()), self._front(latency))
 
     def finish(self, plan: _Plan) -> Searched:
-        """The winner among measured finalists, of further rounds where none of the first is inside; the front."""
+        """The winner among measured finalists, of further rounds where the best of the first is outside; the front."""
         name, latency = plan.name, plan.latency
         finalists: list[Finalist] = []
         winner: Finalist | None = None

@@ -46,7 +46,7 @@ class SearchConfig(BaseModel):
     num_finalists: int = Field(
         default=4, ge=1, description="architectures that are compiled, measured and evaluated per round"
     )
-    max_rounds: int = Field(default=3, ge=1, description="rounds of finalists before the search gives up")
+    max_rounds: int = Field(default=3, ge=1, description="rounds of finalists at most")
     min_distance: int = Field(
         default=2, ge=1, description="genes by which two finalists of a round differ, where possible"
     )

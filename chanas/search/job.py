@@ -54,8 +54,8 @@ class Job:
         return f"refine at {asked} by {self.config.rule}"
 
     def limits(self, limits_s: tuple[float, ...]) -> list[Constraint]:
-        tightened = [replace(c, limit=limit_s) for c, limit_s in zip(self.latencies, limits_s, strict=True)]
-        return [*tightened, *self.others]
+        moved = [replace(c, limit=limit_s) for c, limit_s in zip(self.latencies, limits_s, strict=True)]
+        return [*moved, *self.others]
 
     def first_limits(self) -> tuple[float, ...]:
         """The budgets less the margin that the wanted confidence asks for.

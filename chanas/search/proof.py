@@ -5,6 +5,7 @@ An architecture is named the winner only when its whole compiled network was mea
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,9 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from chanas.arch import Architecture, SearchSpace
-from chanas.errors import ChanasError, InfeasibleError, MeasureError
+from chanas.errors import ChanasError, InfeasibleError, MeasureError, TargetError
 from chanas.genome import FloatArray, Genomes, encode
 from chanas.units import format_latency
+
+logger = logging.getLogger(__name__)
 
 # Another round is compiled for a limit that is wider by so much, if a finalist came so near to the one that it had.
 _WORTH_A_ROUND = 1.05
@@ -186,11 +189,11 @@ def prove_rounds(
     limits move and a more accurate one was outside or all left room, another round follows, in which only what is
     predicted to beat the winner so far is proven. Its limits are the budgets over the worst measured-over-predicted
     ratio: tighter on targets where one was outside, wider (unless `widen` is false) where all were inside and one came
-    near the limit.
+    near the limit. Where the device is lost in such a round, the winner so far stands.
 
     Raises:
         ChanasError: a proof is not of every target.
-        MeasureError: no finalist could be compiled and measured.
+        MeasureError: no finalist could be compiled and measured, or the device is lost before one is inside.
         InfeasibleError: none measured inside the budgets; the message names the nearest that was measured.
     """
     finalists: list[Finalist] = []
@@ -202,7 +205,13 @@ def prove_rounds(
             proposed = [fact for fact in proposed if fact[2] > winner.predicted_top1]
         if not proposed:
             break
-        proofs = proven(prove, [architecture for architecture, *_ in proposed])
+        try:
+            proofs = proven(prove, [architecture for architecture, *_ in proposed])
+        except (MeasureError, TargetError) as lost:
+            if winner is None:
+                raise
+            logger.warning("the winner is that of %d round(s) of finalists: %s", number - 1, lost)
+            break
         finalists += [Finalist(*facts, proof, number) for facts, proof in zip(proposed, proofs, strict=True)]
         measured = [f for f in finalists if f.proof.error is None]
         if any(len(f.measured_s) != len(budgets) for f in measured):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from strategies import spaces_and_genomes
 
 from chanas.arch import Architecture, SearchSpace
-from chanas.errors import ChanasError, InfeasibleError, MeasureError
+from chanas.errors import ChanasError, InfeasibleError, MeasureError, TargetError
 from chanas.genome import Genomes
 from chanas.search.population import unique
 from chanas.search.proof import ProofRecord, Timing, nobody_proves, pick, prove_rounds, unproven
@@ -116,6 +117,25 @@ def test_what_was_inside_stays_the_winner_where_nothing_better_is_found() -> Non
     assert winner.architecture == arch(5)
 
 
+@pytest.mark.parametrize("error", [MeasureError, TargetError])
+def test_a_device_that_is_lost_after_one_was_inside_leaves_the_winner(
+    error: type[ChanasError], caplog: pytest.LogCaptureFixture
+) -> None:
+    device = Uneven()
+
+    def lost(architectures: Sequence[Architecture]) -> list[ProofRecord]:
+        if device.proven:
+            raise error("no device of key 'pi4' came back")
+        return device.prove(architectures)
+
+    winner, finalists = prove_rounds(device.propose, lost, BUDGET, (1e-3,), 3)
+    assert winner.architecture == arch(5)
+    assert [f.round for f in finalists] == [1, 1]
+    assert "of 1 round(s) of finalists: no device of key 'pi4' came back" in caplog.text
+    with pytest.raises(error, match="came back"):  # device.proven isn't empty: lost in the first round
+        prove_rounds(device.propose, lost, BUDGET, (1e-3,), 1)
+
+
 def test_a_finalist_that_fails_is_passed_over() -> None:
     device = Device(0.9, frozenset({5}))
     winner, finalists = prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
@@ -176,6 +196,17 @@ def test_it_wins_only_inside_every_targets_budget() -> None:
     assert winner.to_json()["further"] == [
         {"target": "slow", "predicted_s": pytest.approx(2e-3 / 1.2), "measured_s": pytest.approx(2e-3), "spread_s": 0.0}
     ]
+
+
+def test_each_target_has_a_limit_of_its_own_to_be_moved() -> None:
+    pair = Pair()
+
+    def prove(architectures: Sequence[Architecture]) -> list[ProofRecord]:  # the first device is twice as fast
+        return [dataclasses.replace(p, measured_latency_s=p.measured_latency_s / 2) for p in pair.prove(architectures)]
+
+    winner, _ = prove_rounds(pair.propose, prove, pair.budgets, (1e-3, 2e-3), 3)
+    assert pair.limits[1] == pytest.approx((2e-3, 2e-3 / 1.2))
+    assert winner.measured_s == pytest.approx((1e-3, 2e-3))
 
 
 def test_budgets_that_are_not_met_are_named_with_their_targets() -> None:
