@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.arch import Architecture, SearchSpace
-from chanas.errors import MeasureError
+from chanas.errors import MeasureError, TargetError
 from chanas.genome import encode
 from chanas.search_targets import TargetTable, measured_on
 
@@ -74,7 +74,7 @@ def cross_latencies(
             unknown = [math.nan] * len(here)  # accuracies are not asked for
             try:
                 found = measured_on(where, here, [jobs[a] for a in here], unknown, scratch, progress, table.open_pools)
-            except MeasureError as lost:  # the device; what was handed over stands
+            except (MeasureError, TargetError) as lost:  # the device; what was handed over stands
                 found = [ProofRecord(a, error=str(lost)) for a in here]
             proofs = dict(zip(here, found, strict=True))
         for name, architecture in winners.items():

@@ -286,7 +286,7 @@ class _Searches:
             if table.elsewhere:
                 return foretold(result, outcome, "table" if self.source.table else "holdout")
             bundle = self.source.hand_over(self.run.target_bundle(name), outcome, prover, table, self.limits, self.seed)
-        except (InfeasibleError, MeasureError) as error:
+        except (InfeasibleError, MeasureError, TargetError) as error:
             return dataclasses.replace(result, error=str(error))
         return handed_over(result, outcome, bundle)
 

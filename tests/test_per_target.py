@@ -209,14 +209,15 @@ def test_budgets_that_are_all_out_of_reach_are_one_line_and_leave_nothing(prepar
 
 
 @pytest.mark.usefixtures("instant")
+@pytest.mark.parametrize("error", [MeasureError, TargetError])
 def test_a_target_that_fails_when_measured_does_not_end_the_others(
-    prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = OfTable.hand_over
 
     def fails(self: OfTable, path: Path, *others: Any) -> CoDesign:
         if path.name == "cpu":
-            raise MeasureError("none of 3 finalists could be compiled")
+            raise error("none of 3 finalists could be compiled")
         return real(self, path, *others)
 
     monkeypatch.setattr(OfTable, "hand_over", fails)
@@ -356,14 +357,16 @@ def test_a_device_that_no_tracker_knows_is_refused_or_foretold(prepared: RunDire
     assert away.measured_s is not None
 
 
+@pytest.mark.usefixtures("instant", "tracker")
+@pytest.mark.parametrize("error", [MeasureError, TargetError])
 def test_a_device_that_is_lost_in_the_end_leaves_the_bundles(
-    prepared: RunDirectory, instant: list[Any], tracker: list[str], monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = cross_latency.measured_on
 
     def lost(tables: Any, *others: Any) -> list[ProofRecord]:
         if tables[0][1].name == AWAY:
-            raise MeasureError("no device of key 'away' came back")
+            raise error("no device of key 'away' came back")
         return real(tables, *others)
 
     monkeypatch.setattr(cross_latency, "measured_on", lost)
