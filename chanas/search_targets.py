@@ -40,11 +40,11 @@ def named_target(name: str) -> HardwareTarget:
     Raises:
         TargetError: the device is unknown or not there, or it cannot be used like that.
     """
-    key = key_of(name)
+    kind, _, key = name.partition("@")
     if key:
         raise TargetError(
-            f"target '{name}' is a device elsewhere: `chanas prescheduler --rpc HOST:PORT --key {key}` makes its "
-            f"table, and `chanas search --latency {name}:BUDGET --rpc HOST:PORT` takes it"
+            f"target '{name}' is a device elsewhere: `{_prescheduler(*_usage(kind), key)}` makes its table, and "
+            f"`chanas search --latency {name}:BUDGET --rpc HOST:PORT` takes it"
         )
     return load_target(*_usage(name))
 
@@ -245,15 +245,21 @@ def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
         found += " (what follows an @ is a device's key: name it with --rpc HOST:PORT --key KEY)"
     kind, _, key = target.name.partition("@")
     is_gpu = target.gpu is not None or kind.partition("-")[0] == GPU_TARGET
-    usage = f"--target {GPU_TARGET}" if is_gpu else "" if key else "--target cpu"
-    usage += f"{' ' if is_gpu else ''}--rpc HOST:PORT --key {key}" if key else ""
-    usage += f" --threads {target.num_threads}" if target.num_threads > 1 else ""
-    usage += f" --dtype {target.dtype_name}" if target.dtype != "float32" else ""
-    usage += f" --batch {target.batch}" if target.batch > 1 else ""
+    usage = (GPU_TARGET if is_gpu else "cpu", target.num_threads, target.dtype_name, target.batch)
     return StageOrderError(
         f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
-        f"`chanas prescheduler {usage} --run {run.root}` first"
+        f"`{_prescheduler(*usage, key)} --run {run.root}` first"
     )
+
+
+def _prescheduler(kind: str, num_threads: int, dtype: str, batch: int, key: str) -> str:
+    """The command that makes the table of a device that is used like that; `key` where it is elsewhere, or empty."""
+    options = [f"--target {kind}"] if kind == GPU_TARGET or not key else []
+    options += [f"--rpc HOST:PORT --key {key}"] if key else []
+    options += [f"--threads {num_threads}"] if num_threads > 1 else []
+    options += [f"--dtype {dtype}"] if dtype != "f32" else []
+    options += [f"--batch {batch}"] if batch > 1 else []
+    return " ".join(["chanas prescheduler", *options])
 
 
 @dataclass(frozen=True)

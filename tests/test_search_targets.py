@@ -208,6 +208,19 @@ def test_where_to_time_and_the_targets_have_to_fit(
     assert len([line for line in tracker if "take" in line]) == len([line for line in tracker if "give" in line])
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("cpu@pi4", "--rpc HOST:PORT --key pi4"),
+        ("cpu-2t-bf16@zen4", "--rpc HOST:PORT --key zen4 --threads 2 --dtype bf16"),
+        ("cuda-f16-b32@h200", "--target cuda --rpc HOST:PORT --key h200 --dtype f16 --batch 32"),
+    ],
+)
+def test_a_target_elsewhere_names_the_command_that_makes_its_table(name: str, command: str) -> None:
+    with pytest.raises(TargetError, match=f"`chanas prescheduler {command}` makes its table"):
+        named_target(name)
+
+
 def test_a_target_elsewhere_needs_a_tracker() -> None:
     with (
         pytest.raises(TargetError, match=r"`chanas search --latency cpu@pi4:BUDGET --rpc HOST:PORT` takes it"),
