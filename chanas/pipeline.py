@@ -227,7 +227,6 @@ class Prover:
     def jobs(self, architectures: Sequence[Architecture]) -> list[NetworkJob]:
         """What is compiled, with the first images of holdout and PyTorch's answer on them; where there are fewer than a
         batch has, they come again."""
-        import numpy as np
         import torch
 
         from chanas.folding import split_tensors

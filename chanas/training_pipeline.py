@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.arch import Architecture, SearchSpace
-from chanas.errors import ConfigError, StageOrderError, unknown_name
+from chanas.errors import CheckpointError, ConfigError, StageOrderError, unknown_name
 from chanas.run import RunDirectory, read_json
 
 if TYPE_CHECKING:
@@ -134,9 +134,18 @@ def evaluate(
 
 
 def stored_task(run: RunDirectory) -> tuple[SearchSpace, int] | None:
-    """Search space and number of classes of the supernet in `run`, read from its JSON alone; None without one."""
+    """Search space and number of classes of the supernet in `run`, read from its JSON alone; None without one.
+
+    Raises:
+        CheckpointError: the JSON is damaged.
+    """
     path = run.supernet / "checkpoint.json"
     if not path.is_file():
         return None
     data = read_json(path, "supernet checkpoint")
-    return SearchSpace.from_json(data["space"]), int(data["num_classes"])
+    try:
+        return SearchSpace.from_json(data["space"]), int(data["num_classes"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} does not say what the supernet is for ({error!r}); restore it, or train again with --overwrite"
+        ) from error

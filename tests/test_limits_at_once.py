@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from chanas.latency import LatencyLUT
 from chanas.per_target import search_per_target
 from chanas.pipeline import search
 from chanas.run import RunDirectory, write_json
+from chanas.supernet.evaluate import SupernetEvaluator
 from chanas.table_search import search_with_table
 from chanas.target import load_target
 
@@ -76,6 +78,22 @@ def test_limits_out_of_reach_are_told_without_the_supernet(
 def test_limits_in_reach_go_on_to_the_supernet(call: Callable[[RunDirectory], object], run: RunDirectory) -> None:
     with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors is cut short or damaged"):
         call(run)
+
+
+def test_a_supernet_of_another_task_than_its_json_is_refused(
+    run: RunDirectory, tiny_space: SearchSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = SimpleNamespace(space=tiny_space, num_classes=CLASSES + 1)
+    monkeypatch.setattr(SupernetEvaluator, "load", lambda _run: other)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.json is not that of the checkpoint beside it"):
+        search(run, latency_s=1.0)
+
+
+@pytest.mark.parametrize("damaged", [{"num_classes": CLASSES}, {"space": {}, "num_classes": CLASSES}, {"space": 1}])
+def test_a_supernets_json_that_says_nothing_is_one_line(damaged: dict[str, object], run: RunDirectory) -> None:
+    write_json(run.supernet / "checkpoint.json", damaged)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.json does not say what the supernet is for"):
+        search(run, latency_s=1.0)
 
 
 def test_a_front_of_one_point_is_told_without_the_supernet(run: RunDirectory) -> None:
