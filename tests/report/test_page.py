@@ -206,6 +206,20 @@ def test_a_network_without_weights_says_where_its_accuracy_is_from(make_run: Cal
     assert "on holdout" not in text
 
 
+def test_a_network_of_several_images_at_once_and_its_table_say_so(make_run: Callable[..., RunDirectory]) -> None:
+    run = make_run()
+    assert "images at once" not in read(run).text
+    for path, part, fields in (
+        (run.bundle / "codesign.json", "target", {"batch": 32}),
+        (run.lut("cpu"), "header", {"batch": 32}),
+    ):
+        data = json.loads(path.read_text())
+        data[part] |= fields
+        path.write_text(json.dumps(data))
+    assert "1 thread(s), 32 images at once" in read(run).text
+    assert "made 2025-01-01T00:00:00Z, 32 images at once." in read(run).text
+
+
 def test_an_empty_run_still_makes_a_page(make_run: Callable[..., RunDirectory]) -> None:
     page = read(make_run("none"))
     assert page.figures == []
