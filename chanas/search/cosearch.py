@@ -155,9 +155,10 @@ def search(
     def timed(architectures: Sequence[Architecture]) -> Sequence[Proof]:
         nonlocal proving_s
         start = time.perf_counter()
-        proofs = nobody_proves(architectures, evaluate) if prove is None else prove(architectures)
-        proving_s += time.perf_counter() - start
-        return proofs
+        try:
+            return nobody_proves(architectures, evaluate) if prove is None else prove(architectures)
+        finally:
+            proving_s += time.perf_counter() - start
 
     by_target = {b.target: b.budget_s for b in budgets}
     if prove is None:
