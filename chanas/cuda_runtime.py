@@ -35,6 +35,18 @@ def load_cudart() -> None:
         ) from error
 
 
+def load_tvm_cuda() -> None:
+    """Load TVM's CUDA runtime, which TVM does itself only where CUDA's runtime library was there before TVM was.
+
+    Raises:
+        OSError, RuntimeError: it is not there, or does not load.
+    """
+    import tvm
+    from tvm_ffi.libinfo import load_lib_ctypes
+
+    load_lib_ctypes("tvm", "tvm_runtime_cuda", "RTLD_LOCAL", extra_lib_paths=tvm.libinfo.package_lib_paths())
+
+
 def load_runtime() -> None:
     """Load TVM with its CUDA runtime, which needs CUDA's.
 
@@ -45,11 +57,15 @@ def load_runtime() -> None:
     with torch_hidden():
         import tvm
 
-    if tvm.get_global_func("runtime.timer.cuda", allow_missing=True) is None:
+    if tvm.get_global_func("runtime.timer.cuda", allow_missing=True) is not None:
+        return
+    try:
+        load_tvm_cuda()
+    except (OSError, RuntimeError) as error:
         raise TargetError(
             "TVM's CUDA runtime could not be loaded: it needs the driver (libcuda.so.1) and CUDA 13's runtime library "
             "(libcudart.so.13); `nvidia-smi` shows whether the driver works"
-        )
+        ) from error
 
 
 class CUDADevice:

@@ -18,6 +18,12 @@ def test_tvm_imported_inside_does_not_bring_torch_and_torch_works_afterwards() -
     assert _run(code) == "False 3.0"
 
 
+def test_a_gpus_worker_decides_itself_when_tvm_comes_and_without_torch() -> None:
+    """TVM's CUDA runtime needs a library that is found for it first, and TVM would bring torch."""
+    code = "import sys\nimport chanas.prescheduler.cuda_worker\nprint({'tvm', 'tvm_ffi', 'torch'} & set(sys.modules))"
+    assert _run(code) == "set()"
+
+
 def test_hidden_torch_cannot_be_imported() -> None:
     code = (
         "from chanas.lean_tvm import hide_torch\nhide_torch()\n"

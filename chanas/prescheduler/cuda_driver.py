@@ -7,14 +7,13 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from chanas.cuda_runtime import load_cudart
+from chanas.cuda_runtime import load_cudart, load_tvm_cuda
 from chanas.errors import TargetError
 from chanas.lean_tvm import torch_hidden
 from chanas.prescheduler.cross import CrossLinker, required_linker
 from chanas.scratch import scratch_folder
 
 _FACTORY = "ffi.Module.create.cuda"
-_RUNTIME = "tvm_runtime_cuda"
 _DRIVER = "libcuda.so.1"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE (CUDA Driver API reference, "Data types used by CUDA driver")
 # Of the driver what TVM's runtime calls.
@@ -42,12 +41,10 @@ def enable_machine_code() -> None:
     if tvm.get_global_func(_FACTORY, allow_missing=True) is not None:
         return
     load_cudart()
-    from tvm_ffi.libinfo import load_lib_ctypes
-
     with scratch_folder() as folder:
         ctypes.CDLL(str(_driver(folder)), mode=ctypes.RTLD_GLOBAL)  # what is loaded is known by its name from then on
     try:
-        load_lib_ctypes("tvm", _RUNTIME, "RTLD_LOCAL", extra_lib_paths=tvm.libinfo.package_lib_paths())
+        load_tvm_cuda()
     except (OSError, RuntimeError) as error:
         raise TargetError(
             f"TVM's CUDA runtime could not be loaded ({' '.join(str(error).split())[:200]}); its wheel for this "

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 from chanas.lean_tvm import hide_torch
 from chanas.prescheduler import worker
-from chanas.prescheduler.cuda_graph import COPIES
 from chanas.prescheduler.worker import Call
 
 # Clock rates have settled when as many batches in a row differ by no more than this, and are not waited for longer.
@@ -140,14 +139,16 @@ class Timer:
         min_repeat_s: float = 0.002,
         max_spread: float = 0.02,
         hopeless_s: float | None = None,
-        copies: int = COPIES,
+        copies: int | None = None,
     ) -> dict[str, Any]:
-        """Check an operator or a block against its reference case, then time it: seconds of one of its copies.
+        """Check an operator or a block against its reference case, then time it: seconds of one of its copies, which
+        are as many as in what is timed alone, unless `copies` says.
 
         With `cold_bytes` above zero the L2 cache is flushed before each launch, so that every copy finds its weights in
         the device's memory. All copies run the same code.
         """
-        program = _Program(self._device(), library, case, copies)
+        device, copies = self._device(), copies or _copies()
+        program = _Program(device, library, case, copies)
         error = program.error()
         if error > program.tolerance:
             return {"wrong": error}
@@ -167,7 +168,8 @@ class Timer:
         min_repeat_s: float = 0.002,
     ) -> dict[str, Any]:
         """Check the programs 0.so … of the folder `library`, then time the right ones in turns against each other."""
-        programs = [_Program(self._device(), f"{library}/{i}.so", case, COPIES) for i in range(num)]
+        device, copies = self._device(), _copies()
+        programs = [_Program(device, f"{library}/{i}.so", case, copies) for i in range(num)]
         errors = [program.error() for program in programs]
         is_right = [error <= program.tolerance for error, program in zip(errors, programs, strict=True)]
         calls = [[program.call] for program, right in zip(programs, is_right, strict=True) if right]
@@ -175,7 +177,7 @@ class Timer:
         timed = iter(worker._time_in_turns(calls, 1, repeats, min_repeat_s, clock))
         return {
             "members": [
-                {**_of_one_copy(next(timed), COPIES), "max_error": error} if right else {"wrong": error}
+                {**_of_one_copy(next(timed), copies), "max_error": error} if right else {"wrong": error}
                 for error, right in zip(errors, is_right, strict=True)
             ]
         }
@@ -214,6 +216,14 @@ class Timer:
             last = batches[-_SETTLED_BATCHES:]
             if len(last) == _SETTLED_BATCHES and max(last) <= (1.0 + _SETTLED_SPREAD) * min(last):
                 return
+
+
+def _copies() -> int:
+    """What is timed alone runs so often in its graph. It is asked for late: TVM comes with it, and has to find CUDA's
+    runtime library (`load_runtime`)."""
+    from chanas.prescheduler.cuda_graph import COPIES
+
+    return COPIES
 
 
 def _of_one_copy(timed: dict[str, Any], copies: int) -> dict[str, Any]:

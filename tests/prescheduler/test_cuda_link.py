@@ -37,10 +37,12 @@ DRIVER = "\n".join(
     )
 )
 COMPILES = """
-import sys
+import ctypes, sys
 from chanas.cuda_runtime import load_runtime
 from chanas.lean_tvm import hide_torch
 hide_torch()
+import tvm  # before what its CUDA runtime needs can be found, as in a process that has done other things
+ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
 load_runtime()
 import numpy as np
 from pathlib import Path
@@ -101,11 +103,9 @@ def test_where_there_is_a_driver_the_library_holds_machine_code(tmp_path: Path) 
     driver, library = tmp_path / "libcuda.so.1", tmp_path / "kernel.so"
     build = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(driver), str(tmp_path / "driver.c")]
     subprocess.run(build, check=True)
-    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("LD_LIBRARY_PATH"))))
-    environment = {**os.environ, "LD_LIBRARY_PATH": paths, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILES, str(library)], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", COMPILES, str(library), str(driver)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     content = library.read_bytes()
     assert b".text.kernel0_kernel" in content
