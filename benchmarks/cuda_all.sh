@@ -28,8 +28,15 @@ if [[ $# -gt 0 && -d $1 ]]; then
     folder=$1
     shift
 fi
+known=(install check tests demo table figures)
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(install check tests demo table figures)
+[[ ${#parts[@]} -gt 0 ]] || parts=("${known[@]}")
+for name in "${parts[@]}"; do
+    if [[ " ${known[*]} " != *" $name "* ]]; then
+        echo "cuda_all: error: expected a folder or parts of ${known[*]}, got '$name' (folders count from $PWD)" >&2
+        exit 2
+    fi
+done
 out=${OUT:-$PWD/cuda-results}
 site=${TMPDIR:-/tmp}/chanas-site-$(id -u)
 run=${TMPDIR:-/tmp}/chanas-cuda-run-$(id -u)

@@ -10,25 +10,26 @@ flushed before each call); ratios are of warm medians. With --run, networks of t
 `cuda` are compiled whole and timed, which tells how far the calibrated table is from them.
 
 Every type and batch is compared with eager first, then comes the table, then torch.compile, which takes a minute for
-each type. The result is written after each of these, so that a run that is stopped keeps what it has. Figures are
-missing where something could not be measured.
+each type. The result is written after each of these, so that a run that is stopped keeps what it has. What fails costs
+its own figures alone; the script then ends with its error.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish, write_result
 
 from chanas.arch import SearchSpace
-from chanas.errors import ChanasError
+from chanas.errors import ChanasError, LUTError, MeasureError
 from chanas.run import RunDirectory
 from chanas.target import GPU_DTYPES, HardwareTarget, load_target
 
@@ -79,7 +80,7 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
     """Tune the operators of torchvision's network, compile it whole and check it; the job, and what tuning cost.
 
     Raises:
-        SystemExit: it could not be compiled, or computes something else than PyTorch.
+        MeasureError: it could not be compiled, or computes something else than PyTorch.
     """
     from subjects import torchvision_blocks, torchvision_job
     from tuning import tune_blocks
@@ -94,7 +95,7 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
     job = torchvision_job(module, blocks, folder / f"{target.name}.so", seed, target.batch)
     (outcome,) = compile_networks(lut, target, [job])
     if outcome.seconds is None:
-        raise SystemExit(f"cuda_networks: error: the network did not compile: {outcome.error}")
+        raise MeasureError(f"the network could not be compiled and timed: {outcome.error}")
     whole = {"sum_of_blocks_s": sum(lut.block_s(b) for b in blocks), "whole_s": outcome.seconds}
     return job, {"tuning": tuned.to_json(), **whole, "num_launches": launches(lut, job, target)}
 
@@ -155,7 +156,11 @@ def compare(
 
 
 def table_error(run: RunDirectory, target: HardwareTarget, num: int) -> tuple[float, list[dict[str, float]]]:
-    """Mean error in percent of a run's calibrated table on whole networks not used to calibrate it; and these."""
+    """Mean error in percent of a run's calibrated table on whole networks not used to calibrate it; and these.
+
+    Raises:
+        ChanasError: there is no such table, or none of the networks could be measured.
+    """
     import numpy as np
 
     from chanas.lut_pipeline import open_table
@@ -165,11 +170,13 @@ def table_error(run: RunDirectory, target: HardwareTarget, num: int) -> tuple[fl
     space, classes, lut = table.required_space(), table.num_classes, table.lut
     fit = lut.calibration
     if fit is None:
-        raise SystemExit(f"cuda_networks: error: the table of {run.root} is not calibrated")
+        raise LUTError(f"the table of {run.root} is not calibrated")
     drawn = draw_architectures(space, num, SEED_OF_NETWORKS, lut.covered(space, classes))
     predicted_s = terms(lut, space, classes, drawn) @ np.array([fit.start_s, fit.scale, fit.boundary_s])
     measured_s = measure_networks(lut, space, target, classes, drawn)
     works = np.isfinite(measured_s)
+    if not works.any():
+        raise MeasureError("none of the networks could be measured")
     errors = np.abs(predicted_s[works] / measured_s[works] - 1.0)
     rows = [{"predicted_s": float(p), "measured_s": float(m)} for p, m in zip(predicted_s, measured_s, strict=True)]
     return 100.0 * float(errors.mean()), rows
@@ -194,6 +201,16 @@ class Results:
     figures: dict[str, Figure]
     extra: dict[str, Any]
     quick: bool
+    failures: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """What fails in the body is told and noted; the steps after it are made all the same."""
+        try:
+            yield
+        except ChanasError as error:
+            self.failures.append(f"{name}: {error}")
+            print(f"\n{self.failures[-1]}", flush=True)
 
     def take(self, name: str, rows: Sequence[Row]) -> None:
         """Rows of contenders in one type and batch (`f16_batch32`): printed, their figures kept."""
@@ -226,31 +243,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         used = [(d, int(b)) for b in options.batches.split(",") for d in dtypes]
         targets = {f"{d}_batch{b}": load_target("cuda", 1, d, b) for d, b in used}
-        print(load_target("cuda").device)
-        from subjects import mobilenet_v3_large
+        gpu = load_target("cuda")
+    except ChanasError as error:
+        raise SystemExit(f"cuda_networks: error: {error}") from error
+    print(gpu.device)
+    from subjects import mobilenet_v3_large
 
-        jobs: dict[str, NetworkJob] = {}
-        with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
-            for name, target in targets.items():
+    jobs: dict[str, NetworkJob] = {}
+    with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
+        for name, target in targets.items():
+            with results.step(name):
                 fresh = mobilenet_v3_large(options.seed)
                 jobs[name], cost = compiled(Path(folder), target, fresh, trials, options.seed)
                 print(f"\n{name}, {cost['num_launches']} kernels in one graph")
                 results.extra[name] = {"rows": [], **cost}
                 results.take(name, compare(jobs[name], target, fresh, *timing, with_compile=False))
-            if options.run is not None:
-                mape, networks = table_error(RunDirectory(options.run), load_target("cuda"), NUM_NETWORKS)
+        if options.run is not None:
+            with results.step("table"):
+                mape, networks = table_error(RunDirectory(options.run), gpu, NUM_NETWORKS)
                 results.figures["lut_mape_percent"] = Figure(mape, GOAL_MAPE_PERCENT, lower_is_better=True)
                 results.extra["networks"] = networks
                 results.write()
                 print(f"\ntable against {len(networks)} whole networks: {mape:.1f} % on average")
-            for name, target in targets.items():
-                if target.batch == 1:
-                    print(f"\n{name} beside torch.compile")
-                    fresh = mobilenet_v3_large(options.seed)
-                    results.take(name, compare(jobs[name], target, fresh, *timing, with_compile=True))
-    except ChanasError as error:
-        raise SystemExit(f"cuda_networks: error: {error}") from error
+        for name, job in jobs.items():
+            if targets[name].batch == 1:
+                print(f"\n{name} beside torch.compile")
+                fresh = mobilenet_v3_large(options.seed)
+                results.take(name, compare(job, targets[name], fresh, *timing, with_compile=True))
     finish("cuda_networks", results.figures, options.quick, results.extra)
+    if results.failures:
+        raise SystemExit(f"cuda_networks: error: {'; '.join(results.failures)}")
 
 
 if __name__ == "__main__":

@@ -24,14 +24,17 @@ esac
 """
 
 
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHON": str(folder / "python"), "OUT": str(folder / "out"), "TMPDIR": str(folder)}
+
+
 def run(folder: Path, *arguments: str, no_gpu: int = 0, no_pip: int = 0) -> tuple[int, str]:
     """Exit code and summary of the script."""
     program = folder / "python"
     program.write_text(PYTHON.format(folder=folder, no_gpu=no_gpu, no_pip=no_pip))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    environment = {**os.environ, "PYTHON": str(program), "OUT": str(folder / "out"), "TMPDIR": str(folder)}
     done = subprocess.run(
-        ["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False
+        ["bash", str(SCRIPT), *arguments], env=environment(folder), capture_output=True, text=True, check=False
     )
     return done.returncode, (folder / "out" / "summary.txt").read_text()
 
@@ -58,6 +61,16 @@ def test_parts_can_be_chosen(tmp_path: Path) -> None:
     code, summary = run(tmp_path, str(tmp_path), "tests", "table")
     assert code == 0
     assert [line.split(":")[0] for line in summary.splitlines()[1:]] == ["tests", "table"]
+
+
+@pytest.mark.parametrize("arguments", [("wheels-that-are-not-there",), ("check", "figure")])
+def test_what_is_neither_a_folder_nor_a_part_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        ["bash", str(SCRIPT), *arguments], env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"install check tests demo table figures, got '{arguments[-1]}'" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_a_gpu_every_part_says_so_and_the_script_fails(tmp_path: Path) -> None:

@@ -11,6 +11,13 @@ from typing import Any
 import pytest
 
 from chanas import target as target_module
+from chanas.errors import MeasureError
+from chanas.target import HardwareTarget, gpu_in_dtype, in_batches
+from chanas.target_files import describe_target
+
+
+def used(dtype: str, batch: int) -> HardwareTarget:
+    return in_batches(gpu_in_dtype(describe_target("h100"), dtype), batch)
 
 
 def test_contenders_take_turns_and_medians_count(load: Any) -> None:
@@ -50,6 +57,39 @@ def test_what_was_measured_is_kept_when_the_rest_is_cut_off(
     assert written["figures"]["eager_f32_batch32"] == {"value": 2.0, "goal": 1.6, "met": True}
     assert written["figures"]["eager_f16_batch1"]["value"] is None
     assert len(written["f32_batch32"]["rows"]) == 2
+
+
+def test_what_fails_costs_its_own_figures_alone(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    networks = load("cuda_networks")
+    asked: list[str] = []
+
+    def compiled(_folder: Path, target: HardwareTarget, *_: Any) -> Any:
+        asked.append(target.name)
+        if target.dtype == "float16":
+            raise MeasureError("wrong by 3")
+        return object(), {"num_launches": 40}
+
+    def compare(_job: Any, target: HardwareTarget, *_: Any, with_compile: bool) -> Any:
+        return [
+            networks.Row("chanas", 1e-3, 2e-3),
+            networks.Row("torch_compile" if with_compile else "eager", 2e-3, 3e-3),
+        ]
+
+    monkeypatch.setattr(networks, "load_target", lambda _name, _threads=1, dtype="f32", batch=1: used(dtype, batch))
+    monkeypatch.setattr(networks, "compiled", compiled)
+    monkeypatch.setattr(networks, "compare", compare)
+    load("subjects")
+    monkeypatch.setattr(sys.modules["subjects"], "mobilenet_v3_large", lambda _seed: None)
+    with pytest.raises(
+        SystemExit, match=r"^cuda_networks: error: f16_batch1: wrong by 3; f16_batch32: wrong by 3; table: "
+    ):
+        networks.main(["--quick", "--dtypes", "f16,f32", "--run", str(tmp_path)])
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(asked) == 4
+    assert figures["eager_f32_batch32"]["value"] == figures["torch_compile_f32_batch1"]["value"] == 2.0
+    assert figures["eager_f16_batch1"]["value"] is figures["lut_mape_percent"]["value"] is None
 
 
 def test_without_a_gpu_it_ends_in_one_line(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
