@@ -72,7 +72,10 @@ def test_a_tracker_without_devices_says_so(groups: list[DeviceGroup]) -> None:
         (["search", "--latency", "2ms", "--rpc", "h:1"], "expected --rpc HOST:PORT and --key KEY together"),
         (["search", "--latency", "2ms", "--key", "pi4"], "expected --rpc HOST:PORT and --key KEY together"),
         (["search", "--pareto", "--key", "pi4"], "expected --rpc HOST:PORT and --key KEY together"),
-        (["search", "--latency", "cpu:2ms", "--rpc", "h:1", "--key", "pi4"], "name it in the target: cpu@"),
+        (
+            ["search", "--latency", "cpu:2ms", "--rpc", "h:1", "--key", "pi4"],
+            "--key goes with a latency alone; beside several, name it in the target: cpu@pi4:5ms",
+        ),
     ],
 )
 def test_bad_input_is_one_line(arguments: Sequence[str], says: str, tmp_path: Path) -> None:
