@@ -336,13 +336,14 @@ def bench(
 ) -> None:
     """Time the compiled module beside PyTorch: same weights, image, threads and cores, in turns."""
     from chanas.codesign import CoDesign, benchmark
+    from chanas.gpu_use import gpu_of
     from chanas.prescheduler.locks import device_lock
 
     loaded = CoDesign.load(bundle, target)
     used = f"{loaded.target.num_threads} thread(s)" if loaded.target.gpu is None else f"batch {loaded.target.batch}"
     typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
     typer.echo(f"{'':16s} {'median':>10s} {'ratio':>8s}")
-    with device_lock():
+    with device_lock(gpu=gpu_of(loaded.target)):
         rows = list(benchmark(loaded, with_compile=compile_, shared=shared))
     for row in rows:
         median = "-" if row.median_s is None else format_latency(row.median_s)

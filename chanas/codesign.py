@@ -402,16 +402,21 @@ def benchmark(
     resolution = bundle.architecture.resolution
     shape = (bundle.target.batch, bundle.space.in_channels, resolution, resolution)
     images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-    network, x = bundle.torch_module(), torch.from_numpy(images)
-    if bundle.target.gpu is not None:
-        network = _OnGPU(network)
-    contenders: dict[str, Callable[[], Any]] = {
-        "chanas": functools.partial(bundle._run, images if len(images) > 1 else images[0]),
-        "PyTorch eager": functools.partial(network, x),
-    }
+    own = functools.partial(bundle._run, images if len(images) > 1 else images[0])  # tells when it is not for here
+    contenders: dict[str, Callable[[], Any]] = {"chanas": own}
     notes: dict[str, str] = {}
+    network, x = bundle.torch_module(), torch.from_numpy(images)
+    has_peers = bundle.target.gpu is None or torch.cuda.is_available()
+    if not has_peers:
+        notes = dict.fromkeys(
+            ("PyTorch eager", *(["torch.compile"] if with_compile else [])), "PyTorch has no CUDA here"
+        )
+    elif bundle.target.gpu is not None:
+        network = _OnGPU(network)
+    if has_peers:
+        contenders["PyTorch eager"] = functools.partial(network, x)
     with limited_to(bundle.target.num_threads), torch.inference_mode():
-        if with_compile:
+        if with_compile and has_peers:
             try:
                 import torch._inductor.config as inductor
 

@@ -11,6 +11,7 @@ import numpy as np
 from chanas.arch import Architecture, BlockConfig, SearchSpace
 from chanas.errors import MeasureError
 from chanas.genome import encode
+from chanas.gpu_use import gpu_of
 from chanas.latency import LatencyLUT
 from chanas.memory import activation_memory
 from chanas.run import file_digest
@@ -114,7 +115,7 @@ def tested(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
         num = len(supernet.images("test", bundle.architecture.resolution)[0])
         return {"top1_test": supernet.top1(bundle.architecture, "test"), "num_test_images": num}
     agreement = agreed(bundle, supernet)
-    with device_lock():
+    with device_lock(gpu=gpu_of(bundle.target)):
         eager = next(
             row for row in benchmark(bundle, with_compile=False, rounds=15, shared=None) if row.name == "PyTorch eager"
         )

@@ -41,6 +41,11 @@ def visible_gpu() -> str:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
+def gpu_of(target: HardwareTarget) -> str | None:
+    """The GPU that a target of this machine is, as its lock is named (`locks.device_lock`); None for a processor."""
+    return None if target.gpu is None else visible_gpu()
+
+
 def _ask(query: str) -> list[list[str]] | None:
     """Lines of `nvidia-smi`, each as its fields, of the first GPU that CUDA shows; None where it can't be asked."""
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-i", visible_gpu()]

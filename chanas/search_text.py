@@ -49,9 +49,9 @@ def bundle_lines(bundle: CoDesign, table_error: str) -> Iterator[str]:
     if bundle.has_weights:
         by = "compiled module"
         eager_s = measured.get("pytorch_eager_latency_s")
-        if eager_s is None:
+        if "num_disagreements" not in measured and eager_s is None:
             by = "PyTorch here (the module was compared with it on its own device)"
-        else:
+        if eager_s is not None:
             ratio = f"{eager_s / latency_s:.1f}x"
             rows.append(("PyTorch eager", f"{format_latency(eager_s)} on the same network ({ratio})"))
         rows += [

@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 
 from chanas import emit
+from chanas import target as target_module
 from chanas.arch import Architecture, SearchSpace
 from chanas.codesign import (
     SCHEMA,
@@ -36,6 +37,7 @@ from chanas.preprocess import Preprocess
 from chanas.prescheduler.networks import compile_networks
 from chanas.run import file_digest
 from chanas.target import HardwareTarget, load_target
+from chanas.target_files import describe_target
 
 from .prescheduler.cases import HOST, network_job, random_lut
 
@@ -156,6 +158,34 @@ def test_a_benchmark_has_a_row_for_each_contender_even_one_that_does_not_run(
     assert eager.median_s is not None
     assert eager.ratio == pytest.approx(eager.median_s / own.median_s)
     assert compiled == BenchmarkRow("torch.compile", None, None, "did not compile: ModuleNotFoundError")
+
+
+@pytest.fixture
+def for_a_gpu(tiny_space: SearchSpace) -> CoDesign:
+    """A bundle whose module is for a GPU."""
+    bundle = object.__new__(CoDesign)
+    bundle.target, bundle.space, bundle.architecture = describe_target("h100"), tiny_space, tiny_space.smallest
+    return bundle
+
+
+def test_a_bundle_for_a_gpu_is_one_line_where_there_is_none(
+    for_a_gpu: CoDesign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_module, "find_gpu", lambda: None)
+    with pytest.raises(TargetError, match=r"^no NVIDIA GPU was found on this machine"):
+        benchmark(for_a_gpu)
+
+
+def test_a_pytorch_without_cuda_is_a_row_that_says_so(for_a_gpu: CoDesign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(CoDesign, "torch_module", lambda _: torch.nn.Identity())
+    for_a_gpu.__dict__["_run"] = lambda image: image
+    own, *peers = benchmark(for_a_gpu, rounds=2, shared=None)
+    assert own.ratio == 1.0
+    assert peers == [
+        BenchmarkRow(n, None, None, "PyTorch has no CUDA here") for n in ("PyTorch eager", "torch.compile")
+    ]
+    assert len(benchmark(for_a_gpu, with_compile=False, rounds=2, shared=None)) == 2
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 from tables import random_table, save_space
 from typer.testing import CliRunner
 
-from chanas import pipeline, target
+from chanas import codesign, emit, pipeline, target
 from chanas.arch import SearchSpace
 from chanas.cli import app
 from chanas.codesign import benchmark
@@ -21,7 +22,7 @@ from chanas.errors import StageOrderError, TargetError
 from chanas.gpu import FoundGPU
 from chanas.gpu_use import MIN_FREE_MIB, GPUProcess, check_free, free_mib, other_processes, require_free
 from chanas.latency import LatencyLUT
-from chanas.prescheduler import cuda_check
+from chanas.prescheduler import cuda_check, locks
 from chanas.prescheduler.target_check import Step
 from chanas.run import RunDirectory
 from chanas.target import load_target
@@ -158,6 +159,37 @@ def test_a_search_is_refused_by_the_api_too_and_may_share(run: RunDirectory) -> 
 def test_a_bundle_is_not_timed_on_a_busy_gpu() -> None:
     with pytest.raises(TargetError, match=r"^the GPU is busy"):
         benchmark(SimpleNamespace(target=load_target("cuda")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+@pytest.mark.parametrize("how", ["handed over", "bench"])
+def test_a_bundle_is_timed_with_the_lock_of_its_own_device(
+    how: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever else times there waits until it is over."""
+    bundle = SimpleNamespace(target=describe_target(name), runs_here=True, architecture=SimpleNamespace(key="r8"))
+    locked: list[str | None] = []
+
+    @contextlib.contextmanager
+    def device_lock(*, gpu: str | None) -> Iterator[None]:
+        locked.append(gpu)
+        yield
+        locked.remove(gpu)
+
+    def timed(*_: object, **__: object) -> list[codesign.BenchmarkRow]:
+        assert locked == ["3" if name == "h100" else None]
+        return [codesign.BenchmarkRow("PyTorch eager", 1e-3, 1.0)]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setattr(locks, "device_lock", device_lock)
+    monkeypatch.setattr(codesign, "benchmark", timed)
+    monkeypatch.setattr(codesign.CoDesign, "load", lambda *_: bundle)
+    monkeypatch.setattr(emit, "agreed", lambda *_: {})
+    if how == "bench":
+        assert CliRunner().invoke(app, ["bench", "bundle"], catch_exceptions=False).exit_code == 0
+    else:
+        assert emit.tested(bundle, None) == {"pytorch_eager_latency_s": 1e-3}  # type: ignore[arg-type]
+    assert not locked
 
 
 @pytest.mark.usefixtures("busy")

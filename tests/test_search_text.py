@@ -13,7 +13,7 @@ from chanas.search_text import bundle_lines
 MEASURED = {"latency_s": 2e-3, "spread_s": 1e-5, "top1_test": 0.75, "num_test_images": 8, "top1_holdout": 0.8}
 
 
-def lines(batch: int = 1, **measured: float) -> list[str]:
+def lines(batch: int = 1, **measured: float | None) -> list[str]:
     document = {
         "num_macs": 1000,
         "num_params": 100,
@@ -36,9 +36,10 @@ def lines(batch: int = 1, **measured: float) -> list[str]:
     [
         ({"pytorch_eager_latency_s": 8e-3}, ["PyTorch eager       8 ms on the same network (4.0x)"], "compiled module"),
         ({}, [], "PyTorch here (the module was compared with it on its own device)"),
+        ({"num_disagreements": 0, "pytorch_eager_latency_s": None}, [], "compiled module"),
     ],
 )
-def test_the_accuracy_says_what_classified(measured: dict[str, float], eager: list[str], by: str) -> None:
+def test_the_accuracy_says_what_classified(measured: dict[str, float | None], eager: list[str], by: str) -> None:
     said = lines(**measured)
     assert f"accuracy on test    75.00% of 8 images, {by}" in said
     assert [line for line in said if line.startswith("PyTorch eager")] == eager

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 import chanas
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
-from chanas.gpu_use import require_free, visible_gpu
+from chanas.gpu_use import gpu_of, require_free
 from chanas.lean_tvm import torch_hidden
 from chanas.prescheduler.locks import device_lock
 from chanas.prescheduler.pool import Answer, WorkerProcess, split_cores, worker_command
@@ -144,7 +144,7 @@ class Session:
         worker: Callable[[int], WorkerProcess] | None = None,
     ) -> None:
         self._served, self._folder = served, folder
-        self._gpu = None if served.gpu is None else visible_gpu()
+        self._gpu = gpu_of(served)
         self._make_worker = worker or self._new_worker
         self._workers: dict[int, WorkerProcess] = {}
         self._asked: queue.Queue[dict[str, Any]] = queue.Queue()

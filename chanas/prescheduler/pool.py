@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from chanas.errors import MeasureError
-from chanas.gpu_use import visible_gpu
+from chanas.gpu_use import gpu_of
 from chanas.prescheduler.locks import device_lock
 from chanas.prescheduler.worker import GPU_FAULT, OUT_OF_MEMORY
 from chanas.target import HardwareTarget
@@ -347,7 +347,7 @@ class WorkerPool(TaskPool):
     def __init__(self, target: HardwareTarget) -> None:
         timing, compiling = split_cores(target.num_threads)
         self.overlap = bool(compiling)
-        self._gpu = None if target.gpu is None else visible_gpu()
+        self._gpu = gpu_of(target)
         command = worker_command(target)
         self._timer = WorkerProcess(target.num_threads, timing, command)
         super().__init__([WorkerProcess(1, [core], command) for core in compiling or timing])
