@@ -55,12 +55,21 @@ def num_free(tracker: Address, key: str = KEY) -> int:
 
 @pytest.fixture(scope="module")
 def tracker() -> Iterator[Address]:
+    """One that is up: a server ends where there is none."""
+
+    def is_up() -> bool:
+        try:
+            return device_groups(address) == []
+        except MeasureError:
+            return False
+
     pytest.importorskip("tornado", reason="TVM's tracker needs it: pip install 'chanas[rpc]'")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = Address(*probe.getsockname())
     script = Path(__file__).with_name("lean_tracker.py")
     process = subprocess.Popen([sys.executable, str(script), str(address.port)])
+    assert until(is_up)
     yield address
     process.kill()
     process.wait()
@@ -68,13 +77,6 @@ def tracker() -> Iterator[Address]:
 
 @pytest.fixture(scope="module")
 def server(tracker: Address) -> Iterator[psutil.Process]:
-    def is_up() -> bool:
-        try:
-            return device_groups(tracker) == []
-        except MeasureError:
-            return False
-
-    assert until(is_up)
     process = serving(tracker, KEY)
     assert until(lambda: num_free(tracker) == 1)
     yield psutil.Process(process.pid)
