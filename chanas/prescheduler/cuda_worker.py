@@ -171,16 +171,13 @@ class Timer:
         device, copies = self._device(), _copies()
         programs = [_Program(device, f"{library}/{i}.so", case, copies) for i in range(num)]
         errors = [program.error() for program in programs]
-        is_right = [error <= program.tolerance for error, program in zip(errors, programs, strict=True)]
-        calls = [[program.call] for program, right in zip(programs, is_right, strict=True) if right]
-        clock = self._clock([call for (call,) in calls], cold=cold_bytes > 0)
-        timed = iter(worker._time_in_turns(calls, 1, repeats, min_repeat_s, clock))
-        return {
-            "members": [
-                {**_of_one_copy(next(timed), copies), "max_error": error} if right else {"wrong": error}
-                for error, right in zip(errors, is_right, strict=True)
-            ]
-        }
+        checked = [([p.call], error, error <= p.tolerance) for p, error in zip(programs, errors, strict=True)]
+
+        def time_in_turns(right: list[list[Call]]) -> list[dict[str, Any]]:
+            clock = self._clock([call for (call,) in right], cold=cold_bytes > 0)
+            return [_of_one_copy(t, copies) for t in worker._time_in_turns(right, 1, repeats, min_repeat_s, clock)]
+
+        return worker.answer_of_turns(checked, time_in_turns)
 
     def measure_network(
         self,

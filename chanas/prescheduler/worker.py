@@ -349,8 +349,14 @@ def measure_in_turns(
 ) -> dict[str, Any]:
     """Check the functions 0.so … of the folder `library`, then time the right ones in turns against each other."""
     checked = [_checked_calls(f"{library}/{i}.so", case, cold_bytes, code_copies) for i in range(num)]
-    right = [calls for calls, _, is_right in checked if is_right]
-    timed = iter(_time_in_turns(right, max(code_copies, 2), repeats, min_repeat_s))
+    return answer_of_turns(checked, lambda right: _time_in_turns(right, max(code_copies, 2), repeats, min_repeat_s))
+
+
+def answer_of_turns(
+    checked: Sequence[tuple[list[Call], float, bool]], time_in_turns: Callable[[list[list[Call]]], list[dict[str, Any]]]
+) -> dict[str, Any]:
+    """What is answered of contenders with their errors: the times of those that are right, in turns, or the error."""
+    timed = iter(time_in_turns([calls for calls, _, is_right in checked if is_right]))
     return {
         "members": [
             {**next(timed), "max_error": error} if is_right else {"wrong": error} for _, error, is_right in checked
