@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from chanas import cuda_runtime, genome, pipeline
+from chanas import cuda_runtime, pipeline
 from chanas import target as target_module
 from chanas.arch import SearchSpace, StageSpec
 from chanas.codesign import CoDesign, benchmark
@@ -20,12 +20,10 @@ from chanas.prescheduler import canary
 from chanas.prescheduler import pool as pool_module
 from chanas.prescheduler.workload import Workload
 from chanas.run import RunDirectory
-from chanas.search.config import SearchConfig
-from chanas.search.evolution import EvolutionConfig
 from chanas.table_search import search_with_table
 
 from .prescheduler.stand_in import WORKER, StandIn, found
-from .tables import CLASSES, save_space
+from .tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
 
 SPACE = SearchSpace(
     name="pico",
@@ -42,15 +40,7 @@ SPACE = SearchSpace(
     head_width=8,
     feature_width=8,
 )
-QUICK = SearchConfig(
-    predictor="ridge",
-    cross_validate=(),
-    num_samples=20,
-    num_finalists=2,
-    pareto_generations=0,
-    num_cloud=10,
-    evolution=EvolutionConfig(population=20, generations=5),
-)
+QUICK = QUICK_SEARCH.model_copy(update={"num_samples": 20, "num_finalists": 2, "num_cloud": 10})
 
 
 @pytest.fixture
@@ -60,14 +50,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "_GPU_WORKER", WORKER)
     monkeypatch.setattr(cuda_runtime, "CUDADevice", StandIn)
     monkeypatch.setattr(canary, "WORKLOAD", Workload("pointwise", 2, 8, 8))
-
-
-def accuracies(path: Path) -> Path:
-    """A CSV file of invented accuracies: what computes more is better."""
-    drawn = genome.decode(SPACE, genome.sample(SPACE, 40, np.random.default_rng(0)))
-    rows = {a.key: 50 + 10 * a.num_macs(SPACE, CLASSES) / 1e6 for a in drawn}
-    path.write_text("architecture,top1\n" + "".join(f"{key},{top1}\n" for key, top1 in rows.items()))
-    return path
 
 
 @pytest.mark.slow
@@ -104,7 +86,7 @@ def walk(tmp_path: Path, batch: int = 1) -> LatencyLUT:
     assert lut.calibration is not None
     assert lut.calibration.num_networks == 6
 
-    table = accuracies(tmp_path / "accuracies.csv")
+    table = save_accuracies(SPACE, tmp_path / "accuracies.csv")
     bundle, _ = search_with_table(
         run, table, latency_s={name: 10.0}, space=space, num_classes=CLASSES, config=QUICK, progress=False
     )

@@ -27,8 +27,8 @@ from chanas.prescheduler.workload import Workload
 from chanas.run import RunDirectory
 from chanas.table_search import search_with_table
 
-from ..tables import CLASSES, save_space
-from ..test_cuda_path import QUICK, accuracies
+from ..tables import CLASSES, save_accuracies, save_space
+from ..test_cuda_path import QUICK
 from ..test_cuda_path import SPACE as PICO
 from .cuda_cases import WORKLOADS
 from .stand_in import WORKER, found
@@ -134,7 +134,7 @@ def test_a_table_of_gpus_elsewhere_is_made_and_checked(
     assert check(table, num_rows=2, num_networks=1, **place, progress=False).holds
     bundle, _ = search_with_table(
         run,
-        accuracies(tmp_path / "accuracies.csv"),
+        save_accuracies(PICO, tmp_path / "accuracies.csv"),
         latency_s=10.0,
         target="cuda",
         **place,
