@@ -29,7 +29,7 @@ TORCH_IN_FUNCTIONS = ("emit.py", "pipeline.py", "training_pipeline.py")
 TVM = {"tvm", "tvm_ffi"}
 TVM_ANYWHERE = ("prescheduler/", "codesign.py")
 TVM_IN_FUNCTIONS = ("target.py", "cuda_runtime.py")
-PURE = ("arch.py", "errors.py", "genome.py", "units.py")
+PURE = ("arch.py", "errors.py", "genome.py", "processor.py", "units.py")
 
 
 @dataclass(frozen=True)
