@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from chanas.errors import TargetError, unknown_name
 from chanas.gpu import GPUFeatures, find_gpu
+from chanas.processor import Processor, host_processor
 from chanas.yaml_files import presets
 
 LOCAL_TARGETS = ("cpu", "cuda")
@@ -28,10 +29,11 @@ DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 GPU_DTYPES = {"f32": "float32", "f16": "float16", "tf32": "tf32"}
 """Those that GPUs have kernels for. tf32 is float32 in memory; its products are rounded by tensor cores."""
 _FIRST_TF32 = 80
-# What tells processors apart in /proc/cpuinfo, beside their names.
-_X86_IDENTITY = ("cpu family", "model", "stepping")
-_ARM_IDENTITY = ("CPU implementer", "CPU variant", "CPU part", "CPU revision")
-_SCHEDULING_FLAGS = ("avx512f", "avx512_bf16", "avx512_vnni", "avx2", "fma", "avx", "sse4_2", "asimd")
+# Flags by which processors of one model are told apart: what schedules may depend on.
+_X86_SCHEDULING_FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16")
+_NEWER_X86_FLAGS = ("avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
+_ARM_SCHEDULING_FLAGS = ("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2")
+_SCHEDULING_FLAGS = (*_X86_SCHEDULING_FLAGS, *_NEWER_X86_FLAGS, *_ARM_SCHEDULING_FLAGS)
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class HardwareTarget:
     dtype                 of weights and activations; sums are float32
     mcpu, mtriple         LLVM's names of the processor (beside a GPU: of the one that launches its kernels) and of its
                           platform; empty: this machine's
+    mattr                 instruction sets that the processor has beside those of `mcpu`, or lacks: "+avx512bf16"
     gpu                   what a GPU is made of; None for a processor
     batch                 images of one inference: a latency is that of all of them together
 
@@ -70,6 +73,7 @@ class HardwareTarget:
     dtype: str = "float32"
     mcpu: str = ""
     mtriple: str = ""
+    mattr: tuple[str, ...] = ()
     gpu: GPUFeatures | None = None
     batch: int = 1
 
@@ -81,8 +85,13 @@ class HardwareTarget:
     @property
     def description(self) -> str:
         """What it is, in words: `GPU NVIDIA H200 [sm_90]`."""
-        kind, arch = ("CPU", self.mcpu) if self.gpu is None else ("GPU", self.gpu.arch)
+        kind, arch = ("CPU", self.compiled_for) if self.gpu is None else ("GPU", self.gpu.arch)
         return f"{kind} {self.device}{f' [{arch}]' if arch else ''}"
+
+    @property
+    def compiled_for(self) -> str:
+        """What LLVM is told of the processor, in one line: `icelake-client +avx512bf16`; empty: this machine's."""
+        return " ".join((self.mcpu, *self.mattr))
 
     @property
     def required_gpu(self) -> GPUFeatures:
@@ -96,12 +105,12 @@ class HardwareTarget:
         data = dataclasses.asdict(self)
         if self.batch == 1:
             del data["batch"]
-        return {k: v for k, v in data.items() if v or k not in ("mcpu", "mtriple", "gpu")}
+        return {k: v for k, v in data.items() if v or k not in ("mcpu", "mtriple", "mattr", "gpu")}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> HardwareTarget:
-        gpu = data.get("gpu")
-        return cls(**(data if gpu is None else {**data, "gpu": GPUFeatures(**gpu)}))
+        gpu, mattr = data.get("gpu"), tuple(data.get("mattr", ()))
+        return cls(**{**data, "mattr": mattr, "gpu": None if gpu is None else GPUFeatures(**gpu)})
 
     def tvm_target(self) -> Any:
         """The `tvm.target.Target` of the device (imports tvm)."""
@@ -119,16 +128,15 @@ class HardwareTarget:
 
     def _processor(self) -> dict[str, Any]:
         """The processor, or the one that launches what the GPU does, as TVM describes it."""
-        options = {"kind": "llvm", "mcpu": self.mcpu or host_llvm_cpu()}
+        mcpu, mattr = (self.mcpu, self.mattr) if self.mcpu else _host_options()
+        options: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu}
+        options |= {"mattr": list(mattr)} if mattr else {}
         return options | ({"mtriple": self.mtriple} if self.mtriple else {})
 
 
-def host_llvm_cpu() -> str:
-    """LLVM's name of this machine's processor, such as `znver4` (imports tvm)."""
-    import tvm
-
-    detect = tvm.get_global_func("target.llvm_get_system_cpu", allow_missing=True)
-    return str(detect()) if detect is not None else "generic"
+def _host_options() -> tuple[str, tuple[str, ...]]:
+    processor = host_processor()
+    return processor.mcpu, processor.mattr
 
 
 def llvm_targets() -> list[str]:
@@ -155,26 +163,12 @@ def tvm_version() -> str:
     return metadata.version("apache-tvm")
 
 
-def _read_cpuinfo() -> dict[str, str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return {}
-    first = text.split("\n\n")[0]
-    return {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in first.splitlines())}
-
-
 def _board() -> str:
     """What a board with an ARM processor is called, such as `Raspberry Pi 4 Model B Rev 1.4`; "" where nobody says."""
     try:
         return Path("/proc/device-tree/model").read_text().rstrip("\0\n")
     except OSError:
         return ""
-
-
-def _cpu_flags() -> set[str]:
-    info = _read_cpuinfo()
-    return set((info.get("flags") or info.get("Features") or "").split())
 
 
 def _cache_bytes(level: int, default: int) -> int:
@@ -188,18 +182,24 @@ def _cache_bytes(level: int, default: int) -> int:
     return default
 
 
+_LANES = {"avx512f": 16, "avx2": 8}
+"""float32 values in a vector of the widest instruction set that is there; 4 without any of these."""
+
+
 @functools.cache
 def _host_cpu(num_threads: int) -> HardwareTarget:
-    info, flags = _read_cpuinfo(), _cpu_flags()
-    lanes = 16 if "avx512f" in flags else 8 if "avx2" in flags else 4
-    registers = 32 if lanes == 16 or "asimd" in flags else 16
-    device = info.get("model name") or _board() or info.get("CPU part") or "unknown processor"
-    identity = {
+    processor = host_processor()
+    lanes = next((lanes for flag, lanes in _LANES.items() if flag in processor.used_flags), 4)
+    registers = 32 if lanes == 16 or "asimd" in processor.flags else 16
+    device = processor.device or _board() or processor.part or "unknown processor"
+    identity: dict[str, Any] = {
         "device": device,
-        "family": [info[k] for k in _ARM_IDENTITY if k in info] or [info.get(k, "") for k in _X86_IDENTITY],
-        "flags": sorted(flags.intersection(_SCHEDULING_FLAGS)),
+        "family": list(processor.identity),
+        "flags": sorted(scheduling_flags(processor)),
         "caches": [_cache_bytes(level, 0) for level in (1, 2, 3)],
     }
+    if processor.mattr:  # else family and flags say it all
+        identity["compiled for"] = processor.compiled_for
     return HardwareTarget(
         name="cpu" if num_threads == 1 else f"cpu-{num_threads}t",
         kind="llvm",
@@ -214,6 +214,16 @@ def _host_cpu(num_threads: int) -> HardwareTarget:
     )
 
 
+def scheduling_flags(processor: Processor) -> list[str]:
+    """The instruction sets of a processor that schedules may depend on, as Linux calls them."""
+    return [flag for flag in _SCHEDULING_FLAGS if flag in processor.flags]
+
+
+def processor_dtypes(processor: Processor) -> tuple[str, ...]:
+    """The dtypes that code for a processor can be in. bf16 needs AVX512_BF16: its kernels use 512-bit vectors of it."""
+    return ("f32", "bf16") if "avx512_bf16" in processor.used_flags else ("f32",)
+
+
 def named_targets() -> tuple[str, ...]:
     """The devices that `configs/targets` describes."""
     return tuple(sorted(presets("targets")))
@@ -225,7 +235,7 @@ def known_targets() -> tuple[str, ...]:
 
 def cpu_flags() -> frozenset[str]:
     """The instruction sets of this machine's processor, as Linux calls them."""
-    return frozenset(_cpu_flags())
+    return host_processor().flags
 
 
 def local_gpu() -> HardwareTarget:
@@ -265,12 +275,15 @@ def gpu_target(name: str, device: str, gpu: GPUFeatures, l2_bytes: int) -> Hardw
 
 
 _CACHES = ("l1_bytes", "l2_bytes", "l3_bytes")
-_FEATURES = ("device", "kind", "mcpu", "mtriple", "vector_lanes", "num_vector_registers", *_CACHES)
+_FEATURES = ("device", "kind", "vector_lanes", "num_vector_registers", *_CACHES)
 
 
 def differences(there: HardwareTarget, here: HardwareTarget, where: str = "here") -> str:
     """In words, what tells two devices of different fingerprints apart: `l1_bytes 49152 there, 32768 here`."""
     pairs = [(name, getattr(there, name), getattr(here, name)) for name in _FEATURES]
+    if there.mcpu and here.mcpu:  # this machine's are not written down
+        pairs += [(name, getattr(there, name), getattr(here, name)) for name in ("mcpu", "mtriple")]
+        pairs.append(("mattr", " ".join(there.mattr) or "none", " ".join(here.mattr) or "none"))
     for name in GPUFeatures.__dataclass_fields__ if there.gpu and here.gpu else ():
         pairs.append((name, getattr(there.gpu, name), getattr(here.gpu, name)))
     found = [f"{name} {theirs} there, {mine} {where}" for name, theirs, mine in pairs if theirs != mine]
@@ -343,6 +356,6 @@ def load_target(name: str, num_threads: int = 1, dtype: str = "f32", batch: int 
     target = in_batches(_host_cpu(num_threads), batch)
     if dtype == "f32":
         return target
-    if "avx512_bf16" not in _cpu_flags():
+    if "bf16" not in processor_dtypes(host_processor()):
         raise TargetError(f"dtype bf16 needs a processor with AVX512_BF16, got {target.device}; use --dtype f32")
     return dataclasses.replace(target, name=f"{target.name}-{dtype}", dtype=DTYPES[dtype])

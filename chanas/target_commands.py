@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chanas.errors import TargetError
+from chanas.processor import host_processor
 from chanas.run import RunDirectory
-from chanas.target import HardwareTarget, known_targets
+from chanas.target import HardwareTarget, known_targets, processor_dtypes, scheduling_flags
 from chanas.target_files import describe_target, read_target_file
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ def show(name: Name, as_json: AsJson = False) -> None:
     """What schedules depend on: vectors, registers, caches; threads, shared memory and architecture of a GPU."""
     target = describe_target(name)
     if as_json:
-        typer.echo(json.dumps(target.to_json(), sort_keys=True))
+        typer.echo(json.dumps(target.to_json() | _found(name), sort_keys=True))
         return
-    for label, value in _facts(target):
+    for label, value in _facts(name, target):
         typer.echo(f"{label:19s} {value}")
 
 
@@ -129,14 +130,30 @@ def _why_not_here(name: str) -> str | None:
     return f"this machine's processor lacks {', '.join(missing)}" if missing else None
 
 
-def _facts(target: HardwareTarget) -> Iterator[tuple[str, object]]:
+def _found(name: str) -> dict[str, Any]:
+    """Facts of this machine's processor, for `cpu`: what was found, and what of it is used."""
+    if name != "cpu":
+        return {}
+    processor = host_processor()
+    found = {"vendor": processor.vendor, "microarchitecture": processor.microarchitecture}
+    used = {"mcpu": processor.mcpu, "mattr": processor.mattr, "dtypes": processor_dtypes(processor)}
+    return {"processor": found | {"flags": scheduling_flags(processor)} | used}
+
+
+def _facts(name: str, target: HardwareTarget) -> Iterator[tuple[str, object]]:
     yield "target", target.name
     yield "device", target.device
     yield "fingerprint", target.fingerprint
     gpu = target.gpu
     if gpu is None:
-        if target.mcpu:
-            yield "compiled for", f"{target.mcpu}, {target.mtriple}"
+        if name == "cpu":
+            processor = host_processor()
+            yield "microarchitecture", f"{processor.microarchitecture} ({processor.vendor})"
+            yield "instruction sets", ", ".join(scheduling_flags(processor)) or "none that schedules depend on"
+            yield "compiled for", processor.compiled_for
+            yield "dtypes", ", ".join(processor_dtypes(processor))
+        elif target.mcpu:
+            yield "compiled for", f"{target.compiled_for}, {target.mtriple}"
         yield "vector", f"{target.vector_lanes} float32, {target.num_vector_registers} registers"
         caches = [_size(size) for size in (target.l1_bytes, target.l2_bytes, target.l3_bytes) if size]
         yield "caches", ", ".join(f"L{level} {size}" for level, size in enumerate(caches, 1))

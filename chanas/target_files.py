@@ -25,6 +25,7 @@ from chanas.target import (
 from chanas.yaml_files import presets, read_mapping
 
 _Text = Annotated[str, Field(min_length=1)]
+_Feature = Annotated[str, Field(pattern=r"^[+-][a-z0-9][a-z0-9.-]*$")]
 _Count = Annotated[int, Field(ge=1)]
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -46,6 +47,7 @@ class ProcessorFile(BaseModel):
     device: _Text
     mtriple: _Text
     mcpu: _Text
+    mattr: list[_Feature] = Field(default=[], description="LLVM's features beside those of mcpu (+) or lacking (-)")
     num_cores: _Count
     vector_lanes: Literal[4, 8, 16]
     num_vector_registers: Annotated[int, Field(ge=8, le=32)]
@@ -72,9 +74,10 @@ class ProcessorFile(BaseModel):
             l2_bytes=self.l2_bytes,
             l3_bytes=self.l3_bytes,
             device=self.device,
-            fingerprint=fingerprint(self.model_dump(mode="json")),
+            fingerprint=fingerprint(self.model_dump(mode="json", exclude=None if self.mattr else {"mattr"})),
             mcpu=self.mcpu,
             mtriple=self.mtriple,
+            mattr=tuple(self.mattr),
         )
 
     def missing_flags(self) -> tuple[str, ...] | None:

@@ -30,7 +30,8 @@ from chanas.prescheduler import c_toolchain
 from chanas.prescheduler.c_toolchain import search_path
 from chanas.prescheduler.emulator import emulator_program
 from chanas.prescheduler.networks import block_points
-from chanas.target import HardwareTarget, cpu_flags, host_llvm_cpu, load_target
+from chanas.processor import host_processor
+from chanas.target import HardwareTarget, cpu_flags, load_target
 
 from .prescheduler.cases import HOST, network_job, random_lut
 from .test_codesign import DOCUMENT, WEIGHTS, edit, images, logits_of_torch
@@ -79,10 +80,10 @@ def exported(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This machine, described as one with vectors of four values."""
     path = tmp_path_factory.mktemp("narrow") / "narrow.yaml"
-    triple = f"{platform.machine()}-linux-gnu"
+    here, triple = host_processor(), f"{platform.machine()}-linux-gnu"
     facts = {"kind": "cpu", "name": "narrow", "device": "this one /* with */ little", "mtriple": triple}
     sizes = {"num_cores": 1, "vector_lanes": 4, "num_vector_registers": 16, "l1_bytes": 32768, "l2_bytes": 262144}
-    path.write_text(yaml.safe_dump({**facts, **sizes, "mcpu": host_llvm_cpu()}))
+    path.write_text(yaml.safe_dump({**facts, **sizes, "mcpu": here.mcpu, "mattr": list(here.mattr)}))
     return path
 
 

@@ -16,30 +16,30 @@ import pytest
 from chanas import target as module
 from chanas.errors import TargetError
 from chanas.gpu import FoundGPU, GPUFeatures
-from chanas.target import HardwareTarget, differences, host_llvm_cpu, in_batches, load_target, tvm_version
+from chanas.processor import host_processor, parse_cpuinfo
+from chanas.target import HardwareTarget, differences, in_batches, load_target, processor_dtypes, tvm_version
 from chanas.target_files import describe_target
+
+from .processors import CPUINFO, VIRTUAL_XEON, arm_text, x86_text
 
 ROOT = Path(__file__).resolve().parent.parent
 
-AVX512 = """processor\t: 0
-vendor_id\t: AuthenticAMD
-cpu family\t: 25
-model\t\t: 97
-model name\t: Fast Processor
-stepping\t: 2
-flags\t\t: fpu sse4_2 avx avx2 fma avx512f avx512_bf16
-
-processor\t: 1
-model name\t: Fast Processor
-"""
+SSE = "fpu pni ssse3 sse4_1 sse4_2 popcnt"
+AVX2 = f"{SSE} sse4a avx avx2 fma f16c bmi1 bmi2 abm movbe"
+AVX512 = x86_text(
+    "AuthenticAMD", 25, 97, "Fast Processor", f"{AVX2} avx512f avx512cd avx512bw avx512dq avx512vl avx512_bf16"
+)
 INFO = {
     "avx512": AVX512,
-    "avx2": AVX512.replace(" avx512f avx512_bf16", ""),
-    "sse": AVX512.replace(" avx avx2 fma avx512f avx512_bf16", ""),
+    "avx2": x86_text("AuthenticAMD", 25, 97, "Fast Processor", AVX2),
+    "sse": x86_text("AuthenticAMD", 25, 97, "Fast Processor", SSE),
     "arm": "processor\t: 0\nFeatures\t: fp asimd evtstrm\nCPU part\t: 0xd08\n",
     "nothing": "",
 }
 
+
+CACHES = {1: 32 << 10, 2: 512 << 10, 3: 16 << 20}
+"""Bytes of each level, of every made-up machine."""
 
 Machine = Callable[[str], HardwareTarget]
 
@@ -49,10 +49,9 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """Makes this machine look like another one."""
 
     def pretend(cpuinfo: str) -> HardwareTarget:
-        lines = [line.partition(":") for line in cpuinfo.split("\n\n")[0].splitlines()]
-        fields = {name.strip(): value.strip() for name, _, value in lines}
-        monkeypatch.setattr(module, "_read_cpuinfo", lambda: fields)
+        monkeypatch.setattr(module, "host_processor", lambda: parse_cpuinfo(cpuinfo))
         monkeypatch.setattr(module, "_board", lambda: "")
+        monkeypatch.setattr(module, "_cache_bytes", lambda level, _default: CACHES[level])
         module._host_cpu.cache_clear()
         return load_target("cpu")
 
@@ -234,13 +233,30 @@ def test_the_fingerprint_does_not_depend_on_threads(monkeypatch: pytest.MonkeyPa
     ("before", "after"),
     [
         ("Fast", "Faster"),
-        ("stepping\t: 2", "stepping\t: 3"),
+        ("stepping\t: 1", "stepping\t: 3"),
         ("avx512_bf16", "avx512_vnni"),
+        ("avx512_bf16", "avx512_bf16 avx512_fp16"),
+        ("avx512_bf16", "avx512_bf16 amx_tile"),
+        ("avx512_bf16", "avx512_bf16 avx_vnni"),
         ("model\t\t: 97", "model\t\t: 98"),
     ],
 )
 def test_another_processor_has_another_fingerprint(on_a_machine: Machine, before: str, after: str) -> None:
     assert on_a_machine(AVX512).fingerprint != on_a_machine(AVX512.replace(before, after)).fingerprint
+
+
+def test_newer_instructions_of_arm_are_in_the_fingerprint(on_a_machine: Machine) -> None:
+    flags = "fp asimd fphp asimdhp"
+    more = ("asimddp", "bf16", "i8mm", "sve", "sve sve2")
+    texts = [arm_text("0xd0c", "0x3", flags), *(arm_text("0xd0c", "0x3", f"{flags} {each}") for each in more)]
+    assert len({on_a_machine(text).fingerprint for text in texts}) == 6
+
+
+def test_what_is_compiled_for_beside_mcpu_is_in_the_fingerprint(on_a_machine: Machine) -> None:
+    plain = on_a_machine(VIRTUAL_XEON).fingerprint
+    without_mattr = VIRTUAL_XEON.replace(" rdseed", "")
+    assert plain == on_a_machine(without_mattr).fingerprint
+    assert plain != on_a_machine(VIRTUAL_XEON.replace(" gfni", "")).fingerprint
 
 
 def test_flags_that_change_nothing_are_not_in_the_fingerprint(on_a_machine: Machine) -> None:
@@ -250,9 +266,18 @@ def test_flags_that_change_nothing_are_not_in_the_fingerprint(on_a_machine: Mach
 def test_what_tells_two_devices_apart_is_named(on_a_machine: Machine) -> None:
     here = on_a_machine(AVX512)
     there = dataclasses.replace(here, fingerprint="0123456789ab", l1_bytes=49152, num_threads=2, name="other")
-    assert differences(there, here) == f"l1_bytes 49152 there, {here.l1_bytes} here"
-    stepped = on_a_machine(AVX512.replace("stepping\t: 2", "stepping\t: 3"))
+    assert differences(there, here) == "l1_bytes 49152 there, 32768 here"
+    stepped = on_a_machine(AVX512.replace("stepping\t: 1", "stepping\t: 3"))
     assert differences(stepped, here) == "the processors' family, model, stepping or instruction sets"
+
+
+def test_what_two_devices_are_compiled_for_is_among_what_tells_them_apart(on_a_machine: Machine) -> None:
+    here = on_a_machine(AVX512)
+    there = dataclasses.replace(here, mcpu="cascadelake", mattr=("+avx512bf16", "-gfni"), mtriple="x86_64-linux-gnu")
+    other = dataclasses.replace(there, mcpu="znver4", mattr=())
+    text = "mcpu cascadelake there, znver4 here; mattr +avx512bf16 -gfni there, none here"
+    assert differences(there, other) == text
+    assert "mcpu" not in differences(there, here)
 
 
 def test_what_tells_two_gpus_apart_is_named() -> None:
@@ -270,7 +295,7 @@ def test_a_target_survives_json() -> None:
 
 
 def test_the_file_of_a_processor_says_nothing_of_other_devices() -> None:
-    assert {"gpu", "mcpu", "mtriple"}.isdisjoint(load_target("cpu").to_json())
+    assert {"gpu", "mcpu", "mattr", "mtriple"}.isdisjoint(load_target("cpu").to_json())
 
 
 def test_the_compiler_version_is_read_without_the_compiler() -> None:
@@ -284,5 +309,39 @@ def test_the_compiler_is_told_this_machines_processor() -> None:
     target = load_target("cpu")
     told = target.tvm_target()
     assert told.kind.name == "llvm"
-    assert told.attrs["mcpu"] == host_llvm_cpu()
+    assert told.attrs["mcpu"] == host_processor().mcpu
     assert told.attrs["num-cores"] == target.num_threads
+
+
+@pytest.mark.parametrize(
+    ("name", "mcpu", "mattr"),
+    [("virtual-xeon", "sapphirerapids", []), ("cooper-lake", "cascadelake", ["+avx512bf16"]), ("zen3", "znver3", [])],
+)
+def test_the_compiler_is_told_what_the_processors_flags_say(
+    on_a_machine: Machine, name: str, mcpu: str, mattr: list[str]
+) -> None:
+    told = on_a_machine(CPUINFO[name]).tvm_target().attrs
+    assert (told["mcpu"], list(told.get("mattr", []))) == (mcpu, mattr)
+
+
+def test_the_compiler_is_told_what_a_target_names(on_a_machine: Machine) -> None:
+    target = dataclasses.replace(on_a_machine(INFO["avx2"]), mcpu="cascadelake", mattr=("+avx512bf16",))
+    assert HardwareTarget.from_json(json.loads(json.dumps(target.to_json()))) == target
+    assert target.description == "CPU Fast Processor [cascadelake +avx512bf16]"
+    told = target.tvm_target().attrs
+    assert (told["mcpu"], list(told["mattr"])) == ("cascadelake", ["+avx512bf16"])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes"),
+    [
+        ("virtual-xeon", ("f32", "bf16")),
+        ("cooper-lake", ("f32", "bf16")),
+        ("zen3", ("f32",)),
+        ("neoverse-v1", ("f32",)),
+    ],
+)
+def test_bfloat16_is_offered_where_the_compiler_has_instructions_for_it(name: str, dtypes: tuple[str, ...]) -> None:
+    processor = parse_cpuinfo(CPUINFO[name])
+    assert processor_dtypes(processor) == dtypes
+    assert ("+avx512bf16" in processor.mattr or processor.mcpu == "sapphirerapids") == ("bf16" in dtypes)

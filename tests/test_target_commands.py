@@ -9,11 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 from chanas import target as target_module
+from chanas import target_commands
 from chanas.cli import app
 from chanas.errors import TargetError
 from chanas.prescheduler import target_check
 from chanas.prescheduler.target_check import Step
+from chanas.processor import parse_cpuinfo
 from chanas.target import HardwareTarget, load_target
+from chanas.target_files import describe_target
+
+from .processors import CPUINFO
 
 runner = CliRunner()
 
@@ -52,7 +57,33 @@ def test_show_has_what_schedules_depend_on() -> None:
 
 
 def test_show_as_json_is_the_descriptor() -> None:
-    assert HardwareTarget.from_json(json.loads(output("show", "cpu", "--json"))) == load_target("cpu")
+    assert HardwareTarget.from_json(json.loads(output("show", "h100", "--json"))) == describe_target("h100")
+    shown = json.loads(output("show", "cpu", "--json"))
+    shown.pop("processor")
+    assert HardwareTarget.from_json(shown) == load_target("cpu")
+
+
+@pytest.fixture
+def cooper_lake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine's processor looks like one for which LLVM has no name with all that it can do."""
+    for module in (target_module, target_commands):
+        monkeypatch.setattr(module, "host_processor", lambda: parse_cpuinfo(CPUINFO["cooper-lake"]))
+    target_module._host_cpu.cache_clear()
+    yield
+    target_module._host_cpu.cache_clear()
+
+
+@pytest.mark.usefixtures("cooper_lake")
+def test_show_has_what_was_found_of_this_processor_and_what_is_used() -> None:
+    facts = {line[:19].strip(): line[20:] for line in output("show", "cpu").splitlines()}
+    assert facts["microarchitecture"] == "cascadelake (GenuineIntel)"
+    assert facts["instruction sets"] == "sse4_2, avx, avx2, fma, avx512f, avx512_vnni, avx512_bf16"
+    assert facts["compiled for"] == "cascadelake +avx512bf16"
+    assert facts["dtypes"] == "f32, bf16"
+    assert facts["vector"] == "16 float32, 32 registers"
+    found = json.loads(output("show", "cpu", "--json"))["processor"]
+    assert (found["mcpu"], found["mattr"], found["dtypes"]) == ("cascadelake", ["+avx512bf16"], ["f32", "bf16"])
+    assert "processor" not in json.loads(output("show", "xeon-avx512", "--json"))
 
 
 @pytest.mark.parametrize("command", ["show", "check"])

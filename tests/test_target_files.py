@@ -125,6 +125,20 @@ def test_a_file_of_ones_own_describes_a_device(tmp_path: Path) -> None:
     assert (target.name, target.vector_lanes, target.mcpu, target.l3_bytes) == ("board", 4, "cortex-a72", 0)
 
 
+def test_a_description_names_instruction_sets_beside_those_of_its_mcpu(tmp_path: Path) -> None:
+    plain = describe_target(written(tmp_path, BOARD))
+    assert describe_target(written(tmp_path, {**BOARD, "mattr": []})) == plain
+    target = describe_target(written(tmp_path, {**BOARD, "mattr": ["+dotprod", "-crc"]}))
+    assert (target.mattr, target.compiled_for) == (("+dotprod", "-crc"), "cortex-a72 +dotprod -crc")
+    assert target.fingerprint != plain.fingerprint
+    assert HardwareTarget.from_json(target.to_json()) == target
+
+
+def test_an_instruction_set_is_there_or_it_is_not(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"mattr.0: should match pattern .*, got 'dotprod'$"):
+        read_target_file(written(tmp_path, {**BOARD, "mattr": ["dotprod"]}))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -20,7 +20,8 @@ from chanas.lean_tvm import hide_torch
 from chanas.prescheduler.device_server import boot_id
 from chanas.prescheduler.tracker import Address, device_groups, group_of, tracker_session
 from chanas.prescheduler.worker import serve_requests
-from chanas.target import host_llvm_cpu, llvm_targets, tvm_version
+from chanas.processor import host_processor
+from chanas.target import llvm_targets, tvm_version
 
 
 class Uploads:
@@ -71,7 +72,7 @@ class Link:
         return {
             "pid": os.getpid(),
             "tvm": tvm_version(),
-            "llvm_cpu": host_llvm_cpu(),
+            "llvm_cpu": host_processor().compiled_for,
             "machine": platform.machine(),
             "llvm_targets": llvm_targets(),
             "boot": boot_id(),

@@ -35,11 +35,11 @@ from chanas.prescheduler.locks import device_lock
 from chanas.prescheduler.pool import Answer, WorkerProcess, split_cores, worker_command
 from chanas.prescheduler.tracker import Address
 from chanas.prescheduler.worker import die_with_parent
+from chanas.processor import host_processor
 from chanas.target import (
     LOCAL_TARGETS,
     HardwareTarget,
     gpu_in_dtype,
-    host_llvm_cpu,
     host_triple,
     load_target,
     tvm_version,
@@ -78,12 +78,13 @@ def describe(served: HardwareTarget, num_threads: int = 1, dtype: str = "f32") -
     The target names processor and platform: a client that is another kind of machine builds for them.
     """
     target = _used_so(served, num_threads, dtype)
-    mcpu = host_llvm_cpu() if target.gpu is None else _ANY_PROCESSOR
+    here = host_processor()
+    mcpu, mattr = (here.mcpu, here.mattr) if target.gpu is None else (_ANY_PROCESSOR, ())
     return {
-        "target": dataclasses.replace(target, mcpu=mcpu, mtriple=host_triple()).to_json(),
+        "target": dataclasses.replace(target, mcpu=mcpu, mattr=mattr, mtriple=host_triple()).to_json(),
         "tvm": tvm_version(),
         "chanas": chanas.__version__,
-        "llvm_cpu": host_llvm_cpu(),
+        "llvm_cpu": here.compiled_for,
         "machine": platform.machine(),
         "boot": boot_id(),
     }

@@ -108,7 +108,7 @@ def _check_elsewhere(block: BlockConfig, target: HardwareTarget, scratch: Path, 
     except Exception as error:
         yield Step("compile", False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
         return
-    yield Step("compile", True, f"{block.key}: object code for {_elf_machine(path)} ({target.mcpu})")
+    yield Step("compile", True, f"{block.key}: object code for {_elf_machine(path)} ({target.compiled_for})")
     linker = find_linker(target.mtriple)
     if linker is None:
         yield Step("link", None, no_cross_linker(target.mtriple))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import socket
 import threading
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from processors import CPUINFO
 
 import chanas
 from chanas import target
@@ -19,7 +21,8 @@ from chanas.errors import TargetError
 from chanas.prescheduler import device_server, pool
 from chanas.prescheduler.device_server import Session, left_free, listen, served_target
 from chanas.prescheduler.pool import Answer, WorkerProcess
-from chanas.target import HardwareTarget, host_llvm_cpu, host_triple, tvm_version
+from chanas.processor import host_processor, parse_cpuinfo
+from chanas.target import HardwareTarget, host_triple, tvm_version
 from chanas.target_files import describe_target
 
 from .cases import HOST
@@ -72,8 +75,19 @@ def call(session: Session, **request: Any) -> dict[str, Any]:
 
 def test_a_device_says_what_it_is(session: Session) -> None:
     told = json.loads(session.describe('{"num_threads": 1, "dtype": "f32"}'))["result"]
-    assert told["target"] == HOST.to_json() | {"mcpu": host_llvm_cpu(), "mtriple": host_triple()}
+    here = host_processor()
+    expected = dataclasses.replace(HOST, mcpu=here.mcpu, mattr=here.mattr, mtriple=host_triple())
+    assert HardwareTarget.from_json(told["target"]) == expected
+    assert told["llvm_cpu"] == here.compiled_for
     assert (told["tvm"], told["chanas"]) == (tvm_version(), chanas.__version__)
+
+
+def test_a_device_says_what_its_processors_flags_say(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_server, "host_processor", lambda: parse_cpuinfo(CPUINFO["cooper-lake"]))
+    told = json.loads(session.describe('{"num_threads": 1, "dtype": "f32"}'))["result"]
+    target = HardwareTarget.from_json(told["target"])
+    assert (target.mcpu, target.mattr) == ("cascadelake", ("+avx512bf16",))
+    assert told["llvm_cpu"] == "cascadelake +avx512bf16"
 
 
 @pytest.mark.parametrize(("free", "room"), [(100, 25), (1 << 50, 4 << 30)])

@@ -25,9 +25,10 @@ from chanas.prescheduler.remote_pool import held_devices
 from chanas.prescheduler.tracker import Address, device_groups
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.workload import Workload
+from chanas.processor import host_processor
 from chanas.run import RunDirectory
 from chanas.table_search import search_with_table
-from chanas.target import host_llvm_cpu, host_triple
+from chanas.target import host_triple
 
 from .cases import CHOICES, HOST, NANO, NUM_CLASSES, Workbench, random_lut
 
@@ -114,7 +115,9 @@ def pid_of(device: RemoteDevice) -> int:
 
 
 def test_a_device_says_what_it_is_and_stays_ours(device: RemoteDevice, tracker: Address) -> None:
-    assert device.connect().target == dataclasses.replace(HOST, mcpu=host_llvm_cpu(), mtriple=host_triple())
+    here = host_processor()
+    expected = dataclasses.replace(HOST, mcpu=here.mcpu, mattr=here.mattr, mtriple=host_triple())
+    assert device.connect().target == expected
     assert device.is_local
     assert num_free(tracker) == 0
     assert pid_of(device) == pid_of(device)

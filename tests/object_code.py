@@ -1,0 +1,55 @@
+"""Object code of two blocks for many targets: `python object_code.py FOLDER < targets.json`.
+
+Each target is compiled for in a process of its own, since LLVM ends the process where it has no instructions for what
+is asked. FOLDER/NAME/KIND.o is the block of that kind; FOLDER/NAME/error is there where something went wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from chanas.lean_tvm import hide_torch
+
+hide_torch()
+
+from chanas.arch import BlockConfig  # noqa: E402
+from chanas.prescheduler.default_points import default_points  # noqa: E402
+from chanas.prescheduler.emulator import compile_block  # noqa: E402
+from chanas.prescheduler.target_check import small_block  # noqa: E402
+from chanas.target import HardwareTarget  # noqa: E402
+
+MBCONV = dataclasses.replace(small_block(), input_size=4, mid_channels=32)
+STEM = BlockConfig("stem", 8, 3, 0, 16, kernel_size=3, stride=2)
+
+
+def compile_blocks(target: HardwareTarget, folder: Path) -> None:
+    for block in (MBCONV, STEM):
+        compile_block(block, default_points(block, target), target, block.kind, folder)
+
+
+def main() -> None:
+    import tvm  # noqa: F401  (once, before the processes that need it)
+
+    for name, data in json.load(sys.stdin).items():
+        folder = Path(sys.argv[1]) / name
+        folder.mkdir()
+        child = os.fork()
+        if child == 0:
+            try:
+                compile_blocks(HardwareTarget.from_json(data), folder)
+            except Exception:
+                (folder / "error").write_text(traceback.format_exc())
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            (folder / "error").write_text(f"the compiler ended with status {status}")
+
+
+if __name__ == "__main__":
+    main()
