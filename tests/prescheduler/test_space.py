@@ -24,7 +24,7 @@ from chanas.prescheduler.winograd import transforms
 from chanas.prescheduler.workload import Operator, Workload, block_workloads, ends_in_half_a_block, tiled_columns
 from chanas.target import HardwareTarget
 
-from .cases import DEVICES, HOST, NEON, OPERATORS, device, generators, workloads
+from .cases import DEVICES, NEON, OPERATORS, device, generators, workloads
 
 devices = st.sampled_from(list(DEVICES.values()))
 some = settings(max_examples=40)
@@ -180,7 +180,7 @@ def test_a_sample_is_distinct_and_legal(
 
 
 def test_a_sample_depends_on_its_generator_only() -> None:
-    space = schedule_space(TILED, HOST)
+    space = schedule_space(TILED, device())
     first, again, other = (space.sample(20, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert first == again != other
 
@@ -270,7 +270,7 @@ def changed(space: ScheduleSpace, **groups: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def test_a_point_of_another_length_is_refused_by_name() -> None:
-    space = schedule_space(TILED, HOST)
+    space = schedule_space(TILED, device())
     with pytest.raises(ScheduleError, match=rf"expected a point of {space.length} integers for .*{TILED.key}, got 2"):
         space.decode((1, 2))
 
@@ -286,7 +286,7 @@ def test_a_point_of_another_length_is_refused_by_name() -> None:
     ],
 )
 def test_an_option_that_is_not_there_is_refused_by_name(groups: Named, named: str) -> None:
-    space = schedule_space(TILED, HOST)
+    space = schedule_space(TILED, device())
     point = changed(space, **groups)
     assert not space.contains(point)
     with pytest.raises(ScheduleError, match=rf"{named} is not an option of workload {TILED.key}"):
@@ -301,7 +301,7 @@ def test_a_tile_that_does_not_fit_in_registers_is_refused() -> None:
 
 
 def test_both_orders_of_one_tile_are_one_point() -> None:
-    space = schedule_space(TILED, HOST)
+    space = schedule_space(TILED, device())
     assert space.contains(changed(space, split_m=(7, 7), split_n=(6, 1), order=(1,)))
     assert not space.contains(changed(space, split_m=(49, 1), split_n=(1, 6), order=(1,)))
 

@@ -30,7 +30,6 @@ from chanas.target import HardwareTarget, tvm_version
 
 from .cases import (
     DEVICES,
-    HOST,
     NANO,
     NUM_CLASSES,
     SyntheticPool,
@@ -425,14 +424,14 @@ def test_a_table_says_it_of_all_rows_and_keeps_it_when_nothing_is_tuned_any_more
 
     theirs, mine = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine")
     filled(theirs, OTHER)
-    warm = open_warm_start(str(theirs.root), mine, HOST)
-    first = filled(mine, HOST, warm_start=warm).header.warm_starts
+    warm = open_warm_start(str(theirs.root), mine, ONE)
+    first = filled(mine, ONE, warm_start=warm).header.warm_starts
     assert [(n["digest"], n["num_operators"]) for n in first] == [(warm.digest, len(warm.records))]
-    assert filled(mine, HOST, sub_spaces=NANO.sub_spaces[:1]).header.warm_starts == first
+    assert filled(mine, ONE, sub_spaces=NANO.sub_spaces[:1]).header.warm_starts == first
     filled(theirs, OTHER, 5)
-    grown = open_warm_start(str(theirs.root), mine, HOST)
+    grown = open_warm_start(str(theirs.root), mine, ONE)
     assert grown.digest != warm.digest
-    assert filled(mine, HOST, warm_start=grown).header.warm_starts == first
+    assert filled(mine, ONE, warm_start=grown).header.warm_starts == first
 
 
 def test_a_table_says_where_its_schedules_began() -> None:
