@@ -54,6 +54,7 @@ VIRTUAL_XEON = _intel(
 
 CPUINFO = {
     "virtual-xeon": VIRTUAL_XEON,
+    "xeon-without-fp16": VIRTUAL_XEON.replace(" avx512_fp16", ""),
     "cooper-lake": _intel(85, "Intel(R) Xeon(R) 8380H", f"{_SKYLAKE} clwb pku {_AVX512} avx512_vnni avx512_bf16"),
     "alder-lake": _intel(151, "Intel(R) Core(TM) i7-12700", f"{_SKYLAKE} {_ALDER_LAKE}"),
     "haswell": _intel(63, "Intel(R) Xeon(R) CPU E5-2680 v3 @ 2.50GHz", "xsaveopt"),

@@ -22,16 +22,16 @@ from chanas.target import DTYPES, HardwareTarget
 from .processors import CPUINFO
 
 SCRIPT = Path(__file__).with_name("object_code.py")
-LANES = {"virtual-xeon": 16, "cooper-lake": 16, "zen5": 16, "alder-lake": 8, "haswell": 8, "zen3": 8}
+WITH_BF16 = ("virtual-xeon", "xeon-without-fp16", "cooper-lake", "zen5")
+LANES = dict.fromkeys(WITH_BF16, 16) | {"alder-lake": 8, "haswell": 8, "zen3": 8}
 """Machines by the float32 values that a vector of theirs has."""
 NEON = ("neoverse-n1", "neoverse-v1")
-IN_BF16 = ("virtual-xeon", "cooper-lake", "zen5")
-CASES = [*((name, "f32") for name in (*LANES, *NEON)), *((name, "bf16") for name in IN_BF16)]
+CASES = [*((name, "f32") for name in (*LANES, *NEON)), *((name, "bf16") for name in WITH_BF16)]
 # What every x86-64 processor has.
 BASELINE = {"INTEL8086", "INTEL186", "INTEL286", "INTEL386", "INTEL486", "X64", "CPUID", "CMOV", "SSE", "SSE2"}
 BASELINE |= {"FPU", "FPU387", "MMX", "MULTIBYTENOP"}
 # Those that iced calls otherwise than Linux.
-FLAGS = {"LZCNT": "abm", "SSE3": "sse3", "AVX512BW": "avx512bw"}
+FLAGS = {"LZCNT": "abm", "AVX512_VBMI": "avx512vbmi", "AVX512_IFMA": "avx512ifma"}
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def test_code_multiplies_in_the_widest_vectors(folder: Path, name: str) -> None:
     assert ("zmm" in code.text) == ("avx512f" in flags_of(name))
 
 
-@pytest.mark.parametrize("name", IN_BF16)
+@pytest.mark.parametrize("name", WITH_BF16)
 def test_code_in_bfloat16_multiplies_pairs(folder: Path, name: str) -> None:
     code = code_of(folder, name, "bf16")
     assert len(re.findall(r"^vdpbf16ps zmm", code.text, re.MULTILINE)) > 20

@@ -75,6 +75,7 @@ def test_no_compiler_is_imported() -> None:
     ("name", "microarchitecture", "compiled_for"),
     [
         ("virtual-xeon", "sapphirerapids", "sapphirerapids"),
+        ("xeon-without-fp16", "sapphirerapids", "sapphirerapids -avx512fp16"),
         ("cooper-lake", "cascadelake", "cascadelake +avx512bf16"),
         ("alder-lake", "alderlake", "alderlake"),
         ("haswell", "haswell", "haswell"),

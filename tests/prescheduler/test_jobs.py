@@ -18,8 +18,9 @@ from chanas.prescheduler.space import Point, schedule_space
 from chanas.prescheduler.tune import OperatorTuner, TuneConfig
 from chanas.prescheduler.workload import Workload
 
-from .cases import HOST, SyntheticPool, answered, interrupted_bar, landscape_seconds
+from .cases import SyntheticPool, answered, device, interrupted_bar, landscape_seconds
 
+HERE = device()
 WORKLOADS = [
     Workload("pointwise", 4, 16, 32, epilogue="relu"),
     Workload("pointwise", 6, 16, 24),
@@ -35,7 +36,7 @@ Asked = tuple[str, Point]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RecordStore]:
-    opened = RecordStore(tmp_path / "records.sqlite", HOST)
+    opened = RecordStore(tmp_path / "records.sqlite", HERE)
     yield opened
     opened.close()
 
@@ -48,11 +49,11 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def tuning(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = CONFIG, **options: Any) -> TuningJobs:
-    return TuningJobs(pool, HOST, store, config, scratch, **options)
+    return TuningJobs(pool, HERE, store, config, scratch, **options)
 
 
 def num_trials(workload: Workload, config: TuneConfig = CONFIG) -> int:
-    return min(config.num_trials, len(schedule_space(workload, HOST).points))
+    return min(config.num_trials, len(schedule_space(workload, HERE).points))
 
 
 def asked_of(pool: SyntheticPool) -> list[Asked]:
@@ -79,7 +80,7 @@ def test_every_operator_gets_its_trials(store: RecordStore, scratch: Path, model
 
 # ---- the best ones again --------------------------------------------------------------------------------------------
 LUCKY = Workload("pointwise", 4, 96, 192)
-LUCKY_POINTS = schedule_space(LUCKY, HOST).points[:6]
+LUCKY_POINTS = schedule_space(LUCKY, HERE).points[:6]
 
 
 def keep(store: RecordStore, *seconds: float) -> None:
@@ -303,7 +304,7 @@ COUNTS = np.array([[0.0, 1.0, 40.0]])
 
 
 def landscape(asked: dict[str, Any]) -> float:
-    return landscape_seconds(schedule_space(Workload.from_json(asked["workload"]), HOST), asked["point"])
+    return landscape_seconds(schedule_space(Workload.from_json(asked["workload"]), HERE), asked["point"])
 
 
 def spread_out(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = BUDGET) -> list[int]:
@@ -412,7 +413,7 @@ def test_records_say_under_which_drift_they_were_measured(store: RecordStore, sc
             answer = super().measure(name, arguments, timeout_s).result()
             return answered(Answer({**answer.result, "seconds": 1e-6 * slow}, None, 0.1))
 
-    canary = Canary(HOST, scratch, store.add_canary)
+    canary = Canary(HERE, scratch, store.add_canary)
     tuning(Slowing(), store, scratch, TuneConfig(num_trials=30), canary=canary).run([LUCKY], progress=False)
     records = store.load(LUCKY.key)
     assert len(records) == 30

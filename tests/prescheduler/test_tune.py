@@ -15,10 +15,11 @@ from chanas.prescheduler.space import Point, ScheduleSpace, schedule_space
 from chanas.prescheduler.tune import OperatorTuner, TuneConfig
 from chanas.prescheduler.workload import Operator, Workload
 
-from .cases import HOST, OPERATORS, landscape_seconds, random_workload
+from .cases import OPERATORS, device, landscape_seconds, random_workload
 
-LARGE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HOST)
-SMALL = schedule_space(Workload("pool", 2, 40, 40), HOST)
+HERE = device()
+LARGE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HERE)
+SMALL = schedule_space(Workload("pool", 2, 40, 40), HERE)
 
 every_model = pytest.mark.parametrize("model", ["gp", "random"])
 
@@ -39,7 +40,7 @@ def failure_of(point: Point) -> TuningRecord:
 def tuner_of(
     space: ScheduleSpace, config: TuneConfig, kept: list[TuningRecord] | None = None, model: str = "gp", seed: int = 0
 ) -> OperatorTuner:
-    return OperatorTuner(space, cost_model(model, HOST, seed), config, kept or [], seed)
+    return OperatorTuner(space, cost_model(model, HERE, seed), config, kept or [], seed)
 
 
 def explore(tuner: OperatorTuner, measure: Callable[[Point], TuningRecord] = record_of) -> list[Point]:
@@ -54,7 +55,7 @@ def explore(tuner: OperatorTuner, measure: Callable[[Point], TuningRecord] = rec
 @every_model
 @pytest.mark.parametrize("op", OPERATORS)
 def test_no_point_is_asked_for_twice_and_all_are_legal(op: Operator, model: str, rng: np.random.Generator) -> None:
-    space = schedule_space(random_workload(op, rng), HOST)
+    space = schedule_space(random_workload(op, rng), HERE)
     asked = explore(tuner_of(space, TuneConfig(num_trials=30, random_share=0.5), model=model))
     assert len(set(asked)) == len(asked) == min(30, len(space.points))
     assert all(space.contains(p) for p in asked)
@@ -202,12 +203,12 @@ def share_of_faster_points(space: ScheduleSpace, points: list[Point]) -> float:
 
 
 def test_a_model_that_knows_similar_operators_chooses_the_initial_set() -> None:
-    similar = schedule_space(Workload("pointwise", 12, 64, 192, epilogue="relu"), HOST)
+    similar = schedule_space(Workload("pointwise", 12, 64, 192, epilogue="relu"), HERE)
     config = TuneConfig(num_trials=8, num_initial=8, random_share=0.0)
     blind, taught = [], []
     for seed in range(5):
         blind += tuner_of(similar, config, seed=seed).propose()
-        model = cost_model("gp", HOST, seed)
+        model = cost_model("gp", HERE, seed)
         known = LARGE.sample(60, np.random.default_rng(seed))
         model.observe(LARGE, [TuningRecord(p, landscape_seconds(LARGE, p)) for p in known])
         taught += OperatorTuner(similar, model, config, [], seed).propose()

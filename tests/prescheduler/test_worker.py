@@ -96,8 +96,8 @@ def test_a_library_that_cannot_be_loaded_is_an_error(workbench: Workbench, case:
 def test_the_same_machine_code_is_known_by_its_hash(workbench: Workbench) -> None:
     """Wherever the library lies; another tile is another program."""
     points = schedule_space(WORKLOAD, HOST).points
-    largest = max(points, key=lambda p: p[1] * p[3])
-    built = [workbench.candidate(WORKLOAD, p).build_arguments for p in (largest, points[0], largest)]
+    smallest, largest = (choose(points, key=lambda p: p[1] * p[3] * p[5]) for choose in (min, max))
+    built = [workbench.candidate(WORKLOAD, p).build_arguments for p in (largest, smallest, largest)]
     first, other, again = [workbench.pool.build("build_operator", a, 60.0).result().result["code"] for a in built]
     assert first == again != other
 

@@ -13,11 +13,12 @@ from chanas.prescheduler.records import TuningRecord
 from chanas.prescheduler.space import Point, ScheduleSpace, schedule_space
 from chanas.prescheduler.workload import Workload
 
-from ..cases import HOST, synthetic_seconds
+from ..cases import device, synthetic_seconds
 
 NAMES = ("gp", "random")
-SPACE = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu"), HOST)
-OTHER = schedule_space(Workload("pointwise", 8, 48, 192), HOST)
+HERE = device()
+SPACE = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu"), HERE)
+OTHER = schedule_space(Workload("pointwise", 8, 48, 192), HERE)
 
 every_model = pytest.mark.parametrize("name", NAMES)
 
@@ -53,7 +54,7 @@ def assert_sound(model: CostModel, space: ScheduleSpace, num: int) -> None:
 @pytest.mark.parametrize("num_points", [1, 40])
 @pytest.mark.parametrize("num_records", [0, 1, 5, 6, 60])
 def test_predictions_are_finite_whatever_was_observed(name: str, num_records: int, num_points: int) -> None:
-    model = cost_model(name, HOST, seed=0)
+    model = cost_model(name, HERE, seed=0)
     model.observe(SPACE, measured(SPACE, num_records))
     assert_sound(model, SPACE, num_points)
     assert_sound(model, OTHER, num_points)
@@ -61,14 +62,14 @@ def test_predictions_are_finite_whatever_was_observed(name: str, num_records: in
 
 @every_model
 def test_equal_times_are_no_trouble(name: str) -> None:
-    model = cost_model(name, HOST, seed=0)
+    model = cost_model(name, HERE, seed=0)
     model.observe(SPACE, [TuningRecord(p, 1e-6, 0.0) for p in sample(SPACE, 20)])
     assert_sound(model, SPACE, 30)
 
 
 @every_model
 def test_a_model_is_determined_by_its_seed_and_its_records(name: str) -> None:
-    first, again = (cost_model(name, HOST, seed=3) for _ in range(2))
+    first, again = (cost_model(name, HERE, seed=3) for _ in range(2))
     for model in (first, again):
         model.observe(SPACE, measured(SPACE, 20))
         model.observe(OTHER, measured(OTHER, 10))
@@ -80,7 +81,7 @@ def test_a_model_is_determined_by_its_seed_and_its_records(name: str) -> None:
 
 @every_model
 def test_failed_records_teach_nothing(name: str) -> None:
-    with_failures, without = (cost_model(name, HOST, seed=3) for _ in range(2))
+    with_failures, without = (cost_model(name, HERE, seed=3) for _ in range(2))
     without.observe(SPACE, measured(SPACE, 20))
     with_failures.observe(SPACE, failed(SPACE, 10))
     with_failures.observe(SPACE, [*failed(SPACE, 5, seed=2), *measured(SPACE, 20), *failed(SPACE, 5, seed=3)])
@@ -89,11 +90,11 @@ def test_failed_records_teach_nothing(name: str) -> None:
 
 @every_model
 def test_nothing_observed_changes_nothing(name: str) -> None:
-    told, untold = (cost_model(name, HOST, seed=3) for _ in range(2))
+    told, untold = (cost_model(name, HERE, seed=3) for _ in range(2))
     told.observe(SPACE, [])
     assert predictions(told) == predictions(untold)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=rf"^unknown cost model 'xgb'; known: {', '.join(NAMES)}$"):
-        cost_model("xgb", HOST, seed=0)
+        cost_model("xgb", HERE, seed=0)

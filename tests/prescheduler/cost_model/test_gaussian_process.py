@@ -16,10 +16,11 @@ from chanas.prescheduler.records import TuningRecord
 from chanas.prescheduler.space import ScheduleSpace, schedule_space
 from chanas.prescheduler.workload import Workload
 
-from ..cases import HOST, landscape_seconds
+from ..cases import device, landscape_seconds
 
-SPACE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HOST)
-SIMILAR = schedule_space(Workload("pointwise", 12, 64, 128, epilogue="hswish"), HOST)
+HERE = device()
+SPACE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HERE)
+SIMILAR = schedule_space(Workload("pointwise", 12, 64, 128, epilogue="hswish"), HERE)
 
 
 def measured(space: ScheduleSpace, num: int, seed: int, noise: float) -> list[TuningRecord]:
@@ -31,7 +32,7 @@ def measured(space: ScheduleSpace, num: int, seed: int, noise: float) -> list[Tu
 
 def tau(model_name: str, told: list[tuple[ScheduleSpace, int]], asked: ScheduleSpace, noise: float = 0.03) -> float:
     """Kendall's rank correlation of predictions and true times, after some records of some workloads."""
-    model = cost_model(model_name, HOST, seed=0)
+    model = cost_model(model_name, HERE, seed=0)
     for space, num in told:
         model.observe(space, measured(space, num, seed=1, noise=noise))
     points = asked.sample(150, np.random.default_rng(2))
@@ -54,8 +55,8 @@ def test_what_was_learnt_carries_over_to_another_workload() -> None:
 
 def test_only_the_order_within_a_workload_is_learnt() -> None:
     """Another operator of the same shape that is fifty times slower says the same about what is fast."""
-    slow = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="hswish"), HOST)
-    model = cost_model("gp", HOST, seed=0)
+    slow = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="hswish"), HERE)
+    model = cost_model("gp", HERE, seed=0)
     model.observe(SPACE, measured(SPACE, 30, seed=1, noise=0.03))
     model.observe(slow, [replace(r, seconds=50 * (r.seconds or 0.0)) for r in measured(slow, 30, seed=2, noise=0.03)])
     points = SPACE.sample(150, np.random.default_rng(3))
@@ -74,7 +75,7 @@ def test_more_records_than_one_fit_takes_teach_the_ranking_at_once(noise: float,
 
 
 def test_what_is_known_is_less_uncertain_than_what_is_not() -> None:
-    model = cost_model("gp", HOST, seed=0)
+    model = cost_model("gp", HERE, seed=0)
     records = measured(SPACE, 40, seed=1, noise=0.03)
     model.observe(SPACE, records)
     tried = [r.point for r in records]
@@ -90,7 +91,7 @@ def upside_down(records: list[TuningRecord]) -> list[TuningRecord]:
 
 def after_misleading(num_own: int) -> GaussianProcessModel:
     """A model that was misled about `SPACE`, and has then seen some of its records, four at a time."""
-    model = GaussianProcessModel(HOST)
+    model = GaussianProcessModel(HERE)
     model.observe(SIMILAR, upside_down(measured(SIMILAR, 60, seed=1, noise=0.03)))
     own = measured(SPACE, num_own, seed=2, noise=0.03)
     for start in range(0, num_own, 4):
@@ -115,13 +116,13 @@ def test_records_that_mislead_are_dropped_after_the_first_batches(monkeypatch: p
 
 def test_a_workload_that_is_left_alone_does_not_leave_others_alone() -> None:
     model = after_misleading(num_own=16)
-    alike = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu"), HOST)
+    alike = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu"), HERE)
     model.predict(alike, alike.points[:2])
     assert len(model._select(alike.workload.key, with_own=True).y) == 60 + 16
 
 
 def test_records_that_agree_stay() -> None:
-    model = GaussianProcessModel(HOST)
+    model = GaussianProcessModel(HERE)
     model.observe(SIMILAR, measured(SIMILAR, 60, seed=1, noise=0.03))
     own = measured(SPACE, 16, seed=2, noise=0.03)
     for start in range(0, 16, 4):
@@ -132,18 +133,18 @@ def test_records_that_agree_stay() -> None:
 
 def test_the_most_similar_workloads_are_asked() -> None:
     """Hundreds of records of unlike workloads don't drown those of one that is alike."""
-    model = GaussianProcessModel(HOST)
+    model = GaussianProcessModel(HERE)
     for size in (112, 96, 80, 56):
-        unlike = schedule_space(Workload("pointwise", size, 16, 64), HOST)
+        unlike = schedule_space(Workload("pointwise", size, 16, 64), HERE)
         model.observe(unlike, upside_down(measured(unlike, 100, seed=size, noise=0.03)))
     model.observe(SIMILAR, measured(SIMILAR, 128, seed=1, noise=0.03))
     assert tau_of(model) > 0.6
 
 
 def test_however_many_records_there_are_a_fit_takes_a_few_hundred() -> None:
-    model = GaussianProcessModel(HOST)
+    model = GaussianProcessModel(HERE)
     for channels in range(64, 192, 8):
-        space = schedule_space(Workload("pointwise", 14, 64, channels), HOST)
+        space = schedule_space(Workload("pointwise", 14, 64, channels), HERE)
         model.observe(space, measured(space, 60, seed=channels, noise=0.03))
     own = measured(SPACE, 60, seed=0, noise=0.03)
     model.observe(SPACE, own)
