@@ -30,6 +30,7 @@ from chanas.prescheduler.measure import (
     timed_in_rounds,
 )
 from chanas.prescheduler.pool import OpenPool, Pool, WorkerPool, kept_off, split_cores
+from chanas.prescheduler.preflight import left_to_tune, require_families
 from chanas.prescheduler.records import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.reference import case_of, mean_network_weight_bytes
 from chanas.prescheduler.space import Point
@@ -110,7 +111,8 @@ def preschedule(
 
     Raises:
         RunBusyError: another prescheduler is at work in the run directory.
-        MeasureError: blocks remain for which no combination of schedules works; the LUT holds all others.
+        MeasureError: a family of operators works at no schedule that was tried, and nothing is tuned (`preflight`); or
+            blocks remain for which no combination of schedules works: the LUT holds all others.
     """
     blocks = space.all_blocks(num_classes, sub_spaces) if only is None else tuple(only)
     workloads = tuned_workloads(blocks, target)
@@ -126,6 +128,7 @@ def preschedule(
                 canary = Canary(target, scratch, store.add_canary)
                 jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary, warm_start)
                 counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
+                require_families(left_to_tune(workloads, target, store, config), target, pool, scratch)
                 try:
                     records = jobs.run(workloads, progress, counts)
                     lut, num_new = _fill(
