@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import IO, Any, Protocol, Self
 
 from chanas.errors import MeasureError
 from chanas.gpu_use import gpu_of
@@ -34,6 +35,13 @@ from chanas.target import HardwareTarget
 _START_TIMEOUT_S = 120.0
 _WORKER = ("-m", "chanas.prescheduler.worker")
 _GPU_WORKER = ("-m", "chanas.prescheduler.cuda_worker")
+SAID = "; it said: "
+"""What stands between the error of a worker that ended and the line that it left on standard error."""
+# What a worker has said last is kept, so many bytes of it; and a line of it is told, cut to so many characters.
+_KEPT_BYTES, _MAX_LINE = 1 << 14, 300
+# Lines of a stack trace and its heading say nothing that the signal does not; those with such words say most.
+_NO_REASON = re.compile(r"\s*File \"|\s*#\d+ |!{3,}|Stack dump|PLEASE submit|\s*\d+\.\t")
+_REASON = re.compile(r"error|terminate|what\(\)|assert|fatal|abort", re.IGNORECASE)
 # A worker is replaced after this many calls: cheap insurance against anything that a thousand builds leave behind.
 _MAX_CALLS = 2000
 
@@ -90,7 +98,7 @@ class WorkerProcess:
     def __init__(self, num_threads: int, cores: Sequence[int], command: Sequence[str] | None = None) -> None:
         self._num_threads, self._cores, self._command = num_threads, tuple(cores), command
         self._process: subprocess.Popen[bytes] | None = None
-        self._pending = b""
+        self._pending = self._said = b""
         self._num_calls = 0
         self._closed = False
 
@@ -107,9 +115,11 @@ class WorkerProcess:
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stderr.fileno(), False)
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self._process.pid, self._cores)
         self._pending = b""
@@ -133,29 +143,48 @@ class WorkerProcess:
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        start = time.monotonic()
+        assert process.stderr is not None
+        start, heard = time.monotonic(), [process.stdout, process.stderr]
         try:
+            self._listen(process.stderr)
+            self._said = b""  # what came before is of an earlier call
             process.stdin.write(json.dumps({"call": name, "arguments": arguments}).encode() + b"\n")
             process.stdin.flush()
             while b"\n" not in self._pending:
                 left = timeout_s - (time.monotonic() - start)
-                if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                ready = select.select(heard, [], [], left)[0] if left > 0 else []
+                if not ready:
                     self.stop()
-                    return Answer(None, f"timeout: {name} took more than {timeout_s:g} s", timeout_s)
-                chunk = os.read(process.stdout.fileno(), 1 << 16)
-                if not chunk:
-                    raise BrokenPipeError
-                self._pending += chunk
+                    error = f"timeout: {name} took more than {timeout_s:g} s{_told(self._said)}"
+                    return Answer(None, error, timeout_s)
+                if process.stderr in ready and not self._listen(process.stderr):
+                    heard.remove(process.stderr)
+                if process.stdout in ready:
+                    chunk = os.read(process.stdout.fileno(), 1 << 16)
+                    if not chunk:
+                        raise BrokenPipeError
+                    self._pending += chunk
         except (OSError, ValueError):  # the process ended; ValueError: `stop` has closed the pipes already
             code = process.wait()
+            with contextlib.suppress(OSError, ValueError):
+                self._listen(process.stderr)
             self.stop()
-            wall_s = time.monotonic() - start
-            return Answer(None, f"crash: the worker ended with {_exit_reason(code)} in {name}", wall_s)
+            error = f"crash: the worker ended with {_exit_reason(code)} in {name}{_told(self._said)}"
+            return Answer(None, error, time.monotonic() - start)
         line, _, self._pending = self._pending.partition(b"\n")
         data = json.loads(line)
         if (data.get("error") or "").startswith((OUT_OF_MEMORY, GPU_FAULT)):
             self.stop()  # what failed half-way in there is not known
         return Answer(data.get("result"), data.get("error"), time.monotonic() - start)
+
+    def _listen(self, stderr: IO[bytes]) -> bool:
+        """Take in what the process has said by now, as much as a pipe holds; false when there will be nothing more."""
+        try:
+            chunk = os.read(stderr.fileno(), 1 << 16)
+        except BlockingIOError:
+            return True
+        self._said = (self._said + chunk)[-_KEPT_BYTES:]
+        return bool(chunk)
 
     def stop(self) -> None:
         """End the process; the next call starts another. May be called while another thread waits for an answer."""
@@ -164,7 +193,7 @@ class WorkerProcess:
             return
         process.kill()
         process.wait()
-        for pipe in (process.stdin, process.stdout):
+        for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 with contextlib.suppress(OSError):  # what a dead process has not read can't be flushed
                     pipe.close()
@@ -182,6 +211,16 @@ def _exit_reason(code: int) -> str:
         return f"signal {-code} ({signal.Signals(-code).name})"
     except ValueError:  # a real-time signal has no name
         return f"signal {-code}"
+
+
+def _told(said: bytes) -> str:
+    """The line of what a worker said last that tells most, to be put behind an error; empty where there is none."""
+    lines = [
+        " ".join(line.split()) for line in said.decode(errors="replace").splitlines() if not _NO_REASON.match(line)
+    ]
+    lines = [line for line in lines if line]
+    telling = [line for line in lines if _REASON.search(line)] or lines
+    return f"{SAID}{telling[-1][:_MAX_LINE]}" if telling else ""
 
 
 def worker_command(target: HardwareTarget) -> Sequence[str] | None:

@@ -115,6 +115,76 @@ def test_a_worker_that_cannot_start_says_what_to_check(monkeypatch: pytest.Monke
         worker.call("ping", {}, 60.0)
 
 
+# ---- what a worker says ---------------------------------------------------------------------------------------------
+SPEAKER = """
+import json, os, sys, time
+for line in sys.stdin:
+    request = json.loads(line)
+    name, text = request["call"], request["arguments"].get("text", "")
+    os.write(2, text.encode())
+    for _ in range(request["arguments"].get("megabytes", 0)):
+        os.write(2, b"noise\\n" * (1 << 17))
+    if name == "abort":
+        os.abort()
+    if name == "hang":
+        time.sleep(60)
+    print(json.dumps({"result": {}}), flush=True)
+"""
+LLVM = "LLVM ERROR: Cannot select: intrinsic %llvm.x86.avx512bf16.dpbf16ps.512"
+CRASH = "crash: the worker ended with signal 6 (SIGABRT) in abort"
+
+
+@pytest.fixture(scope="module")
+def speaker() -> Iterator[WorkerProcess]:
+    """A worker that says what it is told to on standard error."""
+    process = WorkerProcess(1, split_cores(1)[0], ("-c", SPEAKER))
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ""),
+        (f"{LLVM}\n", f"; it said: {LLVM}"),
+        (f"{LLVM}\nPLEASE submit a bug report\nStack dump:\n0.\tProgram arguments\n\n", f"; it said: {LLVM}"),
+        (f"{LLVM}\nIn function: main\n", f"; it said: {LLVM}"),
+        ("one\n  two \t words\n\n", "; it said: two words"),
+        ('!!!!!!! Segfault encountered !!!!!!!\n  File "x.c", line 0, in main\n', ""),
+        ("error " + "x" * 1000, "; it said: error " + "x" * 294),
+        ("\xff", "; it said: \xff"),
+    ],
+)
+def test_a_crash_tells_what_the_worker_said_last(speaker: WorkerProcess, text: str, said: str) -> None:
+    answer = speaker.call("abort", {"text": text}, 60.0)
+    assert (answer.result, answer.error) == (None, CRASH + said)
+
+
+def test_a_timeout_tells_what_the_worker_said_last(speaker: WorkerProcess) -> None:
+    answer = speaker.call("hang", {"text": "waiting for a lock\n"}, 0.5)
+    assert answer.error == "timeout: hang took more than 0.5 s; it said: waiting for a lock"
+
+
+def test_what_was_said_in_an_earlier_call_is_not_told(speaker: WorkerProcess) -> None:
+    assert speaker.call("ping", {"text": "error: none of yours\n"}, 60.0).error is None
+    assert speaker.call("abort", {}, 60.0).error == CRASH
+
+
+def test_a_worker_that_says_much_neither_blocks_nor_fills_the_memory(speaker: WorkerProcess) -> None:
+    assert speaker.call("ping", {"megabytes": 50}, 60.0).error is None
+    assert len(speaker._said) <= module._KEPT_BYTES
+    assert speaker.call("abort", {"megabytes": 5, "text": LLVM}, 60.0).error == f"{CRASH}; it said: noise"
+
+
+def test_what_a_worker_says_leaves_no_descriptors_open(speaker: WorkerProcess) -> None:
+    assert speaker.call("ping", {}, 60.0).error is None
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        assert speaker.call("abort", {"text": LLVM}, 60.0).error == f"{CRASH}; it said: {LLVM}"
+        assert speaker.call("ping", {}, 60.0).error is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 PARENT = """
 from chanas.prescheduler.pool import WorkerProcess, split_cores
 worker = WorkerProcess(1, split_cores(1)[0])
