@@ -20,6 +20,7 @@ from chanas.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.networks import NetworkJob
 from chanas.prescheduler.pool import Answer, WorkerPool
+from chanas.prescheduler.preflight import PREFIX
 from chanas.prescheduler.reference import ReferenceCase, block_case, operator_case, random_network
 from chanas.prescheduler.space import Point, ScheduleSpace, schedule_space
 from chanas.prescheduler.workload import Epilogue, Operator, Workload, device_workloads
@@ -189,7 +190,8 @@ class SyntheticPool:
 
     `seconds` gets the arguments of the build and returns seconds, or the error of the measurement; what is measured in
     turns is asked for one by one, with `again` among the arguments, and one error is that of all. `code`, if there is
-    one, gets the arguments of the build too.
+    one, gets the arguments of the build too. Operators of the check before the tuning work, whatever `seconds` says,
+    and are listed apart, in `checked`.
     """
 
     num_builders = num_devices = 1
@@ -197,6 +199,7 @@ class SyntheticPool:
     def __init__(self, seconds: Callable[[dict[str, Any]], float | str] = synthetic_seconds, overlap: bool = True):
         self.seconds, self.overlap = seconds, overlap
         self.built: list[dict[str, Any]] = []
+        self.checked: list[dict[str, Any]] = []
         self.timed: list[str] = []
         self.turns: list[dict[str, Any]] = []
         self.code: Callable[[dict[str, Any]], str] | None = None
@@ -213,6 +216,8 @@ class SyntheticPool:
         if name == "build_operators":
             self.turns.append(arguments)
             Path(arguments["library"]).mkdir(exist_ok=True)
+        elif is_preflight(arguments["library"]):
+            self.checked.append(arguments)
         else:
             self.built.append(arguments)
             Path(arguments["library"]).touch()
@@ -223,6 +228,8 @@ class SyntheticPool:
         self.timing_s += 0.1
         if name == "measure_in_turns":
             return answered(self._measure_in_turns(arguments["library"]))
+        if is_preflight(arguments["library"]):
+            return answered(Answer({"seconds": 1e-6, "spread_s": 0.0, "max_error": 0.0}, None, 0.1))
         self.timed.append(arguments["library"])
         asked = next(a for a in reversed(self.built) if a["library"] == arguments["library"])
         seconds = self.seconds(asked)
@@ -239,6 +246,11 @@ class SyntheticPool:
                 return Answer(None, seconds, 0.1)
             members.append({"seconds": seconds, "spread_s": 0.0, "max_error": 0.0})
         return Answer({"members": members}, None, 0.1)
+
+
+def is_preflight(library: str) -> bool:
+    """Whether a library is of the check that comes before the tuning."""
+    return Path(library).name.startswith(PREFIX)
 
 
 def answered(answer: Answer) -> Future[Answer]:
