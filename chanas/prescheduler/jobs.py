@@ -3,6 +3,7 @@ load-aware scheduling of Stiller, 2019: interleave the stages of independent tun
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from chanas.errors import MeasureError
 from chanas.genome import FloatArray
 from chanas.prescheduler.budget import claims, hand_out, latency_shares
 from chanas.prescheduler.canary import Canary
 from chanas.prescheduler.cost_model.base import CostModel, cost_model
+from chanas.prescheduler.give_up import NUM_ALIKE, FamilyWatch, remedy, told
 from chanas.prescheduler.measure import BUILD_TIMEOUT_S, Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import Pool
 from chanas.prescheduler.records import RecordStore, TuningRecord, WarmStartNote
@@ -75,6 +78,12 @@ class TuningJobs:
     """What may have to be timed again, compiled: it is not compiled twice."""
     _improvements: dict[Workload, tuple[int, float]] = field(default_factory=dict)
     """The improvement expected of a workload after so many trials."""
+    _watch: FamilyWatch = field(default_factory=FamilyWatch)
+
+    @property
+    def given_up(self) -> dict[str, str]:
+        """The families that are not tried any more, with the error that their candidates end in (`give_up`)."""
+        return self._watch.given_up
 
     def run(
         self, workloads: Sequence[Workload], progress: bool = True, counts: FloatArray | None = None
@@ -82,15 +91,21 @@ class TuningJobs:
         """Explore every workload; returns its valid records, best first. Kept records count as trials.
 
         When an operator's trials are over, its best few points are measured again, in turns. An exception (Ctrl-C, say)
-        leaves what was measured in the store; turns are kept whole or not at all.
+        leaves what was measured in the store; turns are kept whole or not at all. Of a family (`Workload.op`) of which
+        only failures of one kind come, and came before, no more is tried: see `given_up`.
 
         Args:
             workloads: without duplicates where there are counts.
             progress: show a progress bar.
             counts: float64[A, W], how often networks have each workload (`budget.occurrences`). With them the trials
                 are a common budget: as many in all, but only half of them are the same for every workload.
+
+        Raises:
+            MeasureError: families were given up, and of no other a schedule works.
         """
         tuners = {w: self._tuner(w) for w in dict.fromkeys(workloads)}
+        num_alike = max(NUM_ALIKE, self._num_active * max(self.config.num_initial, self.config.batch_size))
+        self._watch = FamilyWatch({w.op for w, t in tuners.items() if t.best is not None}, num_alike)
         self._note_warm_start(tuners.values())
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
         total = self._num_left(tuners) if counts is not None else sum(t.num_left for t in tuners.values())
@@ -100,16 +115,23 @@ class TuningJobs:
             self._explore(line, tuners, bar, settle=True)
         for workload in tuners:
             self._drop_libraries(workload)
-        return {w: self.best_records(w) for w in tuners}
+        best = {w: self.best_records(w) for w in tuners}
+        if self.given_up and not any(best.values()):
+            raise MeasureError(
+                f"no schedule of any operator works on {self.target.device}; given up after the first failures: "
+                f"{told(self.given_up)}; {remedy(self.target)}"
+            )
+        return best
 
     @property
     def _num_active(self) -> int:
         return _ACTIVE_JOBS * self.pool.num_devices
 
     def _num_left(self, tuners: dict[Workload, OperatorTuner]) -> int:
-        """Trials of the common budget that were not made yet."""
-        total = sum(min(self.config.num_trials, t.num_tried + t.room) for t in tuners.values())
-        return max(0, total - sum(t.num_tried for t in tuners.values()))
+        """Trials of the common budget that were not made yet; families that were given up have no part in it."""
+        open_ = [t for w, t in tuners.items() if w.op not in self.given_up]
+        total = sum(min(self.config.num_trials, t.num_tried + t.room) for t in open_)
+        return max(0, total - sum(t.num_tried for t in open_))
 
     def _rounds(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> Iterator[None]:
         """Raise the tuners' limits, once for each time that they are to be explored."""
@@ -121,7 +143,7 @@ class TuningJobs:
             yield
             left = self._num_left(tuners)
             num = min(left, max(self._num_active * self.config.batch_size, left // 2))
-            room = np.array([t.room for t in tuners.values()], dtype=np.int64)
+            room = np.array([0 if w.op in self.given_up else t.room for w, t in tuners.items()], dtype=np.int64)
             granted = hand_out(num, self._claims(tuners, counts), room)
             if not granted.any():
                 return
@@ -151,6 +173,8 @@ class TuningJobs:
         """Bring every tuner to its limit, and with `settle` measure the best points of each again."""
 
         def is_open(workload: Workload) -> bool:
+            if workload.op in self.given_up:
+                return False
             unsettled = settle and not is_settled(self._legal_records(workload))
             return tuners[workload].num_left > 0 or unsettled
 
@@ -173,17 +197,34 @@ class TuningJobs:
                         job.finished.append(record)
                         self._libraries.setdefault(job.workload, {})[record.point] = candidate.library
                         bar.update()
-                    if job.outstanding == 0:
-                        self._complete(job)
-                        self._submit_next(line, job, settle)
-                    if job.outstanding == 0:
-                        del jobs[job.workload]
-                        job.case.unlink(missing_ok=True)
-                        _show(bar, job, len(waiting) + len(jobs))
+                        if self._watch.note(job.workload.op, record):
+                            waiting = [w for w in waiting if w.op != job.workload.op]
+                            self._give_up(line, job.workload.op, jobs, bar)
+                    for ended in self._go_on(line, jobs, settle):
+                        _show(bar, ended, len(waiting) + len(jobs))
         finally:
             for job in jobs.values():
                 self._complete_batch(job)
             self._note_warm_start([tuners[w] for w in started])
+
+    def _go_on(self, line: CandidatePipeline[_Ask], jobs: dict[Workload, _Job], settle: bool) -> list[_Job]:
+        """Submit what comes next of jobs that have nothing under way; those that have nothing left end."""
+        ended = []
+        for job in [job for job in jobs.values() if job.outstanding == 0]:
+            self._complete(job)
+            self._submit_next(line, job, settle)
+            if job.outstanding == 0:
+                del jobs[job.workload]
+                job.case.unlink(missing_ok=True)
+                ended.append(job)
+        return ended
+
+    def _give_up(self, line: CandidatePipeline[_Ask], family: str, jobs: dict[Workload, _Job], bar: tqdm[Any]) -> None:
+        """Take back what is submitted of a family, and say so."""
+        for ask in line.withdraw(lambda ask: ask.workload.op == family):
+            jobs[ask.workload].outstanding -= 1
+        if not bar.disable:
+            bar.write(f"{family} operators are given up, all fail alike: {self.given_up[family]}", file=sys.stderr)
 
     def best_records(self, workload: Workload) -> list[TuningRecord]:
         """Valid records of a workload, best first (`remeasure.ranked`)."""
@@ -232,7 +273,10 @@ class TuningJobs:
         return _Job(workload, tuner, case)
 
     def _submit_next(self, line: CandidatePipeline[_Ask], job: _Job, settle: bool) -> None:
-        """The next batch; after the last one, with `settle`, the contenders, once; then nothing."""
+        """The next batch; after the last one, with `settle`, the contenders, once; then nothing. Of a family that was
+        given up, nothing."""
+        if job.workload.op in self.given_up:
+            return
         best_s = job.tuner.best_s
         hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
         for point in job.tuner.propose():

@@ -20,6 +20,7 @@ from chanas.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.prescheduler.budget import occurrences
 from chanas.prescheduler.calibrate import calibrate
 from chanas.prescheduler.canary import Canary
+from chanas.prescheduler.give_up import told
 from chanas.prescheduler.jobs import TuningJobs
 from chanas.prescheduler.locks import run_lock
 from chanas.prescheduler.measure import (
@@ -142,14 +143,15 @@ def preschedule(
             if total.wall_s:
                 lut.header = dataclasses.replace(lut.header, built_in_s=total.wall_s, timing_s=total.timing_s)
                 lut.save(run.lut(target.name))
-            failure = store.most_frequent_error()
+            given_up, frequent = told(jobs.given_up), store.most_frequent_error()
         finally:
             store.close()
         holes = lut.missing(blocks)
         if holes:
+            failure = f"given up: {given_up}" if given_up else f"what failed most often: {frequent}"
             raise MeasureError(
                 f"{len(holes)} of {len(blocks)} blocks could not be measured (the first: {holes[0].key}); the LUT "
-                f"holds the others; what failed most often: {failure}; run the command again to retry, with more "
+                f"holds the others; {failure}; run the command again to retry, with more "
                 "trials where no schedule of an operator worked"
             )
         if num_calibration and (lut.calibration is None or num_new):

@@ -144,6 +144,15 @@ class CandidatePipeline(Generic[Token]):
         self._waiting.append(candidate)
         self._advance()
 
+    def withdraw(self, is_unwanted: Callable[[Token], bool]) -> list[Token]:
+        """Take back the candidates of such tokens that nobody has begun to build: they do not come out."""
+        withdrawn = [c.token for c in self._waiting if is_unwanted(c.token)]
+        self._waiting = [c for c in self._waiting if not is_unwanted(c.token)]
+        for future, candidate in list(self._building.items()):
+            if is_unwanted(candidate.token) and future.cancel():
+                withdrawn.append(self._building.pop(future).token)
+        return withdrawn
+
     def time_again(self, candidate: Candidate[Token], device: int | None = None) -> None:
         """Queue a candidate whose library is there for another timing, of which no twin is told."""
         again = dataclasses.replace(candidate, keep_library=True, family=None)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from chanas.errors import MeasureError, ScheduleError
+from chanas.prescheduler.give_up import remedy, told
 from chanas.prescheduler.measure import Candidate, CandidatePipeline
 from chanas.prescheduler.pool import Pool
 from chanas.prescheduler.records import RecordStore
@@ -147,18 +148,13 @@ def require_families(workloads: Sequence[Workload], target: HardwareTarget, pool
         MeasureError: a family does not work; the message says which, what was said, and what to do instead.
         ChanasError: the disk is full.
     """
-    failed = [c for c in check_families(one_of_each(workloads), target, pool, scratch) if not c.works]
-    if not failed:
-        return
-    reasons: dict[str, list[str]] = {}
-    for check in failed:
-        reasons.setdefault(check.error or "", []).append(check.family)
-    what = "; ".join(f"{', '.join(families)} ({error})" for error, families in reasons.items())
-    remedy = "run `chanas doctor` and report what it says" if target.dtype == "float32" else "use --dtype f32"
-    raise MeasureError(
-        f"operators in {target.dtype_name} do not work on {target.device}, compiled for {_compiled_for(target)}: "
-        f"{what}; {remedy}"
-    )
+    checks = check_families(one_of_each(workloads), target, pool, scratch)
+    errors = {c.family: c.error or "" for c in checks if not c.works}
+    if errors:
+        raise MeasureError(
+            f"operators in {target.dtype_name} do not work on {target.device}, compiled for {_compiled_for(target)}: "
+            f"{told(errors)}; {remedy(target)}"
+        )
 
 
 def _compiled_for(target: HardwareTarget) -> str:

@@ -64,8 +64,8 @@ def test_a_command_whose_every_measurement_fails_fails(
     code, said = prescheduler(tmp_path / "run")
     assert code == 1
     assert is_one_line(said)
-    assert "12 of 12 blocks could not be measured" in said
-    assert "what failed most often: crash: the worker ended with signal 4 (SIGILL) in measure; run the command" in said
+    assert f"no schedule of any operator works on {HOST.device}; given up after the first failures: " in said
+    assert "(crash: the worker ended with signal 4 (SIGILL) in measure); run `chanas doctor` and report" in said
 
 
 # ---- databases ------------------------------------------------------------------------------------------------------
