@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
@@ -22,6 +23,31 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def no_build_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be compiled in this process: it is done in another one, where an abort ends nobody else."""
+    import tvm
+
+    from chanas.prescheduler import cuda_build, graph, static_library
+    from chanas.prescheduler.nvrtc_libraries import NVRTCLibrary
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("the compiler runs in the process of the user")
+
+    for module, name in (
+        (tvm, "compile"),
+        (tvm.tirx, "build"),
+        (tvm.relax, "build"),
+        (graph, "build_object"),
+        (graph, "build_network"),
+        (static_library, "build_kernel"),
+        (cuda_build, "build_kernel"),
+        (cuda_build, "cuda_source"),
+        (NVRTCLibrary, "compile"),
+    ):
+        monkeypatch.setattr(module, name, refuse)
 
 
 @pytest.fixture(scope="session")

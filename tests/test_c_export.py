@@ -28,6 +28,7 @@ from chanas.folding import Array
 from chanas.preprocess import Preprocess
 from chanas.prescheduler import c_toolchain
 from chanas.prescheduler.c_toolchain import search_path
+from chanas.prescheduler.compiler import open_compiler
 from chanas.prescheduler.emulator import emulator_program
 from chanas.prescheduler.networks import block_points
 from chanas.processor import host_processor
@@ -46,11 +47,12 @@ needs_bf16 = pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this p
 
 def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget) -> Path:
     """The smallest network with random weights and schedules; compiled, and never timed."""
-    from chanas.prescheduler.graph import build_network
-
     blocks = space.smallest.blocks(space, len(CLASSES))
     job, lut = network_job(blocks, folder / "network.so"), random_lut(space, blocks, target)
-    build_network(blocks, block_points(lut, blocks), target, job.library)
+    points = block_points(lut, blocks)
+    arguments = {"blocks": [b.to_json() for b in blocks], "points": points, "library": str(job.library)}
+    with open_compiler(target) as compiler:
+        compiler.result("build_network", arguments, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     document = {
         "space": space.to_json(),
@@ -264,6 +266,11 @@ def test_the_folder_tells_what_was_exported(exported: Exported, unlike: Exported
         assert done.check.max_error < 1e-4
         assert done.library_bytes > done.weight_bytes > 4 * CoDesign.load(bundle).document.get("num_params", 1000)
         assert "It was tried: 4 random images on this machine" in (done.folder / "README").read_text()
+
+
+@needs_compiler
+def test_kernels_are_compiled_in_another_process(no_build_here: None, bundle: Path, tmp_path: Path) -> None:
+    assert export(bundle, tmp_path / "net").library.is_file()
 
 
 @needs_compiler

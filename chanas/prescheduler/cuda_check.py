@@ -10,7 +10,8 @@ import numpy as np
 from chanas.errors import ChanasError, TargetError
 from chanas.gpu import find_gpu
 from chanas.gpu_use import GPU_TARGET, check_free
-from chanas.prescheduler.cuda_compile import compile_point
+from chanas.prescheduler.compiler import open_compiler
+from chanas.prescheduler.cuda_compile import compile_elsewhere
 from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
 from chanas.prescheduler.cuda_sequential import sequential_error
 from chanas.prescheduler.cuda_space import gpu_space
@@ -33,7 +34,8 @@ def check_gpu(target: HardwareTarget, shared: bool = False, seed: int = 0) -> It
     except TargetError as missing:
         yield Step("compile", False, str(missing))
     else:
-        records = [compile_point(w, point, target) for w, point in chosen]
+        with open_compiler(target) as compiler:
+            records = [compile_elsewhere(compiler, w, point) for w, point in chosen]
         failed = [r.error for r in records if r.error is not None]
         if failed:
             yield Step("compile", False, f"{len(failed)} of {len(records)} kernels: {failed[0]}")

@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from chanas.errors import ChanasError, MeasureError
-from chanas.lean_tvm import torch_hidden
+from chanas.prescheduler.compiler import Compiler, open_compiler
 from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
 from chanas.prescheduler.cuda_operators import is_dense
 from chanas.prescheduler.cuda_records import CompileRecord, CompileStore
@@ -24,6 +24,7 @@ from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 
+_TIMEOUT_S = 120.0  # one kernel; most take well under a second
 _KINDS = {
     "pointwise": "1x1",
     "conv": "kxk (image)",
@@ -81,7 +82,7 @@ def kind_of(workload: Workload) -> str:
 
 
 def compile_point(workload: Workload, point: Point, target: HardwareTarget) -> CompileRecord:
-    """From a schedule point to its figures; what fails is a record with its error."""
+    """From a schedule point to its figures, in this process; what fails is a record with its error."""
     from chanas.prescheduler.cuda_build import build_kernel
 
     start = time.process_time()
@@ -91,6 +92,14 @@ def compile_point(workload: Workload, point: Point, target: HardwareTarget) -> C
         line = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return CompileRecord(point, None, line, time.process_time() - start)
     return CompileRecord(point, figures, None, time.process_time() - start)
+
+
+def compile_elsewhere(compiler: Compiler, workload: Workload, point: Point) -> CompileRecord:
+    """`compile_point` in the compiler's process; where that ends or takes too long the record says so."""
+    answer = compiler.answer("compile_point", {"workload": workload.to_json(), "point": point}, _TIMEOUT_S)
+    if answer.error is not None:
+        return CompileRecord(point, None, answer.error, answer.wall_s)
+    return CompileRecord.from_json(answer.result)
 
 
 def compile_points(
@@ -113,12 +122,12 @@ def compile_points(
     records: dict[Workload, list[CompileRecord]] = {}
     num_new = 0
     try:
-        with torch_hidden():
+        with open_compiler(target) as compiler:
             for workload in tqdm(workloads, "kernels", disable=not progress):
                 kept = store.load(workload.key)
                 known = {r.point for r in kept}
                 drawn = gpu_space(workload, target).sample(num_points, np.random.default_rng(seed))
-                new = [compile_point(workload, p, target) for p in drawn if p not in known]
+                new = [compile_elsewhere(compiler, workload, p) for p in drawn if p not in known]
                 store.add(workload.key, new)
                 records[workload], num_new = kept + new, num_new + len(new)
     finally:

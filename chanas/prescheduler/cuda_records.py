@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chanas.errors import CheckpointError
 from chanas.prescheduler.cuda_nvrtc import KernelFigures
@@ -34,6 +35,15 @@ class CompileRecord:
     figures: KernelFigures | None
     error: str | None = None
     build_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        figures = None if self.figures is None else self.figures.to_json()
+        return {"point": list(self.point), "figures": figures, "error": self.error, "build_s": self.build_s}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CompileRecord:
+        figures = None if data["figures"] is None else KernelFigures(**data["figures"])
+        return cls(tuple(data["point"]), figures, data["error"], data["build_s"])
 
 
 class CompileStore:

@@ -85,6 +85,15 @@ def build_network(
     compile_(network_program(configs, [[tuple(p) for p in group] for group in points], device), device, Path(library))
 
 
+def compile_point(target: dict[str, Any], workload: dict[str, Any], point: Sequence[int]) -> dict[str, Any]:
+    """Compile one schedule point of one operator to a cubin and read its figures; nothing is kept of the code."""
+    from chanas.prescheduler.cuda_compile import compile_point
+    from chanas.prescheduler.workload import Workload
+    from chanas.target import HardwareTarget
+
+    return compile_point(Workload.from_json(workload), tuple(point), HardwareTarget.from_json(target)).to_json()
+
+
 # ---- timing ---------------------------------------------------------------------------------------------------------
 class _Program:
     """A compiled program with the arguments of a reference case, on the device."""
@@ -246,6 +255,7 @@ def calls(compile_: Compile, open_device: Callable[[], Device]) -> dict[str, Cal
         "build_operators": functools.partial(worker.build_operators, build=own_operator),
         "build_block": functools.partial(build_block, compile_=compile_),
         "build_network": functools.partial(build_network, compile_=compile_),
+        "compile_point": compile_point,
         "measure": timer.measure,
         "measure_in_turns": timer.measure_in_turns,
         "measure_network": timer.measure_network,

@@ -23,11 +23,12 @@ import numpy.typing as npt
 from chanas.arch import BlockConfig
 from chanas.errors import TargetError
 from chanas.prescheduler.c_toolchain import find_c_toolchain, search_path
+from chanas.prescheduler.compiler import Compiler
 from chanas.prescheduler.cross import Platform
 from chanas.prescheduler.reference import ReferenceCase
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.worker import relative_error
-from chanas.target import HardwareTarget, this_machine
+from chanas.target import this_machine
 
 # The first time, zig builds the C library that it links.
 _COMPILE_TIMEOUT_S = 280.0
@@ -104,12 +105,15 @@ class Emulated:
         return self.error is None and self.max_error <= self.tolerance
 
 
-def compile_block(block: BlockConfig, points: Sequence[Point], target: HardwareTarget, name: str, folder: Path) -> Path:
-    """The object file of one fused block, with its function called `name`."""
-    from chanas.prescheduler.graph import build_object, schedule_block
+def compile_block(compiler: Compiler, block: BlockConfig, points: Sequence[Point], name: str, folder: Path) -> Path:
+    """The object file of one fused block for the compiler's target, with its function called `name`.
 
+    Raises:
+        ChanasError: it can't be compiled.
+    """
     path = folder / f"{name}.o"
-    build_object(schedule_block(block, points, target).with_attr("global_symbol", name), target, path)
+    arguments = {"block": block.to_json(), "points": points, "name": name, "path": str(path)}
+    compiler.result("build_object", arguments, f"block {block.key}")
     return path
 
 

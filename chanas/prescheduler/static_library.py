@@ -13,7 +13,7 @@ from pathlib import Path
 
 from chanas.arch import BlockConfig
 from chanas.errors import TargetError
-from chanas.lean_tvm import torch_hidden
+from chanas.prescheduler.compiler import open_compiler
 from chanas.prescheduler.elf import rename_symbols
 from chanas.prescheduler.graph import schedule_block
 from chanas.prescheduler.lowering import pipeline
@@ -58,27 +58,29 @@ def build_kernels(
     target: HardwareTarget,
     folder: Path,
 ) -> Kernels:
-    """Compile a network's blocks to object files in `folder`; their symbols begin with `name`.
+    """Compile a network's blocks to object files in `folder`, in another process; their symbols begin with `name`.
 
     Raises:
         ScheduleError: a point is not in its operator's space.
-        TargetError: the compiler makes other object code than is expected here.
+        TargetError: the compiler crashes, or makes other object code than is expected here.
     """
     identities = [(block, tuple(tuple(p) for p in own)) for block, own in zip(blocks, points, strict=True)]
     symbols = {identity: f"{name}_block{i}" for i, identity in enumerate(dict.fromkeys(identities))}
     objects, workspace_bytes = [], ALIGNMENT
-    for (block, own), symbol in symbols.items():
-        objects.append(folder / f"{symbol}.o")
-        workspace_bytes = max(workspace_bytes, _build_kernel(name, symbol, block, own, target, objects[-1]))
+    with open_compiler(target) as compiler:
+        for (block, own), symbol in symbols.items():
+            objects.append(folder / f"{symbol}.o")
+            arguments = {"network": name, "symbol": symbol, "block": block.to_json(), "points": own}
+            built = compiler.result("build_kernel", {**arguments, "path": str(objects[-1])}, f"block {block.key}")
+            workspace_bytes = max(workspace_bytes, built["workspace_bytes"])
     return Kernels(tuple(symbols[i] for i in identities), tuple(objects), workspace_bytes)
 
 
-def _build_kernel(
+def build_kernel(
     name: str, symbol: str, block: BlockConfig, points: Sequence[Point], target: HardwareTarget, path: Path
 ) -> int:
-    """Compile one block; returns the bytes that it takes of the workspace."""
-    with torch_hidden():
-        import tvm
+    """Compile one block, in the process of whoever calls; returns the bytes that it takes of the workspace."""
+    import tvm
 
     function = schedule_block(block, points, target).with_attr("global_symbol", symbol)
     with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from chanas.arch import BlockConfig
-from chanas.errors import TargetError
-from chanas.lean_tvm import torch_hidden
+from chanas.errors import ChanasError, TargetError
+from chanas.prescheduler.compiler import open_compiler
 from chanas.prescheduler.cross import find_linker, no_cross_linker
 from chanas.prescheduler.emulator import Call, compile_block, find_emulator, no_emulator, run_emulated
 from chanas.prescheduler.pool import WorkerPool
@@ -103,10 +103,10 @@ def check_here(block: BlockConfig, target: HardwareTarget, scratch: Path) -> Ite
 def _check_elsewhere(block: BlockConfig, target: HardwareTarget, scratch: Path, why_not: str) -> Iterator[Step]:
     case = case_of(block, target)
     try:
-        with torch_hidden():
-            path = compile_block(block, random_points(block, target), target, "block", scratch)
-    except Exception as error:
-        yield Step("compile", False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        with open_compiler(target) as compiler:
+            path = compile_block(compiler, block, random_points(block, target), "block", scratch)
+    except ChanasError as error:
+        yield Step("compile", False, str(error))
         return
     yield Step("compile", True, f"{block.key}: object code for {_elf_machine(path)} ({target.compiled_for})")
     linker = find_linker(target.mtriple)

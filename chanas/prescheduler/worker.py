@@ -121,6 +121,38 @@ def build_network(
     graph.build_network(configs, tuples, HardwareTarget.from_json(target), Path(library))
 
 
+def build_object(
+    target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], name: str, path: str
+) -> None:
+    """Compile one fused block to an object file, with its function called `name`."""
+    from chanas.arch import BlockConfig
+    from chanas.prescheduler import graph
+    from chanas.target import HardwareTarget
+
+    device = HardwareTarget.from_json(target)
+    function = graph.schedule_block(BlockConfig.from_json(block), [tuple(p) for p in points], device)
+    graph.build_object(function.with_attr("global_symbol", name), device, Path(path))
+
+
+def build_kernel(
+    target: dict[str, Any],
+    network: str,
+    symbol: str,
+    block: dict[str, Any],
+    points: Sequence[Sequence[int]],
+    path: str,
+) -> dict[str, Any]:
+    """Compile one block of a network's static library to an object file; `workspace_bytes` is what it takes inside."""
+    from chanas.arch import BlockConfig
+    from chanas.prescheduler import static_library
+    from chanas.target import HardwareTarget
+
+    config, chosen = BlockConfig.from_json(block), [tuple(p) for p in points]
+    device = HardwareTarget.from_json(target)
+    num_bytes = static_library.build_kernel(network, symbol, config, chosen, device, Path(path))
+    return {"workspace_bytes": num_bytes}
+
+
 def build_untuned_block(target: dict[str, Any], block: dict[str, Any], library: str) -> None:
     """Compile one block as TVM does without schedules of anybody's."""
     from chanas.arch import BlockConfig
@@ -408,6 +440,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "build_operators": build_operators,
     "build_block": build_block,
     "build_network": build_network,
+    "build_object": build_object,
+    "build_kernel": build_kernel,
     "build_untuned_block": build_untuned_block,
     "measure": measure,
     "measure_in_turns": measure_in_turns,

@@ -7,14 +7,16 @@ import dataclasses
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from chanas.errors import CheckpointError, MeasureError, TargetError
 from chanas.prescheduler import cuda_compile, cuda_nvrtc
+from chanas.prescheduler.compiler import Compiler, open_compiler
 from chanas.prescheduler.cuda_build import build_kernel, verify
-from chanas.prescheduler.cuda_compile import compile_point, compile_points, kind_of
+from chanas.prescheduler.cuda_compile import compile_elsewhere, compile_point, compile_points, kind_of
 from chanas.prescheduler.cuda_nvrtc import (
     GPUCompileError,
     KernelFigures,
@@ -29,6 +31,7 @@ from chanas.prescheduler.cuda_records import CompileRecord, CompileStore
 from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
 from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.nvrtc_libraries import NVRTCError, NVRTCLibrary
+from chanas.prescheduler.pool import Answer
 from chanas.prescheduler.workload import Workload
 from chanas.target import HardwareTarget
 from chanas.target_files import arch_target
@@ -171,12 +174,12 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[Workload]:
     """Nothing is compiled; pooling fails. Returns what was asked for."""
     asked: list[Workload] = []
 
-    def compile_(workload: Workload, point: tuple[int, ...], target: HardwareTarget) -> CompileRecord:
+    def compile_(compiler: Compiler, workload: Workload, point: tuple[int, ...]) -> CompileRecord:
         asked.append(workload)
         failed = workload.op == "pool"
         return CompileRecord(point, None if failed else FIGURES, "no pooling" if failed else None, 0.1)
 
-    monkeypatch.setattr(cuda_compile, "compile_point", compile_)
+    monkeypatch.setattr(cuda_compile, "compile_elsewhere", compile_)
     monkeypatch.setattr(cuda_compile, "check_arch", lambda _arch: None)
     monkeypatch.setattr(cuda_compile, "compiler_name", lambda _arch: "NVRTC 1")
     return asked
@@ -210,3 +213,25 @@ def test_a_point_that_fails_is_a_record_with_its_error() -> None:
     assert record.figures is None
     assert record.error is not None
     assert record.error.startswith("ScheduleError: expected a point of ")
+
+
+@needs_nvrtc
+def test_another_process_compiles_the_same_kernel(no_build_here: None) -> None:
+    workload = WORKLOADS[1]
+    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(0))
+    with open_compiler(GPU) as compiler:
+        record = compile_elsewhere(compiler, workload, point)
+        failed = compile_elsewhere(compiler, workload, (1, 2))
+    assert record.error is None
+    assert record.figures is not None
+    assert record.figures.code_bytes > 0
+    assert str(failed.error).startswith("ScheduleError: expected a point of ")
+
+
+def test_a_compiler_that_ends_is_a_record_with_its_error() -> None:
+    class Dying(Compiler):
+        def answer(self, name: str, arguments: dict[str, Any], timeout_s: float = 0.0) -> Answer:
+            return Answer(None, "the compiler ended with signal 6 (SIGABRT) in compile_point", 0.5)
+
+    record = compile_elsewhere(Dying(GPU), WORKLOADS[1], (1, 2))
+    assert record == CompileRecord((1, 2), None, "the compiler ended with signal 6 (SIGABRT) in compile_point", 0.5)

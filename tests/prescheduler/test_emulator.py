@@ -20,6 +20,7 @@ from chanas.errors import TargetError
 from chanas.genome import decode, sample
 from chanas.prescheduler import c_toolchain
 from chanas.prescheduler import emulator as module
+from chanas.prescheduler.compiler import open_compiler
 from chanas.prescheduler.emulator import (
     Call,
     Emulated,
@@ -119,7 +120,8 @@ def test_a_program_that_cannot_be_made_is_one_line(planted: Path, tmp_path: Path
 @needs_gcc
 def test_a_compiled_block_runs_without_the_compilers_runtime(tmp_path: Path, rng: np.random.Generator) -> None:
     block = small_block()
-    path = compile_block(block, random_points(block, HOST, rng), HOST, "block", tmp_path)
+    with open_compiler(HOST) as compiler:
+        path = compile_block(compiler, block, random_points(block, HOST, rng), "block", tmp_path)
     (outcome,) = run(HERE, [Call("block", path, block_case(block, HOST.vector_lanes))], tmp_path)
     assert outcome.is_right
 
@@ -197,9 +199,10 @@ def test_all_blocks_of_mbv3_32_equal_pytorch_on_arm(part: int, tmp_path: Path) -
     assert FOUND is not None
     blocks = SearchSpace.load("mbv3-32").all_blocks(10)[part::PARTS]
     rng, calls = np.random.default_rng(part), []
-    for i, block in enumerate(blocks):
-        path = compile_block(block, random_points(block, PI4, rng), PI4, f"block{i}", tmp_path)
-        calls.append(Call(f"block{i}", path, block_case(block, PI4.vector_lanes)))
+    with open_compiler(PI4) as compiler:
+        for i, block in enumerate(blocks):
+            path = compile_block(compiler, block, random_points(block, PI4, rng), f"block{i}", tmp_path)
+            calls.append(Call(f"block{i}", path, block_case(block, PI4.vector_lanes)))
     wrong = {b.key: o for b, o in zip(blocks, run(FOUND, calls, tmp_path), strict=True) if not o.is_right}
     assert wrong == {}
 

@@ -13,7 +13,7 @@ from chanas.arch import BlockConfig
 from chanas.errors import TargetError
 from chanas.memory import inner_bytes
 from chanas.prescheduler import static_library
-from chanas.prescheduler.static_library import Kernels, aligned, build_kernels
+from chanas.prescheduler.static_library import Kernels, aligned, build_kernel, build_kernels
 from chanas.target_files import describe_target
 
 from .cases import HOST, random_points
@@ -57,8 +57,9 @@ def test_a_kernel_alone_needs_no_library(tmp_path: Path) -> None:
 
 def test_code_that_does_not_tell_its_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_library, "_ALLOCATION", re.compile("(nothing like this)"))
+    points = random_points(SECOND, HOST, np.random.default_rng(0))
     with pytest.raises(TargetError, match=f"how much memory block {SECOND.key} takes"):
-        kernels_of((SECOND,), tmp_path)
+        build_kernel("net", "net_block0", SECOND, points, HOST, tmp_path / "block.o")
 
 
 @pytest.mark.parametrize(("num_bytes", "result"), [(0, 0), (1, 64), (64, 64), (65, 128)])
