@@ -8,7 +8,7 @@ import math
 
 from chanas.arch import BlockConfig
 from chanas.prescheduler.space import Named, Point, schedule_space
-from chanas.prescheduler.workload import block_workloads
+from chanas.prescheduler.workload import Workload, block_workloads
 from chanas.target import HardwareTarget
 
 _TILED = ("split_m", "split_n", "split_h", "split_w", "split_c")
@@ -22,6 +22,17 @@ def default_points(block: BlockConfig, target: HardwareTarget) -> list[Point]:
         space = schedule_space(workload, target)
         points.append(max(space.points, key=lambda point: _rank(space.decode(point))))
     return points
+
+
+def ranked_points(workload: Workload, target: HardwareTarget, num: int) -> list[Point]:
+    """The best-ranked points of an operator, at most `num`, no two of which have the same tile."""
+    space = schedule_space(workload, target)
+    ranked = sorted(space.points, key=lambda point: _rank(space.decode(point)), reverse=True)
+    tiles: dict[tuple[int, ...], Point] = {}
+    for point in ranked:
+        named = space.decode(point)
+        tiles.setdefault(tuple(group[-1] for name, group in named.items() if name in _TILED), point)
+    return list(tiles.values())[:num]
 
 
 def _rank(named: Named) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from chanas.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.prescheduler.budget import occurrences
 from chanas.prescheduler.calibrate import calibrate
 from chanas.prescheduler.canary import Canary
+from chanas.prescheduler.dtype_speed import tell_if_slower
 from chanas.prescheduler.give_up import told
 from chanas.prescheduler.jobs import TuningJobs
 from chanas.prescheduler.locks import run_lock
@@ -130,6 +131,7 @@ def preschedule(
                 jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary, warm_start)
                 counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
                 require_families(left_to_tune(workloads, target, store, config), target, pool, scratch)
+                tell_if_slower(target, pool, scratch, is_first=bool(workloads) and not any(before))
                 try:
                     records = jobs.run(workloads, progress, counts)
                     lut, num_new = _fill(
