@@ -12,6 +12,7 @@ import typer
 from chanas import (
     __version__,
     device_commands,
+    doctor_commands,
     export_commands,
     lut_commands,
     search_text,
@@ -44,6 +45,7 @@ app.add_typer(device_commands.app, name="device", short_help="Devices over RPC: 
 app.add_typer(lut_commands.app, name="lut", short_help="Latency tables: show, check, fill, compare them.")
 app.add_typer(target_commands.app, name="target", short_help="Hardware targets: list, show, check them.")
 app.command(short_help="Write a bundle as a C library, for devices without Python.")(export_commands.export)
+app.command(short_help="What this machine is, what works on it, how well it times.")(doctor_commands.doctor)
 
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]

@@ -95,7 +95,15 @@ def test_nothing_imports_the_command_line(file: Path) -> None:
         return
     commands = tuple(
         f"chanas.{m}."
-        for m in ("cli", "device_commands", "export_commands", "lut_commands", "target_commands", "training_commands")
+        for m in (
+            "cli",
+            "device_commands",
+            "doctor_commands",
+            "export_commands",
+            "lut_commands",
+            "target_commands",
+            "training_commands",
+        )
     )
     assert [i.name for i in imports(file) if f"{i.name}.".startswith(commands)] == []
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from chanas import errors
 from chanas.errors import ChanasError, TargetError
+from chanas.lean_tvm import torch_hidden
 from chanas.prescheduler.pool import Answer, WorkerProcess, worker_command
 from chanas.target import HardwareTarget
 
@@ -69,3 +70,12 @@ def readable(error: str) -> str:
     if not error.startswith(_CRASH):
         return error
     return error.removeprefix(_CRASH).replace(_ITS_SUBJECT, "the compiler", 1)
+
+
+def llvm_version() -> int | None:
+    """The major version of the LLVM inside the compiler, where it tells (imports tvm)."""
+    with torch_hidden():
+        import tvm
+
+    asked = tvm.get_global_func("target.llvm_version_major", allow_missing=True)
+    return None if asked is None else int(asked())

@@ -152,12 +152,12 @@ def require_families(workloads: Sequence[Workload], target: HardwareTarget, pool
     errors = {c.family: c.error or "" for c in checks if not c.works}
     if errors:
         raise MeasureError(
-            f"operators in {target.dtype_name} do not work on {target.device}, compiled for {_compiled_for(target)}: "
+            f"operators in {target.dtype_name} do not work on {target.device}, compiled for {compiled_for(target)}: "
             f"{told(errors)}; {remedy(target)}"
         )
 
 
-def _compiled_for(target: HardwareTarget) -> str:
+def compiled_for(target: HardwareTarget) -> str:
     """The processor, or the GPU's architecture, that the compiler makes code for, in its own words."""
     if target.gpu is not None:
         return target.gpu.arch
