@@ -1,8 +1,9 @@
 """What all benchmark scripts share: how a figure is judged, how a script ends, and facts about machine and versions.
 
 Every script prints a readable table and then, as its last line, one JSON object
-`{"figure": {"value": …, "goal": …, "met": true|false}, …}`. A full run also writes `benchmarks/results/NAME.json` with
-versions, machine, date and whatever the script adds (seeds, rows of its table); a `--quick` run writes nothing.
+`{"figure": {"value": …, "goal": …, "met": true|false}, …}`. A full run also writes `benchmarks/results/NAME-KIND.json`
+with versions, machine, date and whatever the script adds (seeds, rows of its table); a `--quick` run writes nothing.
+KIND is the kind of machine (`amd-zen4`, `nvidia-h100`): results of another kind stand beside those that are there.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +36,22 @@ _PACKAGES = (
 )
 # Digits of a figure that are worth keeping: a timing never holds more.
 _DIGITS = 4
+_MAKERS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
+# Flags that hypervisors hide from their guests, and that no kernel here computes with: a processor without them is of
+# the same kind.
+_HIDDEN_FLAGS = frozenset(
+    [
+        "avx512_vp2intersect",
+        "cldemote",
+        "flush_l1d",
+        "movdir64b",
+        "movdiri",
+        "pku",
+        "serialize",
+        "tsc_adjust",
+        "waitpkg",
+    ]
+)
 
 if importlib.util.find_spec("chanas") is None:  # a checkout that is not installed; worker processes need it too
     _ROOT = str(Path(__file__).resolve().parent.parent)
@@ -63,29 +81,60 @@ class Figure:
         return {"value": _plain(self.value), "goal": self.goal, "met": self.met}
 
 
-def finish(name: str, figures: Mapping[str, Figure], quick: bool, extra: Mapping[str, Any]) -> None:
+def finish(
+    name: str, figures: Mapping[str, Figure], quick: bool, extra: Mapping[str, Any], kind: str | None = None
+) -> None:
     """Print the figures as the last line; on a full run first write them (`write_result`)."""
     if not quick:
-        write_result(name, figures, extra)
+        write_result(name, figures, extra, kind)
     print(json.dumps({key: figure.to_json() for key, figure in figures.items()}, allow_nan=False), flush=True)
 
 
-def write_result(name: str, figures: Mapping[str, Figure], extra: Mapping[str, Any]) -> None:
-    """Write `results/NAME.json`: figures, `extra` and the facts.
+def write_result(name: str, figures: Mapping[str, Figure], extra: Mapping[str, Any], kind: str | None = None) -> None:
+    """Write `results/NAME-KIND.json`: figures, `extra` and the facts.
 
-    `extra` must hold what repeats the run (seeds, options) and may hold the rows of the table.
+    `extra` must hold what repeats the run (seeds, options) and may hold the rows of the table. `kind` is that of the
+    machine that was measured: this one's processor by default.
     """
+    kind = kind or machine_kind()
     RESULTS.mkdir(parents=True, exist_ok=True)
     content = {
         "name": name,
+        "kind": kind,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": versions(),
         "figures": {key: figure.to_json() for key, figure in figures.items()},
         **_plain(dict(extra)),
     }
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    result_path(name, kind).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def result_path(name: str, kind: str, suffix: str = ".json") -> Path:
+    """Where the result of a script on a kind of machine lies, or a picture of it."""
+    return RESULTS / f"{name}-{kind}{suffix}"
+
+
+def read_result(name: str, kind: str) -> dict[str, Any]:
+    """The last result of a script on a kind of machine.
+
+    Raises:
+        SystemExit: there is none; the message names the kinds that there are results of.
+    """
+    path = result_path(name, kind)
+    if not path.is_file():
+        known = ", ".join(sorted(read_results(name))) or "none"
+        raise SystemExit(
+            f"expected a result of {name} on {kind}, got results on: {known}; run benchmarks/{name}.py there"
+        )
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def read_results(name: str) -> dict[str, dict[str, Any]]:
+    """The last result of a script on each kind of machine that there is one of."""
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob(f"{name}-*.json"))
+    return {content["kind"]: content for content in found if content["name"] == name}
 
 
 def _plain(value: Any) -> Any:
@@ -126,6 +175,50 @@ def machine() -> dict[str, Any]:
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
     }
+
+
+def machine_kind(gpu: str | None = None) -> str:
+    """Maker and microarchitecture of this machine's processor: `amd-zen4`. With the name of a GPU that was measured
+    beside it, of both: `amd-zen4-nvidia-h100`."""
+    from archspec.cpu.detect import detected_info
+
+    found = detected_info()
+    kind = processor_kind(found.vendor, found.features, platform.machine(), found.cpu_part)
+    return kind if gpu is None else f"{kind}-{gpu_kind(gpu)}"
+
+
+def processor_kind(vendor: str, flags: Collection[str], machine: str, part: str = "") -> str:
+    """Maker and most specific microarchitecture that a processor has all arithmetic of.
+
+    Judged by what it can do: a hypervisor may make model numbers up, but not instructions.
+
+    Args:
+        vendor: as archspec says it: AuthenticAMD, GenuineIntel, ARM.
+        flags: of /proc/cpuinfo, and archspec's own (`sse3`).
+        machine: x86_64 or aarch64.
+        part: number of an ARM core (`0xd40`), which tells cores apart that can do the same.
+    """
+    from archspec.cpu import TARGETS
+
+    able = [
+        t
+        for t in TARGETS.values()
+        if t.family.name == machine
+        and t.vendor in (vendor, "generic")
+        and not t.name.startswith("armv")  # versions of the instruction set, of which archspec has no flags
+        and t.features - _HIDDEN_FLAGS <= set(flags)
+    ]
+    able = [t for t in able if part and t.cpu_part == part] or able
+    name = max(able, key=lambda t: (len(t.ancestors), len(t.features))).name if able else machine
+    maker = "" if vendor == "generic" else _MAKERS.get(vendor, vendor.lower())
+    return "-".join(filter(None, (maker, name.replace("_", "-"))))
+
+
+def gpu_kind(name: str) -> str:
+    """A GPU by its own name, without its memory: `NVIDIA H100 80GB HBM3` is `nvidia-h100`."""
+    words = re.findall(r"[a-z0-9.]+", name.lower())
+    kept = [word for word in words if not re.fullmatch(r"\d+gb|hbm\w*", word)]
+    return "-".join(kept if kept[:1] == ["nvidia"] else ["nvidia", *kept])
 
 
 def _cpu_name() -> str:

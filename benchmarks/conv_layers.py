@@ -20,7 +20,7 @@ themselves. Operations are counted without the padding of channels to whole vect
 Every contender runs in a process of its own, in turns on the same core. We and PyTorch read and write activations in
 the layout that the layer computes in, OpenVINO the faster of channels first and channels last, ONNX Runtime channels
 first, which is all it takes: what they convert at a model's border is in their times. A full run also draws
-`results/conv_layers.svg`.
+`results/conv_layers-KIND.svg`.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def main() -> None:
         print(f"{count} failed: {error}")
     if not options.quick:
         common.RESULTS.mkdir(parents=True, exist_ok=True)
-        draw(rows, common.RESULTS / "conv_layers.svg")
+        draw(rows, common.result_path("conv_layers", common.machine_kind(), ".svg"))
     extra = {
         "seed": options.seed,
         "num_trials": num_trials,

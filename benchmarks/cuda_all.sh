@@ -96,7 +96,10 @@ make_figures() {
     # stopped before the part itself is, so that what it has written by then is copied
     timeout -k 10 280 "$python" benchmarks/cuda_networks.py --trials 8 "${arguments[@]}"
     local code=$?
-    [[ benchmarks/results/cuda_networks.json -nt $out/summary.txt ]] && cp -f benchmarks/results/cuda_networks.json "$out/"
+    local result
+    for result in benchmarks/results/cuda_networks-*.json; do  # one for each kind of GPU
+        [[ $result -nt $out/summary.txt ]] && cp -f "$result" "$out/"
+    done
     return $code
 }
 

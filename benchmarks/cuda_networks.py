@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import Figure, finish, write_result
+from common import Figure, finish, gpu_kind, write_result
 
 from chanas.arch import SearchSpace
 from chanas.errors import ChanasError, LUTError, MeasureError
@@ -201,6 +201,8 @@ class Results:
     figures: dict[str, Figure]
     extra: dict[str, Any]
     quick: bool
+    kind: str
+    """Of the GPU (`gpu_kind`)."""
     failures: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
@@ -224,7 +226,7 @@ class Results:
 
     def write(self) -> None:
         if not self.quick:
-            write_result("cuda_networks", self.figures, self.extra)
+            write_result("cuda_networks", self.figures, self.extra, self.kind)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -238,7 +240,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     trials = options.trials or (1 if options.quick else 16)
     timing = (5, 0.005) if options.quick else (41, 0.01)
-    results = Results(missing_figures(), {"seed": options.seed, "trials": trials}, options.quick)
     dtypes = [d for d in options.dtypes.split(",") if d in GPU_DTYPES]
     try:
         used = [(d, int(b)) for b in options.batches.split(",") for d in dtypes]
@@ -246,6 +247,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         gpu = load_target("cuda")
     except ChanasError as error:
         raise SystemExit(f"cuda_networks: error: {error}") from error
+    extra = {"seed": options.seed, "trials": trials}
+    results = Results(missing_figures(), extra, options.quick, gpu_kind(gpu.device))
     print(gpu.device)
     from subjects import mobilenet_v3_large
 
@@ -270,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"\n{name} beside torch.compile")
                 fresh = mobilenet_v3_large(options.seed)
                 results.take(name, compare(job, targets[name], fresh, *timing, with_compile=True))
-    finish("cuda_networks", results.figures, options.quick, results.extra)
+    finish("cuda_networks", results.figures, options.quick, results.extra, results.kind)
     if results.failures:
         raise SystemExit(f"cuda_networks: error: {'; '.join(results.failures)}")
 

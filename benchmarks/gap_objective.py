@@ -46,6 +46,7 @@ from supernet_runs import (
     judge,
     mean_and_deviation,
     random_architectures,
+    results_kind,
     results_name,
     same_terms,
     setting_of,
@@ -239,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rows": rows,
         "unit": "accuracies of `statistics` in points, of `rows` in [0, 1]; losses in nats, without label smoothing",
     }
-    finish(results_name("gap_objective", options), figures(found), options.quick, extra)
+    finish(results_name("gap_objective", options), figures(found), options.quick, extra, results_kind(options))
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = [space.name] if space.name != GOAL_SPACE else []
     parts += [f"{target.num_threads}t"] if target.num_threads > 1 else []
     parts += [target.dtype_name] if target.dtype != "float32" else []
-    finish("_".join(["lut_build", *parts, *sub_spaces]), figures, options.quick, extra)
+    finish("-".join(["lut_build", *parts, *sub_spaces]), figures, options.quick, extra)
 
 
 if __name__ == "__main__":

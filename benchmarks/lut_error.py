@@ -250,7 +250,7 @@ def main() -> None:
         "networks": [dataclasses.asdict(p) for p in pairs],
         "errors": errors,
     }
-    finish("lut_error" if space.name == SPACE else f"lut_error_{space.name}", figures, options.quick, extra)
+    finish("lut_error" if space.name == SPACE else f"lut_error-{space.name}", figures, options.quick, extra)
 
 
 if __name__ == "__main__":

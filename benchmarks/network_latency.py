@@ -1,7 +1,7 @@
 """Latency of whole compiled networks beside what people run instead: same network, weights, image, cores.
 
     python benchmarks/network_latency.py [--quick] [--network all|demo|mobilenetv3] [--bundle DIR] [--trials 24]
-                                         [--threads 1] [--dtype f32]
+                                         [--threads 1] [--dtype f32|bf16]
 
 Peers: PyTorch eager, torch.compile (frozen weights), ONNX Runtime, OpenVINO (float32, latency hint). Every contender is
 a process of its own, pinned to the cores that the others are pinned to, and they run in turns. Ours runs the compiled
@@ -275,6 +275,13 @@ def figures_of(task: str, compared: Sequence[Compared], num_threads: int = 1, dt
     return figures
 
 
+def result_name(networks: str, num_threads: int, dtype: str) -> str:
+    """What results of these options are called: `network_latency-mobilenetv3-2t-bf16`."""
+    threads = "" if num_threads == 1 else f"{num_threads}t"
+    parts = ("" if networks == "all" else networks, threads, "" if dtype == "f32" else dtype)
+    return "-".join(["network_latency", *filter(None, parts)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -284,7 +291,7 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="the demo's network: a bundle that `chanas demo` or `search` made")
     parser.add_argument("--trials", type=int, help="schedule points tried per operator (24; 2 with --quick)")
     parser.add_argument("--threads", type=int, default=1, help="threads of every contender")
-    parser.add_argument("--dtype", default="f32", help="what chanas computes in: f32 or bf16")
+    parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32", help="what chanas computes in")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     chosen = options.network or ("demo" if options.quick else "all")
@@ -318,10 +325,7 @@ def main() -> None:
         figures.update(figures_of(task, compared, options.threads, options.dtype))
         extra[task] = {"networks": [row.to_json() for row in compared], **cost}
     print()
-    name = "network_latency" + ("" if chosen == "all" else f"_{chosen}")
-    name += "" if options.threads == 1 else f"_{options.threads}t"
-    name += "" if options.dtype == "f32" else f"_{options.dtype}"
-    finish(name, figures, options.quick, extra)
+    finish(result_name(chosen, options.threads, options.dtype), figures, options.quick, extra)
 
 
 if __name__ == "__main__":

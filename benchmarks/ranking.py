@@ -44,6 +44,7 @@ from supernet_runs import (
     judge,
     mean_and_deviation,
     random_architectures,
+    results_kind,
     results_name,
     same_terms,
     setting_of,
@@ -422,7 +423,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "static_seeds": list(range(options.first_seed, options.first_seed + options.static_seeds)),
         "setting": setting.to_json() | {"data": {k: v for k, v in setting.data.items() if k != "root"}},
     }
-    finish(results_name("ranking", options), figures, options.quick, extra)
+    finish(results_name("ranking", options), figures, options.quick, extra, results_kind(options))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import machine_kind
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -217,7 +218,12 @@ def work_folder(given: Path | None, benchmark: str, dataset: str) -> Path:
 def results_name(benchmark: str, options: argparse.Namespace) -> str:
     """The results of another data set or setting stand beside those of the digits."""
     changed = [f"{n.replace('_', '-')}-{v:g}" for n in CHANGEABLE if (v := getattr(options, n)) is not None]
-    return "_".join([benchmark, *([] if options.dataset == "digits" else [options.dataset]), *changed])
+    return "-".join([benchmark, *([] if options.dataset == "digits" else [options.dataset]), *changed])
+
+
+def results_kind(options: argparse.Namespace) -> str:
+    """The kind of machine that trained."""
+    return machine_kind(torch.cuda.get_device_name() if options.device == "cuda" else None)
 
 
 def same_terms(made_with: dict[str, Any]) -> dict[str, Any]:

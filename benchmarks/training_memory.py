@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Figure, finish
+from common import Figure, finish, machine_kind
 
 from chanas.arch import SearchSpace
 from chanas.supernet.distributed import World
@@ -146,7 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{device:<8}{case.name:<16}{gib:>10.2f}{share:>10.2f}{row['step_s']:>9.2f}")
     notes = [] if torch.cuda.is_available() else ["cuda: no GPU here, not measured"]
     extra = {"seed": options.seed, "threads": options.threads, "batch": batch_size, "rows": rows, "notes": notes}
-    finish("training_memory", figures, options.quick, extra)
+    kind = machine_kind(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
+    finish("training_memory", figures, options.quick, extra, kind)
 
 
 if __name__ == "__main__":

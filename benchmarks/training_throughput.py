@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Figure, finish
+from common import Figure, finish, machine_kind
 from torch.autograd import DeviceType
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
@@ -341,6 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "loading": loaded,
             "notes": notes,
         },
+        machine_kind(torch.cuda.get_device_name() if torch.cuda.is_available() else None),
     )
 
 

@@ -55,7 +55,7 @@ def same(shown: str, value: float) -> bool:
 
 
 def in_result(path: str) -> float:
-    """`lut_build.build.wall_s`: the file, then the keys."""
+    """`lut_build-amd-zen4.build.wall_s`: the file, then the keys."""
     name, *keys = path.split(".")
     value: Any = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     for key in keys:

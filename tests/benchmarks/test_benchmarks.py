@@ -112,7 +112,7 @@ def test_a_quick_run_prints_its_figures_last_and_writes_nothing(
 def test_a_full_run_writes_figures_facts_and_seeds(common: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     extra = {"seed": 7, "rows": [{"median_s": 0.123456789, "spread": math.nan}]}
     common.finish("some", {"time": common.Figure(3, 2.0, lower_is_better=True)}, False, extra)
-    written = json.loads((common.RESULTS / "some.json").read_text(encoding="utf-8"))
+    written = common.read_result("some", common.machine_kind())
     assert written["figures"] == last_line(capsys) == {"time": {"value": 3, "goal": 2.0, "met": False}}
     assert written["seed"] == 7
     assert written["rows"] == [{"median_s": 0.1235, "spread": None}]

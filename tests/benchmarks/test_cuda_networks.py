@@ -51,9 +51,9 @@ def test_what_was_measured_is_kept_when_the_rest_is_cut_off(
 ) -> None:
     networks = load("cuda_networks")
     monkeypatch.setattr(sys.modules["common"], "RESULTS", tmp_path)
-    results = networks.Results(networks.missing_figures(), {"f32_batch32": {"rows": []}}, quick=False)
+    results = networks.Results(networks.missing_figures(), {"f32_batch32": {"rows": []}}, False, "nvidia-h100")
     results.take("f32_batch32", [networks.Row("chanas", 1e-3, 2e-3), networks.Row("eager", 2e-3, 3e-3)])
-    written = json.loads((tmp_path / "cuda_networks.json").read_text())
+    written = json.loads((tmp_path / "cuda_networks-nvidia-h100.json").read_text())
     assert written["figures"]["eager_f32_batch32"] == {"value": 2.0, "goal": 1.6, "met": True}
     assert written["figures"]["eager_f16_batch1"]["value"] is None
     assert len(written["f32_batch32"]["rows"]) == 2
