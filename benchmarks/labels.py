@@ -101,8 +101,7 @@ def of_supernet(run: Path, num: int, seed: int, device: str = "cpu") -> Accuraci
     Raises:
         ChanasError: there is no supernet.
     """
-    from tqdm import tqdm
-
+    from chanas.progress import progress_bar
     from chanas.supernet.evaluate import SupernetEvaluator
 
     directory = RunDirectory(run)
@@ -111,8 +110,10 @@ def of_supernet(run: Path, num: int, seed: int, device: str = "cpu") -> Accuraci
     store = EvaluationStore(directory.search / EVALUATIONS, space, supernet.digest)
     genomes = unique(sample(space, num + num // 4, np.random.default_rng(seed)))[:num]
     architectures = decode(space, genomes)
-    for architecture in tqdm(architectures, desc="evaluate", unit="net"):
-        if architecture.key not in store.found:
-            store.add(architecture, evaluate_checked(supernet.top1, architecture))
+    with progress_bar(len(architectures), "evaluate", "net") as bar:
+        for architecture in architectures:
+            if architecture.key not in store.found:
+                store.add(architecture, evaluate_checked(supernet.top1, architecture))
+            bar.update()
     known, labels = training_set(space, [store.found[a.key] for a in architectures])
     return Accuracies("supernet", space, known, labels, labels)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from chanas.errors import ChanasError, MeasureError
 from chanas.prescheduler.compiler import Compiler, open_compiler
@@ -22,6 +21,7 @@ from chanas.prescheduler.cuda_records import CompileRecord, CompileStore
 from chanas.prescheduler.cuda_space import gpu_space
 from chanas.prescheduler.space import Point
 from chanas.prescheduler.workload import Workload
+from chanas.progress import progress_bar
 from chanas.target import HardwareTarget
 
 _TIMEOUT_S = 120.0  # one kernel; most take well under a second
@@ -122,14 +122,18 @@ def compile_points(
     records: dict[Workload, list[CompileRecord]] = {}
     num_new = 0
     try:
-        with open_compiler(target) as compiler:
-            for workload in tqdm(workloads, "kernels", disable=not progress):
+        with (
+            open_compiler(target) as compiler,
+            progress_bar(len(workloads), "compiling kernels", "operator", progress) as bar,
+        ):
+            for workload in workloads:
                 kept = store.load(workload.key)
                 known = {r.point for r in kept}
                 drawn = gpu_space(workload, target).sample(num_points, np.random.default_rng(seed))
                 new = [compile_elsewhere(compiler, workload, p) for p in drawn if p not in known]
                 store.add(workload.key, new)
                 records[workload], num_new = kept + new, num_new + len(new)
+                bar.update()
     finally:
         store.close()
     errors = [r.error for found in records.values() for r in found if r.error is not None]

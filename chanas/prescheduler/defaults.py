@@ -12,8 +12,6 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from chanas.arch import BlockConfig, SearchSpace
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
@@ -22,6 +20,7 @@ from chanas.prescheduler.lut import Surroundings, surroundings
 from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
 from chanas.prescheduler.pool import WorkerPool, kept_off, split_cores
 from chanas.prescheduler.reference import plain_block_case
+from chanas.progress import progress_bar
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget, tvm_version
 
@@ -166,7 +165,7 @@ def _fill(
 ) -> None:
     with (
         contextlib.closing(kind.measure(todo, lut.header.target, around)) as measured,
-        tqdm(total=len(todo), desc=f"timing {kind.text}", unit="block", disable=not progress) as bar,
+        progress_bar(len(todo), f"timing {kind.text}", "block", progress) as bar,
     ):
         try:
             for block, outcome in measured:

@@ -7,10 +7,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from chanas.errors import MeasureError
 from chanas.genome import FloatArray
@@ -27,6 +25,7 @@ from chanas.prescheduler.space import Point, schedule_space
 from chanas.prescheduler.tune import OperatorTuner, TuneConfig
 from chanas.prescheduler.warm_start import WarmStart
 from chanas.prescheduler.workload import Workload
+from chanas.progress import ProgressBar, progress_bar
 from chanas.target import HardwareTarget
 
 # Jobs under way at a time, for each device: enough that it always has something to time while others learn.
@@ -109,7 +108,7 @@ class TuningJobs:
         self._note_warm_start(tuners.values())
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
         total = self._num_left(tuners) if counts is not None else sum(t.num_left for t in tuners.values())
-        with tqdm(total=total, desc="tuning operators", unit="trial", disable=not progress or not total) as bar:
+        with progress_bar(total, "tuning operators", "trial", progress and bool(total)) as bar:
             for _ in () if counts is None else self._rounds(tuners, counts):
                 self._explore(line, tuners, bar, settle=False)
             self._explore(line, tuners, bar, settle=True)
@@ -168,7 +167,7 @@ class TuningJobs:
         return claims(latency_shares(seconds, counts), np.array(improvements), noises)
 
     def _explore(
-        self, line: CandidatePipeline[_Ask], tuners: dict[Workload, OperatorTuner], bar: tqdm[Any], settle: bool
+        self, line: CandidatePipeline[_Ask], tuners: dict[Workload, OperatorTuner], bar: ProgressBar, settle: bool
     ) -> None:
         """Bring every tuner to its limit, and with `settle` measure the best points of each again."""
 
@@ -368,7 +367,7 @@ def _record(point: Point, outcome: Outcome) -> TuningRecord:
     )
 
 
-def _show(bar: tqdm[Any], job: _Job, num_left: int) -> None:
+def _show(bar: ProgressBar, job: _Job, num_left: int) -> None:
     best_s = job.tuner.best_s
     speed = f"{job.workload.num_flops / best_s / 1e9:.0f} GFLOP/s" if best_s else "no valid schedule"
     bar.set_postfix_str(f"{job.workload.op} {speed}, {num_left} operators left")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from chanas import genome
 from chanas.arch import BlockConfig, SearchSpace, SubSpace
@@ -39,6 +38,7 @@ from chanas.prescheduler.space import Point
 from chanas.prescheduler.tune import TuneConfig
 from chanas.prescheduler.warm_start import WarmStart
 from chanas.prescheduler.workload import Workload, device_workloads, tuned_workloads
+from chanas.progress import progress_bar
 from chanas.run import RunDirectory
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget, tvm_version
@@ -270,7 +270,7 @@ def _fill(
     num_new = len(todo)
     if existing is not None and not num_new:
         lut.calibration = existing.calibration
-    with tqdm(total=num_new, desc="timing blocks", unit="block", disable=not progress or not todo) as bar:
+    with progress_bar(num_new, "timing blocks", "block", progress and bool(todo)) as bar:
         try:
             for (block, schedules, rank), outcome in time_blocks(
                 todo, pool, target, scratch, around, canary, StoredRounds(store)

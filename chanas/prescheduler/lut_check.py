@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from chanas.arch import SearchSpace
 from chanas.errors import ConfigError, LUTError
@@ -16,6 +15,7 @@ from chanas.latency import LatencyLUT
 from chanas.prescheduler.calibrate import draw_architectures, measure_networks, terms
 from chanas.prescheduler.lut import BlockTask, surroundings, time_blocks
 from chanas.prescheduler.pool import OpenPool, WorkerPool
+from chanas.progress import progress_bar
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 from chanas.units import format_latency
@@ -199,7 +199,7 @@ def check_rows(
     with (
         (open_pool or WorkerPool)(target) as pool,
         scratch_folder() as scratch,
-        tqdm(total=len(todo), desc="timing blocks again", unit="block", disable=not progress) as bar,
+        progress_bar(len(todo), "timing blocks again", "block", progress) as bar,
     ):
         around = surroundings(space, num_classes, dtype=target.dtype)
         for (block, _, _), outcome in time_blocks(todo, pool, target, scratch, around):

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from chanas.arch import BlockConfig
 from chanas.errors import LUTError, MeasureError
 from chanas.folding import Array, pack_block, pack_channels
@@ -16,6 +14,7 @@ from chanas.prescheduler.measure import NETWORK_TIMEOUT_S, Candidate, CandidateP
 from chanas.prescheduler.pool import OpenPool, WorkerPool
 from chanas.prescheduler.reference import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
 from chanas.prescheduler.space import Point
+from chanas.progress import progress_bar
 from chanas.scratch import scratch_folder
 from chanas.target import HardwareTarget
 
@@ -89,7 +88,7 @@ def compile_networks(
     with (
         (open_pool or WorkerPool)(target) as pool,
         scratch_folder() as scratch,
-        tqdm(total=len(jobs), desc="compiling networks", unit="network", disable=not progress) as bar,
+        progress_bar(len(jobs), "compiling networks", "network", progress) as bar,
     ):
         line: CandidatePipeline[int] = CandidatePipeline(pool)
         waiting = list(range(len(jobs)))

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ConfigError, InfeasibleError
 from chanas.genome import BlockTable, FloatArray, Genomes, decode, encode, sample
+from chanas.progress import progress_bar
 from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.config import SearchConfig
 from chanas.search.constraints import Constraint, check_reachable, feasible, least
@@ -180,7 +180,7 @@ def taught(
 ) -> AccuracyPredictor:
     """The one predictor that all searches share: from what is known, evaluating more where that can be done."""
     if evaluate is not None and isinstance(evaluations, EvaluationStore):
-        with tqdm(total=config.num_evaluations, desc="evaluate", unit="net", disable=not progress) as bar:
+        with progress_bar(config.num_evaluations, "evaluate", "net", progress) as bar:
             bar.update(min(len(evaluations.found), config.num_evaluations))
             explore(space, evaluate, evaluations, (), config, seed, bar)
     return new_predictor(space, config, seed).fit(*training_set(space, list(evaluations.found.values())))

@@ -118,7 +118,7 @@ def explore(
 ) -> list[tuple[int, float]]:
     """Evaluates sub-networks into `store`; returns (number known, error on left-out rows in [0, 1] units) per fit.
 
-    What `store` knows counts and is not evaluated again. `bar` is a tqdm bar or None; `others` are the limits of
+    What `store` knows counts and is not evaluated again. `bar` is a progress bar or None; `others` are the limits of
     further searches that it is done for.
     """
     known = store.with_purpose(EXPLORE)

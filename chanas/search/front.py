@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ConfigError, MeasureError
 from chanas.genome import FloatArray, Genomes, decode
 from chanas.latency import LatencyLUT
+from chanas.progress import progress_bar
 from chanas.run import RunDirectory, write_json
 from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.accuracy_table import AccuracyTable
@@ -189,7 +189,7 @@ def _learn(
     if evaluate is None or not isinstance(evaluations, EvaluationStore):
         return fitted()
     total = config.num_evaluations + config.refine_evaluations
-    with tqdm(total=total, desc="evaluate", unit="net", disable=not progress) as bar:
+    with progress_bar(total, "evaluate", "net", progress) as bar:
         bar.update(min(len(evaluations.found), total))
         explore(space, evaluate, evaluations, constraints, config, seed, bar)
         while True:

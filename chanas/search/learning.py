@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from chanas.arch import Architecture
 from chanas.genome import decode, encode
+from chanas.progress import progress_bar
 from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.evaluations import Evaluations, EvaluationStore
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
@@ -55,7 +55,7 @@ def learn(jobs: Sequence[Job], evaluate: Evaluate | None, evaluations: Evaluatio
         return new_predictor(space, config, seed).fit(*training_set(space, list(evaluations.found.values())))
 
     total = config.num_evaluations + len(jobs) * config.refine_evaluations
-    with tqdm(total=total, desc="evaluate", unit="net", disable=not progress) as bar:
+    with progress_bar(total, "evaluate", "net", progress) as bar:
         bar.update(min(len(evaluations.found), total))
         limits, *others = (job.limits(job.first_limits()) for job in jobs)
         curve = explore(space, evaluate, evaluations, limits, config, seed, bar, others)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from chanas import genome
 from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ArchitectureError, ConfigError
+from chanas.progress import progress_bar
 from chanas.supernet.evaluate import SupernetEvaluator
 
 MAX_RANDOM = 100_000
@@ -154,7 +154,7 @@ def judge(
     """
     num_images = len(supernet.data.indices(split))
     total = sum(len(request.architectures) for request in requests)
-    with tqdm(total=total, desc="evaluate", unit="net", disable=not progress or total < 2) as bar:
+    with progress_bar(total, "evaluate", "net", progress and total > 1) as bar:
         for request in requests:
             group = []
             for architecture in request.architectures:

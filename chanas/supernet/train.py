@@ -18,6 +18,7 @@ from tqdm import tqdm
 from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ChanasError, CheckpointError, ConfigError
 from chanas.network import StaticNetwork
+from chanas.progress import ProgressBar, progress_bar
 from chanas.run import RunDirectory
 from chanas.supernet import checkpoint as ckpt
 from chanas.supernet.data import load_data
@@ -220,7 +221,7 @@ class Trainer:
     def train(self, progress: bool) -> TrainSummary:
         """From the current step to the end; see `train_supernet`."""
         start, began = self.state.progress.step, time.perf_counter()
-        bar = tqdm(total=self.schedule.num_steps, initial=start, desc="supernet", unit="step", disable=not progress)
+        bar = progress_bar(self.schedule.num_steps, "supernet", "step", progress, initial=start)
         accuracies: dict[str, float] | None = None
         with bar, self.log, DeferredSignals(once=self.world.size > 1) as signals:
             self._saved_at = time.monotonic()
@@ -250,7 +251,7 @@ class Trainer:
             is_main=self.world.is_main,
         )
 
-    def _train_on(self, bar: tqdm[Any], signals: DeferredSignals) -> signal.Signals | None:
+    def _train_on(self, bar: ProgressBar, signals: DeferredSignals) -> signal.Signals | None:
         """Steps until the end (None), a signal (on any rank; all return it), or a NonFiniteError or CollapseError."""
         progress = self.state.progress
         for plan, batch in self._planned_batches():
@@ -315,7 +316,7 @@ class Trainer:
             state.average()
         return losses
 
-    def _roll_back(self, error: NonFiniteError | CollapseError, bar: tqdm[Any]) -> None:
+    def _roll_back(self, error: NonFiniteError | CollapseError, bar: ProgressBar) -> None:
         """To the newest checkpoint; after a collapse, or when that did not help, to the last that passed evaluation."""
         progress = self.state.progress
         if progress.num_rollbacks == MAX_ROLLBACKS:
@@ -388,7 +389,7 @@ class Trainer:
             )
         self.state.progress.best_top1[phase] = max(accuracy, best)
 
-    def _log(self, plan: StepPlan, losses: dict[str, Terms], images_per_s: float, bar: tqdm[Any]) -> None:
+    def _log(self, plan: StepPlan, losses: dict[str, Terms], images_per_s: float, bar: ProgressBar) -> None:
         mean, step = losses["all"], self.state.progress.step
         shown = {name: f"{v:.3f}" for name in ("train_loss", "generalization_gap") if (v := mean[name]) is not None}
         bar.set_postfix({"phase": plan.phase_name, **shown, "images/s": f"{images_per_s:.0f}"}, refresh=False)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from tqdm import tqdm
 
 from chanas.arch import BlockConfig, SearchSpace, StageSpec
 from chanas.latency import LatencyLUT, LUTHeader, LUTRow
@@ -24,6 +23,7 @@ from chanas.prescheduler.preflight import PREFIX
 from chanas.prescheduler.reference import ReferenceCase, block_case, operator_case, random_network
 from chanas.prescheduler.space import Point, ScheduleSpace, schedule_space
 from chanas.prescheduler.workload import Epilogue, Operator, Workload, device_workloads
+from chanas.progress import PlainLines
 from chanas.target import HardwareTarget, load_target, tvm_version
 
 HOST = load_target("cpu")
@@ -275,10 +275,10 @@ def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0, bat
     return NetworkJob(tuple(blocks), *random_network(blocks, seed, batch), library)
 
 
-def interrupted_bar(num_updates: int) -> type[tqdm[Any]]:
+def interrupted_bar(num_updates: int) -> Callable[..., PlainLines]:
     """A progress bar at whose `num_updates`-th step somebody presses Ctrl-C."""
 
-    class Interrupted(tqdm):
+    class Interrupted(PlainLines):
         steps = 0
 
         def update(self, n: float | None = 1) -> bool | None:
@@ -287,4 +287,7 @@ def interrupted_bar(num_updates: int) -> type[tqdm[Any]]:
                 raise KeyboardInterrupt
             return super().update(n)
 
-    return Interrupted
+    def new_bar(total: int, desc: str, unit: str, enabled: bool = True) -> PlainLines:
+        return Interrupted(total=total, desc=desc, unit=unit, disable=not enabled)
+
+    return new_bar

@@ -250,7 +250,7 @@ def test_ctrl_c_keeps_what_was_measured_and_the_next_run_makes_the_rest(
     store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module, "tqdm", interrupted_bar(num_measured))
+        patch.setattr(module, "progress_bar", interrupted_bar(num_measured))
         tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
     kept = kept_in(store)
     assert len(kept) == num_measured
@@ -331,7 +331,7 @@ def test_a_common_budget_that_was_cut_off_is_spent_to_the_end(
     store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module, "tqdm", interrupted_bar(num_measured))
+        patch.setattr(module, "progress_bar", interrupted_bar(num_measured))
         spread_out(SyntheticPool(landscape), store, scratch)
     assert sum(len(store.load(w.key)) for w in LARGE_ONES) == num_measured
     assert sum(spread_out(SyntheticPool(landscape), store, scratch)) == 36

@@ -206,7 +206,7 @@ def test_ctrl_c_while_tuning_keeps_what_was_measured(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(jobs, "tqdm", interrupted_bar(num_measured))
+        patch.setattr(jobs, "progress_bar", interrupted_bar(num_measured))
         fill(run)
     assert not run.lut(HOST.name).exists()
     assert done(fill(run)) == (ALL_TRIALS - num_measured, len(ALL_BLOCKS))
@@ -217,7 +217,7 @@ def test_ctrl_c_while_timing_blocks_keeps_what_was_measured(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(lut, "tqdm", interrupted_bar(num_measured))
+        patch.setattr(lut, "progress_bar", interrupted_bar(num_measured))
         fill(run)
     half = LatencyLUT.load(run.lut(HOST.name))
     assert len(half.rows) == num_measured
@@ -297,7 +297,7 @@ def test_ctrl_c_leaves_no_open_store(
         close(store)
 
     monkeypatch.setattr(RecordStore, "close", noted)
-    monkeypatch.setattr(jobs, "tqdm", interrupted_bar(1))
+    monkeypatch.setattr(jobs, "progress_bar", interrupted_bar(1))
     with pytest.raises(KeyboardInterrupt):
         fill(run)
     assert closed == [run.records]

@@ -100,7 +100,7 @@ def test_what_an_interrupted_run_left_out_is_filled(
 ) -> None:
     num_before = len(table(run).rows)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(lut, "tqdm", interrupted_bar(2))
+        patch.setattr(lut, "progress_bar", interrupted_bar(2))
         fill(run, yaml_file)
     half = table(run)
     assert len(half.rows) == num_before + 2
