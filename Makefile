@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOG := $(VENV)/install.log
+START := $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types clean
@@ -26,6 +27,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup  ## train, tune, search and classify handwritten digits, in at most ten minutes
 	@$(BIN)/chanas demo
+	@s=$$(($$(date +%s) - $(START))); \
+		printf '\nmake demo took %d:%02d, installation included\n' $$((s / 60)) $$((s % 60))
 
 test: setup  ## run the tests that two CPU cores can run
 	@$(BIN)/python -m pytest -q

@@ -372,12 +372,14 @@ def demo(
 ) -> None:
     """All three stages on handwritten digits and this machine, in minutes."""
     budget_s = None if latency is None else parse_latency_s(latency)
-    from chanas import pipeline
+    from chanas import lut_pipeline, pipeline
 
     options: dict[str, Any] = {"target": target, "latency_s": budget_s, "num_trials": trials, "shared": shared}
     result = pipeline.demo(RunDirectory(run), **options, seed=seed)
-    _say_bundle(result.bundle, RunDirectory(run))
+    _say(search_text.bundle_lines(result.bundle))
     typer.echo(f"report              {result.report}")
+    table_error = lut_pipeline.table_error(RunDirectory(run), result.bundle.target.name)
+    _say(search_text.demo_lines(result.stages_s, result.total_s, table_error))
     images = " ".join(str(p) for p in result.images)
     program = "chanas" if shutil.which("chanas") else sys.argv[0]
     typer.echo(f"\nClassify images with the compiled network:\n  {program} predict {result.bundle.path} {images}")

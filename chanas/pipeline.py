@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -376,6 +377,9 @@ class DemoResult:
     bundle: CoDesign
     report: Path
     images: tuple[Path, ...]
+    stages_s: dict[str, float]
+    """Seconds of each stage in this call, by its name."""
+    total_s: float
 
 
 def demo(
@@ -395,18 +399,25 @@ def demo(
     from chanas.report.page import build_report
     from chanas.supernet.data import export_images
 
+    times_s = [time.perf_counter()]
     stored = run.supernet / "checkpoint.json"
     done = stored.is_file() and read_json(stored, "supernet checkpoint").get("done", False)
     if not done:
         train_supernet(run, seed=seed, resume=stored.is_file(), progress=progress)
+    times_s.append(time.perf_counter())
     preschedule(run, target=target, num_trials=num_trials, shared=shared, seed=seed, progress=progress)
+    times_s.append(time.perf_counter())
     space, classes, lut = searched_stages(run, load_target(target))
     budget_s = latency_s or median_latency_s(lut, space, classes)
     bundle = search(run, target=target, latency_s=budget_s, shared=shared, seed=seed, progress=progress)
+    times_s.append(time.perf_counter())
     folder = run.root / "images"
     shutil.rmtree(folder, ignore_errors=True)
     images = export_images(load_supernet(run).data, "test", folder, limit=20)
-    return DemoResult(bundle, build_report(run), tuple(itertools.islice(images, 3)))
+    page = build_report(run)
+    stages_s = dict(zip(("training", "tuning", "search"), np.diff(times_s).tolist(), strict=True))
+    total_s = time.perf_counter() - times_s[0]
+    return DemoResult(bundle, page, tuple(itertools.islice(images, 3)), stages_s, total_s)
 
 
 def report(run: RunDirectory) -> Path:

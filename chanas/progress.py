@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from chanas.units import format_duration
+
 if TYPE_CHECKING:
     ProgressBar = tqdm[Any]
 else:
@@ -57,7 +59,7 @@ class PlainLines(ProgressBar):
     def close(self) -> None:
         """Show the last line."""
         if not self.disable:
-            self._show(f"after {_minutes(monotonic() - self._start_s)}")
+            self._show(f"after {format_duration(monotonic() - self._start_s)}")
         super().close()
 
     def _show_when_due(self) -> bool:
@@ -67,7 +69,7 @@ class PlainLines(ProgressBar):
         self._shown_s = now_s
         num_done = self.n - self.initial
         rest_s = (now_s - self._start_s) / num_done * ((self.total or 0) - self.n) if num_done > 0 else None
-        self._show("" if rest_s is None else f"{_minutes(rest_s)} left")
+        self._show("" if rest_s is None else f"{format_duration(rest_s)} left")
         return True
 
     def _show(self, duration: str) -> None:
@@ -75,8 +77,3 @@ class PlainLines(ProgressBar):
         facts = [f"{self.n}/{self.total} {self.unit}", share, duration, str(self.postfix or "")]
         self.fp.write(f"{self.desc.removesuffix(': ')}: {', '.join(filter(None, facts))}\n")
         self.fp.flush()
-
-
-def _minutes(seconds: float) -> str:
-    """2:05, or 1:02:05."""
-    return tqdm.format_interval(seconds).removeprefix("0")

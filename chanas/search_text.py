@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chanas.run import RunDirectory, read_json
-from chanas.units import format_bytes, format_count, format_latency
+from chanas.units import format_bytes, format_count, format_duration, format_latency
 
 if TYPE_CHECKING:
     from chanas.codesign import CoDesign
@@ -28,8 +28,9 @@ def front_lines(front: Sequence[FrontPoint], run: RunDirectory) -> Iterator[str]
     yield f"front      {run.search / 'pareto.json'}"
 
 
-def bundle_lines(bundle: CoDesign, table_error: str) -> Iterator[str]:
-    """A bundle's architecture, budgets, latencies (with the error of the table that predicted them) and accuracies."""
+def bundle_lines(bundle: CoDesign, table_error: str | None = None) -> Iterator[str]:
+    """A bundle's architecture, budgets, latencies (with the error of the table that predicted them, where it is given)
+    and accuracies."""
     document = bundle.document
     measured, predicted = document["measured"], document["predicted"]
     latency_s, batch = measured["latency_s"], bundle.target.batch
@@ -39,7 +40,7 @@ def bundle_lines(bundle: CoDesign, table_error: str) -> Iterator[str]:
         ("", ", ".join(_sizes(document))),
         ("latency budget", format_latency(document["constraints"]["latency_s"])),
         ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
-        ("", table_error),
+        *([] if table_error is None else [("", table_error)]),
         ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])}){of_all}"),
     ]
     for part in document.get("further_targets", ()):
@@ -67,6 +68,13 @@ def bundle_lines(bundle: CoDesign, table_error: str) -> Iterator[str]:
         ]
     for name, value in [*rows, ("bundle", str(bundle.path))]:
         yield f"{name:19s} {value}"
+
+
+def demo_lines(stages_s: Mapping[str, float], total_s: float, table_error: str) -> Iterator[str]:
+    """Seconds of the demo and of its stages by name, and how far its latency table is off."""
+    stages = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in stages_s.items())
+    yield f"{'took':19s} {format_duration(total_s)}: {stages}"
+    yield f"{'table':19s} {table_error}"
 
 
 def _sizes(document: dict[str, Any]) -> list[str]:

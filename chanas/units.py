@@ -56,6 +56,13 @@ def parse_bytes(text: str, what: str = "memory") -> float:
     return _scaled(text.replace("KB", "kB"), what, _BYTES, _QUANTITY, "with a unit, such as 8MB")
 
 
+def format_duration(seconds: float) -> str:
+    """Minutes and seconds as 2:05, with hours as 1:02:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 def _scaled(text: str, what: str, scales: Mapping[str, float], pattern: re.Pattern[str], example: str) -> float:
     match = pattern.match(text)
     known = ", ".join(filter(None, scales))

@@ -10,6 +10,7 @@ from chanas.errors import ChanasError, UnitError
 from chanas.units import (
     format_bytes,
     format_count,
+    format_duration,
     format_latency,
     parse_bytes,
     parse_count,
@@ -134,3 +135,8 @@ def test_what_is_no_count_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("num", "text"), [(8_250_000, "8.25 MB"), (999_600, "1 MB"), (12, "12 B"), (2e12, "2000 GB")])
 def test_bytes_are_written_with_three_digits(num: float, text: str) -> None:
     assert format_bytes(num) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (125.0, "2:05"), (3725.0, "1:02:05")])
+def test_durations_are_minutes_and_seconds(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
