@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from chanas import genome
 from chanas.arch import SearchSpace
 from chanas.errors import ConfigError, LUTError
 from chanas.latency import LatencyLUT
-from chanas.prescheduler.calibrate import draw_architectures, measure_networks, terms
+from chanas.prescheduler.calibrate import draw_architectures, measure_networks
 from chanas.prescheduler.lut import BlockTask, surroundings, time_blocks
 from chanas.prescheduler.pool import OpenPool, WorkerPool
 from chanas.progress import progress_bar
@@ -228,11 +229,11 @@ def check_networks(
     if fit is None or not covered or not num:
         return ()
     architectures = draw_architectures(space, num, seed + _SEED_OFFSET, covered)
-    predicted_s = terms(lut, space, num_classes, architectures) @ np.array([fit.start_s, fit.scale, fit.boundary_s])
-    measured_s = measure_networks(lut, space, target, num_classes, architectures, progress, open_pool)
+    predicted_s = lut.table(space, num_classes, with_holes=True).sum(genome.encode(space, architectures))
+    outcomes = measure_networks(lut, space, target, num_classes, architectures, progress, open_pool)
     return tuple(
-        Remeasured(a.key, float(old), float(new) if np.isfinite(new) else None, None if np.isfinite(new) else "failed")
-        for a, old, new in zip(architectures, predicted_s, measured_s, strict=True)
+        Remeasured(a.key, float(old), new.seconds, new.error)
+        for a, old, new in zip(architectures, predicted_s, outcomes, strict=True)
     )
 
 

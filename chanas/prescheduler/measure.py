@@ -65,6 +65,8 @@ class Outcome:
     same_as: Any = None
     device: int | None = field(default=None, compare=False)
     """Which of the pool's devices timed it; None where that is not known."""
+    disagreement: float | None = None
+    """How far timings in different processes are apart, relative to their median; None where there was but one."""
 
 
 def _outcome(answer: Answer, build_s: float) -> Outcome:

@@ -75,6 +75,8 @@ class Pool(Protocol):
         self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
     ) -> Future[Answer]: ...
 
+    def renew_timers(self) -> None: ...
+
 
 def ask(
     pool: Pool, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
@@ -287,6 +289,13 @@ class TaskPool:
         """
         return self._submit(self._timings, Task(name, arguments, timeout_s, device))
 
+    def renew_timers(self) -> None:
+        """Time in a new process from now on, where that is this machine's affair; nothing may be under way.
+
+        In which pages of memory the weights of a network lie is drawn anew with each process, and where they compete
+        for places in a cache, its time differs from process to process.
+        """
+
     def _submit(self, queue: deque[Task], task: Task) -> Future[Answer]:
         with self._changed:
             if self._closed:
@@ -415,6 +424,9 @@ class WorkerPool(TaskPool):
             # building here would disturb another process that times on these cores as much as timing would
             note = self._note_timing if times else self._note_building
             self._carry_out(task, worker, note, device_lock(lambda: self._closed, self._gpu))
+
+    def renew_timers(self) -> None:
+        self._timer.stop()
 
     @property
     def _can_stand_in(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from chanas.arch import Architecture, SearchSpace
 from chanas.errors import ConfigError, InfeasibleError
-from chanas.genome import BlockTable, FloatArray, Genomes, decode, encode, sample
+from chanas.genome import CostTable, FloatArray, Genomes, decode, encode, sample
 from chanas.progress import progress_bar
 from chanas.search.accuracy import AccuracyPredictor
 from chanas.search.config import SearchConfig
@@ -60,16 +60,16 @@ class RankingChange:
 
 
 def ranking_change(
-    space: SearchSpace, tuned: BlockTable, other: BlockTable, seed: int, num: int = NUM_RANKED
+    space: SearchSpace, tuned: CostTable, other: CostTable, seed: int, num: int = NUM_RANKED
 ) -> RankingChange:
     """Compare two tables over `num` random architectures of the space, and as many of each sub-space."""
     rng = np.random.default_rng([seed, _RANK])
     anywhere = sample(space, num, rng)
-    tuned_s, other_s = tuned.sum(anywhere), other.sum(anywhere)
+    tuned_s, other_s = tuned.of(anywhere), other.of(anywhere)
     inside = {}
     for sub_space in space.sub_spaces:
         genomes = sample(space, num, rng, sub_space)
-        inside[sub_space.key] = kendall_tau(tuned.sum(genomes), other.sum(genomes))
+        inside[sub_space.key] = kendall_tau(tuned.of(genomes), other.of(genomes))
     slowdown = float(np.exp(np.mean(np.log(other_s / tuned_s))))
     return RankingChange(kendall_tau(tuned_s, other_s), inside, slowdown, num)
 
@@ -188,7 +188,7 @@ def taught(
 
 def ablate(
     space: SearchSpace,
-    tables: Mapping[str, BlockTable],
+    tables: Mapping[str, CostTable],
     predictor: AccuracyPredictor,
     evaluations: Evaluations,
     prove: Prove,
@@ -217,11 +217,11 @@ def ablate(
         raise ConfigError(f"expected at least 2 points of each front, got {num_points}")
     check_reachable([Constraint("latency", budget_s, tables[TUNED], "s")])
     drawn = sample(space, NUM_FOR_SHARE, np.random.default_rng([seed, _SHARE]))
-    share = float(np.mean(tables[TUNED].sum(drawn) <= budget_s))
+    share = float(np.mean(tables[TUNED].of(drawn) <= budget_s))
     search = _Search(space, predictor, evaluations, _Remembered(prove), budget_s, num_points, config, seed)
     plans = []
     for name, table in tables.items():
-        limit_s = budget_s if name == TUNED else max(float(np.quantile(table.sum(drawn), share)), least(table)[0])
+        limit_s = budget_s if name == TUNED else max(float(np.quantile(table.of(drawn), share)), least(table)[0])
         ranking = None if name == TUNED else ranking_change(space, tables[TUNED], table, seed)
         plans.append(search.plan(name, Constraint("latency", limit_s, table, "s"), ranking))
     search.prove(list({a.key: a for plan in plans for a in plan.architectures()}.values()))  # all that is known at once
