@@ -17,11 +17,14 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chanas.processor import Processor
 
 RESULTS = Path(__file__).resolve().parent / "results"
 _PACKAGES = (
@@ -37,21 +40,6 @@ _PACKAGES = (
 # Digits of a figure that are worth keeping: a timing never holds more.
 _DIGITS = 4
 _MAKERS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
-# Flags that hypervisors hide from their guests, and that no kernel here computes with: a processor without them is of
-# the same kind.
-_HIDDEN_FLAGS = frozenset(
-    [
-        "avx512_vp2intersect",
-        "cldemote",
-        "flush_l1d",
-        "movdir64b",
-        "movdiri",
-        "pku",
-        "serialize",
-        "tsc_adjust",
-        "waitpkg",
-    ]
-)
 
 if importlib.util.find_spec("chanas") is None:  # a checkout that is not installed; worker processes need it too
     _ROOT = str(Path(__file__).resolve().parent.parent)
@@ -180,38 +168,18 @@ def machine() -> dict[str, Any]:
 def machine_kind(gpu: str | None = None) -> str:
     """Maker and microarchitecture of this machine's processor: `amd-zen4`. With the name of a GPU that was measured
     beside it, of both: `amd-zen4-nvidia-h100`."""
-    from archspec.cpu.detect import detected_info
+    from chanas.processor import host_processor
 
-    found = detected_info()
-    kind = processor_kind(found.vendor, found.features, platform.machine(), found.cpu_part)
+    kind = processor_kind(host_processor())
     return kind if gpu is None else f"{kind}-{gpu_kind(gpu)}"
 
 
-def processor_kind(vendor: str, flags: Collection[str], machine: str, part: str = "") -> str:
-    """Maker and most specific microarchitecture that a processor has all arithmetic of.
-
-    Judged by what it can do: a hypervisor may make model numbers up, but not instructions.
-
-    Args:
-        vendor: as archspec says it: AuthenticAMD, GenuineIntel, ARM.
-        flags: of /proc/cpuinfo, and archspec's own (`sse3`).
-        machine: x86_64 or aarch64.
-        part: number of an ARM core (`0xd40`), which tells cores apart that can do the same.
-    """
-    from archspec.cpu import TARGETS
-
-    able = [
-        t
-        for t in TARGETS.values()
-        if t.family.name == machine
-        and t.vendor in (vendor, "generic")
-        and not t.name.startswith("armv")  # versions of the instruction set, of which archspec has no flags
-        and t.features - _HIDDEN_FLAGS <= set(flags)
-    ]
-    able = [t for t in able if part and t.cpu_part == part] or able
-    name = max(able, key=lambda t: (len(t.ancestors), len(t.features))).name if able else machine
-    maker = "" if vendor == "generic" else _MAKERS.get(vendor, vendor.lower())
-    return "-".join(filter(None, (maker, name.replace("_", "-"))))
+def processor_kind(processor: Processor) -> str:
+    """Maker and microarchitecture of a processor, by what it can do: a hypervisor may make model numbers up, but not
+    instructions."""
+    maker = "" if processor.vendor == "generic" else _MAKERS.get(processor.vendor, processor.vendor.lower())
+    words = re.findall(r"[a-z0-9.]+", f"{maker} {processor.microarchitecture}".lower())
+    return "-".join(words)
 
 
 def gpu_kind(name: str) -> str:

@@ -351,6 +351,7 @@ def bench(
         median = "-" if row.median_s is None else format_latency(row.median_s)
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
         typer.echo(f"{row.name:16s} {median:>10s} {ratio:>8s} {row.note}".rstrip())
+    _say(search_text.then_and_now(loaded, rows))
 
 
 @app.command(short_help="Write the run's report: one HTML page.")

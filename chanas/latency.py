@@ -147,12 +147,13 @@ class Calibration:
 
     def describe(self) -> str:
         """One line for people."""
-        apart = self.disagreement is not None and self.disagreement > _DISAGREES
-        note = f"; one and the same network differed by up to {self.disagreement:.0%} from process to process"
+        note = ""
+        if self.disagreement is not None and self.disagreement > _DISAGREES:
+            note = f"; one and the same network differed by up to {self.disagreement:.0%} from process to process"
         return (
             f"error {self.mape:.1%} on average, {self.worst:.1%} at worst, Kendall tau {self.kendall_tau:.3f} "
             f"({self.num_networks} whole networks; {self.uncorrected_mape:.1%} before calibration"
-            f"{note if apart else ''})"
+            f"{note})"
         )
 
 

@@ -66,7 +66,6 @@ _X86_FEATURES: dict[str, tuple[str, ...]] = {
     "avx512_vnni": ("avx512vnni", "avx512f"),
     "avx512_bitalg": ("avx512bitalg", "avx512bw"),
     "avx512_vpopcntdq": ("avx512vpopcntdq", "avx512f"),
-    "avx512_vp2intersect": ("avx512vp2intersect", "avx512f"),
     "avx512_bf16": ("avx512bf16", "avx512bw"),
     "avx512_fp16": ("avx512fp16", "avx512bw"),
     "amx_tile": ("amx-tile",),

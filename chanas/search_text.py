@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chanas.codesign import MODULE_ALONE
 from chanas.run import RunDirectory, read_json
 from chanas.units import format_bytes, format_count, format_duration, format_latency
 
 if TYPE_CHECKING:
-    from chanas.codesign import CoDesign
+    from chanas.codesign import BenchmarkRow, CoDesign
     from chanas.search.front import FrontPoint
+
+NOTABLE_CHANGE = 0.1
+"""Share by which a latency must differ from an earlier one to be told."""
 
 
 def front_lines(front: Sequence[FrontPoint], run: RunDirectory) -> Iterator[str]:
@@ -26,6 +30,26 @@ def front_lines(front: Sequence[FrontPoint], run: RunDirectory) -> Iterator[str]
         measured = f"{format_latency(point.proof.measured_latency_s):>10s}"
         yield f"{measured} {predicted} {point.top1:8.2%}   {point.architecture.key}{note}"
     yield f"front      {run.search / 'pareto.json'}"
+
+
+def then_and_now(bundle: CoDesign, rows: Sequence[BenchmarkRow]) -> Iterator[str]:
+    """How far a benchmark's timing of the module alone is from the search's, and what the rest of `chanas` is; nothing
+    where one of them is not there."""
+    medians = {row.name: row.median_s for row in rows}
+    own_s, alone_s = medians.get("chanas"), medians.get(MODULE_ALONE)
+    then_s = bundle.part.get("measured", {}).get("latency_s")
+    if own_s is None or alone_s is None:
+        return
+    yield f"Python's share of chanas is {format_latency(max(0.0, own_s - alone_s))}: an image copied in, logits out."
+    if not then_s:
+        return
+    change = alone_s / then_s - 1.0
+    yield f"The search measured {format_latency(then_s)} of the module alone; now it is {change:+.0%}."
+    if abs(change) > NOTABLE_CHANGE:
+        yield (
+            f"That is over {NOTABLE_CHANGE:.0%}: the machine is not as fast or not as quiet as it was then; "
+            "`chanas doctor` tells how quiet it is."
+        )
 
 
 def bundle_lines(bundle: CoDesign, table_error: str | None = None) -> Iterator[str]:

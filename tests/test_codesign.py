@@ -23,6 +23,7 @@ from chanas import emit
 from chanas import target as target_module
 from chanas.arch import Architecture, SearchSpace
 from chanas.codesign import (
+    MODULE_ALONE,
     SCHEMA,
     BenchmarkRow,
     CoDesign,
@@ -151,8 +152,10 @@ def test_a_benchmark_has_a_row_for_each_contender_even_one_that_does_not_run(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch._inductor", None)  # a PyTorch without its compiler
-    own, eager, compiled = benchmark(CoDesign.load(bundle), rounds=2)
+    own, alone, eager, compiled = benchmark(CoDesign.load(bundle), rounds=2)
     assert (own.name, own.ratio) == ("chanas", 1.0)
+    assert alone.name == MODULE_ALONE
+    assert alone.median_s is not None
     assert eager.name == "PyTorch eager"
     assert own.median_s is not None
     assert eager.median_s is not None

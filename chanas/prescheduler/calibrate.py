@@ -88,6 +88,7 @@ def fit(design: FloatArray, measured_s: FloatArray) -> FloatArray:
 
     weighted = design / measured_s[:, None]
     size = np.abs(weighted).max(axis=0)
+    size[size == 0.0] = 1.0  # nothing of a term in these networks
     solution, _ = nnls(weighted / size, np.ones(len(measured_s)))
     coefficients: FloatArray = solution / size
     return coefficients

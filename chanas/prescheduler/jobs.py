@@ -218,7 +218,9 @@ class TuningJobs:
                 ended.append(job)
         return ended
 
-    def _give_up(self, line: CandidatePipeline[_Ask], family: str, jobs: dict[Workload, _Job], bar: tqdm[Any]) -> None:
+    def _give_up(
+        self, line: CandidatePipeline[_Ask], family: str, jobs: dict[Workload, _Job], bar: ProgressBar
+    ) -> None:
         """Take back what is submitted of a family, and say so."""
         for ask in line.withdraw(lambda ask: ask.workload.op == family):
             jobs[ask.workload].outstanding -= 1

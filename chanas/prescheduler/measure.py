@@ -66,7 +66,7 @@ class Outcome:
     device: int | None = field(default=None, compare=False)
     """Which of the pool's devices timed it; None where that is not known."""
     disagreement: float | None = None
-    """How far timings in different processes are apart, relative to their median; None where there was but one."""
+    """How far timings in different processes are apart, relative to the largest; None where there was but one."""
 
 
 def _outcome(answer: Answer, build_s: float) -> Outcome:

@@ -147,8 +147,8 @@ def _timed_in_processes(through: Sequence[tuple[Candidate[int], list[Outcome]]],
 
 
 def _disagreement(medians: Sequence[float]) -> float:
-    """How far medians are apart, as a share of theirs; 0 of fewer than two."""
-    return (max(medians) - min(medians)) / statistics.median(medians) if len(medians) > 1 else 0.0
+    """How far medians are apart, as a share of the largest; 0 of fewer than two."""
+    return (max(medians) - min(medians)) / max(medians) if len(medians) > 1 and max(medians) else 0.0
 
 
 def _candidate(index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTarget, scratch: Path) -> Candidate[int]:

@@ -204,6 +204,10 @@ class SyntheticPool:
         self.turns: list[dict[str, Any]] = []
         self.code: Callable[[dict[str, Any]], str] | None = None
         self.timing_s = self.building_s = 0.0
+        self.num_renewed = 0
+
+    def renew_timers(self) -> None:
+        self.num_renewed += 1
 
     def __enter__(self) -> SyntheticPool:
         return self
