@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 DEFAULT_SPACE = "mbv3-32"
 DEFAULT_NUM_CLASSES = 10
 DEFAULT_CALIBRATION = 12
+_DEMO_EVALUATIONS = (60, 16)  # before and after the evolution; each takes a third of a second, and tells little more
 
 
 def preschedule(
@@ -397,6 +398,7 @@ def demo(
     The default budget is the median latency of the space, so that it binds on any machine.
     """
     from chanas.report.page import build_report
+    from chanas.search.config import SearchConfig
     from chanas.supernet.data import export_images
 
     times_s = [time.perf_counter()]
@@ -409,7 +411,9 @@ def demo(
     times_s.append(time.perf_counter())
     space, classes, lut = searched_stages(run, load_target(target))
     budget_s = latency_s or median_latency_s(lut, space, classes)
-    bundle = search(run, target=target, latency_s=budget_s, shared=shared, seed=seed, progress=progress)
+    config = SearchConfig(num_evaluations=_DEMO_EVALUATIONS[0], refine_evaluations=_DEMO_EVALUATIONS[1])
+    how: dict[str, Any] = {"config": config, "shared": shared, "seed": seed, "progress": progress}
+    bundle = search(run, target=target, latency_s=budget_s, **how)
     times_s.append(time.perf_counter())
     folder = run.root / "images"
     shutil.rmtree(folder, ignore_errors=True)
