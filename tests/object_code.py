@@ -19,7 +19,7 @@ hide_torch()
 
 from chanas.arch import BlockConfig  # noqa: E402
 from chanas.prescheduler.default_points import default_points  # noqa: E402
-from chanas.prescheduler.emulator import compile_block  # noqa: E402
+from chanas.prescheduler.graph import build_object, schedule_block  # noqa: E402
 from chanas.prescheduler.target_check import small_block  # noqa: E402
 from chanas.target import HardwareTarget  # noqa: E402
 
@@ -29,7 +29,8 @@ STEM = BlockConfig("stem", 8, 3, 0, 16, kernel_size=3, stride=2)
 
 def compile_blocks(target: HardwareTarget, folder: Path) -> None:
     for block in (MBCONV, STEM):
-        compile_block(block, default_points(block, target), target, block.kind, folder)
+        function = schedule_block(block, default_points(block, target), target)
+        build_object(function.with_attr("global_symbol", "block"), target, folder / f"{block.kind}.o")
 
 
 def main() -> None:
