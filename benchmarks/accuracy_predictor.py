@@ -26,10 +26,10 @@ from common import Figure, finish, geometric_mean
 from labels import Accuracies, draw, of_supernet, synthetic
 from threadpoolctl import threadpool_limits
 
-from chanas.arch import SearchSpace
+from chanas.core.arch import SearchSpace
 from chanas.errors import ChanasError
-from chanas.search.accuracy import AccuracyPredictor
-from chanas.search.validation import kendall_tau, top_decile_recall
+from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.validation import kendall_tau, top_decile_recall
 
 KINDS = ("mlp", "mlp-plain", "ridge", "gp")
 DEFAULT, YARDSTICK = "mlp", "ridge"

@@ -34,20 +34,21 @@ import numpy as np
 from common import Figure, finish
 from evolution_speed import synthetic_accuracy
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import FloatArray, Genomes, decode, encode, sample
+from chanas.core.latency import LatencyLUT
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.genome import FloatArray, Genomes, decode, encode, sample
-from chanas.latency import LatencyLUT
-from chanas.run import RunDirectory
-from chanas.search.accuracy import AccuracyPredictor
-from chanas.search.accuracy_table import AccuracyTable
+from chanas.files.run import RunDirectory
+from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import latency_constraint, least
 from chanas.search.cosearch import search
-from chanas.search.evolution import EvolutionConfig, evolve
-from chanas.search.population import unique
+from chanas.search.evolution.constraints import latency_constraint, least
+from chanas.search.evolution.evolution import EvolutionConfig, evolve
+from chanas.search.evolution.population import unique
 from chanas.search.proof import Proof
-from chanas.target import HardwareTarget, load_target
 
 SPACE, NUM_CLASSES = "mbv3-32", 10
 SHIPPED = Path(__file__).resolve().parent.parent / "luts" / "mbv3-amd-zen4-cpu.json"
@@ -111,7 +112,7 @@ def reachable_range(lut: LatencyLUT, space: SearchSpace) -> tuple[float, float]:
 
 def made_table(folder: Path, trials: int, progress: bool) -> LatencyLUT:
     """A latency table of `mbv3-32` on this machine."""
-    from chanas.pipeline import preschedule
+    from chanas.workflows.stages.tuning import preschedule
 
     run = RunDirectory(folder)
     return preschedule(run, space=SPACE, num_classes=NUM_CLASSES, num_trials=trials, progress=progress).lut
@@ -122,7 +123,7 @@ def winner_rows(
     lut: LatencyLUT, space: SearchSpace, target: HardwareTarget, budgets_s: Sequence[float], seed: int, root: Path
 ) -> list[dict[str, Any]]:
     """A whole search for each budget, and its winner compiled and timed once more."""
-    from chanas.table_search import RandomWeightsProver
+    from chanas.workflows.searching.table_search import RandomWeightsProver
 
     known = known_accuracies(space, NUM_KNOWN, seed)
     config = SearchConfig(cross_validate=(), pareto_generations=0)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chanas.processor import Processor
+    from chanas.core.processor import Processor
 
 RESULTS = Path(__file__).resolve().parent / "results"
 _PACKAGES = (
@@ -168,7 +168,7 @@ def machine() -> dict[str, Any]:
 def machine_kind(gpu: str | None = None) -> str:
     """Maker and microarchitecture of this machine's processor: `amd-zen4`. With the name of a GPU that was measured
     beside it, of both: `amd-zen4-nvidia-h100`."""
-    from chanas.processor import host_processor
+    from chanas.core.processor import host_processor
 
     kind = processor_kind(host_processor())
     return kind if gpu is None else f"{kind}-{gpu_kind(gpu)}"

@@ -68,7 +68,7 @@ def eager_network(stack: contextlib.ExitStack, subject: str) -> Calls:
 
 def untuned_network(stack: contextlib.ExitStack, onnx: str, target: dict[str, Any]) -> Calls:
     """The network's ONNX file through TVM's own passes, nothing scheduled; image in, logits out, as ours."""
-    from chanas.lean_tvm import hide_torch
+    from chanas.devices.lean_tvm import hide_torch
 
     hide_torch()
     import onnx as format
@@ -76,8 +76,8 @@ def untuned_network(stack: contextlib.ExitStack, onnx: str, target: dict[str, An
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
-    from chanas.prescheduler.untuned import stock_build
-    from chanas.target import HardwareTarget
+    from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.codegen.cpu.untuned import stock_build
 
     model = format.load(onnx)
     executable = stock_build(from_onnx(model, keep_params_in_input=False), HardwareTarget.from_json(target))
@@ -180,7 +180,7 @@ def openvino_operators(stack: contextlib.ExitStack, models: Sequence[str]) -> Ca
 
 def chanas_operators(stack: contextlib.ExitStack, operators: Sequence[dict[str, str]]) -> Calls:
     """Compiled operators, each a `library` and the reference `case` with its arguments."""
-    from chanas.lean_tvm import hide_torch
+    from chanas.devices.lean_tvm import hide_torch
 
     hide_torch()
     import tvm
@@ -198,7 +198,7 @@ def chanas_operators(stack: contextlib.ExitStack, operators: Sequence[dict[str, 
 def torch_operators(stack: contextlib.ExitStack, workloads: Sequence[dict[str, Any]]) -> Calls:
     """PyTorch's convolution with bias and activation: each workload contiguous, then channels last."""
     torch = _torch(stack)
-    from chanas.prescheduler.workload import Workload
+    from chanas.prescheduler.workloads.workload import Workload
 
     calls: Calls = []
     for data in workloads:

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from chanas.prescheduler.locks import device_lock
-from chanas.prescheduler.pool import split_cores
+from chanas.devices.cores import split_cores
+from chanas.prescheduler.measuring.local.locks import device_lock
 
 _WORKER = Path(__file__).resolve().parent / "contender_worker.py"
 

@@ -74,7 +74,7 @@ install_packages() {
         "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "${wheels[@]}" \
             || for archive in "${wheels[@]}"; do "$python" -m zipfile -e "$archive" "$site" || return 1; done
     fi
-    "$python" -c 'import chanas.cli, torch, tvm; print("torch", torch.__version__, "tvm", tvm.__version__)'
+    "$python" -c 'import chanas.commands.main, torch, tvm; print("torch", torch.__version__, "tvm", tvm.__version__)'
 }
 
 make_table() {
@@ -109,7 +109,7 @@ export folder site run python out
 say "$(date -u +%FT%TZ) $(git rev-parse --short HEAD 2> /dev/null) $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null || echo 'no GPU')"
 part install 120 bash -c install_packages
 code=0
-"$python" -c 'import sys; from chanas.gpu import find_gpu; sys.exit(3 if find_gpu() is None else 0)' \
+"$python" -c 'import sys; from chanas.devices.driver import find_gpu; sys.exit(3 if find_gpu() is None else 0)' \
     2> "$out/gpu.log" || code=$?
 if [[ $code -ne 0 ]]; then
     why="there is no GPU here"

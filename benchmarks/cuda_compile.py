@@ -31,16 +31,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from common import Figure, finish
 
-from chanas.arch import SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.target import GPU_DTYPES, HardwareTarget, gpu_in_dtype, in_batches
+from chanas.devices.lean_tvm import torch_hidden
+from chanas.devices.target_files import arch_target
 from chanas.errors import ChanasError
-from chanas.lean_tvm import torch_hidden
-from chanas.target import GPU_DTYPES, HardwareTarget, gpu_in_dtype, in_batches
-from chanas.target_files import arch_target
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.cuda_nvrtc import KernelFigures
-    from chanas.prescheduler.space import Point
-    from chanas.prescheduler.workload import Workload
+    from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
+    from chanas.prescheduler.workloads.space import Point
+    from chanas.prescheduler.workloads.workload import Workload
 
 SPACE, NUM_CLASSES = "mbv3", 1000
 GOAL_SHARE, GOAL_MS = 0.95, 100.0
@@ -65,8 +65,8 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
     """The operators that points are drawn of, by kind."""
     from conv_layers import layers
 
-    from chanas.prescheduler.cuda_compile import kind_of
-    from chanas.prescheduler.workload import tuned_workloads
+    from chanas.prescheduler.checks.compile_points import kind_of
+    from chanas.prescheduler.workloads.blocks import tuned_workloads
 
     further = [dataclasses.replace(workload, dtype=target.dtype, batch=target.batch) for workload in layers().values()]
     kinds: dict[str, list[Workload]] = {}
@@ -78,9 +78,9 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
 
 def compiled(workload: Workload, point: Point, target: HardwareTarget) -> Compiled:
     """One point through all stages, or up to the one at which it fails."""
-    from chanas.prescheduler.cuda_build import cuda_source, verify
-    from chanas.prescheduler.cuda_nvrtc import compile_cubin
-    from chanas.prescheduler.cuda_schedules import schedule_gpu_operator
+    from chanas.prescheduler.codegen.cuda.build import cuda_source, verify
+    from chanas.prescheduler.codegen.cuda.nvrtc import compile_cubin
+    from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
 
     ends = [time.process_time()]
     figures = error = None
@@ -102,7 +102,7 @@ def measure(
     target: HardwareTarget, kind: str, workloads: Sequence[Workload], num_points: int, seed: int
 ) -> dict[str, Any]:
     """A row of the table: random points of random operators of one kind."""
-    from chanas.prescheduler.cuda_space import gpu_space
+    from chanas.prescheduler.kernels.cuda.space import gpu_space
 
     rng = np.random.default_rng(seed)
     found: list[Compiled] = []
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     rows = []
     with torch_hidden():
-        from chanas.prescheduler.cuda_nvrtc import check_arch, compiler_name
+        from chanas.prescheduler.codegen.cuda.nvrtc import check_arch, compiler_name
 
         try:
             check_arch(options.arch)

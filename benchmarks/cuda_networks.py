@@ -28,13 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish, gpu_kind, write_result
 
-from chanas.arch import SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.target import GPU_DTYPES, HardwareTarget
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError, LUTError, MeasureError
-from chanas.run import RunDirectory
-from chanas.target import GPU_DTYPES, HardwareTarget, load_target
+from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.networks import NetworkJob
+    from chanas.prescheduler.tables.networks import NetworkJob
 
 GOALS = {"eager": 1.6, "torch_compile": 1.2}
 GOAL_MAPE_PERCENT = 5.0
@@ -85,9 +86,9 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
     from subjects import torchvision_blocks, torchvision_job
     from tuning import tune_blocks
 
-    from chanas.prescheduler.lut import Surroundings
-    from chanas.prescheduler.networks import compile_networks
-    from chanas.prescheduler.reference import mean_network_weight_bytes
+    from chanas.prescheduler.tables.lut import Surroundings
+    from chanas.prescheduler.tables.networks import compile_networks
+    from chanas.prescheduler.workloads.cases import mean_network_weight_bytes
 
     blocks = torchvision_blocks(module)
     around = Surroundings(mean_network_weight_bytes([blocks], target.dtype), len(blocks))
@@ -102,8 +103,8 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
 
 def launches(lut: Any, job: NetworkJob, target: HardwareTarget) -> int:
     """Kernels of a network; its CUDA graph is one launch."""
-    from chanas.prescheduler.cuda_graph import network_program, num_launches
-    from chanas.prescheduler.networks import block_points
+    from chanas.prescheduler.kernels.cuda.graph import network_program, num_launches
+    from chanas.prescheduler.tables.networks import block_points
 
     return num_launches(network_program(job.blocks, block_points(lut, job.blocks), target))
 
@@ -115,9 +116,9 @@ def compare(
     import numpy as np
 
     torch = importlib.import_module("torch")
-    from chanas.cuda_runtime import CUDADevice
-    from chanas.folding import pack_block_rows
-    from chanas.prescheduler.cuda_sequential import image_planes
+    from chanas.devices.cuda_runtime import CUDADevice
+    from chanas.network.folding import pack_block_rows
+    from chanas.prescheduler.kernels.cuda.reference import image_planes
 
     device = CUDADevice(target.l2_bytes)
     machine = device.load(job.library)
@@ -163,8 +164,8 @@ def table_error(run: RunDirectory, target: HardwareTarget, num: int) -> tuple[fl
     """
     import numpy as np
 
-    from chanas.lut_pipeline import open_table
-    from chanas.prescheduler.calibrate import draw_architectures, measure_networks, terms
+    from chanas.prescheduler.tables.calibrate import draw_architectures, measure_networks, terms
+    from chanas.workflows.stages.tables import open_table
 
     table = open_table(None, run, target=target.name)
     space, classes, lut = table.required_space(), table.num_classes, table.lut

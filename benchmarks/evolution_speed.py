@@ -19,12 +19,12 @@ import numpy as np
 from common import Figure, finish
 from threadpoolctl import threadpool_limits
 
-from chanas.arch import SearchSpace
-from chanas.genome import BlockTable, FloatArray, Genomes, sample
-from chanas.search.accuracy import AccuracyPredictor
-from chanas.search.constraints import Constraint, macs_constraint, params_constraint
-from chanas.search.encoding import features
-from chanas.search.evolution import EvolutionConfig, EvolutionResult, evolve
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import BlockTable, FloatArray, Genomes, sample
+from chanas.search.accuracy.encoding import features
+from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.evolution.constraints import Constraint, macs_constraint, params_constraint
+from chanas.search.evolution.evolution import EvolutionConfig, EvolutionResult, evolve
 
 GOAL_S = 0.5
 NUM_CLASSES = 1000

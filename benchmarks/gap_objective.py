@@ -56,11 +56,12 @@ from supernet_runs import (
     work_folder,
 )
 
-from chanas.arch import Architecture
-from chanas.run import RunDirectory, read_json, write_json
-from chanas.supernet.metrics import read_metrics
-from chanas.supernet.phases import TrainConfig
-from chanas.supernet.train import Trainer
+from chanas.core.arch import Architecture
+from chanas.files.run import RunDirectory
+from chanas.files.writing import read_json, write_json
+from chanas.supernet.training.metrics import read_metrics
+from chanas.supernet.training.phases import TrainConfig
+from chanas.supernet.training.train import Trainer
 
 GOAL_POINTS = 0.5  # what the paper gains by the term
 CONDITIONS = (FAIR, UNFAIR, *WEIGHTED.values(), *HINGED.values())

@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from common import Figure, finish
 
-from chanas.arch import SearchSpace
-from chanas.target import HardwareTarget, load_target
+from chanas.core.arch import SearchSpace
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.workload import Workload
+    from chanas.prescheduler.workloads.workload import Workload
 
 TABLE = Path(__file__).resolve().parents[1] / "chanas" / "luts" / "mbv3-amd-zen4-cpu.json"
 SUB_SPACE, NUM_CLASSES, TRIALS = "r224-w1", 1000, 16
@@ -40,7 +41,7 @@ SUB_SPACE, NUM_CLASSES, TRIALS = "r224-w1", 1000, 16
 
 def operators_of(sub_space: str, num: int | None) -> list[Workload]:
     """The operators of a sub-space of `mbv3`; `num` of them, evenly spaced, when it is given."""
-    from chanas.prescheduler.workload import block_workloads
+    from chanas.prescheduler.workloads.blocks import block_workloads
 
     space = SearchSpace.load("mbv3")
     (chosen,) = (s for s in space.sub_spaces if s.key == sub_space)
@@ -55,10 +56,11 @@ def invented_s(workload: Workload, point: Sequence[int]) -> float:
 
 def tuner_ms_per_trial(workloads: Sequence[Workload], target: HardwareTarget, seed: int) -> float:
     """Milliseconds of this thread for each trial, over all operators one after the other."""
-    from chanas.prescheduler.cost_model.base import CostModel, cost_model
-    from chanas.prescheduler.records import TuningRecord
-    from chanas.prescheduler.space import schedule_space
-    from chanas.prescheduler.tune import OperatorTuner, TuneConfig
+    from chanas.prescheduler.kernels.backends import schedule_space
+    from chanas.prescheduler.records.store import TuningRecord
+    from chanas.prescheduler.tuning.cost_model.base import CostModel
+    from chanas.prescheduler.tuning.cost_model.models import cost_model
+    from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 
     models: dict[str, CostModel] = {}
     num, start = 0, time.thread_time()
@@ -73,7 +75,7 @@ def tuner_ms_per_trial(workloads: Sequence[Workload], target: HardwareTarget, se
 
 def batches_stored_per_s(target: HardwareTarget, folder: Path, num: int) -> float:
     """Batches of four records in a file of their own."""
-    from chanas.prescheduler.records import RecordStore, TuningRecord
+    from chanas.prescheduler.records.store import RecordStore, TuningRecord
 
     store = RecordStore(folder / "records.sqlite", target)
     start = time.process_time()
@@ -86,9 +88,9 @@ def batches_stored_per_s(target: HardwareTarget, folder: Path, num: int) -> floa
 
 def kbytes(workloads: Sequence[Workload], target: HardwareTarget, folder: Path, seed: int) -> tuple[float, float]:
     """Median kilobytes of a compiled random point of each operator, and of its case."""
-    from chanas.prescheduler.pool import WorkerPool
-    from chanas.prescheduler.reference import operator_case
-    from chanas.prescheduler.space import schedule_space
+    from chanas.prescheduler.kernels.backends import schedule_space
+    from chanas.prescheduler.kernels.cpu.reference import operator_case
+    from chanas.prescheduler.measuring.local.pool import WorkerPool
 
     rng, libraries, cases = np.random.default_rng(seed), [], []
     with WorkerPool(target) as pool:
@@ -115,8 +117,8 @@ def proof_s_per_network(target: HardwareTarget, folder: Path, num: int, seed: in
     """Processor seconds for each of `num` random networks, of this process and its workers."""
     from random_networks import random_architectures, random_job
 
-    from chanas.latency import LatencyLUT
-    from chanas.prescheduler.networks import compile_networks
+    from chanas.core.latency import LatencyLUT
+    from chanas.prescheduler.tables.networks import compile_networks
 
     space, table = SearchSpace.load("mbv3"), LatencyLUT.load(TABLE)
     drawn = random_architectures(space, num, seed)

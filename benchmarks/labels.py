@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.arch import SearchSpace
-from chanas.genome import FloatArray, GenomeLayout, Genomes, decode, sample
-from chanas.run import RunDirectory
-from chanas.search.encoding import feature_map
-from chanas.search.evaluations import EvaluationStore
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import FloatArray, GenomeLayout, Genomes, decode, sample
+from chanas.files.run import RunDirectory
+from chanas.search.accuracy.encoding import feature_map
+from chanas.search.accuracy.evaluations import EvaluationStore
+from chanas.search.evolution.population import unique
 from chanas.search.explore import evaluate_checked, training_set
-from chanas.search.population import unique
 
 # Once-for-all's MobileNetV3 sub-networks lie between 67 and 80 % on ImageNet (Cai et al., ICLR 2020, figure 9).
 _MIDDLE, _HALF_RANGE = 0.735, 0.065
@@ -101,8 +101,8 @@ def of_supernet(run: Path, num: int, seed: int, device: str = "cpu") -> Accuraci
     Raises:
         ChanasError: there is no supernet.
     """
-    from chanas.progress import progress_bar
-    from chanas.supernet.evaluate import SupernetEvaluator
+    from chanas.core.progress import progress_bar
+    from chanas.supernet.training.evaluate import SupernetEvaluator
 
     directory = RunDirectory(run)
     supernet = SupernetEvaluator.load(directory, device)

@@ -29,10 +29,11 @@ from typing import Any
 
 from common import Figure, finish
 
-from chanas.arch import SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError, ConfigError
-from chanas.run import RunDirectory
-from chanas.target import HardwareTarget, load_target
+from chanas.files.run import RunDirectory
 
 QUICK_SPACE, NUM_CLASSES = "mbv3-32", 1000
 GOAL_SPACE, GOAL_MINUTES = "mbv3", 60.0
@@ -86,9 +87,9 @@ def fill(
     Raises:
         ChanasError: blocks remain that could not be measured.
     """
-    from chanas.pipeline import preschedule
-    from chanas.prescheduler.records import RecordStore
-    from chanas.prescheduler.workload import block_workloads
+    from chanas.prescheduler.records.store import RecordStore
+    from chanas.prescheduler.workloads.blocks import block_workloads
+    from chanas.workflows.stages.tuning import preschedule
 
     run = RunDirectory(folder)
     start = time.monotonic()

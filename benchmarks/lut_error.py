@@ -30,11 +30,12 @@ from typing import Any
 
 from common import Figure, finish
 
-from chanas.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.latency import LatencyLUT
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.latency import LatencyLUT
-from chanas.run import RunDirectory
-from chanas.target import HardwareTarget, load_target
+from chanas.files.run import RunDirectory
 
 SPACE, NUM_CLASSES = "mbv3-32", 10
 GOAL_PERCENT = 15.0
@@ -110,7 +111,7 @@ def stored_table(run: RunDirectory, target: HardwareTarget) -> tuple[SearchSpace
     Raises:
         ChanasError: there is no table for this machine.
     """
-    from chanas.lut_pipeline import open_table
+    from chanas.workflows.stages.tables import open_table
 
     opened = open_table(None, run, num_threads=target.num_threads, dtype=target.dtype_name)
     space = opened.required_space()
@@ -122,7 +123,7 @@ def fresh_table(
     folder: Path, num_trials: int, sub_space: SubSpace | None, seed: int
 ) -> tuple[SearchSpace, int, LatencyLUT]:
     """A table of the demo's space made by the prescheduler itself; of one sub-space alone, without calibration."""
-    from chanas.pipeline import DEFAULT_CALIBRATION, preschedule
+    from chanas.workflows.stages.tuning import DEFAULT_CALIBRATION, preschedule
 
     summary = preschedule(
         RunDirectory(folder),
@@ -141,7 +142,7 @@ def operator_seconds(run: RunDirectory, target: HardwareTarget, lut: LatencyLUT)
 
     Blocks with an operator whose record is gone are left out.
     """
-    from chanas.prescheduler.records import RecordStore
+    from chanas.prescheduler.records.store import RecordStore
 
     sums_s = {}
     store = RecordStore(run.records, target)
@@ -181,7 +182,7 @@ def measure(
     """Compile and time random architectures; pairs of those that worked, errors of the others."""
     from random_networks import random_architectures, random_job
 
-    from chanas.prescheduler.networks import compile_networks
+    from chanas.prescheduler.tables.networks import compile_networks
 
     architectures = random_architectures(space, num, seed, sub_space)
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:

@@ -62,17 +62,17 @@ def tune(workload: dict[str, Any], target: dict[str, Any], num_trials: int, seed
         in seconds since the start; wall_s: seconds for all of it.
     """
     start = time.perf_counter()
-    from chanas.lean_tvm import hide_torch
+    from chanas.devices.lean_tvm import hide_torch
 
     hide_torch()
     from tvm import te
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
 
-    from chanas.prescheduler.graph import build_function
-    from chanas.prescheduler.operators import operator_graph
-    from chanas.prescheduler.workload import Workload
-    from chanas.target import HardwareTarget
+    from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.codegen.cpu.build import build_function
+    from chanas.prescheduler.kernels.cpu.operators import operator_graph
+    from chanas.prescheduler.workloads.workload import Workload
 
     device = HardwareTarget.from_json(target)
     arguments = operator_graph(Workload.from_json(workload), device.vector_lanes).arguments

@@ -32,15 +32,16 @@ from typing import TYPE_CHECKING, Any
 from common import Figure, finish
 from contenders import Contender, ContenderError, Timing, time_in_turns
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.target import HardwareTarget, load_target
 
 if TYPE_CHECKING:
     from subjects import Subject
 
-    from chanas.latency import LatencyLUT
-    from chanas.prescheduler.networks import NetworkJob
+    from chanas.core.latency import LatencyLUT
+    from chanas.prescheduler.tables.networks import NetworkJob
 
 TASKS = ("demo", "mobilenetv3")
 DEMO_SPACE, DEMO_CLASSES = "mbv3-32", 10
@@ -118,7 +119,7 @@ def compiled_bundles(
     from random_networks import random_job, write_random_bundle
     from tuning import tune_blocks
 
-    from chanas.prescheduler.lut import surroundings
+    from chanas.prescheduler.tables.lut import surroundings
 
     space = SearchSpace.load(DEMO_SPACE)
     around = surroundings(space, DEMO_CLASSES, dtype=target.dtype)
@@ -141,7 +142,7 @@ def compile_jobs(
     Raises:
         SystemExit: a network could not be compiled, or computes something else than PyTorch.
     """
-    from chanas.prescheduler.networks import compile_networks
+    from chanas.prescheduler.tables.networks import compile_networks
 
     sums_s = {}
     for (name, job), outcome in zip(jobs.items(), compile_networks(lut, target, list(jobs.values())), strict=True):
@@ -159,9 +160,9 @@ def compiled_torchvision(
     from subjects import mobilenet_v3_large, torchvision_blocks, torchvision_job, write_torchvision
     from tuning import time_operators, tune_blocks
 
-    from chanas.prescheduler.lut import Surroundings
-    from chanas.prescheduler.pool import WorkerPool
-    from chanas.prescheduler.reference import mean_network_weight_bytes
+    from chanas.prescheduler.measuring.local.pool import WorkerPool
+    from chanas.prescheduler.tables.lut import Surroundings
+    from chanas.prescheduler.workloads.cases import mean_network_weight_bytes
 
     name = "mobilenetv3"
     module = mobilenet_v3_large(seed)

@@ -36,16 +36,17 @@ from common import Figure, finish, geometric_mean
 from contenders import Contender, Timing, time_in_turns, timing_core
 from peers import PEERS, open_peers, peer_calls, peer_s
 
-from chanas.arch import SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.prescheduler.pool import WorkerPool
-from chanas.prescheduler.workload import Workload, block_workloads
-from chanas.target import load_target
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.prescheduler.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from tuning import Tuned
 
-    from chanas.prescheduler.measure import Outcome
+    from chanas.prescheduler.measuring.outcomes import Outcome
 
 SPACE, NUM_CLASSES, SUB_SPACE = "mbv3", 1000, SubSpace(224, 1.0)
 MIN_FLOPS = 2_000_000
@@ -191,7 +192,7 @@ def measure(num_trials: int, step: int, rounds: int, min_round_s: float, seed: i
     """Tune and time one in `step` of the workloads."""
     from tuning import WARM, time_operators, tune_operators  # not at the top: --help answers at once
 
-    from chanas.prescheduler.lut import surroundings
+    from chanas.prescheduler.tables.lut import surroundings
 
     target, cold = load_target("cpu"), surroundings(SearchSpace.load(SPACE), NUM_CLASSES)
     pointwise, depthwise = workloads_of("pointwise", MIN_FLOPS)[::step], workloads_of("depthwise")[::step]

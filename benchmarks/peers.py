@@ -12,7 +12,7 @@ from pathlib import Path
 
 from contenders import Contender, ContenderError, Timing
 
-from chanas.prescheduler.workload import Workload
+from chanas.prescheduler.workloads.workload import Workload
 
 PEERS = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 LAYOUTS = ("", ", channels last")

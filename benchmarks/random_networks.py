@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas import genome
-from chanas.arch import Architecture, SearchSpace, SubSpace
-from chanas.codesign import write_bundle
-from chanas.folding import Array
-from chanas.prescheduler.networks import NetworkJob
-from chanas.prescheduler.reference import random_network
-from chanas.target import HardwareTarget, tvm_version
+from chanas.bundle.codesign import write_bundle
+from chanas.core import genome
+from chanas.core.arch import Architecture, SearchSpace, SubSpace
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.network.folding import Array
+from chanas.prescheduler.tables.networks import NetworkJob
+from chanas.prescheduler.workloads.cases import random_network
 
 # Keeps these architectures apart from any that a table of the same seed was calibrated against.
 _STREAM = 20

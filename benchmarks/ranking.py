@@ -55,15 +55,15 @@ from supernet_runs import (
 )
 from torch.nn import functional as F
 
-from chanas.arch import Architecture
-from chanas.network import StaticNetwork
-from chanas.run import read_json, write_json
-from chanas.search.validation import kendall_tau
-from chanas.supernet.data import ImageData, load_data
-from chanas.supernet.evaluate import EvaluationImages
-from chanas.supernet.loader import training_batches
-from chanas.supernet.phases import TrainConfig
-from chanas.supernet.step import apply_gradients, make_optimizer
+from chanas.core.arch import Architecture
+from chanas.files.writing import read_json, write_json
+from chanas.network.static import StaticNetwork
+from chanas.search.accuracy.validation import kendall_tau
+from chanas.supernet.data.images import ImageData, load_data
+from chanas.supernet.data.loader import training_batches
+from chanas.supernet.training.evaluate import EvaluationImages
+from chanas.supernet.training.phases import TrainConfig
+from chanas.supernet.training.step import apply_gradients, make_optimizer
 
 NUM_ARCHITECTURES = 24
 CONDITIONS = (FAIR, WEIGHTED[0.45])

@@ -15,9 +15,10 @@ from typing import Any
 from contenders import timing_core
 from operator_peak import FmaPeak
 
-from chanas.arch import BlockConfig
-from chanas.prescheduler.measure import Outcome
-from chanas.prescheduler.workload import Workload, block_workloads
+from chanas.core.arch import BlockConfig
+from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.prescheduler.workloads.workload import Workload
 
 READ_S = 0.4
 

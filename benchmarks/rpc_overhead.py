@@ -40,23 +40,25 @@ from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish
 
-from chanas.arch import SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError, MeasureError
-from chanas.target import HardwareTarget, load_target
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.pool import Answer, WorkerPool
-    from chanas.prescheduler.remote import RemoteDevice
-    from chanas.prescheduler.remote_pool import RemotePool
-    from chanas.prescheduler.tracker import Address
+    from chanas.prescheduler.measuring.local.pool import WorkerPool
+    from chanas.prescheduler.measuring.local.worker_process import Answer
+    from chanas.prescheduler.measuring.remote.device import RemoteDevice
+    from chanas.prescheduler.measuring.remote.pool import RemotePool
+    from chanas.prescheduler.measuring.remote.tracker import Address
 
 SPACE, NUM_CLASSES, KEY = "mbv3-32", 10, "loopback"
 RATIO_GOAL_PERCENT, OVERHEAD_GOAL_MS = 5.0, 30.0
-# As tuning times its candidates (`chanas.prescheduler.jobs`), and a network's weights that pass in between.
+# As tuning times its candidates (`chanas.prescheduler.tuning.jobs`), and a network's weights that pass in between.
 TIMING = {"repeats": 5, "min_repeat_s": 0.001, "max_spread": 0.04, "cold_bytes": 1 << 20, "code_copies": 16}
 _TIMEOUT_S, _KILL_AFTER_S, _NUM_WITH_LOSS = 60.0, 0.5, 40
 _TRACKER = (
-    "import sys; from chanas.lean_tvm import hide_torch; hide_torch(); "
+    "import sys; from chanas.devices.lean_tvm import hide_torch; hide_torch(); "
     "from tvm.rpc.tracker import PopenTrackerServerState; port = int(sys.argv[1]); "
     "PopenTrackerServerState('127.0.0.1', port, port + 1, silent=True).thread.join()"
 )
@@ -65,8 +67,8 @@ _TRACKER = (
 # A server of `chanas device serve` on a core and with a lock of its own: FOLDER CORE, and its arguments.
 _SERVER = (
     "import os, sys; from pathlib import Path; folder, core, *sys.argv[1:] = sys.argv[1:]; "
-    "os.sched_setaffinity(0, [int(core)]); from chanas.prescheduler import locks; "
-    "locks._device_folder = lambda: Path(folder); from chanas.cli import main; main()"
+    "os.sched_setaffinity(0, [int(core)]); from chanas.prescheduler.measuring.local import locks; "
+    "locks._device_folder = lambda: Path(folder); from chanas.commands.main import main; main()"
 )
 
 
@@ -120,7 +122,7 @@ def figures_of(kernels: Sequence[Kernel], lost_timings: int | None, lost_with_se
 @contextlib.contextmanager
 def loopback_tracker(within_s: float = 120.0) -> Iterator[Address]:
     """A tracker without devices."""
-    from chanas.prescheduler.tracker import Address
+    from chanas.prescheduler.measuring.remote.tracker import Address
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -168,7 +170,7 @@ def _running(command: Sequence[str]) -> Iterator[int]:
 
 
 def _num_free(address: Address) -> int | None:
-    from chanas.prescheduler.tracker import device_groups
+    from chanas.prescheduler.measuring.remote.tracker import device_groups
 
     with contextlib.suppress(MeasureError):
         return sum(g.num_free for g in device_groups(address) if g.key == KEY)
@@ -188,9 +190,9 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
     """Random points of operators spread over the space's, compiled."""
     import numpy as np
 
-    from chanas.prescheduler.reference import operator_case
-    from chanas.prescheduler.space import schedule_space
-    from chanas.prescheduler.workload import block_workloads
+    from chanas.prescheduler.kernels.backends import schedule_space
+    from chanas.prescheduler.kernels.cpu.reference import operator_case
+    from chanas.prescheduler.workloads.blocks import block_workloads
 
     rng = np.random.default_rng(seed)
     blocks = SearchSpace.load(SPACE).all_blocks(NUM_CLASSES)
@@ -263,7 +265,7 @@ def lost_by(killed: Callable[[], int], kernels: Sequence[Kernel], device: Remote
 
 def rates(kernels: Sequence[Kernel], target: HardwareTarget, address: Address, num_rounds: int) -> dict[str, Figure]:
     """Timings, and candidates built and timed, in a second on one device and on two, in turns."""
-    from chanas.prescheduler.remote_pool import RemotePool, held_devices
+    from chanas.prescheduler.measuring.remote.pool import RemotePool, held_devices
 
     seconds: dict[str, float] = {}
     with held_devices(address, KEY, num_devices=2) as held:
@@ -288,7 +290,7 @@ def seconds_of_timings(kernels: Sequence[Kernel], pool: RemotePool) -> float:
 
 def seconds_of_candidates(kernels: Sequence[Kernel], pool: RemotePool) -> float:
     """Seconds that building and timing them all takes."""
-    from chanas.prescheduler.measure import Candidate, CandidatePipeline
+    from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 
     start = time.monotonic()
     line: CandidatePipeline[int] = CandidatePipeline(pool)
@@ -314,7 +316,7 @@ def worker_of(server: int) -> int:
 
 def compare_devices(target: HardwareTarget, num: int, num_rounds: int, seed: int, quick: bool) -> None:
     """The part of `--devices`."""
-    from chanas.prescheduler.pool import WorkerPool
+    from chanas.prescheduler.measuring.local.pool import WorkerPool
 
     num_cores = len(os.sched_getaffinity(0))
     try:
@@ -342,8 +344,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     num, num_rounds = options.num or (4 if options.quick else 24), options.rounds or (2 if options.quick else 5)
 
-    from chanas.prescheduler.pool import WorkerPool
-    from chanas.prescheduler.remote import RemoteDevice
+    from chanas.prescheduler.measuring.local.pool import WorkerPool
+    from chanas.prescheduler.measuring.remote.device import RemoteDevice
 
     target = load_target("cpu")
     if options.devices:

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from chanas.arch import BlockConfig
-from chanas.codesign import CoDesign, compiled_network
-from chanas.folding import BN_EPSILON, Array, pack_block
-from chanas.prescheduler.networks import NetworkJob
-from chanas.run import read_json, write_json
-from chanas.target import HardwareTarget
+from chanas.bundle.codesign import CoDesign, compiled_network
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.files.writing import read_json, write_json
+from chanas.network.folding import BN_EPSILON, Array, pack_block
+from chanas.prescheduler.tables.networks import NetworkJob
 
 NUM_CLASSES, RESOLUTION = 1000, 224
 _DOCUMENT, _WEIGHTS, _PARAMETERS, _MODULE = "network.json", "weights.safetensors", "parameters.npz", "module.so"
@@ -104,7 +104,7 @@ def mobilenet_v3_large(seed: int | None = None) -> Any:
     import torch
     import torchvision
 
-    from chanas.network import randomise_statistics
+    from chanas.network.static import randomise_statistics
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed or 0)

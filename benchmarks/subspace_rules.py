@@ -26,14 +26,14 @@ from budgets import SHIPPED, budgets_between
 from common import Figure, finish
 from evolution_speed import synthetic_accuracy
 
-from chanas.arch import SearchSpace
-from chanas.genome import BlockTable, FloatArray, Genomes, encode, sample
-from chanas.latency import LatencyLUT
-from chanas.search.accuracy import AccuracyPredictor
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import BlockTable, FloatArray, Genomes, encode, sample
+from chanas.core.latency import LatencyLUT
+from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import latency_constraint, least
-from chanas.search.evolution import EvolutionConfig, evolve
-from chanas.search.population import unique
+from chanas.search.evolution.constraints import latency_constraint, least
+from chanas.search.evolution.evolution import EvolutionConfig, evolve
+from chanas.search.evolution.population import unique
 from chanas.search.subspace import RuleRegret, divide, rule_regrets
 
 GOAL_POINTS = 0.1

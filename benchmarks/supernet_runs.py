@@ -20,14 +20,14 @@ from common import machine_kind
 from torch import Tensor
 from torch.nn import functional as F
 
-from chanas import genome
-from chanas.arch import Architecture, SearchSpace
-from chanas.network import StaticNetwork
-from chanas.run import RunDirectory
-from chanas.supernet.checkpoint import checkpoint_path
-from chanas.supernet.evaluate import EvaluationImages, calibrated_subnet
-from chanas.supernet.phases import TrainConfig
-from chanas.supernet.train import Trainer
+from chanas.core import genome
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.files.run import RunDirectory
+from chanas.network.static import StaticNetwork
+from chanas.supernet.training.checkpoint import checkpoint_path
+from chanas.supernet.training.evaluate import EvaluationImages, calibrated_subnet
+from chanas.supernet.training.phases import TrainConfig
+from chanas.supernet.training.train import Trainer
 
 RUNS = Path("runs/benchmarks")
 CHANGEABLE = ("batch_size", "gap_batch_size", "steps", "base_lr")  # of a setting, by options of these names

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from common import Figure, finish, machine_kind
 
-from chanas.arch import SearchSpace
-from chanas.supernet.distributed import World
-from chanas.supernet.loader import Batch
-from chanas.supernet.network import Supernet
-from chanas.supernet.phases import Schedule, TrainConfig
-from chanas.supernet.step import Execution, accumulate_gradients, apply_gradients, make_optimizer
+from chanas.core.arch import SearchSpace
+from chanas.supernet.data.loader import Batch
+from chanas.supernet.elastic.distributed import World
+from chanas.supernet.elastic.network import Supernet
+from chanas.supernet.training.phases import Schedule, TrainConfig
+from chanas.supernet.training.step import Execution, accumulate_gradients, apply_gradients, make_optimizer
 
 SPACE, RESOLUTION, NUM_CLASSES = "mbv3", 224, 1000
 KIB = 1024 if sys.platform.startswith("linux") else 1  # ru_maxrss is in KiB on Linux, in bytes on macOS

@@ -27,16 +27,16 @@ from torch.autograd import DeviceType
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from chanas.arch import SearchSpace
-from chanas.supernet.data import ImageData
-from chanas.supernet.data_config import DataConfig
-from chanas.supernet.distributed import World
-from chanas.supernet.loader import Batch, training_batches
-from chanas.supernet.network import Supernet
-from chanas.supernet.phases import Schedule, StepPlan, TrainConfig
-from chanas.supernet.sources import ArraySource
-from chanas.supernet.splits import make_splits
-from chanas.supernet.step import Execution, accumulate_gradients, apply_gradients, make_optimizer
+from chanas.core.arch import SearchSpace
+from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.images import ImageData
+from chanas.supernet.data.loader import Batch, training_batches
+from chanas.supernet.data.sources import ArraySource
+from chanas.supernet.data.splits import make_splits
+from chanas.supernet.elastic.distributed import World
+from chanas.supernet.elastic.network import Supernet
+from chanas.supernet.training.phases import Schedule, StepPlan, TrainConfig
+from chanas.supernet.training.step import Execution, accumulate_gradients, apply_gradients, make_optimizer
 
 LOADER_GOAL, CUDA_GOAL = 2.0, 2.0
 NUM_SUBNETS = 4

@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chanas.arch import BlockConfig, SearchSpace
-from chanas.latency import LatencyLUT, LUTHeader, LUTRow
-from chanas.prescheduler.jobs import TuningJobs
-from chanas.prescheduler.lut import Surroundings
-from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
-from chanas.prescheduler.pool import WorkerPool
-from chanas.prescheduler.records import RecordStore
-from chanas.prescheduler.reference import case_of
-from chanas.prescheduler.space import Point
-from chanas.prescheduler.tune import TuneConfig
-from chanas.prescheduler.workload import Workload, device_workloads, tuned_workloads
-from chanas.target import HardwareTarget, tvm_version
+from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.prescheduler.kernels.backends import case_of
+from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.records.store import RecordStore
+from chanas.prescheduler.tables.lut import Surroundings
+from chanas.prescheduler.tuning.jobs import TuningJobs
+from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.workloads.blocks import device_workloads, tuned_workloads
+from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.workloads.workload import Workload
 
 WARM = Surroundings(weight_bytes=0, num_blocks=1)
 """An operator in a loop of its own: its weights and its code stay in the nearest cache that holds them."""

@@ -37,16 +37,18 @@ from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish, geometric_mean
 
-from chanas.arch import SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.target import HardwareTarget
+from chanas.devices.cores import split_cores
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.prescheduler.lut import Surroundings, surroundings
-from chanas.prescheduler.pool import WorkerPool, split_cores
-from chanas.prescheduler.tune import OperatorTuner, TuneConfig
-from chanas.prescheduler.workload import Workload
-from chanas.target import HardwareTarget, load_target
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.tables.lut import Surroundings, surroundings
+from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.records import TuningRecord
+    from chanas.prescheduler.records.store import TuningRecord
 
 GP, TRANSFER, MUTATION, RANDOM = "gp", "transfer", "mutation", "random"
 STRATEGIES = (GP, TRANSFER, MUTATION, RANDOM)
@@ -89,8 +91,8 @@ def measure_all(
     folder: Path,
 ) -> dict[Workload, Table]:
     """Records of up to `num_points` random points of each workload, failed ones among them; kept in `records`."""
-    from chanas.prescheduler.jobs import TuningJobs
-    from chanas.prescheduler.records import RecordStore
+    from chanas.prescheduler.records.store import RecordStore
+    from chanas.prescheduler.tuning.jobs import TuningJobs
 
     folder.mkdir()
     records.mkdir(parents=True, exist_ok=True)
@@ -129,8 +131,8 @@ def replay(
     others: Mapping[Workload, Sequence[TuningRecord]],
 ) -> list[TuningRecord]:
     """The records that a search would have made, in order; points that were not measured are not there for it."""
-    from chanas.prescheduler.cost_model.base import cost_model
-    from chanas.prescheduler.space import schedule_space
+    from chanas.prescheduler.kernels.backends import schedule_space
+    from chanas.prescheduler.tuning.cost_model.models import cost_model
 
     whole = schedule_space(workload, target)
     space = type(whole)(
@@ -217,7 +219,7 @@ def run_metaschedule(
 
 def time_library(workload: Workload, library: Path, target: HardwareTarget, around: Surroundings, case: Path) -> Any:
     """The worker's answer for a compiled operator, checked and timed as a candidate is."""
-    from chanas.prescheduler.reference import operator_case
+    from chanas.prescheduler.kernels.cpu.reference import operator_case
 
     operator_case(workload, target.vector_lanes).save(case)
     arguments = {

@@ -35,18 +35,20 @@ import tuning_efficiency
 from common import Figure, finish
 from tuning_efficiency import Table, best_s, measure_all
 
-from chanas.arch import SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.prescheduler.lut import surroundings
-from chanas.prescheduler.space import ScheduleSpace, schedule_space
-from chanas.prescheduler.tune import OperatorTuner, TuneConfig
-from chanas.prescheduler.warm_start import agree, translated
-from chanas.prescheduler.workload import Workload
-from chanas.target import HardwareTarget, load_target
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.tables.lut import surroundings
+from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.warm_start import agree, translated
+from chanas.prescheduler.workloads.space import ScheduleSpace
+from chanas.prescheduler.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.cost_model.base import CostModel, Prior
-    from chanas.prescheduler.records import TuningRecord
+    from chanas.prescheduler.records.store import TuningRecord
+    from chanas.prescheduler.tuning.cost_model.base import CostModel, Prior
 
 CLOSE = 1.05
 MARKS = (1, 2, 4, 8, 16, 32)
@@ -131,7 +133,7 @@ def play(
     priors: Mapping[Workload, Prior],
 ) -> Played:
     """One search of a family's operators, in an order of its own, on measured points."""
-    from chanas.prescheduler.cost_model.base import cost_model
+    from chanas.prescheduler.tuning.cost_model.models import cost_model
 
     model: CostModel = cost_model("gp", target, seed)
     played, rng = Played(), np.random.default_rng(seed)

@@ -31,11 +31,12 @@ from contenders import Contender, ContenderError, time_in_turns
 from lut_error import kendall_tau, stored_table
 from network_latency import CHANNELS_LAST, TOLERANCE, Compared, export_onnx, print_table, relative_error
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.latency import LatencyLUT
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.latency import LatencyLUT
-from chanas.run import RunDirectory
-from chanas.target import HardwareTarget, load_target
+from chanas.files.run import RunDirectory
 
 TUNED, UNTUNED, EAGER = "chanas", "TVM untuned", "PyTorch eager"
 SPACE, NUM_CLASSES, NUM_NETWORKS, NUM_TRIALS = "mbv3", 1000, 20, 24
@@ -77,7 +78,7 @@ def write_bundles(
     """
     from random_networks import random_job, write_random_bundle
 
-    from chanas.prescheduler.networks import compile_networks
+    from chanas.prescheduler.tables.networks import compile_networks
 
     jobs = [random_job(space, a, num_classes, folder / f"{i}.so", seed) for i, a in enumerate(architectures)]
     bundles = []
@@ -149,7 +150,7 @@ def tuned_here(
     from random_networks import random_architectures
     from tuning import tune_blocks
 
-    from chanas.prescheduler.lut import surroundings
+    from chanas.prescheduler.tables.lut import surroundings
 
     architectures = random_architectures(space, num, seed)
     blocks = [b for a in architectures for b in a.blocks(space, num_classes)]

@@ -1,5 +1,5 @@
 """`python -m chanas`, and `torchrun -m chanas`."""
 
-from chanas.cli import main
+from chanas.commands.main import main
 
 main()

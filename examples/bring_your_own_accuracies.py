@@ -16,12 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas import genome, pipeline
-from chanas.arch import SearchSpace
-from chanas.run import RunDirectory
+from chanas import workflows
+from chanas.core import genome
+from chanas.core.arch import SearchSpace
+from chanas.core.units import format_latency
+from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
-from chanas.table_search import search_with_table
-from chanas.units import format_latency
+from chanas.workflows import search_with_table
+from chanas.workflows.stages import tables
 
 NUM_CLASSES = 10
 space_file = Path(__file__).parent / "small_space.yaml"
@@ -52,8 +54,8 @@ with accuracies.open("w", newline="") as file:
 # ## Table and search
 
 # %%
-table = pipeline.preschedule(run, space=space_file, num_classes=NUM_CLASSES, num_trials=4, num_calibration=8).lut
-budget_s = pipeline.median_latency_s(table, space, NUM_CLASSES)
+table = workflows.preschedule(run, space=space_file, num_classes=NUM_CLASSES, num_trials=4, num_calibration=8).lut
+budget_s = tables.median_latency_s(table, space, NUM_CLASSES)
 bundle, given = search_with_table(
     run, accuracies, latency_s=budget_s, space=space_file, config=SearchConfig(predictor="ridge", num_finalists=2)
 )

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas import pipeline
-from chanas.codesign import CoDesign, benchmark
-from chanas.front_search import search_front
-from chanas.run import RunDirectory, read_json
+from chanas import workflows
+from chanas.bundle.benchmark import benchmark
+from chanas.bundle.codesign import CoDesign
+from chanas.core.units import format_latency
+from chanas.files.run import RunDirectory
+from chanas.files.writing import read_json
 from chanas.search.config import SearchConfig
-from chanas.supernet.evaluate import SupernetEvaluator
-from chanas.units import format_latency
+from chanas.supernet.training.evaluate import SupernetEvaluator
+from chanas.workflows import search_front
+from chanas.workflows.stages import tables
 
 here = Path(__file__).parent
 run = RunDirectory("runs/example")
@@ -30,7 +33,7 @@ run = RunDirectory("runs/example")
 # %%
 checkpoint = run.supernet / "checkpoint.json"
 if not checkpoint.is_file() or not read_json(checkpoint, "supernet checkpoint")["done"]:
-    trained = pipeline.train_supernet(
+    trained = workflows.train_supernet(
         run,
         space=here / "small_space.yaml",
         config=here / "short_training.yaml",
@@ -42,7 +45,7 @@ if not checkpoint.is_file() or not read_json(checkpoint, "supernet checkpoint")[
 # What lies between the two: ten random sub-networks, each with batch-norm statistics of its own.
 
 # %%
-*_, spread = pipeline.evaluate(run, ["random:10"])
+*_, spread = workflows.evaluate(run, ["random:10"])
 print(f"holdout: {spread.mean:.2%} on average, {spread.lowest:.2%} to {spread.highest:.2%}")
 
 # %% [markdown]
@@ -51,7 +54,7 @@ print(f"holdout: {spread.mean:.2%} on average, {spread.lowest:.2%} to {spread.hi
 # each block is timed as a whole, and the table is calibrated against whole networks.
 
 # %%
-table = pipeline.preschedule(run, num_trials=4, num_calibration=8).lut
+table = workflows.preschedule(run, num_trials=4, num_calibration=8).lut
 print(f"{len(table.rows)} blocks; {table.calibration.describe() if table.calibration else 'not calibrated'}")
 
 # %% [markdown]
@@ -60,9 +63,9 @@ print(f"{len(table.rows)} blocks; {table.calibration.describe() if table.calibra
 
 # %%
 supernet = SupernetEvaluator.load(run)
-budget_s = pipeline.median_latency_s(table, supernet.space, supernet.num_classes)
+budget_s = tables.median_latency_s(table, supernet.space, supernet.num_classes)
 settings = SearchConfig(num_evaluations=48, initial_evaluations=24, evaluation_batch=12, refine_evaluations=8)
-bundle = pipeline.search(run, latency_s=budget_s, config=settings)
+bundle = workflows.search(run, latency_s=budget_s, config=settings)
 measured = bundle.document["measured"]
 print(f"{bundle.architecture.key}: {format_latency(measured['latency_s'])} of {format_latency(budget_s)}")
 print(f"{measured['top1_test']:.2%} on test")
@@ -98,4 +101,4 @@ for row in benchmark(bundle, with_compile=False):
 # One HTML page: the front, the budget, the architecture, where its time goes, and what it all cost.
 
 # %%
-print(pipeline.report(run))
+print(workflows.report(run))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from chanas.arch import SearchSpace, StageSpec
+from chanas.core.arch import SearchSpace, StageSpec
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -30,8 +30,9 @@ def no_build_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be compiled in this process: it is done in another one, where an abort ends nobody else."""
     import tvm
 
-    from chanas.prescheduler import cuda_build, graph, static_library
-    from chanas.prescheduler.nvrtc_libraries import NVRTCLibrary
+    from chanas.prescheduler.codegen.cpu import build, static_library
+    from chanas.prescheduler.codegen.cuda import build as cuda_build
+    from chanas.prescheduler.codegen.cuda.nvrtc_libraries import NVRTCLibrary
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise AssertionError("the compiler runs in the process of the user")
@@ -40,8 +41,8 @@ def no_build_here(monkeypatch: pytest.MonkeyPatch) -> None:
         (tvm, "compile"),
         (tvm.tirx, "build"),
         (tvm.relax, "build"),
-        (graph, "build_object"),
-        (graph, "build_network"),
+        (build, "build_object"),
+        (build, "build_network"),
         (static_library, "build_kernel"),
         (cuda_build, "build_kernel"),
         (cuda_build, "cuda_source"),

@@ -13,15 +13,16 @@ import sys
 import traceback
 from pathlib import Path
 
-from chanas.lean_tvm import hide_torch
+from chanas.devices.lean_tvm import hide_torch
 
 hide_torch()
 
-from chanas.arch import BlockConfig  # noqa: E402
-from chanas.prescheduler.default_points import default_points  # noqa: E402
-from chanas.prescheduler.graph import build_object, schedule_block  # noqa: E402
-from chanas.prescheduler.target_check import small_block  # noqa: E402
-from chanas.target import HardwareTarget  # noqa: E402
+from chanas.core.arch import BlockConfig  # noqa: E402
+from chanas.core.target import HardwareTarget  # noqa: E402
+from chanas.prescheduler.checks.target_check import small_block  # noqa: E402
+from chanas.prescheduler.codegen.cpu.build import build_object
+from chanas.prescheduler.kernels.cpu.blocks import schedule_block  # noqa: E402
+from chanas.prescheduler.tuning.default_points import default_points  # noqa: E402
 
 MBCONV = dataclasses.replace(small_block(), input_size=4, mid_channels=32)
 STEM = BlockConfig("stem", 8, 3, 0, 16, kernel_size=3, stride=2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from chanas.arch import Architecture, SearchSpace, StageSpec
-from chanas.genome import Genomes, decode, sample
+from chanas.core.arch import Architecture, SearchSpace, StageSpec
+from chanas.core.genome import Genomes, decode, sample
 
 
 def _choices(values: list[int], max_size: int) -> st.SearchStrategy[tuple[int, ...]]:

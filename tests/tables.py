@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from chanas import genome
-from chanas.arch import SearchSpace, SubSpace
-from chanas.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.core import genome
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.core.target import tvm_version
+from chanas.devices.host import load_target
 from chanas.search.config import SearchConfig
-from chanas.search.evolution import EvolutionConfig
-from chanas.target import load_target, tvm_version
+from chanas.search.evolution.evolution import EvolutionConfig
 
 CLASSES = 10
 QUICK_SEARCH = SearchConfig(

@@ -9,20 +9,30 @@ from pathlib import Path
 import pytest
 from python_names import faults
 
-from chanas import ablation, c_export, front_search, lut_pipeline, per_target, pipeline, table_search
+from chanas import workflows
+from chanas.export import c_library
+from chanas.workflows.stages import tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE + README, re.DOTALL)
 STAGES = {
-    pipeline: ("train_supernet", "preschedule", "search", "evaluate", "finetune", "report", "demo"),
-    lut_pipeline: ("open_table", "show", "check", "fill", "compare", "calibrate"),
-    front_search: ("search_front",),
-    table_search: ("search_with_table",),
-    ablation: ("ablate",),
-    per_target: ("search_per_target",),
-    c_export: ("export",),
+    workflows: (
+        "train_supernet",
+        "preschedule",
+        "search",
+        "search_front",
+        "search_with_table",
+        "search_per_target",
+        "ablate",
+        "evaluate",
+        "finetune",
+        "report",
+        "demo",
+    ),
+    tables: ("open_table", "show", "check", "fill", "compare", "calibrate"),
+    c_library: ("export",),
 }
 
 
@@ -46,10 +56,10 @@ def test_the_common_case_takes_three_lines() -> None:
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("from chanas.pipeline import serch", "chanas.pipeline has no serch"),
-        ("from chanas import pipeline\npipeline.serch()", "has no attribute 'serch'"),
-        ("from chanas import pipeline\npipeline.search(latency=3)", "search takes no latency"),
-        ("from chanas.codesign import CoDesign\nCoDesign.read", "has no attribute 'read'"),
+        ("from chanas.workflows import serch", "chanas.workflows has no serch"),
+        ("from chanas import workflows\nworkflows.serch()", "has no attribute 'serch'"),
+        ("from chanas import workflows\nworkflows.search(latency=3)", "search takes no latency"),
+        ("from chanas.bundle.codesign import CoDesign\nCoDesign.read", "has no attribute 'read'"),
     ],
 )
 def test_a_name_that_is_not_there_is_a_fault(source: str, told: str) -> None:

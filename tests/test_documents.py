@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-CODE = ("chanas", "benchmarks", "examples", "tests")
+CODE = ("chanas", "benchmarks", "examples", "tests", "tools")
 NOT_WRITTEN_BY_US = {"NAME", "TARGET", "FILE"}
 
 
@@ -43,7 +43,7 @@ def quoted(page: Path) -> list[str]:
 
 
 def files_called(name: str) -> list[str]:
-    """`codesign.py`, `chanas/codesign.py` -> the files that this can mean."""
+    """`codesign.py`, `chanas/bundle/codesign.py` -> the files that this can mean."""
     return [file for file in code_files() if file == name or file.endswith(f"/{name}")]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from python_names import faults
 
-from chanas.arch import SearchSpace
-from chanas.run import RunDirectory
-from chanas.supernet.phases import TrainConfig
+from chanas.core.arch import SearchSpace
+from chanas.files.run import RunDirectory
+from chanas.supernet.training.phases import TrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -18,23 +18,23 @@ STAGES = ("supernet", "prescheduler", "search", "report")
 
 TORCH = {"torch", "torchvision"}
 TORCH_ANYWHERE = (
-    "network.py",
-    "codesign.py",
+    "network/static.py",
+    "bundle/",
     "supernet/",
-    "search/accuracy.py",
-    "prescheduler/reference.py",
-    "prescheduler/eager.py",
+    "search/accuracy/predictor.py",
+    "prescheduler/workloads/cases.py",
+    "prescheduler/tables/eager.py",
 )
-TORCH_IN_FUNCTIONS = ("emit.py", "pipeline.py", "training_pipeline.py")
+TORCH_IN_FUNCTIONS = ("workflows/", "devices/cores.py")
 TVM = {"tvm", "tvm_ffi"}
-TVM_ANYWHERE = ("prescheduler/", "codesign.py")
-TVM_IN_FUNCTIONS = ("target.py", "cuda_runtime.py")
-PURE = ("arch.py", "errors.py", "genome.py", "processor.py", "units.py")
+TVM_ANYWHERE = ("prescheduler/", "bundle/codesign.py")
+TVM_IN_FUNCTIONS = ("bundle/benchmark.py", "core/target.py", "devices/")
+PURE = ("core/arch.py", "core/genome.py", "core/layouts.py", "core/units.py", "errors.py")
 
 
 @dataclass(frozen=True)
 class Import:
-    """A name such as `chanas.search.pareto`; `lazy` inside a function, `typing_only` under TYPE_CHECKING."""
+    """A name such as `chanas.search.evolution.pareto`; `lazy` inside a function, `typing_only` under TYPE_CHECKING."""
 
     name: str
     lazy: bool
@@ -91,46 +91,16 @@ def test_a_stage_imports_no_other_stage(file: Path) -> None:
 
 @each_module
 def test_nothing_imports_the_command_line(file: Path) -> None:
-    if is_one_of(file, ("cli.py", "__main__.py")):
+    if is_one_of(file, ("commands/", "__main__.py")):
         return
-    commands = tuple(
-        f"chanas.{m}."
-        for m in (
-            "cli",
-            "device_commands",
-            "doctor_commands",
-            "export_commands",
-            "lut_commands",
-            "target_commands",
-            "training_commands",
-        )
-    )
-    assert [i.name for i in imports(file) if f"{i.name}.".startswith(commands)] == []
+    assert [i.name for i in imports(file) if f"{i.name}.".startswith("chanas.commands.")] == []
 
 
 @each_module
-def test_only_the_command_line_imports_the_pipeline(file: Path) -> None:
-    if is_one_of(
-        file,
-        (
-            "cli.py",
-            "lut_commands.py",
-            "training_commands.py",
-            "lut_pipeline.py",
-            "compile_only.py",
-            "table_search.py",
-            "front_search.py",
-            "ablation.py",
-            "accuracy_sources.py",
-            "per_target.py",
-            "__main__.py",
-            "__init__.py",
-        ),
-    ):
+def test_only_the_command_line_imports_workflows(file: Path) -> None:
+    if is_one_of(file, ("commands/", "workflows/")):
         return
-    modules = ("pipeline", "lut_pipeline", "table_search", "front_search", "ablation", "per_target")
-    pipelines = tuple(f"chanas.{module}." for module in modules)
-    assert [i.name for i in imports(file) if f"{i.name}.".startswith(pipelines)] == []
+    assert [i.name for i in imports(file) if f"{i.name}.".startswith("chanas.workflows.")] == []
 
 
 @each_module
@@ -169,7 +139,7 @@ def test_no_module_uses_eval_or_pickle(file: Path) -> None:
 HELP = """
 import sys
 sys.argv = ["chanas", "--help"]
-from chanas.cli import main
+from chanas.commands.main import main
 try:
     main()
 except SystemExit as end:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chanas.arch import SearchSpace
+from chanas.core.arch import SearchSpace
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "chanas" / "configs"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.arch import SearchSpace
-from chanas.supernet.phases import Schedule, TrainConfig
+from chanas.core.arch import SearchSpace
+from chanas.supernet.training.phases import Schedule, TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "scaling.md"

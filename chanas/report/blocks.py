@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from chanas.arch import Architecture
+from chanas.core.arch import Architecture
 from chanas.errors import ArchitectureError
 from chanas.report.figures import unit_of
 from chanas.report.reading import RunData, at, dicts, real

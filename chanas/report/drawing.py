@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
 from chanas.report.svg import COLOURS, OTHER, Figure, svg
 
 _COLUMN, _GAP, _HEIGHT, _TOP = 62, 8, 54, 40

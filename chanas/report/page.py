@@ -8,8 +8,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.units import format_count
 from chanas.errors import ArchitectureError, ChanasError, ConfigError
+from chanas.files.run import RunDirectory
+from chanas.files.writing import replacing
 from chanas.report import blocks, curves, figures
 from chanas.report.ablation import ablation_section
 from chanas.report.cost import cost_rows
@@ -18,8 +21,6 @@ from chanas.report.pieces import figure, missing, paragraph, percent, seconds, t
 from chanas.report.reading import RunData, at, dicts, read_run, real
 from chanas.report.svg import Figure
 from chanas.report.targets import targets_section
-from chanas.run import RunDirectory, replacing
-from chanas.units import format_count
 
 SEARCH = "chanas search --latency …"
 FRONT = "chanas search --pareto"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from chanas.core.units import format_latency
 from chanas.report.svg import Figure
-from chanas.units import format_latency
 
 _LONG = 24  # a cell of more characters may break anywhere
 

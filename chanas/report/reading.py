@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from chanas.errors import CheckpointError
-from chanas.run import RunDirectory, read_json
+from chanas.files.run import RunDirectory
+from chanas.files.writing import read_json
 
 # Curves of more workloads can't be told apart in one figure.
 NUM_CURVES = 6

@@ -6,7 +6,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
 from chanas.errors import ArchitectureError, ConfigError
 from chanas.report.drawing import draw_architecture
 from chanas.report.pieces import figure, paragraph, percent, seconds, table

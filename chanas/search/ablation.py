@@ -13,23 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import CostTable, FloatArray, Genomes, decode, encode, sample
+from chanas.core.progress import progress_bar
 from chanas.errors import ConfigError, InfeasibleError
-from chanas.genome import CostTable, FloatArray, Genomes, decode, encode, sample
-from chanas.progress import progress_bar
-from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore
+from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.validation import kendall_tau
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint, check_reachable, feasible, least
-from chanas.search.evaluations import Evaluations, EvaluationStore
-from chanas.search.evolution import evolve
+from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, least
+from chanas.search.evolution.evolution import evolve
+from chanas.search.evolution.pareto import nsga2
+from chanas.search.evolution.population import inside as of_sub_space
+from chanas.search.evolution.population import keys
 from chanas.search.explore import Evaluate, explore, new_predictor, training_set
 from chanas.search.front import FrontPoint, judged, spread_over
-from chanas.search.pareto import nsga2
-from chanas.search.population import inside as of_sub_space
-from chanas.search.population import keys
 from chanas.search.proof import Finalist, Proof, Prove, pick, prove_rounds, proven
 from chanas.search.subspace import divide
-from chanas.search.validation import kendall_tau
 
 TUNED = "tuned"
 # Kendall's tau takes the square of this in memory; the share inside the budget is read from more.

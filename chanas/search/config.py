@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from chanas.errors import ConfigError
-from chanas.search.evolution import EvolutionConfig
+from chanas.search.evolution.evolution import EvolutionConfig
 
 
 class SearchConfig(BaseModel):

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import decode
+from chanas.core.latency import LatencyLUT
 from chanas.errors import InfeasibleError
-from chanas.genome import decode
-from chanas.latency import LatencyLUT
-from chanas.run import RunDirectory, write_json
-from chanas.search.accuracy_table import AccuracyTable
+from chanas.files.run import RunDirectory
+from chanas.files.writing import write_json
+from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore, TableEvaluations
+from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint, latency_constraint, least
-from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluations
-from chanas.search.evolution import EvolutionResult
+from chanas.search.evolution.constraints import Constraint, latency_constraint, least
+from chanas.search.evolution.evolution import EvolutionResult
+from chanas.search.evolution.feasibility import check_together
 from chanas.search.explore import Evaluate
-from chanas.search.feasibility import check_together
 from chanas.search.job import PICTURE, Job
 from chanas.search.learning import Learned, learn
 from chanas.search.pictures import pictures

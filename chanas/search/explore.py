@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import Genomes, decode, encode, sample
 from chanas.errors import ChanasError
-from chanas.genome import Genomes, decode, encode, sample
-from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.accuracy.evaluations import EXPLORE, Evaluation, EvaluationStore
+from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint
-from chanas.search.evaluations import EXPLORE, Evaluation, EvaluationStore
-from chanas.search.population import feasible_set, keys, unique
+from chanas.search.evolution.constraints import Constraint
+from chanas.search.evolution.population import feasible_set, keys, unique
 
 _POOL_PER_CHOICE = 32
 

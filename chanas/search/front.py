@@ -12,22 +12,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import FloatArray, Genomes, decode
+from chanas.core.latency import LatencyLUT
+from chanas.core.progress import progress_bar
 from chanas.errors import ConfigError, MeasureError
-from chanas.genome import FloatArray, Genomes, decode
-from chanas.latency import LatencyLUT
-from chanas.progress import progress_bar
-from chanas.run import RunDirectory, write_json
-from chanas.search.accuracy import AccuracyPredictor
-from chanas.search.accuracy_table import AccuracyTable
+from chanas.files.run import RunDirectory
+from chanas.files.writing import write_json
+from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore, TableEvaluations
+from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import NO_LIMIT_S, Constraint, latency_constraint
 from chanas.search.cosearch import provenance
-from chanas.search.evaluations import Evaluations, EvaluationStore, TableEvaluations
+from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint, latency_constraint
+from chanas.search.evolution.feasibility import check_together
+from chanas.search.evolution.pareto import ParetoResult, nsga2, pareto_front
+from chanas.search.evolution.population import keys
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
-from chanas.search.feasibility import check_together
-from chanas.search.pareto import ParetoResult, nsga2, pareto_front
-from chanas.search.population import keys
 from chanas.search.proof import Proof, Prove, proven
 
 SCHEMA = 1

@@ -8,18 +8,18 @@ from statistics import NormalDist
 
 import numpy as np
 
-from chanas.arch import SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.genome import FloatArray, Genomes, decode
 from chanas.errors import InfeasibleError
-from chanas.genome import FloatArray, Genomes, decode
-from chanas.search.accuracy import AccuracyPredictor
-from chanas.search.alike import alike
+from chanas.search.accuracy.evaluations import Evaluations
+from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint, feasible, least
-from chanas.search.evaluations import Evaluations
-from chanas.search.evolution import EvolutionResult, evolve
+from chanas.search.evolution.alike import alike
+from chanas.search.evolution.constraints import Constraint, feasible, least
+from chanas.search.evolution.evolution import EvolutionResult, evolve
+from chanas.search.evolution.feasibility import check_together, smallest_beside
+from chanas.search.evolution.population import inside, keys
 from chanas.search.explore import training_set
-from chanas.search.feasibility import check_together, smallest_beside
-from chanas.search.population import inside, keys
 from chanas.search.proof import pick
 from chanas.search.subspace import RuleRegret, SubSpaceDivision, divide, rule_regrets
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from chanas.arch import Architecture
-from chanas.genome import decode, encode
-from chanas.progress import progress_bar
-from chanas.search.accuracy import AccuracyPredictor
-from chanas.search.evaluations import Evaluations, EvaluationStore
+from chanas.core.arch import Architecture
+from chanas.core.genome import decode, encode
+from chanas.core.progress import progress_bar
+from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore
+from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.evolution.population import keys
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
 from chanas.search.job import Job
 from chanas.search.pictures import predictor_figures
-from chanas.search.population import keys
 from chanas.search.proof import pick
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from chanas.arch import SearchSpace
-from chanas.genome import FloatArray, Genomes, decode, sample
-from chanas.search.accuracy import MIN_TRAINING, AccuracyPredictor
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import FloatArray, Genomes, decode, sample
+from chanas.search.accuracy.evaluations import Evaluations
+from chanas.search.accuracy.predictor import MIN_TRAINING, AccuracyPredictor
+from chanas.search.accuracy.validation import CrossValidation, cross_validate
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import NO_LIMIT_S, Constraint
-from chanas.search.evaluations import Evaluations
-from chanas.search.evolution import EvolutionResult
+from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint
+from chanas.search.evolution.evolution import EvolutionResult
+from chanas.search.evolution.pareto import nsga2
 from chanas.search.explore import training_set
-from chanas.search.pareto import nsga2
-from chanas.search.validation import CrossValidation, cross_validate
 
 # The Gaussian process takes the cube of this in time, Kendall's tau the square of it in memory.
 MOST_VALIDATED = 1000

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import FloatArray, Genomes, encode
+from chanas.core.units import format_latency
 from chanas.errors import ChanasError, InfeasibleError, MeasureError, TargetError
-from chanas.genome import FloatArray, Genomes, encode
-from chanas.units import format_latency
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from chanas.arch import SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.genome import FloatArray, Genomes, sample
 from chanas.errors import ConfigError, unknown_name
-from chanas.genome import FloatArray, Genomes, sample
-from chanas.search.constraints import Constraint, check_reachable, feasible, least, none_found, reachable
-from chanas.search.evolution import EvolutionConfig, evolve
-from chanas.search.population import feasible_set, unique
+from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, least, none_found, reachable
+from chanas.search.evolution.evolution import EvolutionConfig, evolve
+from chanas.search.evolution.population import feasible_set, unique
 
 # Quantile levels of the stored CDFs: fine enough to draw, small enough to read.
 LEVELS = tuple(i / 20 for i in range(21))

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from chanas import genome
-from chanas.arch import Architecture, SearchSpace
+from chanas.core import genome
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.progress import progress_bar
 from chanas.errors import ArchitectureError, ConfigError
-from chanas.progress import progress_bar
-from chanas.supernet.evaluate import SupernetEvaluator
+from chanas.supernet.training.evaluate import SupernetEvaluator
 
 MAX_RANDOM = 100_000
 Z_95 = 1.959964  # 97.5 % quantile of the normal distribution: 95 % lie within so many deviations
@@ -105,7 +105,8 @@ class Spread:
 def parse_request(text: str, space: SearchSpace, seed: int = 0) -> Request:
     """What `largest`, `smallest`, `random:20` or an architecture's key names in a space.
 
-    Random ones are drawn as `chanas.genome.sample` does, without repeats; the first ones of `random:20` are `random:5`.
+    Random ones are drawn as `chanas.core.genome.sample` does, without repeats; the first ones of `random:20` are
+    `random:5`.
 
     Raises:
         ConfigError: there is no such name, or as many architectures cannot be drawn.

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.arch import SearchSpace
-from chanas.genome import encode, sample
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import encode, sample
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -47,7 +47,7 @@ def test_synthetic_accuracies_lie_where_a_supernets_do(kind: str, labels: Module
 def test_only_the_additive_one_is_a_sum_over_choices(labels: ModuleType) -> None:
     space = SearchSpace.load("mbv3-32")
     genomes = sample(space, 600, np.random.default_rng(0))
-    from chanas.search.encoding import features
+    from chanas.search.accuracy.encoding import features
 
     x = np.c_[features(space, genomes), np.ones(len(genomes))]
     for name, top1 in labels.synthetic(space, seed=1).items():

@@ -16,10 +16,10 @@ import pytest
 import torch
 from tables import random_table
 
-from chanas.arch import SearchSpace, SubSpace
-from chanas.latency import LatencyLUT
-from chanas.network import StaticNetwork
-from chanas.prescheduler.workload import block_workloads
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.latency import LatencyLUT
+from chanas.network.static import StaticNetwork
+from chanas.prescheduler.workloads.blocks import block_workloads
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = (
@@ -142,7 +142,7 @@ def test_a_whole_table_alone_has_a_goal(load: Any) -> None:
 def test_a_table_is_built_and_described(
     load: Any, common: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from chanas.prescheduler import lut as module
+    from chanas.prescheduler.tables import lut as module
     from tests.prescheduler.cases import SyntheticPool
 
     monkeypatch.setattr(module, "WorkerPool", lambda _target: SyntheticPool())
@@ -249,7 +249,7 @@ def test_more_threads_have_goals_of_their_own(load: Any) -> None:
 
 
 def test_the_limit_of_a_network_is_its_arithmetic_and_its_weights(load: Any) -> None:
-    roofline, outcome = load("roofline"), importlib.import_module("chanas.prescheduler.measure").Outcome
+    roofline, outcome = load("roofline"), importlib.import_module("chanas.prescheduler.measuring.candidates").Outcome
     block = SearchSpace.load("mbv3").fixed_blocks(SubSpace(224, 1.0), 1000)[3]
     dense = block_workloads(block)
     limits = roofline.Limits(peak_gflops=100.0, read_gbs=10.0)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from chanas import target as target_module
+from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
+from chanas.devices import host
+from chanas.devices.target_files import describe_target
 from chanas.errors import MeasureError
-from chanas.target import HardwareTarget, gpu_in_dtype, in_batches
-from chanas.target_files import describe_target
 
 
 def used(dtype: str, batch: int) -> HardwareTarget:
@@ -93,6 +93,6 @@ def test_what_fails_costs_its_own_figures_alone(
 
 
 def test_without_a_gpu_it_ends_in_one_line(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_module, "find_gpu", lambda: None)
+    monkeypatch.setattr(host, "find_gpu", lambda: None)
     with pytest.raises(SystemExit, match=r"^cuda_networks: error: no NVIDIA GPU was found on this machine; "):
         load("cuda_networks").main(["--quick"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chanas.processor import Processor, parse_cpuinfo
+from chanas.core.processor import Processor, parse_cpuinfo
 
 from ..processors import CPUINFO
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tables import random_table
 
-from chanas.arch import SearchSpace
-from chanas.genome import canonical, decode
-from chanas.search.evolution import EvolutionConfig
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import canonical, decode
+from chanas.search.evolution.evolution import EvolutionConfig
 
 
 def test_all_architectures_of_a_small_space_are_listed_once(load: Any, tiny_space: SearchSpace) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from chanas.prescheduler.records import TuningRecord
-from chanas.prescheduler.space import schedule_space
-from chanas.prescheduler.workload import Workload
-from chanas.target import load_target
+from chanas.devices.host import load_target
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.workloads.workload import Workload
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = Workload("pointwise", 7, 16, 64)

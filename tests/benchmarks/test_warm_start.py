@@ -11,11 +11,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from chanas.prescheduler.records import TuningRecord
-from chanas.prescheduler.space import schedule_space
-from chanas.prescheduler.tune import TuneConfig
-from chanas.prescheduler.workload import Workload
-from chanas.target import HardwareTarget, cpu_flags, load_target
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import cpu_flags, load_target
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.workloads.workload import Workload
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = Workload("pointwise", 7, 16, 64)

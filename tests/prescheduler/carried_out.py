@@ -1,5 +1,5 @@
 """GPU programs where there is no GPU: the program itself runs in TVM's virtual machine, and each of its kernel calls is
-carried out by this machine's processor, all threads at once (`cuda_emulator`)."""
+carried out by this machine's processor, all threads at once (`checks.kernel_emulator`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.prescheduler.cuda_build import kernel_program, verify
-from chanas.prescheduler.cuda_emulator import run_kernel
-from chanas.prescheduler.cuda_link import rewritten
+from chanas.prescheduler.checks.kernel_emulator import run_kernel
+from chanas.prescheduler.codegen.cuda.build import kernel_program, verify
+from chanas.prescheduler.codegen.cuda.programs import rewritten
 
 from .cuda_cases import GPU
 
@@ -54,7 +54,7 @@ def _graph_builtins() -> None:
 
 
 def machine(module: Any) -> Any:
-    """A virtual machine that runs a program of `cuda_graph` as it is rewritten to be one CUDA graph."""
+    """A virtual machine that runs a program of `cuda.graph` as it is rewritten to be one CUDA graph."""
     import tvm
     import tvm_ffi
     from tvm import relax

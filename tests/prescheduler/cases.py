@@ -14,17 +14,23 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from chanas.arch import BlockConfig, SearchSpace, StageSpec
-from chanas.latency import LatencyLUT, LUTHeader, LUTRow
-from chanas.prescheduler.measure import Candidate, CandidatePipeline, Outcome
-from chanas.prescheduler.networks import NetworkJob
-from chanas.prescheduler.pool import Answer, WorkerPool
-from chanas.prescheduler.preflight import PREFIX
-from chanas.prescheduler.reference import ReferenceCase, block_case, operator_case, random_network
-from chanas.prescheduler.space import Point, ScheduleSpace, schedule_space
-from chanas.prescheduler.workload import Epilogue, Operator, Workload, device_workloads
-from chanas.progress import PlainLines
-from chanas.target import HardwareTarget, load_target, tvm_version
+from chanas.core.arch import BlockConfig, SearchSpace, StageSpec
+from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.core.progress import PlainLines
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.devices.host import load_target
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
+from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.tables.networks import NetworkJob
+from chanas.prescheduler.tuning.preflight import PREFIX
+from chanas.prescheduler.workloads.blocks import device_workloads
+from chanas.prescheduler.workloads.cases import ReferenceCase, random_network
+from chanas.prescheduler.workloads.space import Point, ScheduleSpace
+from chanas.prescheduler.workloads.workload import Epilogue, Operator, Workload
 
 HOST = load_target("cpu")
 OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool")

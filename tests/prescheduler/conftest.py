@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from chanas.prescheduler import defaults, lut, lut_check, networks
-from chanas.prescheduler.pool import WorkerPool
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.tables import defaults, lut, lut_check, networks
 
 from .cases import HOST, SyntheticPool, Workbench
 

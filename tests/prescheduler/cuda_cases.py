@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from chanas.prescheduler.workload import Workload
-from chanas.target_files import arch_target
+from chanas.devices.target_files import arch_target
+from chanas.prescheduler.workloads.workload import Workload
 
 GPU = arch_target("sm_90")
 WORKLOADS = (

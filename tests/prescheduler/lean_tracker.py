@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from chanas.lean_tvm import hide_torch
+from chanas.devices.lean_tvm import hide_torch
 
 if __name__ == "__main__":
     hide_torch()

@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from chanas.prescheduler import worker
+from chanas.prescheduler.measuring.local import worker
 
 
 def build_operator(library: str, **_arguments: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chanas.prescheduler import worker
+from chanas.prescheduler.measuring.local import worker
 
 _GREED = 64  # times 256 MiB
 _KERNELS = {

@@ -1,5 +1,6 @@
-"""A GPU whose kernels are carried out by this machine's processor, in the place of `chanas.cuda_runtime.CUDADevice`.
-Run as a program it is the worker of such a GPU, a file of which holds the program itself instead of machine code."""
+"""A GPU whose kernels are carried out by this machine's processor, in the place of
+`chanas.devices.cuda_runtime.CUDADevice`. Run as a program it is the worker of such a GPU, a file of which holds the
+program itself instead of machine code."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from chanas.gpu import FoundGPU
-from chanas.prescheduler.cuda_worker import serve
-from chanas.prescheduler.worker import Call
-from chanas.target import HardwareTarget
-from chanas.target_files import describe_target
+from chanas.core.target import HardwareTarget
+from chanas.devices.driver import FoundGPU
+from chanas.devices.target_files import describe_target
+from chanas.prescheduler.measuring.local.cuda_worker import serve
+from chanas.prescheduler.measuring.local.timing import Call
 
 WORKER = (str(Path(__file__).resolve()),)
 

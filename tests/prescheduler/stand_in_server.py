@@ -8,13 +8,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from chanas import target
-from chanas.cli import main
-from chanas.prescheduler import pool
+from chanas.commands.main import main
+from chanas.devices import driver
+from chanas.prescheduler.measuring.local import worker_process
 from tests.prescheduler.stand_in import WORKER, found
 
 if __name__ == "__main__":
-    target.find_gpu = lambda: found()
-    pool._GPU_WORKER = WORKER
+    driver.find_gpu = lambda: found()
+    worker_process._GPU_WORKER = WORKER
     sys.argv[1:1] = ["device", "serve", "--target", "cuda"]
     main()

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from chanas.arch import Architecture, SearchSpace
-from chanas.run import RunDirectory, write_json
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.files.run import RunDirectory
+from chanas.files.writing import write_json
 
 KEY = "r24-w1-k3e3.k5e6-k3e3-k5e3.k3e6.k3e3-k3e6-k5e6.k3e3"
 

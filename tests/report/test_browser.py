@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from chanas.files.run import RunDirectory
 from chanas.report.page import build_report
-from chanas.run import RunDirectory
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
 WIDTHS = (1200, 400)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from strategies import spaces_and_architectures
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
 from chanas.errors import ArchitectureError
 from chanas.report.drawing import draw_architecture
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from chanas.errors import ChanasError
+from chanas.files.run import RunDirectory
 from chanas.report.page import build_report
-from chanas.run import RunDirectory
 
 FIGURES = [
     *("pareto", "front", "lut", "cdf", "cdf-accuracy", "evolution", "predictor", "ablation"),

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from chanas.files.run import RunDirectory
+from chanas.files.writing import read_json, write_json
 from chanas.report.reading import at, dicts, read_run, real, reals
-from chanas.run import RunDirectory, read_json, write_json
 
 
 def test_all_stages_are_read(make_run: Callable[..., RunDirectory], key: str) -> None:

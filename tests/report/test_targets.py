@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from chanas.files.run import RunDirectory
+from chanas.files.writing import read_json, write_json
 from chanas.report.page import build_report
 from chanas.report.reading import read_run
-from chanas.run import RunDirectory, read_json, write_json
 
 MakeRun = Callable[..., RunDirectory]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
 from chanas.report.traits import Trait, chance_above, sentences, traits
 
 SPACE = SearchSpace.load("mbv3")

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from chanas.arch import Architecture, SearchSpace
-from chanas.genome import FloatArray, Genomes, encode, sample
-from chanas.latency import LatencyLUT, LUTHeader, LUTRow
-from chanas.search.encoding import Features, features
-from chanas.target import load_target, tvm_version
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import FloatArray, Genomes, encode, sample
+from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.core.target import tvm_version
+from chanas.devices.host import load_target
+from chanas.search.accuracy.encoding import Features, features
 
 NUM_CLASSES = 10
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import BlockTable, decode, encode, sample
 from chanas.errors import ConfigError, InfeasibleError
-from chanas.genome import BlockTable, decode, encode, sample
 from chanas.search.ablation import TUNED, Ablation, ablate, points_below, ranking_change, taught
-from chanas.search.accuracy_table import AccuracyTable
+from chanas.search.accuracy.evaluations import TableEvaluations
+from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import least
-from chanas.search.evaluations import TableEvaluations
-from chanas.search.evolution import EvolutionConfig
+from chanas.search.evolution.constraints import least
+from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.proof import ProofRecord
 
 CLASSES = 10

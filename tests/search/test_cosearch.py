@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import BlockTable, Genomes, decode, encode, sample
+from chanas.core.latency import Calibration, LatencyLUT
 from chanas.errors import ConfigError, InfeasibleError, LUTError
-from chanas.genome import BlockTable, Genomes, decode, encode, sample
-from chanas.latency import Calibration, LatencyLUT
-from chanas.run import RunDirectory
-from chanas.search.accuracy import AccuracyPredictor
-from chanas.search.accuracy_table import AccuracyTable
+from chanas.files.run import RunDirectory
+from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import Constraint, least, macs_constraint
 from chanas.search.cosearch import LatencyBudget, SearchOutcome, search
-from chanas.search.evolution import EvolutionConfig
+from chanas.search.evolution.constraints import Constraint, least, macs_constraint
+from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.proof import ProofRecord, Timing
 
 FAST = SearchConfig(
@@ -364,6 +364,8 @@ def test_the_choice_is_close_to_the_best_of_a_space_that_can_be_listed(
 def test_importing_the_search_imports_neither_torch_nor_scikit_learn(
     no_torch: Callable[[Iterable[str]], str],
 ) -> None:
-    program = no_torch(["chanas.search.cosearch", "chanas.search.accuracy", "chanas.search.validation"])
+    program = no_torch(
+        ["chanas.search.cosearch", "chanas.search.accuracy.predictor", "chanas.search.accuracy.validation"]
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False False"

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import encode, sample
+from chanas.core.latency import LatencyLUT
 from chanas.errors import ChanasError
-from chanas.genome import encode, sample
-from chanas.latency import LatencyLUT
-from chanas.search.accuracy import AccuracyPredictor
+from chanas.search.accuracy.evaluations import EvaluationStore
+from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import latency_constraint
-from chanas.search.evaluations import EvaluationStore
+from chanas.search.evolution.constraints import latency_constraint
+from chanas.search.evolution.population import keys, unique
 from chanas.search.explore import choose_batch, explore, stopped_falling
-from chanas.search.population import keys, unique
 
 CONFIG = SearchConfig(num_evaluations=40, initial_evaluations=20, evaluation_batch=10, predictor="ridge", patience=9)
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import encode
+from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, InfeasibleError, MeasureError
-from chanas.genome import encode
-from chanas.latency import LatencyLUT
-from chanas.run import RunDirectory
+from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
-from chanas.search.constraints import least, macs_constraint
-from chanas.search.evolution import EvolutionConfig
+from chanas.search.evolution.constraints import least, macs_constraint
+from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.front import FrontPoint, judged, search_front, spread_over
 from chanas.search.proof import ProofRecord
 

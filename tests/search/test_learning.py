@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from chanas.arch import Architecture, SearchSpace
-from chanas.genome import encode
-from chanas.latency import LatencyLUT
-from chanas.run import RunDirectory
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import encode
+from chanas.core.latency import LatencyLUT
+from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import LatencyBudget, TargetTask, learn_together, search
-from chanas.search.evolution import EvolutionConfig
+from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.proof import ProofRecord
 
 FAST = SearchConfig(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from strategies import spaces_and_genomes
 
-from chanas.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import Genomes
 from chanas.errors import ChanasError, InfeasibleError, MeasureError, TargetError
-from chanas.genome import Genomes
-from chanas.search.population import unique
+from chanas.search.evolution.population import unique
 from chanas.search.proof import ProofRecord, Timing, nobody_proves, pick, prove_rounds, unproven
 
 BUDGET = {"cpu": 1e-3}

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.arch import SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import Genomes
+from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, InfeasibleError
-from chanas.genome import Genomes
-from chanas.latency import LatencyLUT
-from chanas.search.constraints import latency_constraint, least
+from chanas.search.evolution.constraints import latency_constraint, least
 from chanas.search.subspace import LEVELS, RULES, divide
 
 

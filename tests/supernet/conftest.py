@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from chanas.run import RunDirectory
-from chanas.supernet.phases import TrainConfig
+from chanas.files.run import RunDirectory
+from chanas.supernet.training.phases import TrainConfig
 
 ALL = dict.fromkeys(("kernel_sizes", "expand_ratios", "depths", "width_multipliers", "resolutions"), "all")
 

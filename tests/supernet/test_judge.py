@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chanas import pipeline
-from chanas.arch import SearchSpace
+from chanas import workflows
+from chanas.core.arch import SearchSpace
 from chanas.errors import ArchitectureError, ConfigError, DataError, StageOrderError
-from chanas.run import RunDirectory
-from chanas.supernet.evaluate import SupernetEvaluator
+from chanas.files.run import RunDirectory
 from chanas.supernet.judge import Judged, Spread, judge, parse_request, wilson_interval
-from chanas.supernet.phases import TrainConfig
-from chanas.supernet.train import train_supernet
+from chanas.supernet.training.evaluate import SupernetEvaluator
+from chanas.supernet.training.phases import TrainConfig
+from chanas.supernet.training.train import train_supernet
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_results_are_those_of_the_evaluator(trained: RunDirectory) -> None:
 
 
 def test_random_ones_are_followed_by_their_spread(trained: RunDirectory) -> None:
-    *judged, spread, last = pipeline.evaluate(trained, ["random:3", "smallest"], seed=4, progress=False)
+    *judged, spread, last = workflows.evaluate(trained, ["random:3", "smallest"], seed=4, progress=False)
     top1 = [one.top1 for one in judged if isinstance(one, Judged)]
     assert len(top1) == 3
     assert isinstance(spread, Spread)
@@ -107,7 +107,7 @@ def test_random_ones_are_followed_by_their_spread(trained: RunDirectory) -> None
 
 
 def test_a_single_random_one_has_no_deviation(trained: RunDirectory) -> None:
-    _, spread = pipeline.evaluate(trained, ["random:1"], progress=False)
+    _, spread = workflows.evaluate(trained, ["random:1"], progress=False)
     assert isinstance(spread, Spread)
     assert spread.deviation is None
 
@@ -115,7 +115,7 @@ def test_a_single_random_one_has_no_deviation(trained: RunDirectory) -> None:
 def test_each_result_is_there_before_the_next_is_computed(
     trained: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = pipeline.evaluate(trained, ["smallest", "largest"], progress=False)
+    results = workflows.evaluate(trained, ["smallest", "largest"], progress=False)
     next(results)
 
     def fail(*_: object) -> None:
@@ -129,17 +129,17 @@ def test_each_result_is_there_before_the_next_is_computed(
 def test_any_split_can_be_asked_for(trained: RunDirectory) -> None:
     sizes = {}
     for split in ("train", "gap", "holdout", "test"):
-        (judged,) = pipeline.evaluate(trained, ["smallest"], split=split, progress=False)
+        (judged,) = workflows.evaluate(trained, ["smallest"], split=split, progress=False)
         assert isinstance(judged, Judged)
         assert judged.split == split
         sizes[split] = judged.num_images
     assert sum(sizes.values()) == 1797
     with pytest.raises(DataError, match="unknown split 'val'; known: gap, holdout, test, train"):
-        list(pipeline.evaluate(trained, split="val"))
+        list(workflows.evaluate(trained, split="val"))
 
 
 def test_results_are_json(trained: RunDirectory) -> None:
-    judged, spread = pipeline.evaluate(trained, ["random:1"], progress=False)
+    judged, spread = workflows.evaluate(trained, ["random:1"], progress=False)
     found = json.loads(json.dumps([judged.to_json(), spread.to_json()], allow_nan=False))
     assert found[0]["top1"] == found[0]["num_correct"] / found[0]["num_images"]
     assert found[0]["interval_95"][0] <= found[0]["top1"] <= found[0]["interval_95"][1]
@@ -148,9 +148,9 @@ def test_results_are_json(trained: RunDirectory) -> None:
 
 def test_wrong_devices_and_missing_supernets_are_refused(trained: RunDirectory, run: RunDirectory) -> None:
     with pytest.raises(ConfigError, match="unknown device 'tpu'; known: cpu, cuda"):
-        pipeline.evaluate(trained, device="tpu")
+        workflows.evaluate(trained, device="tpu")
     with pytest.raises(StageOrderError, match="run `chanas train-supernet` first"):
-        pipeline.evaluate(run)
+        workflows.evaluate(run)
 
 
 # ---- intervals ------------------------------------------------------------------------------------------------------

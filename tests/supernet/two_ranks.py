@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from chanas.arch import SearchSpace
-from chanas.run import RunDirectory
-from chanas.supernet.distributed import joined, sync_batch_norm
-from chanas.supernet.phases import TrainConfig
-from chanas.supernet.train import train_supernet
+from chanas.core.arch import SearchSpace
+from chanas.files.run import RunDirectory
+from chanas.supernet.elastic.distributed import joined, sync_batch_norm
+from chanas.supernet.training.phases import TrainConfig
+from chanas.supernet.training.train import train_supernet
 
 CPU = torch.device("cpu")
 
@@ -69,9 +69,10 @@ def patch_stop(step: int | None) -> None:
     import os
     import signal
 
-    from chanas.supernet import train
+    from chanas.supernet.training import step as training_step
+    from chanas.supernet.training import train
 
-    original = getattr(train, "_original", train.apply_gradients)
+    original = getattr(train, "_original", training_step.apply_gradients)
     train._original = original  # type: ignore[attr-defined]
     calls = []
 
@@ -81,7 +82,7 @@ def patch_stop(step: int | None) -> None:
             signal.raise_signal(signal.SIGTERM)
         return bool(original(*args))  # type: ignore[arg-type]
 
-    train.apply_gradients = wrapped  # type: ignore[assignment]
+    training_step.apply_gradients = wrapped  # type: ignore[assignment]
 
 
 def images() -> torch.Tensor:

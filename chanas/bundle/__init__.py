@@ -1,0 +1,1 @@
+"""The bundle that a search leaves: opened, checked, run and timed."""

@@ -1,0 +1,131 @@
+"""A bundle's compiled network timed beside PyTorch: same weights, image, threads and cores, in turns."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chanas.bundle.codesign import MODULE_ALONE, CoDesign, CompiledNetwork
+from chanas.devices.cores import limited_to
+from chanas.devices.gpu_use import check_free
+
+
+def interleaved_latency_s(
+    contenders: Mapping[str, Callable[[], Any]], rounds: int = 40, min_round_s: float = 0.01
+) -> dict[str, list[float]]:
+    """Seconds per call of each contender, `rounds` samples each, taken in turns so that drift falls on all alike."""
+    runs: dict[str, int] = {}
+    for name, call in contenders.items():
+        for _ in range(3):
+            call()
+        start = time.perf_counter()
+        call()
+        runs[name] = max(1, int(min_round_s / max(time.perf_counter() - start, 1e-7)))
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            for _ in range(runs[name]):
+                call()
+            samples[name].append((time.perf_counter() - start) / runs[name])
+    return samples
+
+
+@dataclass(frozen=True)
+class BenchmarkRow:
+    """One contender: median seconds and what it is as a multiple of the compiled module's; or why it did not run."""
+
+    name: str
+    median_s: float | None
+    ratio: float | None
+    note: str = ""
+
+
+class _OnGPU:
+    """A PyTorch network on the GPU in channels last: from an image to logits, both in the host's memory."""
+
+    def __init__(self, network: Any) -> None:
+        import torch
+
+        self._layout, self.network = torch.channels_last, network.cuda().to(memory_format=torch.channels_last)
+        self._forward: Callable[[Any], Any] = self.network
+
+    def compiled(self) -> _OnGPU:
+        """The same through torch.compile with its own search of kernels and with CUDA graphs."""
+        import torch
+
+        other = _OnGPU(self.network)
+        other._forward = torch.compile(self.network, mode="max-autotune")
+        return other
+
+    def __call__(self, x: Any) -> Any:
+        return self._forward(x.cuda().contiguous(memory_format=self._layout)).cpu()
+
+
+def _compiled_by_torch(network: Any) -> Callable[[Any], Any]:
+    import torch
+
+    if isinstance(network, _OnGPU):
+        return network.compiled()
+    compiled: Callable[[Any], Any] = torch.compile(network)
+    return compiled
+
+
+def benchmark(
+    bundle: CoDesign, with_compile: bool = True, rounds: int = 40, shared: bool | None = False
+) -> list[BenchmarkRow]:
+    """The compiled module beside PyTorch eager and torch.compile: same weights, same images, same threads and cores.
+
+    On a processor the module is there twice: as Python calls it, which copies an image in and logits out, and alone.
+    On a GPU all of them have the images, one or a batch, from the host's memory and the logits back there, PyTorch in
+    channels last. `shared`: although another process uses it; None where that was looked at before.
+
+    Raises:
+        TargetError: the module is for another device, or another process uses the GPU.
+    """
+    import torch
+
+    if shared is not None:
+        check_free([bundle.target], shared)
+
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no GPU is not news
+    resolution = bundle.architecture.resolution
+    shape = (bundle.target.batch, bundle.space.in_channels, resolution, resolution)
+    images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    own = functools.partial(bundle._run, images if len(images) > 1 else images[0])  # tells when it is not for here
+    contenders: dict[str, Callable[[], Any]] = {"chanas": own}
+    if isinstance(bundle._run, CompiledNetwork):
+        contenders[MODULE_ALONE] = bundle._run.module
+    notes: dict[str, str] = {}
+    network, x = bundle.torch_module(), torch.from_numpy(images)
+    has_peers = bundle.target.gpu is None or torch.cuda.is_available()
+    if not has_peers:
+        notes = dict.fromkeys(
+            ("PyTorch eager", *(["torch.compile"] if with_compile else [])), "PyTorch has no CUDA here"
+        )
+    elif bundle.target.gpu is not None:
+        network = _OnGPU(network)
+    if has_peers:
+        contenders["PyTorch eager"] = functools.partial(network, x)
+    with limited_to(bundle.target.num_threads), torch.inference_mode():
+        if with_compile and has_peers:
+            try:
+                import torch._inductor.config as inductor
+
+                with inductor.patch(freezing=True):
+                    compiled = _compiled_by_torch(network)
+                    compiled(x)
+                contenders["torch.compile"] = functools.partial(compiled, x)
+            except Exception as error:  # the compiler of another project: whatever it raises is its row's note
+                notes["torch.compile"] = f"did not compile: {type(error).__name__}"
+        samples = interleaved_latency_s(contenders, rounds)
+    medians = {name: statistics.median(s) for name, s in samples.items()}
+    rows = [BenchmarkRow(name, m, m / medians["chanas"]) for name, m in medians.items()]
+    return rows + [BenchmarkRow(name, None, None, note) for name, note in notes.items()]

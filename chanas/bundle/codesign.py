@@ -1,0 +1,318 @@
+"""The bundle that search emits: architecture, schedules, weights, and the compiled program. It loads and predicts in a
+process without torch.
+
+    codesign.json        what it is, what was predicted, what was measured, what it came from
+    weights.safetensors  PyTorch parameters by name (as `chanas.network.static` names them); not there in a bundle that
+    was
+                         searched with accuracies measured elsewhere
+    module.so            the compiled network, for the processor that codesign.json names; its weights are arguments
+    module-TARGET.so     the same for each further target that it was searched for
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from chanas.core.arch import Architecture, BlockConfig, SearchSpace
+from chanas.core.target import HardwareTarget, differences
+from chanas.devices import cuda_runtime
+from chanas.devices.host import load_target
+from chanas.devices.lean_tvm import torch_hidden
+from chanas.errors import CheckpointError, DataError, TargetError
+from chanas.files.scratch import scratch_folder
+from chanas.files.writing import file_digest, read_json, replacing_folder, write_json
+from chanas.network.folding import Array, pack_block, pack_block_rows, split_tensors, unpack_channels
+from chanas.network.preprocess import Preprocess, open_rgb
+
+SCHEMA = 2
+_DOCUMENT, _WEIGHTS, _MODULE = "codesign.json", "weights.safetensors", "module.so"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One image's class, with its softmax probability."""
+
+    class_index: int
+    class_name: str
+    probability: float
+
+
+def write_bundle(
+    path: Path,
+    document: Mapping[str, Any],
+    tensors: Mapping[str, Array] | None,
+    module: Path,
+    further_modules: Sequence[Path] = (),
+) -> None:
+    """Write a bundle in one step, without weights where `tensors` is None; hashes of its files go into the document.
+
+    `further_modules` are those of `document["further_targets"]`, in order.
+    """
+    further = [
+        {**part, "module": f"module-{part['target']['name']}.so"} for part in document.get("further_targets", ())
+    ]
+    with replacing_folder(path) as folder:
+        if tensors is not None:
+            save_file(dict(tensors), folder / _WEIGHTS)
+        shutil.copyfile(module, folder / _MODULE)
+        for part, source in zip(further, further_modules, strict=True):
+            shutil.copyfile(source, folder / part["module"])
+        names = (_WEIGHTS, _MODULE, *(part["module"] for part in further))
+        files = {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
+        hashes = {**document.get("hashes", {}), **files}
+        content = {"schema": SCHEMA, **document, "hashes": hashes}
+        write_json(folder / _DOCUMENT, content | ({"further_targets": further} if further else {}))
+
+
+@dataclass(frozen=True)
+class CompiledNetwork:
+    """A loaded module: called with an image float32[C, R, R] it gives logits float32[classes].
+
+    module  the compiled program by itself, on the image that is there: what a search measures
+    """
+
+    _predict: Callable[[Array], Array]
+    module: Callable[[], Any]
+
+    def __call__(self, image: Array) -> Array:
+        return self._predict(image)
+
+
+def compiled_network(
+    module: Path,
+    parameters: Sequence[Array],
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    target: HardwareTarget,
+) -> CompiledNetwork:
+    """Load a compiled network.
+
+    Args:
+        module: the shared library.
+        parameters: one array for each block, as `chanas.network.folding.pack_block` gives it.
+        target: what the module was compiled for; the first network that a process loads sets its number of threads.
+    """
+    os.environ.setdefault("TVM_NUM_THREADS", str(target.num_threads))
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    with torch_hidden():
+        import tvm
+        from tvm import relax
+
+    # the loader gives back what it has under a name, whatever the file is by now: a bundle that was made anew
+    with scratch_folder() as folder:
+        copy = shutil.copyfile(module, folder / module.name)
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), tvm.cpu())
+    function = machine["main"]
+    arguments = [tvm.runtime.tensor(p) for p in parameters]
+    # One input buffer for all calls: the module reads it in place, so an inference costs one small copy.
+    buffer = tvm.runtime.tensor(np.zeros((image_shape[0], image_shape[1] * image_shape[2]), dtype=np.float32))
+    view = np.from_dlpack(buffer).reshape(image_shape)
+
+    def run(image: Array) -> Array:
+        np.copyto(view, image)
+        logits = np.asarray(np.from_dlpack(function(buffer, *arguments)), np.float32)
+        return unpack_channels(logits, num_classes)[:, 0]
+
+    return CompiledNetwork(run, functools.partial(function, buffer, *arguments))
+
+
+class CoDesign:
+    """A loaded bundle. `predict` takes arrays, `classify` image files.
+
+    The compiled module runs in this process with as many threads as it was tuned for. A bundle that was searched for
+    several targets has a module for each; `target` is the one that is used, by name, by default the first.
+
+    Raises:
+        TargetError: the bundle has no module for the target; the message names those that it has.
+    """
+
+    def __init__(self, path: Path, document: dict[str, Any], target: str | None = None) -> None:
+        self.path, self.document = path, document
+        self.space = SearchSpace.from_json(document["space"])
+        self.architecture = Architecture.from_json(document["architecture"])
+        self.space.check(self.architecture)
+        parts = {part["target"]["name"]: part for part in (document, *document.get("further_targets", ()))}
+        self.targets = tuple(parts)
+        if target is not None and target not in parts:
+            raise TargetError(
+                f"bundle {path} has no module for target '{target}'; it has one for {', '.join(parts)}: search with "
+                f"--latency {target}:BUDGET besides"
+            )
+        self.part = parts[target] if target else document
+        self.target = HardwareTarget.from_json(self.part["target"])
+        self._module = path / self.part.get("module", _MODULE)
+        self.class_names: tuple[str, ...] = tuple(document["class_names"])
+        self.preprocess = None if document["preprocess"] is None else Preprocess.from_json(document["preprocess"])
+
+    @classmethod
+    def load(cls, path: Path | str, target: str | None = None) -> CoDesign:
+        """Open a bundle, with its module for `target` (by default the first), and check that it is whole.
+
+        Raises:
+            CheckpointError: the folder is not a bundle, or a file of it is missing, cut short or changed.
+            TargetError: it has no module for the target.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise CheckpointError(f"bundle {path} does not exist; `chanas search` makes one")
+        document = read_json(path / _DOCUMENT, "bundle document")
+        try:
+            if document["schema"] != SCHEMA:
+                raise CheckpointError(f"expected a bundle of schema {SCHEMA}, got {document['schema']} in {path}")
+            further = [str(part["module"]) for part in document.get("further_targets", ())]
+            for name in (_WEIGHTS, _MODULE, *further):
+                if Path(name).name != name:
+                    raise CheckpointError(f"{path / _DOCUMENT} names a module outside its folder: {name}")
+                if name not in document["hashes"] and name == _WEIGHTS:
+                    continue
+                if not (path / name).is_file():
+                    raise CheckpointError(f"bundle {path} lacks {name}; make it again with `chanas search`")
+                if file_digest(path / name) != document["hashes"][name]:
+                    raise CheckpointError(
+                        f"{path / name} is cut short or was changed (its hash differs from the one in {_DOCUMENT}); "
+                        "make the bundle again with `chanas search`"
+                    )
+            return cls(path, document, target)
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"{path / _DOCUMENT} is not a bundle document: {error!r}") from error
+
+    @property
+    def blocks(self) -> tuple[BlockConfig, ...]:
+        return self.architecture.blocks(self.space, len(self.class_names))
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the module was compiled for this machine, with as many threads as it has cores at most."""
+        try:
+            return self._host().fingerprint == self.target.fingerprint
+        except TargetError:
+            return False
+
+    def _host(self) -> HardwareTarget:
+        """What this machine has of the target's kind. Raises TargetError: nothing, or too few cores."""
+        return load_target("cpu" if self.target.gpu is None else "cuda", self.target.num_threads)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the bundle can predict; without weights it can only be timed."""
+        return _WEIGHTS in self.document["hashes"]
+
+    @functools.cached_property
+    def tensors(self) -> dict[str, Array]:
+        """PyTorch parameters by name; random ones where the bundle has no weights (imports torch)."""
+        if not self.has_weights:
+            from chanas.network.static import parameters_by_name, random_static_network
+
+            return parameters_by_name(random_static_network(self.blocks, seed=0))
+        try:
+            return dict(load_file(self.path / _WEIGHTS))
+        except SafetensorError as error:
+            raise CheckpointError(f"{self.path / _WEIGHTS} is damaged ({error}); make the bundle again") from error
+
+    @functools.cached_property
+    def _parameters(self) -> list[Array]:
+        parts = split_tensors(self.tensors, len(self.blocks))
+        if self.target.gpu is not None:
+            packed = zip(self.blocks, parts, strict=True)
+            return [array for block, part in packed for array in pack_block_rows(block, part, self.target.dtype)]
+        lanes = self.target.vector_lanes
+        return [
+            pack_block(block, part, lanes, self.target.dtype) for block, part in zip(self.blocks, parts, strict=True)
+        ]
+
+    @functools.cached_property
+    def _run(self) -> Callable[[Array], Array]:
+        """From an image to its logits; from a whole batch of them where the module takes several at once."""
+        host = self._host()
+        if host.fingerprint != self.target.fingerprint:
+            raise TargetError(
+                f"the bundle's module was compiled for {self.target.device} ({self.target.fingerprint}), this is "
+                f"{host.device} ({host.fingerprint}), another processor ({differences(self.target, host)}); run "
+                "`chanas prescheduler` and `chanas search` here"
+            )
+        resolution = self.architecture.resolution
+        image_shape = (self.space.in_channels, resolution, resolution)
+        if self.target.gpu is not None:
+            batch = self.target.batch
+            return cuda_runtime.compiled_network(self._module, self._parameters, image_shape, batch=batch)
+        return compiled_network(self._module, self._parameters, image_shape, len(self.class_names), self.target)
+
+    def predict(self, images: Array) -> Array:
+        """Logits float32[N, classes] of preprocessed images float32[N, 3, R, R]: an inference for each batch, of which
+        the last is filled up with images that come again.
+
+        Raises:
+            DataError: the images have another shape.
+            CheckpointError: the bundle has no weights.
+            TargetError: the module is for another processor.
+        """
+        if not self.has_weights:
+            raise CheckpointError(
+                f"bundle {self.path} has no weights (it was searched with accuracies measured elsewhere), so it cannot "
+                "classify; `chanas bench` times its module"
+            )
+        resolution = self.architecture.resolution
+        expected = (self.space.in_channels, resolution, resolution)
+        if images.ndim != 4 or images.shape[1:] != expected:
+            raise DataError(f"expected images of shape [N, {', '.join(map(str, expected))}], got {list(images.shape)}")
+        given, batch = np.asarray(images, dtype=np.float32), self.target.batch
+        if not len(given):
+            return np.zeros((0, len(self.class_names)), dtype=np.float32)
+        if batch == 1:
+            return np.stack([self._run(image) for image in given])
+        parts = (given[i : i + batch] for i in range(0, len(given), batch))
+        logits = [self._run(np.resize(part, (batch, *expected))) for part in parts]
+        return np.concatenate(logits)[: len(given)]
+
+    def classify(self, paths: Sequence[Path], convert_rgb: bool = False) -> list[Prediction]:
+        """The class of each image file.
+
+        Raises:
+            DataError: a file is missing, damaged or not RGB (unless `convert_rgb`).
+        """
+        if not paths:
+            return []
+        if self.preprocess is None:
+            raise CheckpointError(f"bundle {self.path} does not say how images are prepared; it has no weights either")
+        images = np.stack([self.preprocess(open_rgb(p, convert_rgb)) for p in paths])
+        logits = self.predict(images).astype(np.float64)
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        winners = shares.argmax(axis=1)
+        return [Prediction(int(i), self.class_names[i], float(row[i])) for i, row in zip(winners, shares, strict=True)]
+
+    def torch_module(self) -> Any:
+        """The same network in PyTorch, in evaluation mode (imports torch)."""
+        import torch
+
+        from chanas.network.static import StaticNetwork
+
+        network = StaticNetwork(self.blocks)
+        state = {name: torch.from_numpy(np.array(value)) for name, value in self.tensors.items()}
+        missing = network.load_state_dict(state, strict=False).missing_keys
+        absent = [name for name in missing if not name.endswith("num_batches_tracked")]
+        if absent:
+            raise CheckpointError(f"{self.path / _WEIGHTS} lacks {absent[0]}; make the bundle again")
+        return network.eval()
+
+    def torch_logits(self, images: Array) -> Array:
+        """What `predict` should give, by PyTorch (imports torch)."""
+        import torch
+
+        with torch.inference_mode():
+            logits: Array = self.torch_module()(torch.from_numpy(images)).numpy()
+        return logits
+
+
+MODULE_ALONE = "module alone"
+"""The contender that a search's measurement of the bundle is comparable with."""

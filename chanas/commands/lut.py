@@ -1,0 +1,247 @@
+"""The commands of `chanas lut`: parse, call one function of `chanas.workflows.stages.tables`, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from chanas.commands.options import RPC, Devices, Key, Shared, WarmStart
+from chanas.files.run import DEFAULT_RUN, RunDirectory
+
+if TYPE_CHECKING:
+    from chanas.workflows.stages.tables import OpenTable
+
+app = typer.Typer(
+    help="Look at latency tables, check them, fill their holes, compare and calibrate them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+File = Annotated[Path | None, typer.Argument(help="A latency table; that of the run and target by default.")]
+Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory whose table is meant.")]
+Target = Annotated[str, typer.Option(help="Hardware target of the run's table: cpu, or cuda for a GPU.")]
+Threads = Annotated[int, typer.Option(help="Threads of the run's table.")]
+Dtype = Annotated[str, typer.Option(help="Type of the run's table: f32; bf16; f16 or tf32 on GPUs.")]
+Batch = Annotated[int, typer.Option(help="Images at once of the run's table.")]
+Space = Annotated[
+    str | None, typer.Option(help="The table's search space, where it is neither a preset nor the run's.")
+]
+Classes = Annotated[int | None, typer.Option(help="Classes; the supernet's or the table's by default.")]
+Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
+
+
+class _Result(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+    def lines(self) -> Iterator[str]: ...
+
+
+def _print(result: _Result, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result.to_json(), sort_keys=True, allow_nan=False))
+    else:
+        for line in result.lines():
+            typer.echo(line)
+
+
+def _open(
+    file: Path | None,
+    run: Path,
+    target: str,
+    threads: int,
+    dtype: str,
+    batch: int,
+    space: str | None,
+    num_classes: int | None,
+    key: str | None = None,
+) -> OpenTable:
+    from chanas.workflows.stages import tables
+
+    return tables.open_table(
+        file,
+        RunDirectory(run),
+        target=target,
+        num_threads=threads,
+        dtype=dtype,
+        batch=batch,
+        key=key,
+        space=space,
+        num_classes=num_classes,
+    )
+
+
+def _where(target: str, rpc: str | None, key: str | None, devices: int | None) -> dict[str, Any]:
+    """What says where to measure. Raises ConfigError: it doesn't go together."""
+    from chanas.prescheduler.measuring.devices import check_place
+
+    check_place(target, rpc, key, devices)
+    return {"rpc": rpc, "key": key, "num_devices": devices}
+
+
+@app.command()
+def show(
+    file: File = None,
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    dtype: Dtype = "f32",
+    batch: Batch = 1,
+    space: Space = None,
+    num_classes: Classes = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a table has: device, blocks, covered sub-spaces, latencies, calibration."""
+    from chanas.workflows.stages import tables
+
+    table = _open(file, run, target, threads, dtype, batch, space, num_classes)
+    summary = tables.show(table)
+    if not as_json:
+        typer.echo(f"table      {table.path}")
+    _print(summary, as_json)
+
+
+@app.command()
+def check(
+    file: File = None,
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    dtype: Dtype = "f32",
+    batch: Batch = 1,
+    space: Space = None,
+    num_classes: Classes = None,
+    sample: Annotated[int, typer.Option(help="Rows that are measured again.")] = 20,
+    networks: Annotated[int, typer.Option(help="Whole networks measured, where the table is calibrated.")] = 3,
+    median_tolerance: Annotated[float, typer.Option(help="How far the median ratio may be from 1.")] = 0.1,
+    row_tolerance: Annotated[float, typer.Option(help="How far a row's ratio may be from 1.")] = 0.2,
+    share: Annotated[float, typer.Option(help="Share of the rows that must be within --row-tolerance.")] = 0.9,
+    rpc: RPC = None,
+    key: Key = None,
+    devices: Devices = None,
+    shared: Shared = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure some rows again with their schedules: exit code 0 where the table still holds, 1 where it does not."""
+    from chanas.prescheduler.tables.lut_check import Tolerances
+    from chanas.workflows.stages import tables
+
+    tolerances, where = Tolerances(median_tolerance, row_tolerance, share), _where(target, rpc, key, devices)
+    result = tables.check(
+        _open(file, run, target, threads, dtype, batch, space, num_classes, key),
+        num_rows=sample,
+        num_networks=networks,
+        tolerances=tolerances,
+        **where,
+        shared=shared,
+        seed=seed,
+        progress=not as_json,
+    )
+    _print(result, as_json)
+    if not result.holds:
+        raise typer.Exit(1)
+
+
+@app.command()
+def fill(
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    dtype: Dtype = "f32",
+    batch: Batch = 1,
+    space: Space = None,
+    num_classes: Classes = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 16 by default.")
+    ] = None,
+    sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
+    cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
+    calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
+    rpc: RPC = None,
+    key: Key = None,
+    devices: Devices = None,
+    warm_start: WarmStart = None,
+    shared: Shared = False,
+    seed: Seed = 0,
+) -> None:
+    """Tune and time the blocks that the run's table lacks, and nothing else."""
+    from chanas.workflows.stages import tables
+
+    summary = tables.fill(
+        RunDirectory(run),
+        target=target,
+        num_threads=threads,
+        dtype=dtype,
+        batch=batch,
+        space=space,
+        num_classes=num_classes,
+        num_trials=trials,
+        sub_spaces=sub_space or (),
+        cost_model=cost_model,
+        num_calibration=calibrate,
+        **_where(target, rpc, key, devices),
+        warm_start=warm_start,
+        shared=shared,
+        seed=seed,
+    )
+    typer.echo(
+        f"holes      {summary.num_holes} of {summary.num_blocks} blocks{', filled now' if summary.num_holes else ''}\n"
+        f"trials     {summary.num_new_trials} new ({summary.num_failed_trials} failed)\n"
+        f"table      {summary.path}: {len(summary.lut.rows)} blocks"
+    )
+    if summary.warm_start:
+        typer.echo(f"warm start {summary.warm_start}")
+    if summary.lut.calibration is not None:
+        typer.echo(f"sum        {summary.lut.calibration.describe()}")
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="A latency table.")],
+    b: Annotated[Path, typer.Argument(help="Another one of the same search space.")],
+    space: Space = None,
+    num_classes: Classes = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Two tables side by side: what differs, ratios of latencies, ranking, the blocks that changed most."""
+    from chanas.workflows.stages import tables
+
+    result = tables.compare(a, b, space=space, num_classes=num_classes, seed=seed)
+    if not as_json:
+        typer.echo(f"{'A':14s} {a}\n{'B':14s} {b}")
+    _print(result, as_json)
+
+
+@app.command()
+def calibrate(
+    file: File = None,
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    dtype: Dtype = "f32",
+    batch: Batch = 1,
+    space: Space = None,
+    num_classes: Classes = None,
+    networks: Annotated[int, typer.Option(help="Whole networks that are compiled and measured.")] = 12,
+    rpc: RPC = None,
+    key: Key = None,
+    devices: Devices = None,
+    shared: Shared = False,
+    seed: Seed = 0,
+) -> None:
+    """Calibrate a table against whole networks, and store that in it."""
+    from chanas.workflows.stages import tables
+
+    where = _where(target, rpc, key, devices)
+    table = _open(file, run, target, threads, dtype, batch, space, num_classes, key)
+    before = table.lut.calibration
+    calibration = tables.calibrate(table, num_networks=networks, **where, shared=shared, seed=seed)
+    if before is not None:
+        typer.echo(f"before     {before.describe()}")
+    typer.echo(f"sum        {calibration.describe()}\ntable      {table.path}")

@@ -1,0 +1,126 @@
+"""The commands: parse, call one function of `chanas.workflows`, print. Nothing heavy is imported before it is
+needed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chanas import __version__
+from chanas.commands import bundle as bundle_commands
+from chanas.commands import device as device_commands
+from chanas.commands import doctor as doctor_commands
+from chanas.commands import export as export_commands
+from chanas.commands import lut as lut_commands
+from chanas.commands import prescheduler as prescheduler_commands
+from chanas.commands import search as search_commands
+from chanas.commands import search_text
+from chanas.commands import supernet as supernet_commands
+from chanas.commands import target as target_commands
+from chanas.commands.options import Run, Seed, Shared, Target
+from chanas.commands.search_text import say
+from chanas.core.units import parse_latency_s
+from chanas.errors import ChanasError
+from chanas.files.run import DEFAULT_RUN, RunDirectory
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+app = typer.Typer(
+    name="chanas",
+    help="Searches for the network architecture and the compiled program of an image task together, on your device, "
+    "inside your latency budget.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+app.add_typer(device_commands.app, name="device", short_help="Devices over RPC: serve this one, list others.")
+app.add_typer(lut_commands.app, name="lut", short_help="Latency tables: show, check, fill, compare them.")
+app.add_typer(target_commands.app, name="target", short_help="Hardware targets: list, show, check them.")
+app.command(short_help="Write a bundle as a C library, for devices without Python.")(export_commands.export)
+app.command(short_help="What this machine is, what works on it, how well it times.")(doctor_commands.doctor)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"chanas {__version__}")
+        raise typer.Exit
+
+
+app.command("train-supernet", short_help="Train the elastic supernet, once per task.")(supernet_commands.train_supernet)
+app.command(short_help="Train one sub-network further.")(supernet_commands.finetune)
+app.command("eval", short_help="Accuracy of sub-networks with inherited weights.")(supernet_commands.evaluate)
+app.command(short_help="Tune every block and fill the latency table.")(prescheduler_commands.prescheduler)
+app.command(short_help="Find and prove the best network inside the budget.")(search_commands.search)
+app.command(short_help="Measure what tuned schedules are worth to a search.")(search_commands.ablate)
+app.command()(bundle_commands.predict)
+app.command(short_help="Time a bundle's module beside PyTorch.")(bundle_commands.bench)
+
+
+@app.command(short_help="Write the run's report: one HTML page.")
+def report(run: Run = DEFAULT_RUN) -> None:
+    """Write the run's report: one self-contained HTML page."""
+    from chanas import workflows
+
+    typer.echo(workflows.report(RunDirectory(run)))
+
+
+@app.command(short_help="All three stages on handwritten digits.")
+def demo(
+    run: Run = Path("runs/demo"),
+    target: Target = "cpu",
+    latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
+    trials: Annotated[int, typer.Option(help="Schedule points per operator on average.")] = 6,
+    shared: Shared = False,
+    seed: Seed = 0,
+) -> None:
+    """All three stages on handwritten digits and this machine, in minutes."""
+    budget_s = None if latency is None else parse_latency_s(latency)
+    from chanas import workflows
+    from chanas.workflows.stages import tables
+
+    options: dict[str, Any] = {"target": target, "latency_s": budget_s, "num_trials": trials, "shared": shared}
+    result = workflows.demo(RunDirectory(run), **options, seed=seed)
+    say(search_text.bundle_lines(result.bundle))
+    typer.echo(f"report              {result.report}")
+    table_error = tables.table_error(RunDirectory(run), result.bundle.target.name)
+    say(search_text.demo_lines(result.stages_s, result.total_s, table_error))
+    images = " ".join(str(p) for p in result.images)
+    program = "chanas" if shutil.which("chanas") else sys.argv[0]
+    typer.echo(f"\nClassify images with the compiled network:\n  {program} predict {result.bundle.path} {images}")
+
+
+def main() -> None:
+    """Run the command line: an expected error is one line and exit code 1, Ctrl-C is 130."""
+    debug = "--debug" in sys.argv
+    try:
+        code = app(standalone_mode=False) or 0  # typer turns Ctrl-C into this code
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        typer.echo("\nchanas: interrupted; what was measured or saved is kept, the same command goes on", err=True)
+        sys.exit(_INTERRUPTED)
+    except ChanasError as error:
+        if debug:
+            raise
+        typer.echo(f"chanas: error: {error}", err=True)
+        sys.exit(1)
+    except Exception as error:
+        if debug or not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()  # the help itself, for a command that needs another one after it
+        is_help = message.startswith("Usage:")
+        typer.echo(message if is_help else f"chanas: {message} Try 'chanas --help'.", err=True)
+        sys.exit(2)

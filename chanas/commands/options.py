@@ -1,0 +1,25 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
+Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
+Dtype = Annotated[str, typer.Option(help="Weights and activations: f32; bf16 with AVX512_BF16; f16 or tf32 on GPUs.")]
+Batch = Annotated[int, typer.Option(help="Images at once, on GPUs; latencies are of all of them together.")]
+
+RPC = Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on devices of it, build here.")]
+Key = Annotated[str | None, typer.Option(help="With --rpc: the key of the devices.")]
+WarmStart = Annotated[
+    str | None, typer.Option(help="Begin with another device's records: a run, records, or a target of this run.")
+]
+Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
+Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
+
+# torchrun takes every --run for a prefix of its own --run-path: hence the second name
+Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory: where the stages read and write.")]
+Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]

@@ -1,0 +1,186 @@
+"""`chanas search` and `chanas ablate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chanas.commands import search_text
+from chanas.commands.options import RPC, Batch, Dtype, Key, Run, Seed, Shared, Target, Threads
+from chanas.commands.search_text import say, say_bundle
+from chanas.core.units import parse_bytes, parse_count, parse_latency_s
+from chanas.errors import ConfigError
+from chanas.files.run import DEFAULT_RUN, RunDirectory
+
+
+def search(
+    latency: Annotated[
+        list[str] | None,
+        typer.Option(help="Latency budget, such as 2ms; or TARGET:BUDGET, such as cpu-2t:2ms, repeatable."),
+    ] = None,
+    per_target: Annotated[
+        bool, typer.Option("--per-target", help="A search and a bundle for each TARGET:BUDGET, not one for all.")
+    ] = False,
+    unproven: Annotated[
+        bool, typer.Option("--unproven", help="With --per-target: foretell networks of targets that aren't here.")
+    ] = False,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="No budget: the whole front of latency and accuracy.")
+    ] = False,
+    points: Annotated[int | None, typer.Option(help="With --pareto: points that are measured; 8 by default.")] = None,
+    run: Run = DEFAULT_RUN,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    dtype: Dtype = "f32",
+    batch: Batch = 1,
+    rpc: RPC = None,
+    key: Key = None,
+    macs: Annotated[str | None, typer.Option(help="Most multiply-accumulates, such as 300M.")] = None,
+    params: Annotated[str | None, typer.Option(help="Most parameters, such as 5M.")] = None,
+    peak_memory: Annotated[
+        str | None,
+        typer.Option(help="Most memory for activations at once, such as 8MB; weights, code and image don't count."),
+    ] = None,
+    rule: Annotated[str, typer.Option(help="How the sub-space is chosen: accuracy, paper, or all.")] = "accuracy",
+    compare_rules: Annotated[
+        bool, typer.Option("--compare-rules", help="Say what each rule costs against all sub-spaces.")
+    ] = False,
+    covered_only: Annotated[
+        bool, typer.Option("--covered-only", help="Search what the latency table has rows for.")
+    ] = False,
+    evaluations: Annotated[int | None, typer.Option(help="Sub-networks to teach the predictor; 96 by default.")] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="Chance that a prediction holds, below 1; 0.5 by default.")
+    ] = None,
+    accuracy_table: Annotated[
+        Path | None, typer.Option(help="CSV of accuracies measured elsewhere, instead of a supernet.")
+    ] = None,
+    space: Annotated[str | None, typer.Option(help="With --accuracy-table: space; the latency table's.")] = None,
+    num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
+    shared: Shared = False,
+    seed: Seed = 0,
+) -> None:
+    """Find the most accurate network inside the budget, prove it, and emit the bundle; or measure the Pareto front."""
+    if (not latency) != pareto or (points is not None and not pareto):
+        raise ConfigError("expected --latency, such as --latency 2ms, or --pareto (with --points, if any)")
+    if accuracy_table is None and (space is not None or num_classes is not None):
+        raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
+    limits: dict[str, Any] = {
+        "macs": None if macs is None else parse_count(macs, "number of multiply-accumulates"),
+        "params": None if params is None else parse_count(params, "number of parameters"),
+        "peak_memory": None if peak_memory is None else parse_bytes(peak_memory, "peak memory"),
+    }
+    from chanas import workflows
+    from chanas.search.config import SearchConfig
+    from chanas.workflows.searching.targets import check_remote, parse_latencies
+
+    latency_s = parse_latencies(latency) if latency else None
+    if isinstance(latency_s, dict) and (target, threads, dtype, batch) != ("cpu", 1, "f32", 1):
+        raise ConfigError(
+            "--target, --threads, --dtype and --batch don't go with TARGET:BUDGET; name it there, as cpu-2t:2ms"
+        )
+    settings = {"rule": rule, "num_evaluations": evaluations, "confidence": confidence}
+    settings |= {"compare_rules": compare_rules, "covered_only": covered_only}
+    if evaluations is not None:
+        settings["initial_evaluations"] = min(36, evaluations)
+    config = SearchConfig.parse({k: v for k, v in settings.items() if v is not None})
+    if per_target or unproven:
+        if not (per_target and isinstance(latency_s, dict)):
+            raise ConfigError(
+                "expected --per-target with --latency TARGET:BUDGET, such as cpu:5ms (and --unproven, if any)"
+            )
+        check_remote(latency_s, rpc, key)
+        from chanas.workflows.searching.per_target import search_per_target
+
+        sources: dict[str, Any] = {"accuracy_table": accuracy_table, "space": space, "num_classes": num_classes}
+        how: dict[str, Any] = {"config": config, **limits, "unproven": unproven, "shared": shared, "seed": seed}
+        found = search_per_target(RunDirectory(run), latency_s=latency_s, rpc=rpc, **sources, **how)
+        say(found.lines())
+        found.check()
+        return
+    where: dict[str, Any] = {"target": target, "num_threads": threads, "dtype": dtype, "batch": batch}
+    where |= {"rpc": rpc, "key": key, "shared": shared}
+    if latency_s is None:
+        from chanas.workflows.searching.front import DEFAULT_POINTS, search_front
+
+        front = search_front(
+            RunDirectory(run),
+            accuracy_table=accuracy_table,
+            **where,
+            space=space,
+            num_classes=num_classes,
+            num_points=DEFAULT_POINTS if points is None else points,
+            config=config,
+            **limits,
+            seed=seed,
+        )
+        say(search_text.front_lines(front, RunDirectory(run)))
+        return
+    if accuracy_table is not None:
+        from chanas.workflows.searching.table_search import search_with_table
+
+        bundle, accuracies = search_with_table(
+            RunDirectory(run),
+            accuracy_table,
+            latency_s=latency_s,
+            **where,
+            space=space,
+            num_classes=num_classes,
+            config=config,
+            **limits,
+            seed=seed,
+        )
+        typer.echo(f"{'accuracies':19s} {accuracies.describe()}")
+    else:
+        bundle = workflows.search(
+            RunDirectory(run),
+            latency_s=latency_s,
+            **where,
+            config=config,
+            **limits,
+            seed=seed,
+        )
+    say_bundle(bundle, RunDirectory(run))
+    if config.compares_rules:
+        say(search_text.regret_lines(RunDirectory(run)))
+
+
+def ablate(
+    run: Run = DEFAULT_RUN,
+    latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
+    schedules: Annotated[
+        list[str] | None, typer.Option(help="Compare with untuned or pytorch; repeatable; both by default.")
+    ] = None,
+    points: Annotated[int | None, typer.Option(help="Points of each front that are measured; 8 by default.")] = None,
+    target: Target = "cpu",
+    threads: Threads = 1,
+    rule: Annotated[str, typer.Option(help="How the sub-space is chosen: accuracy, paper, or all.")] = "accuracy",
+    accuracy_table: Annotated[Path | None, typer.Option(help="CSV of accuracies, instead of a supernet.")] = None,
+    space: Annotated[str | None, typer.Option(help="With --accuracy-table: space; the latency table's.")] = None,
+    num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Repeat the search with default schedules, and measure what tuning them is worth to it."""
+    if accuracy_table is None and (space is not None or num_classes is not None):
+        raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
+    budget_s = None if latency is None else parse_latency_s(latency)
+    from chanas.search.config import SearchConfig
+    from chanas.workflows.searching import ablation
+
+    result = ablation.ablate(
+        RunDirectory(run),
+        latency_s=budget_s,
+        schedules=schedules or ablation.DEFAULT_SCHEDULES,
+        accuracy_table=accuracy_table,
+        target=target,
+        num_threads=threads,
+        space=space,
+        num_classes=num_classes,
+        num_points=ablation.DEFAULT_POINTS if points is None else points,
+        config=SearchConfig.parse({"rule": rule}),
+        seed=seed,
+    )
+    for line in result.lines():
+        typer.echo(line)

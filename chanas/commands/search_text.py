@@ -1,0 +1,139 @@
+"""What `chanas search` says of what it found, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from chanas.bundle.codesign import MODULE_ALONE
+from chanas.core.units import format_bytes, format_count, format_duration, format_latency
+from chanas.files.run import RunDirectory
+from chanas.files.writing import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from chanas.bundle.codesign import CoDesign
+
+
+if TYPE_CHECKING:
+    from chanas.bundle.benchmark import BenchmarkRow
+    from chanas.bundle.codesign import CoDesign
+    from chanas.search.front import FrontPoint
+
+NOTABLE_CHANGE = 0.1
+"""Share by which a latency must differ from an earlier one to be told."""
+
+
+def front_lines(front: Sequence[FrontPoint], run: RunDirectory) -> Iterator[str]:
+    """The measured points of a Pareto front."""
+    yield f"{'measured':>10s} {'predicted':>10s} {'top-1':>8s}   architecture"
+    for point in front:
+        predicted = f"{format_latency(point.predicted_latency_s):>10s}"
+        if point.proof.error is not None:
+            yield f"{'failed':>10s} {predicted} {'-':>8s}   {point.architecture.key}: {point.proof.error}"
+            continue
+        note = "   (another is faster and as accurate)" if point.dominated else ""
+        note += "   (top-1 predicted)" if point.is_predicted else ""
+        measured = f"{format_latency(point.proof.measured_latency_s):>10s}"
+        yield f"{measured} {predicted} {point.top1:8.2%}   {point.architecture.key}{note}"
+    yield f"front      {run.search / 'pareto.json'}"
+
+
+def then_and_now(bundle: CoDesign, rows: Sequence[BenchmarkRow]) -> Iterator[str]:
+    """How far a benchmark's timing of the module alone is from the search's, and what the rest of `chanas` is; nothing
+    where one of them is not there."""
+    medians = {row.name: row.median_s for row in rows}
+    own_s, alone_s = medians.get("chanas"), medians.get(MODULE_ALONE)
+    then_s = bundle.part.get("measured", {}).get("latency_s")
+    if own_s is None or alone_s is None:
+        return
+    yield f"Python's share of chanas is {format_latency(max(0.0, own_s - alone_s))}: an image copied in, logits out."
+    if not then_s:
+        return
+    change = alone_s / then_s - 1.0
+    yield f"The search measured {format_latency(then_s)} of the module alone; now it is {change:+.0%}."
+    if abs(change) > NOTABLE_CHANGE:
+        yield (
+            f"That is over {NOTABLE_CHANGE:.0%}: the machine is not as fast or not as quiet as it was then; "
+            "`chanas doctor` tells how quiet it is."
+        )
+
+
+def bundle_lines(bundle: CoDesign, table_error: str | None = None) -> Iterator[str]:
+    """A bundle's architecture, budgets, latencies (with the error of the table that predicted them, where it is given)
+    and accuracies."""
+    document = bundle.document
+    measured, predicted = document["measured"], document["predicted"]
+    latency_s, batch = measured["latency_s"], bundle.target.batch
+    of_all = f", {batch} images at once: {batch / latency_s:,.0f} images/s" if batch > 1 else ""
+    rows = [
+        ("architecture", bundle.architecture.key),
+        ("", ", ".join(_sizes(document))),
+        ("latency budget", format_latency(document["constraints"]["latency_s"])),
+        ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
+        *([] if table_error is None else [("", table_error)]),
+        ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])}){of_all}"),
+    ]
+    for part in document.get("further_targets", ()):
+        budget, guess, found = (part[k]["latency_s"] for k in ("constraints", "predicted", "measured"))
+        texts = (format_latency(found), format_latency(guess), format_latency(budget))
+        rows.append((f"on {part['target']['name']}", "{} measured, {} predicted, budget {}".format(*texts)))
+    if bundle.has_weights:
+        by = "compiled module"
+        eager_s = measured.get("pytorch_eager_latency_s")
+        if "num_disagreements" not in measured and eager_s is None:
+            by = "PyTorch here (the module was compared with it on its own device)"
+        if eager_s is not None:
+            ratio = f"{eager_s / latency_s:.1f}x"
+            rows.append(("PyTorch eager", f"{format_latency(eager_s)} on the same network ({ratio})"))
+        rows += [
+            ("accuracy on test", f"{measured['top1_test']:.2%} of {measured['num_test_images']} images, {by}"),
+            ("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"),
+        ]
+    else:
+        top1 = measured["top1_table"]
+        known = "not in the table" if top1 is None else f"{top1:.2%} in the table"
+        rows += [
+            ("accuracy predicted", f"{predicted['top1']:.2%}, {known}"),
+            ("weights", "none: the module was compiled and measured with random ones"),
+        ]
+    for name, value in [*rows, ("bundle", str(bundle.path))]:
+        yield f"{name:19s} {value}"
+
+
+def demo_lines(stages_s: Mapping[str, float], total_s: float, table_error: str) -> Iterator[str]:
+    """Seconds of the demo and of its stages by name, and how far its latency table is off."""
+    stages = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in stages_s.items())
+    yield f"{'took':19s} {format_duration(total_s)}: {stages}"
+    yield f"{'table':19s} {table_error}"
+
+
+def _sizes(document: dict[str, Any]) -> list[str]:
+    sizes = [f"{format_count(document['num_macs'])} MACs", f"{format_count(document['num_params'])} parameters"]
+    if "peak_memory_bytes" in document:
+        sizes.append(f"{format_bytes(document['peak_memory_bytes'])} of activations")
+    return sizes
+
+
+def regret_lines(run: RunDirectory) -> Iterator[str]:
+    """What each rule of choosing a sub-space costs, from the run's last search."""
+    for row in read_json(run.search / "result.json", "result of the search")["rule_regrets"]:
+        below = f"{row['regret_points']:.2f} points below the best"
+        name = f"rule {row['rule']}"
+        yield f"{name:19s} {row['sub_space'] or 'all'}: {row['top1']:.2%} predicted, {below}"
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines."""
+    for line in lines:
+        typer.echo(line)
+
+
+def say_bundle(bundle: CoDesign, run: RunDirectory) -> None:
+    """Print what a search says of the bundle that it leaves."""
+    from chanas.workflows.stages import tables
+
+    say(bundle_lines(bundle, tables.table_error(run, bundle.target.name)))

@@ -1,0 +1,127 @@
+"""The commands of the supernet: parse, call one function of `chanas.workflows.stages.training`, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chanas.commands.options import Run, Seed
+from chanas.core.units import format_count
+from chanas.files.run import DEFAULT_RUN, RunDirectory
+
+if TYPE_CHECKING:
+    from chanas.supernet.judge import Judged, Spread
+
+
+def train_supernet(
+    run: Run = DEFAULT_RUN,
+    config: Annotated[str | None, typer.Option(help="Training config: digits, imagenet-mbv3, or YAML.")] = None,
+    space: Annotated[str | None, typer.Option(help="Search space: a preset (mbv3, mbv3-32) or YAML.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="digits, imagefolder, or a torchvision set on disk.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
+    convert_rgb: Annotated[bool, typer.Option("--convert-rgb", help="Convert images that are not RGB.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed; the config's by default.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the config's by default.")] = None,
+    resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files too.")] = False,
+) -> None:
+    """Train the elastic supernet once; every architecture inherits its weights. Runs under torchrun too."""
+    from chanas import workflows
+
+    summary = workflows.train_supernet(
+        RunDirectory(run),
+        config=config,
+        space=space,
+        dataset=dataset,
+        root=root,
+        convert_rgb=convert_rgb or None,
+        seed=seed,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        tensorboard=tensorboard,
+    )
+    if not summary.is_main:
+        return
+    typer.echo(
+        f"supernet   {summary.checkpoint} after {summary.num_steps} steps ({summary.wall_s:.0f} s, "
+        f"{summary.images_per_s:.0f} images/s)\n"
+        f"holdout    {summary.top1_largest:.2%} largest sub-network, {summary.top1_smallest:.2%} smallest"
+    )
+
+
+def finetune(
+    run: Annotated[Path, typer.Argument(help="Run directory with a supernet.")],
+    architecture: Annotated[str, typer.Option(help="Key of an architecture, largest, or smallest.")],
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Fresh weights, to compare.")] = False,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the train split; 25 by default.")] = None,
+    base_lr: Annotated[float | None, typer.Option(help="Peak learning rate; from the supernet's by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; the supernet's by default.")] = None,
+    resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
+) -> None:
+    """Train one sub-network further from the weights it inherited, or from scratch."""
+    from chanas import workflows
+
+    summary = workflows.finetune(
+        RunDirectory(run),
+        architecture,
+        from_scratch=from_scratch,
+        epochs=epochs,
+        base_lr=base_lr,
+        seed=seed,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    if not summary.training.is_main:
+        return
+    start = "fresh weights" if from_scratch else "inherited weights"
+    typer.echo(
+        f"network    {summary.training.checkpoint} after {summary.training.num_steps} steps from {start}\n"
+        f"holdout    {summary.top1_inherited:.2%} inherited, {summary.top1:.2%} now"
+    )
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run directory with a supernet.")] = DEFAULT_RUN,
+    architecture: Annotated[
+        list[str] | None, typer.Option(help="A key, largest, smallest, or random:20; repeatable.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Images: train, gap, holdout, or test.")] = "holdout",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    seed: Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each result.")] = False,
+) -> None:
+    """Accuracy of sub-networks with inherited weights; the largest and the smallest by default."""
+    from tqdm import tqdm
+
+    from chanas import workflows
+
+    named = architecture or ("largest", "smallest")
+    results = workflows.evaluate(RunDirectory(run), named, split=split, seed=seed, device=device, progress=not as_json)
+    for number, result in enumerate(results):
+        with tqdm.external_write_mode():
+            _print_result(result, as_json, is_first=number == 0)
+
+
+def _print_result(result: Judged | Spread, as_json: bool, is_first: bool) -> None:
+    from chanas.supernet.judge import Judged
+
+    if as_json:
+        typer.echo(json.dumps(result.to_json(), sort_keys=True))
+    elif isinstance(result, Judged):
+        if is_first:
+            typer.echo(f"{result.num_images} images of {result.split}, supernet after {result.step} steps")
+            typer.echo(f"{'accuracy':>8s}  {'95 % interval':>17s}  {'MACs':>6s} {'params':>6s}  architecture")
+        low, high = result.interval
+        name = result.architecture.key + (f" ({result.request})" if result.request in ("largest", "smallest") else "")
+        counts = f"{format_count(result.num_macs):>6s} {format_count(result.num_params):>6s}"
+        typer.echo(f"{result.top1:8.2%}  {low:7.2%} – {high:7.2%}  {counts}  {name}")
+    else:
+        deviation = "-" if result.deviation is None else f"{result.deviation:.2%}"
+        ends = f"min {result.lowest:.2%}, max {result.highest:.2%}"
+        typer.echo(f"{result.mean:8.2%}  mean of {result.request}, sd {deviation}, {ends}")

@@ -1,0 +1,1 @@
+"""The data model: architectures, genomes, targets, latency tables."""

@@ -1,0 +1,479 @@
+"""The architecture search space and its members: pure data, no torch, no tvm.
+
+A `SearchSpace` is a stack of stages of MBConv blocks (paper, section 3.3 and figure 6). An `Architecture` picks a
+resolution, a width multiplier, a depth per stage, and a kernel size and an expand ratio per block. Its `blocks(space)`
+are `BlockConfig`s with concrete shapes; `BlockConfig.key` is the only key of the latency look-up table.
+
+Shapes follow the MobileNetV3 space of once-for-all (Cai et al., ICLR 2020), so that published tables of it apply here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import math
+import re
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal
+
+from chanas.errors import ArchitectureError, ConfigError, unknown_name
+from chanas.files.yaml_files import presets, read_mapping
+
+SCHEMA = 1
+CHANNEL_DIVISOR = 8
+SE_REDUCTION = 4
+
+Activation = Literal["relu", "hswish", "none"]
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "hswish", "none")
+BlockKind = Literal["stem", "mbconv", "head", "classifier"]
+
+
+def make_divisible(value: float, divisor: int = CHANNEL_DIVISOR) -> int:
+    """The multiple of `divisor` nearest to `value`, never more than 10 % below it (MobileNet's rule)."""
+    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * value else rounded
+
+
+def _width_text(width_multiplier: float) -> str:
+    """The shortest decimal that reads back as the same number, without a trailing `.0`: 1.0 -> `1`, 1.25 -> `1.25`."""
+    return repr(float(width_multiplier)).removesuffix(".0")
+
+
+def _check_counts(what: str, **values: Any) -> None:
+    """Raises ConfigError unless every value is a whole number above zero."""
+    for field, value in values.items():
+        if type(value) is not int or value <= 0:
+            raise ConfigError(f"{what}: {field} must be a whole number above zero, got {value!r}")
+
+
+def _check_keys(what: str, data: dict[str, Any], cls: type) -> None:
+    """Raises ConfigError unless the keys of `data` are exactly the fields of the dataclass `cls`."""
+    known = [f.name for f in dataclasses.fields(cls)]
+    for key in data:
+        if key not in known:
+            raise ConfigError(unknown_name(f"key in {what}", str(key), known))
+    if missing := [field for field in known if field not in data]:
+        raise ConfigError(f"{what} lacks {', '.join(missing)}")
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """One stage: up to `max_depth` MBConv blocks that share width; the first of them has the stride."""
+
+    width: int
+    stride: int
+    activation: Activation
+    use_se: bool
+
+    def __post_init__(self) -> None:
+        _check_counts("stage", width=self.width, stride=self.stride)
+        if self.activation not in ACTIVATIONS:
+            raise ConfigError(unknown_name("activation of a stage", str(self.activation), ACTIVATIONS))
+        if not isinstance(self.use_se, bool):
+            raise ConfigError(f"stage: use_se must be true or false, got {self.use_se!r}")
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> StageSpec:
+        """Raises ConfigError: a key is unknown or missing, or a value is out of range."""
+        if not isinstance(data, dict):
+            raise ConfigError(f"stage: expected a mapping of stage fields, got {data!r}")
+        _check_keys("stage", data, cls)
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SubSpace:
+    """All architectures of one resolution and one width multiplier (paper, section 3.6)."""
+
+    resolution: int
+    width_multiplier: float
+
+    @property
+    def key(self) -> str:
+        return f"r{self.resolution}-w{_width_text(self.width_multiplier)}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockConfig:
+    """One block with concrete shapes: what the prescheduler compiles and the LUT has a row for.
+
+    Kinds and their use of the fields (sizes in pixels, square maps, batch 1):
+      stem        k×k convolution `in_channels` -> `out_channels`, stride, activation (`mid_channels` unused: 0)
+      mbconv      1×1 to `mid_channels` (left out when equal to `in_channels`: expand ratio 1), depthwise k×k, optional
+                  squeeze-excite, 1×1 to `out_channels`, optional residual
+      head        1×1 to `out_channels`, activation, then the mean over all pixels
+      classifier  dense to `mid_channels`, activation, dense to `out_channels` (the number of classes)
+    """
+
+    kind: BlockKind
+    input_size: int
+    in_channels: int
+    mid_channels: int
+    out_channels: int
+    kernel_size: int = 1
+    stride: int = 1
+    activation: Activation = "relu"
+    use_se: bool = False
+    residual: bool = False
+
+    @property
+    def output_size(self) -> int:
+        return 1 if self.kind == "head" else -(-self.input_size // self.stride)
+
+    @property
+    def se_channels(self) -> int:
+        return make_divisible(self.mid_channels // SE_REDUCTION) if self.use_se else 0
+
+    @property
+    def has_expand(self) -> bool:
+        return self.kind == "mbconv" and self.mid_channels != self.in_channels
+
+    @property
+    def key(self) -> str:
+        flags = ("-se" if self.use_se else "") + ("-res" if self.residual else "")
+        channels = "x".join(str(c) for c in (self.in_channels, self.mid_channels, self.out_channels) if c)
+        return f"{self.kind}-{self.input_size}px-{channels}-k{self.kernel_size}s{self.stride}-{self.activation}{flags}"
+
+    @property
+    def num_macs(self) -> int:
+        """Multiply-accumulates at batch 1; biases, activations and pooling are not counted."""
+        area_in, area_out, k2 = self.input_size**2, self.output_size**2, self.kernel_size**2
+        if self.kind == "stem":
+            return area_out * k2 * self.in_channels * self.out_channels
+        if self.kind == "head":
+            return area_in * self.in_channels * self.out_channels
+        if self.kind == "classifier":
+            return self.in_channels * self.mid_channels + self.mid_channels * self.out_channels
+        expand = area_in * self.in_channels * self.mid_channels if self.has_expand else 0
+        squeeze = 2 * self.mid_channels * self.se_channels
+        return expand + area_out * self.mid_channels * (k2 + self.out_channels) + squeeze
+
+    @property
+    def num_params(self) -> int:
+        """Trainable parameters of the block in training form (convolution weights, BN scale and shift, biases)."""
+        k2, mid, out = self.kernel_size**2, self.mid_channels, self.out_channels
+        if self.kind == "stem":
+            return k2 * self.in_channels * out + 2 * out
+        if self.kind == "head":
+            return self.in_channels * out + 2 * out
+        if self.kind == "classifier":
+            return self.in_channels * mid + mid * out + out
+        expand = self.in_channels * mid + 2 * mid if self.has_expand else 0
+        squeeze = 2 * mid * self.se_channels + mid + self.se_channels if self.use_se else 0
+        return expand + k2 * mid + 2 * mid + squeeze + mid * out + 2 * out
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> BlockConfig:
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One sub-network. `stages[s]` lists (kernel_size, expand_ratio) of its active blocks; its length is the depth."""
+
+    resolution: int
+    width_multiplier: float
+    stages: tuple[tuple[tuple[int, int], ...], ...]
+
+    @property
+    def key(self) -> str:
+        """Readable and unique, such as `r32-w1.25-k3e6.k5e3-k3e3-k5e6` (stages by `-`, blocks by `.`)."""
+        body = "-".join(".".join(f"k{k}e{e}" for k, e in stage) for stage in self.stages)
+        return f"r{self.resolution}-w{_width_text(self.width_multiplier)}-{body}"
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        return tuple(len(stage) for stage in self.stages)
+
+    @property
+    def sub_space(self) -> SubSpace:
+        return SubSpace(self.resolution, self.width_multiplier)
+
+    @classmethod
+    def from_key(cls, key: str) -> Architecture:
+        """Inverse of `key`.
+
+        Raises:
+            ArchitectureError: `key` is not written like one.
+        """
+        if re.fullmatch(r"r\d+-w\d+(\.\d+)?(-k\d+e\d+(\.k\d+e\d+)*)+", key, re.ASCII) is None:
+            raise ArchitectureError(f"expected an architecture key such as r32-w1-k3e6.k5e3-k3e3, got '{key}'")
+        resolution, width, *stages = key.split("-")
+        blocks = tuple(
+            tuple((int(k), int(e)) for k, e in (b[1:].split("e") for b in stage.split("."))) for stage in stages
+        )
+        return cls(int(resolution[1:]), float(width[1:]), blocks)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, "key": self.key}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Architecture:
+        """Inverse of `to_json`.
+
+        Raises:
+            ArchitectureError: there is no key, it is not written like one, or the schema is another one.
+        """
+        if not isinstance(data, dict) or not isinstance(data.get("key"), str):
+            raise ArchitectureError(f"expected an architecture as {{'schema': {SCHEMA}, 'key': …}}, got {data!r}")
+        if data.get("schema", SCHEMA) != SCHEMA:
+            raise ArchitectureError(f"expected architecture schema {SCHEMA}, got {data['schema']!r}")
+        return cls.from_key(data["key"])
+
+    def blocks(self, space: SearchSpace, num_classes: int = 1000) -> tuple[BlockConfig, ...]:
+        """The blocks in order of execution, with concrete shapes: stem, first block, stages, head, classifier.
+
+        Raises:
+            ArchitectureError: the architecture is not in `space`.
+        """
+        space.check(self)
+        stem, first, head, classifier = space.fixed_blocks(self.sub_space, num_classes)
+        body = [
+            space.block(self.sub_space, stage, position, kernel_size, expand_ratio)
+            for stage, choices in enumerate(self.stages)
+            for position, (kernel_size, expand_ratio) in enumerate(choices)
+        ]
+        return (stem, first, *body, head, classifier)
+
+    def num_macs(self, space: SearchSpace, num_classes: int = 1000) -> int:
+        return sum(b.num_macs for b in self.blocks(space, num_classes))
+
+    def num_params(self, space: SearchSpace, num_classes: int = 1000) -> int:
+        return sum(b.num_params for b in self.blocks(space, num_classes))
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The choices. Presets lie in `configs/spaces/` (paper, section 4.1); `load(name_or_path)` reads one."""
+
+    name: str
+    resolutions: tuple[int, ...]
+    width_multipliers: tuple[float, ...]
+    kernel_sizes: tuple[int, ...]
+    expand_ratios: tuple[int, ...]
+    depths: tuple[int, ...]
+    in_channels: int
+    stem_width: int
+    stem_stride: int
+    first_width: int
+    stages: tuple[StageSpec, ...]
+    head_width: int
+    feature_width: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f"search space: name must be a text, got {self.name!r}")
+        for field in ("resolutions", "width_multipliers", "kernel_sizes", "expand_ratios", "depths"):
+            values = getattr(self, field)
+            if not values or list(values) != sorted(set(values)) or values[0] <= 0:
+                raise ConfigError(
+                    f"space '{self.name}': {field} must be positive, ascending, without repeats; got {list(values)}"
+                )
+            if field != "width_multipliers":
+                for value in values:
+                    _check_counts(f"space '{self.name}'", **{field: value})
+        if not all(0.01 <= w <= 100.0 for w in self.width_multipliers):
+            raise ConfigError(
+                f"space '{self.name}': width_multipliers must lie in 0.01 … 100, got {list(self.width_multipliers)}"
+            )
+        _check_counts(
+            f"space '{self.name}'",
+            in_channels=self.in_channels,
+            stem_width=self.stem_width,
+            stem_stride=self.stem_stride,
+            first_width=self.first_width,
+            head_width=self.head_width,
+            feature_width=self.feature_width,
+        )
+        if any(k % 2 == 0 for k in self.kernel_sizes):
+            raise ConfigError(f"space '{self.name}': kernel_sizes must be odd, got {list(self.kernel_sizes)}")
+        if not self.stages:
+            raise ConfigError(f"space '{self.name}': at least one stage is needed")
+
+    # ---- size and members -------------------------------------------------------------------------------------
+    @property
+    def max_depth(self) -> int:
+        return self.depths[-1]
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stages)
+
+    @property
+    def sub_spaces(self) -> tuple[SubSpace, ...]:
+        return tuple(SubSpace(r, w) for r, w in itertools.product(self.resolutions, self.width_multipliers))
+
+    @property
+    def num_architectures(self) -> int:
+        """How many architectures there are (blocks beyond a stage's depth don't count)."""
+        choices = len(self.kernel_sizes) * len(self.expand_ratios)
+        per_stage = sum(choices**depth for depth in self.depths)
+        return int(per_stage**self.num_stages * len(self.sub_spaces))
+
+    def contains(self, architecture: Architecture) -> bool:
+        return self._fault(architecture) is None
+
+    def check(self, architecture: Architecture) -> None:
+        """Raises ArchitectureError, naming the first choice that is not in this space."""
+        fault = self._fault(architecture)
+        if fault is not None:
+            raise ArchitectureError(f"architecture {architecture.key} is not in space '{self.name}': {fault}")
+
+    def _fault(self, a: Architecture) -> str | None:
+        if a.resolution not in self.resolutions:
+            return f"resolution {a.resolution}; expected one of {list(self.resolutions)}"
+        if a.width_multiplier not in self.width_multipliers:
+            return f"width multiplier {_width_text(a.width_multiplier)}; expected one of {list(self.width_multipliers)}"
+        if len(a.stages) != self.num_stages:
+            return f"{len(a.stages)} stages; expected {self.num_stages}"
+        for stage, blocks in enumerate(a.stages):
+            if len(blocks) not in self.depths:
+                return f"depth {len(blocks)} of stage {stage}; expected one of {list(self.depths)}"
+            for kernel_size, expand_ratio in blocks:
+                if kernel_size not in self.kernel_sizes:
+                    return f"kernel size {kernel_size} in stage {stage}; expected one of {list(self.kernel_sizes)}"
+                if expand_ratio not in self.expand_ratios:
+                    return f"expand ratio {expand_ratio} in stage {stage}; expected one of {list(self.expand_ratios)}"
+        return None
+
+    def _uniform(self, resolution: int, width: float, kernel: int, expand: int, depth: int) -> Architecture:
+        return Architecture(resolution, width, tuple(((kernel, expand),) * depth for _ in self.stages))
+
+    @property
+    def smallest(self) -> Architecture:
+        return self._uniform(
+            self.resolutions[0], self.width_multipliers[0], self.kernel_sizes[0], self.expand_ratios[0], self.depths[0]
+        )
+
+    @property
+    def largest(self) -> Architecture:
+        return self._uniform(
+            self.resolutions[-1],
+            self.width_multipliers[-1],
+            self.kernel_sizes[-1],
+            self.expand_ratios[-1],
+            self.depths[-1],
+        )
+
+    # ---- shapes -----------------------------------------------------------------------------------------------
+    def width(self, base: int, width_multiplier: float) -> int:
+        """Channels of a layer of base width `base` at a width multiplier."""
+        return make_divisible(base * width_multiplier)
+
+    def stage_input_size(self, resolution: int, stage: int) -> int:
+        size = -(-resolution // self.stem_stride)
+        for spec in self.stages[:stage]:
+            size = -(-size // spec.stride)
+        return size
+
+    def block(self, sub_space: SubSpace, stage: int, position: int, kernel_size: int, expand_ratio: int) -> BlockConfig:
+        """The MBConv at `position` of `stage`, with its concrete shape."""
+        spec, w = self.stages[stage], sub_space.width_multiplier
+        before = self.first_width if stage == 0 else self.stages[stage - 1].width
+        size = self.stage_input_size(sub_space.resolution, stage)
+        out_channels = self.width(spec.width, w)
+        in_channels = out_channels if position else self.width(before, w)
+        stride = 1 if position else spec.stride
+        return BlockConfig(
+            kind="mbconv",
+            input_size=-(-size // spec.stride) if position else size,
+            in_channels=in_channels,
+            mid_channels=make_divisible(round(in_channels * expand_ratio)),
+            out_channels=out_channels,
+            kernel_size=kernel_size,
+            stride=stride,
+            activation=spec.activation,
+            use_se=spec.use_se,
+            residual=stride == 1 and in_channels == out_channels,
+        )
+
+    def fixed_blocks(self, sub_space: SubSpace, num_classes: int) -> tuple[BlockConfig, ...]:
+        """Stem, first block (kernel 3, expand ratio 1), head and classifier of a sub-space, in this order."""
+        w = sub_space.width_multiplier
+        stem, first = self.width(self.stem_width, w), self.width(self.first_width, w)
+        head, feature = self.width(self.head_width, w), self.width(self.feature_width, w)
+        size = self.stage_input_size(sub_space.resolution, 0)
+        last_size = self.stage_input_size(sub_space.resolution, self.num_stages)
+        return (
+            BlockConfig("stem", sub_space.resolution, self.in_channels, 0, stem, 3, self.stem_stride, "hswish"),
+            BlockConfig("mbconv", size, stem, stem, first, 3, 1, "relu", residual=stem == first),
+            BlockConfig("head", last_size, self.width(self.stages[-1].width, w), 0, head, activation="hswish"),
+            BlockConfig("classifier", 1, head, feature, num_classes, activation="hswish"),
+        )
+
+    def all_blocks(self, num_classes: int, sub_spaces: tuple[SubSpace, ...] | None = None) -> tuple[BlockConfig, ...]:
+        """Every distinct block of the given sub-spaces (all of them by default), in a stable order."""
+        found: dict[BlockConfig, None] = {}
+        for sub_space in sub_spaces or self.sub_spaces:
+            stem, first, head, classifier = self.fixed_blocks(sub_space, num_classes)
+            found.update(dict.fromkeys((stem, first)))
+            for stage, position, kernel_size, expand_ratio in itertools.product(
+                range(self.num_stages), range(min(2, self.max_depth)), self.kernel_sizes, self.expand_ratios
+            ):
+                found[self.block(sub_space, stage, position, kernel_size, expand_ratio)] = None
+            found.update(dict.fromkeys((head, classifier)))
+        return tuple(found)
+
+    # ---- files ------------------------------------------------------------------------------------------------
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **json.loads(json.dumps(dataclasses.asdict(self)))}
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Hash of the content, so that files made for one space are refused by another of the same name."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SearchSpace:
+        """Inverse of `to_json`, and the reader of the YAML presets.
+
+        Raises:
+            ConfigError: a key is unknown or missing, a value has the wrong type, or the schema is another one.
+        """
+        if data.get("schema", SCHEMA) != SCHEMA:
+            raise ConfigError(f"expected search space schema {SCHEMA}, got {data['schema']!r}")
+        data = {k: v for k, v in data.items() if k != "schema"}
+        _check_keys("search space", data, cls)
+        try:
+            stages = tuple(StageSpec.from_json(stage) for stage in data["stages"])
+            lists = {k: tuple(v) for k, v in data.items() if isinstance(v, list) and k != "stages"}
+            widths = tuple(float(w) for w in data["width_multipliers"])
+            return cls(**{**data, **lists, "width_multipliers": widths, "stages": stages})
+        except ConfigError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"search space '{data['name']}' is not written as expected: {error}") from error
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> SearchSpace:
+        """A preset by name (`mbv3`, `mbv3-32`) or a YAML file by path.
+
+        Raises:
+            ConfigError: there is no such preset or file, or it is not a search space.
+        """
+        path = Path(name_or_path)
+        source: Path | Traversable
+        if path.suffix in {".yaml", ".yml"}:
+            if not path.is_file():
+                raise ConfigError(f"search space file {path} does not exist")
+            source = path
+        else:
+            known = presets("spaces")
+            if str(name_or_path) not in known:
+                raise ConfigError(unknown_name("search space", str(name_or_path), known))
+            source = known[str(name_or_path)]
+        fields = "search space fields"
+        return cls.from_json(read_mapping(source, name_or_path, "search space file", fields, ConfigError))
+
+
+def log10_num_architectures(space: SearchSpace) -> float:
+    """log10 of the number of architectures, for reports (`mbv3` has about 10^19 per sub-space)."""
+    return math.log10(space.num_architectures)

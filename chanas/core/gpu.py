@@ -1,0 +1,46 @@
+"""What an NVIDIA GPU is made of, as schedules need it, and the one that is in this machine: asked of the driver itself,
+so that neither torch nor tvm nor a CUDA toolkit has to be there."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+MAX_REGISTERS_PER_THREAD = 255
+"""Of every architecture since sm_35 (CUDA C++ Programming Guide, "Technical specifications per compute capability");
+the driver has no attribute for it."""
+
+
+@dataclass(frozen=True)
+class GPUFeatures:
+    """What a schedule may use of a GPU.
+
+    arch                        architecture as compilers call it: sm_90
+    num_sms                     streaming multiprocessors
+    warp_size                   threads that go in step
+    max_threads_per_block       of all three dimensions together
+    max_shared_bytes_per_block  without opting in to more (static shared memory)
+    shared_bytes_per_sm         shared by the blocks that a multiprocessor runs at once
+    registers_per_block         of 32 bits, all threads of a block together
+    registers_per_sm            of 32 bits
+    max_registers_per_thread    what the instruction set can name
+    """
+
+    arch: str
+    num_sms: int
+    warp_size: int
+    max_threads_per_block: int
+    max_shared_bytes_per_block: int
+    shared_bytes_per_sm: int
+    registers_per_block: int
+    registers_per_sm: int
+    max_registers_per_thread: int = MAX_REGISTERS_PER_THREAD
+
+    @property
+    def capability(self) -> int:
+        """Compute capability times ten: 90 of sm_90 and sm_90a."""
+        return int(self.arch.removeprefix("sm_").rstrip("af"))
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)

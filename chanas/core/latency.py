@@ -1,0 +1,321 @@
+"""The block-latency look-up table (paper, section 3.6, equation 5): seconds of every block of a space on one target,
+each measured as a compiled, fused block at its best schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.genome import BlockTable, FloatArray, Genomes
+from chanas.core.target import HardwareTarget, differences, tvm_version
+from chanas.errors import LUTError
+from chanas.files.writing import read_json, write_json
+
+SCHEMA = 1
+_DISAGREES = 0.05
+_ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class LUTHeader:
+    """What a table holds for, and nothing else: any difference makes it another table."""
+
+    target: HardwareTarget
+    compiler: str
+    space: str
+    space_digest: str
+    dtype: str = "float32"
+    batch: int = 1
+    created: str = ""
+    seed: int = 0
+    built_in_s: float | None = None
+    """Seconds that tuning and timing took, all runs of the prescheduler together; None in tables of old."""
+    timing_s: float | None = None
+    """Those of them in which the device was timing something."""
+    warm_starts: tuple[dict[str, Any], ...] = ()
+    """Other devices whose records helped to find the schedules: `source`, `digest` of what was taken from it,
+    `num_operators` and `num_dropped`."""
+    timing: str = ""
+    """How a GPU was timed: clock, clock rates, caches."""
+
+    def to_json(self) -> dict[str, Any]:
+        data = {**dataclasses.asdict(self), "target": self.target.to_json(), "warm_starts": list(self.warm_starts)}
+        return {key: value for key, value in data.items() if value or key != "timing"}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LUTHeader:
+        warm_starts = tuple(data.get("warm_starts", ()))
+        return cls(**{**data, "target": HardwareTarget.from_json(data["target"]), "warm_starts": warm_starts})
+
+
+@dataclass(frozen=True)
+class LUTRow:
+    """One block: seconds (median and spread of the repeats), and the schedule point of each operator in it.
+
+    `schedules` lists, in the block's order of execution, (workload key, schedule point).
+    """
+
+    median_s: float
+    spread_s: float
+    num_trials: int
+    schedules: tuple[tuple[str, tuple[int, ...]], ...]
+    measured_at: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "schedules": [[key, list(point)] for key, point in self.schedules]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LUTRow:
+        return cls(**{**data, "schedules": tuple((key, tuple(point)) for key, point in data["schedules"])})
+
+
+@dataclass(frozen=True)
+class CacheMisses:
+    """Seconds that the weights of a network cost beyond what the table's rows have of it, by how many there are.
+
+    A network is called again and again. While its weights fit into a cache they are still there at the next call; when
+    there are more, an ever larger share of them comes from further away, and all of them from twice the size on:
+    share(W) = W / knee_bytes − 1, kept in [0, 1]. Rows were timed among `typical_bytes` of weights, with the share of
+    those in them.
+
+    s_per_byte     seconds of a byte that comes from further away
+    knee_bytes     weights that still fit
+    typical_bytes  weights of the space's mean network
+    """
+
+    s_per_byte: float
+    knee_bytes: float
+    typical_bytes: float
+
+    def missed_bytes(self, weight_bytes: FloatArray) -> FloatArray:
+        """float64[N] bytes that miss the cache beyond those in the rows (below zero: fewer), of networks with
+        `weight_bytes` float64[N]."""
+        return missed_bytes(weight_bytes, self.knee_bytes, self.typical_bytes)
+
+    def seconds(self, weight_bytes: FloatArray) -> FloatArray:
+        """float64[N] seconds of those."""
+        return self.s_per_byte * self.missed_bytes(weight_bytes)
+
+
+def missed_bytes(weight_bytes: FloatArray, knee_bytes: float, typical_bytes: float) -> FloatArray:
+    """float64[N]: see `CacheMisses`."""
+    share, typical = (np.clip(size / knee_bytes - 1.0, 0.0, 1.0) for size in (weight_bytes, np.float64(typical_bytes)))
+    missed: FloatArray = weight_bytes * (share - typical)
+    return missed
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Seconds of a network ≈ start_s + scale · Σ blocks + boundary_s · (number of blocks), plus those of weights that
+    no longer fit into a cache where `misses` is not None; and the error that remains.
+
+    Errors are relative, of networks that were left out of the fit; `uncorrected_mape` is that of the plain sum.
+    `disagreement` is the largest relative spread of one network's timings in different processes (None: one process).
+    """
+
+    start_s: float
+    scale: float
+    boundary_s: float
+    num_networks: int
+    mape: float
+    worst: float
+    kendall_tau: float
+    uncorrected_mape: float
+    misses: CacheMisses | None = None
+    disagreement: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what is None."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Calibration:
+        misses = data.get("misses")
+        return cls(**{**data, "misses": None if misses is None else CacheMisses(**misses)})
+
+    @property
+    def standard_error(self) -> float:
+        """Relative standard deviation of errors whose mean magnitude is `mape`, taken as normal around zero."""
+        return self.mape * math.sqrt(math.pi / 2.0)
+
+    def describe(self) -> str:
+        """One line for people."""
+        note = ""
+        if self.disagreement is not None and self.disagreement > _DISAGREES:
+            note = f"; one and the same network differed by up to {self.disagreement:.0%} from process to process"
+        return (
+            f"error {self.mape:.1%} on average, {self.worst:.1%} at worst, Kendall tau {self.kendall_tau:.3f} "
+            f"({self.num_networks} whole networks; {self.uncorrected_mape:.1%} before calibration"
+            f"{note})"
+        )
+
+
+class LatencyTable:
+    """Seconds of whole populations of networks: the sum of their blocks (equation 5), and what their weights cost
+    beyond it where a calibration says so.
+
+    blocks   corrected seconds of each block
+    weights  bytes of weights of each block; None where they cost nothing beyond the rows
+    """
+
+    def __init__(
+        self, blocks: BlockTable, weights: BlockTable | None = None, misses: CacheMisses | None = None
+    ) -> None:
+        self.space, self.blocks = blocks.space, blocks
+        self._weights, self._misses = weights, misses
+
+    def sum(self, genomes: Genomes) -> FloatArray:
+        """float64[N] seconds of each genome int16[N, L]; NaN where a block is unknown."""
+        total = self.blocks.sum(genomes)
+        if self._weights is not None and self._misses is not None:
+            total += self._misses.seconds(self._weights.sum(genomes))
+        return total
+
+    def of(self, genomes: Genomes) -> FloatArray:
+        """As a `CostTable`: the seconds."""
+        return self.sum(genomes)
+
+    def replace_nan(self, seconds: float) -> None:
+        """Give blocks whose seconds are unknown (NaN) some."""
+        self.blocks.replace_nan(seconds)
+
+    def smallest(self) -> tuple[FloatArray, Genomes]:
+        """The least seconds in each sub-space, float64[R, W], and an architecture that has them, int16[R, W, L].
+
+        Exact without `weights`; with them the better of the smallest sum and the smallest weights, which are one
+        architecture wherever larger blocks are slower.
+        """
+        value, genomes = self.blocks.smallest()
+        if self._weights is None:
+            return value, genomes
+        shape, length = value.shape, genomes.shape[-1]
+        found = [genomes.reshape(-1, length), self._weights.smallest()[1].reshape(-1, length)]
+        seconds = np.array([self.sum(rows) for rows in found])
+        # an architecture of a sub-space with unknown blocks only is NaN both ways
+        best = np.where(np.isnan(seconds), np.inf, seconds).argmin(axis=0)
+        rows = np.arange(len(best))
+        chosen: Genomes = np.stack(found)[best, rows].reshape(*shape, length)
+        return seconds[best, rows].reshape(shape), chosen
+
+
+@dataclass
+class LatencyLUT:
+    """Rows by `BlockConfig.key`. `latency_s(genomes)` of a `table` is an array sum (equation 5)."""
+
+    header: LUTHeader
+    rows: dict[str, LUTRow] = field(default_factory=dict)
+    calibration: Calibration | None = None
+
+    def block_s(self, block: BlockConfig) -> float:
+        """Seconds of one block.
+
+        Raises:
+            LUTError: the table has no row for it.
+        """
+        row = self.rows.get(block.key)
+        if row is None:
+            raise LUTError(f"the LUT of target '{self.header.target.name}' has no row for block {block.key}")
+        return row.median_s
+
+    def missing(self, blocks: Sequence[BlockConfig]) -> list[BlockConfig]:
+        """Those of `blocks` that the table has no row for."""
+        return [b for b in blocks if b.key not in self.rows]
+
+    def covered(self, space: SearchSpace, num_classes: int) -> tuple[SubSpace, ...]:
+        """The sub-spaces that the table has every block of."""
+        return tuple(s for s in space.sub_spaces if not self.missing(space.all_blocks(num_classes, (s,))))
+
+    def table(self, space: SearchSpace, num_classes: int, *, with_holes: bool = False) -> LatencyTable:
+        """Seconds as dense arrays over a whole space, corrected by the calibration where there is one.
+
+        With holes allowed, an architecture that uses a missing block sums to NaN.
+
+        Raises:
+            LUTError: blocks of the space are missing; the message says how many and which command fills them.
+        """
+        self.check_space(space)
+        holes = self.missing(space.all_blocks(num_classes))
+        if holes and not with_holes:
+            raise LUTError(
+                f"the LUT of target '{self.header.target.name}' lacks {len(holes)} blocks of space '{space.name}' "
+                f"with {num_classes} classes (the first: {holes[0].key}); run `chanas lut fill` to measure them, or "
+                "search only what is covered (`chanas search --covered-only`)"
+            )
+        seconds = {b.key: math.nan for b in holes} | {key: row.median_s for key, row in self.rows.items()}
+        fit = self.calibration
+        if fit is None:
+            return LatencyTable(BlockTable(space, num_classes, lambda b: seconds[b.key]))
+        blocks = BlockTable(space, num_classes, lambda b: fit.scale * seconds[b.key] + fit.boundary_s, fit.start_s)
+        if fit.misses is None:
+            return LatencyTable(blocks)
+        return LatencyTable(blocks, BlockTable(space, num_classes, self.weight_bytes), fit.misses)
+
+    def weight_bytes(self, block: BlockConfig) -> float:
+        """Bytes of a block's weights in the table's dtype."""
+        return block.num_params * _ITEM_BYTES[self.header.dtype]
+
+    def latency_s(self, space: SearchSpace, num_classes: int, genomes: Genomes) -> FloatArray:
+        """float64[N] seconds of each genome: equation 5, corrected by the calibration where there is one."""
+        return self.table(space, num_classes).sum(genomes)
+
+    def check_space(self, space: SearchSpace) -> None:
+        """Raises LUTError when the table was made for another space."""
+        if (self.header.space, self.header.space_digest) != (space.name, space.digest):
+            raise LUTError(
+                f"expected a LUT of space '{space.name}' ({space.digest}), got one of '{self.header.space}' "
+                f"({self.header.space_digest}); run `chanas prescheduler --space {space.name}`"
+            )
+
+    def check(self, space: SearchSpace, target: HardwareTarget) -> None:
+        """Raises LUTError when space, device, threads or compiler are not those that the table was measured with."""
+        self.check_space(space)
+        mine = self.header.target
+        for what, got, expected in (
+            ("target", mine.name, target.name),
+            ("dtype", self.header.dtype, target.dtype),
+            ("batch", str(self.header.batch), str(target.batch)),
+            ("device fingerprint", mine.fingerprint, target.fingerprint),
+            ("TVM version", self.header.compiler, tvm_version()),
+        ):
+            if got != expected and what == "device fingerprint":
+                got += f" ({differences(mine, target)})"
+            if got != expected:
+                raise LUTError(
+                    f"the LUT was made for another {what}: expected {expected}, got {got}; "
+                    "run `chanas prescheduler` here to make one, or name the device that it is of (--rpc HOST:PORT "
+                    "--key KEY)"
+                )
+
+    def save(self, path: Path) -> None:
+        rows = {key: row.to_json() for key, row in self.rows.items()}
+        calibration = None if self.calibration is None else self.calibration.to_json()
+        write_json(path, {"schema": SCHEMA, "header": self.header.to_json(), "calibration": calibration, "rows": rows})
+
+    @classmethod
+    def load(cls, path: Path) -> LatencyLUT:
+        """Inverse of `save`.
+
+        Raises:
+            CheckpointError: the file is missing or damaged.
+            LUTError: it is JSON, but not a table of this schema.
+        """
+        data = read_json(path, "latency table")
+        try:
+            if data["schema"] != SCHEMA:
+                raise LUTError(f"expected a latency table of schema {SCHEMA}, got {data['schema']} in {path}")
+            rows = {key: LUTRow.from_json(row) for key, row in data["rows"].items()}
+            for key, row in rows.items():
+                if not 0.0 < row.median_s < math.inf:
+                    raise ValueError(f"the seconds of block {key} are {row.median_s}")
+            calibration = data.get("calibration")
+            fit = None if calibration is None else Calibration.from_json(calibration)
+            return cls(LUTHeader.from_json(data["header"]), rows, fit)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise LUTError(f"{path} is not a latency table ({type(error).__name__}: {error}); make it again") from error

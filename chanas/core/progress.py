@@ -1,0 +1,79 @@
+"""Progress of long jobs: a bar on a terminal, a plain line now and then elsewhere (a pipe, a log file, CI)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from chanas.core.units import format_duration
+
+if TYPE_CHECKING:
+    ProgressBar = tqdm[Any]
+else:
+    ProgressBar = tqdm
+
+INTERVAL_S = 30.0
+
+
+def progress_bar(total: int, desc: str, unit: str, enabled: bool = True, initial: int = 0) -> ProgressBar:
+    """A bar on standard error, of which `update`, `set_postfix`, `reset` and `close` are used; it closes as a context.
+
+    Args:
+        total: number of `unit`s of the whole job.
+        desc: name of the job.
+        enabled: show anything at all.
+        initial: how many of them were done before.
+    """
+    kind: type[ProgressBar] = ProgressBar if sys.stderr.isatty() else PlainLines
+    return kind(total=total, desc=desc, unit=unit, initial=initial, disable=not enabled)
+
+
+class PlainLines(ProgressBar):
+    """A bar that prints a line of its own every `INTERVAL_S` and at its end, each for good: nothing is overwritten."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, delay=math.inf)  # tqdm itself shows nothing
+        self._start_s = self._shown_s = monotonic()
+
+    def update(self, n: float | None = 1) -> bool | None:
+        """Count `n` more; returns True where that was shown."""
+        super().update(n)
+        return None if self.disable else self._show_when_due()
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Show what is due; called by tqdm after messages and new postfixes."""
+        self._show_when_due()
+
+    def reset(self, total: float | None = None) -> None:
+        """Begin again."""
+        self._start_s = self._shown_s = monotonic()
+        super().reset(total)
+
+    def clear(self, nolock: bool = False) -> None:
+        """Do nothing: lines stay."""
+
+    def close(self) -> None:
+        """Show the last line."""
+        if not self.disable:
+            self._show(f"after {format_duration(monotonic() - self._start_s)}")
+        super().close()
+
+    def _show_when_due(self) -> bool:
+        now_s = monotonic()
+        if now_s - self._shown_s < INTERVAL_S:
+            return False
+        self._shown_s = now_s
+        num_done = self.n - self.initial
+        rest_s = (now_s - self._start_s) / num_done * ((self.total or 0) - self.n) if num_done > 0 else None
+        self._show("" if rest_s is None else f"{format_duration(rest_s)} left")
+        return True
+
+    def _show(self, duration: str) -> None:
+        share = f"{self.n / self.total:.0%}".replace("%", " %") if self.total else ""
+        facts = [f"{self.n}/{self.total} {self.unit}", share, duration, str(self.postfix or "")]
+        self.fp.write(f"{self.desc.removesuffix(': ')}: {', '.join(filter(None, facts))}\n")
+        self.fp.flush()

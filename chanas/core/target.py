@@ -1,0 +1,232 @@
+"""Hardware targets: the paper's hardware descriptor (equation 4's D_hard). What schedules depend on stands here and
+nowhere else: vector width, registers, caches, threads; and the fingerprint by which a table knows its device."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Literal
+
+from chanas.core.gpu import GPUFeatures
+from chanas.core.processor import Processor, host_processor
+from chanas.errors import TargetError, unknown_name
+
+LOCAL_TARGETS = ("cpu", "cuda")
+"""What is detected on this machine; other targets are descriptions (`chanas.devices.target_files`)."""
+YAML_SUFFIXES = (".yaml", ".yml")
+DTYPES = {"f32": "float32", "bf16": "bfloat16"}
+"""Types of weights and activations by the names that commands have for them."""
+GPU_DTYPES = {"f32": "float32", "f16": "float16", "tf32": "tf32"}
+"""Those that GPUs have kernels for. tf32 is float32 in memory; its products are rounded by tensor cores."""
+_FIRST_TF32 = 80
+# Flags by which processors of one model are told apart: what schedules may depend on.
+_X86_SCHEDULING_FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16")
+_NEWER_X86_FLAGS = ("avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
+_ARM_SCHEDULING_FLAGS = ("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2")
+_SCHEDULING_FLAGS = (*_X86_SCHEDULING_FLAGS, *_NEWER_X86_FLAGS, *_ARM_SCHEDULING_FLAGS)
+
+
+@dataclass(frozen=True)
+class HardwareTarget:
+    """A device and how it is used.
+
+    name                  what files are called after: "cpu", "cpu-2t" for two threads, "cpu-2t-bf16", "cuda-f16-b32"
+    kind                  TVM's target kind
+    num_threads           threads of one inference
+    vector_lanes          float32 values in one vector register
+    num_vector_registers  how many accumulators can live in registers
+    l1_bytes, l2_bytes    data caches of one core
+    l3_bytes              last cache level, shared
+    device                the device's own name
+    fingerprint           hash of what was detected; two devices of different fingerprint don't share a LUT
+    dtype                 of weights and activations; sums are float32
+    mcpu, mtriple         LLVM's names of the processor (beside a GPU: of the one that launches its kernels) and of its
+                          platform; empty: this machine's
+    mattr                 instruction sets that the processor has beside those of `mcpu`, or lacks: "+avx512bf16"
+    gpu                   what a GPU is made of; None for a processor
+    batch                 images of one inference: a latency is that of all of them together
+
+    On a GPU a vector is what one thread loads at once, the vector registers are a thread's registers, and the L1 cache
+    is that of one multiprocessor.
+    """
+
+    name: str
+    kind: Literal["llvm", "cuda"]
+    num_threads: int
+    vector_lanes: int
+    num_vector_registers: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    device: str
+    fingerprint: str
+    dtype: str = "float32"
+    mcpu: str = ""
+    mtriple: str = ""
+    mattr: tuple[str, ...] = ()
+    gpu: GPUFeatures | None = None
+    batch: int = 1
+
+    @property
+    def dtype_name(self) -> str:
+        """What commands call the dtype: f32, bf16, f16 or tf32."""
+        return next(name for name, dtype in (DTYPES | GPU_DTYPES).items() if dtype == self.dtype)
+
+    @property
+    def description(self) -> str:
+        """What it is, in words: `GPU NVIDIA H200 [sm_90]`."""
+        kind, arch = ("CPU", self.compiled_for) if self.gpu is None else ("GPU", self.gpu.arch)
+        return f"{kind} {self.device}{f' [{arch}]' if arch else ''}"
+
+    @property
+    def compiled_for(self) -> str:
+        """What LLVM is told of the processor, in one line: `icelake-client +avx512bf16`; empty: this machine's."""
+        return " ".join((self.mcpu, *self.mattr))
+
+    @property
+    def required_gpu(self) -> GPUFeatures:
+        """Raises TargetError: the target is a processor."""
+        if self.gpu is None:
+            raise TargetError(f"expected a GPU, got target '{self.name}' ({self.device})")
+        return self.gpu
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what only other devices have, so that the file of a processor says nothing of GPUs or batches."""
+        data = dataclasses.asdict(self)
+        if self.batch == 1:
+            del data["batch"]
+        return {k: v for k, v in data.items() if v or k not in ("mcpu", "mtriple", "mattr", "gpu")}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> HardwareTarget:
+        gpu, mattr = data.get("gpu"), tuple(data.get("mattr", ()))
+        return cls(**{**data, "mattr": mattr, "gpu": None if gpu is None else GPUFeatures(**gpu)})
+
+    def tvm_target(self) -> Any:
+        """The `tvm.target.Target` of the device (imports tvm)."""
+        import tvm
+
+        if self.gpu is not None:
+            limits = {
+                "arch": self.gpu.arch,
+                "max_threads_per_block": self.gpu.max_threads_per_block,
+                "max_shared_memory_per_block": self.gpu.max_shared_bytes_per_block,
+                "thread_warp_size": self.gpu.warp_size,
+            }
+            return tvm.target.Target({"kind": self.kind, **limits}, host=self._processor())
+        return tvm.target.Target(self._processor() | {"num-cores": self.num_threads})
+
+    def _processor(self) -> dict[str, Any]:
+        """The processor, or the one that launches what the GPU does, as TVM describes it."""
+        mcpu, mattr = (self.mcpu, self.mattr) if self.mcpu else _host_options()
+        options: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu}
+        options |= {"mattr": list(mattr)} if mattr else {}
+        return options | ({"mtriple": self.mtriple} if self.mtriple else {})
+
+
+def _host_options() -> tuple[str, tuple[str, ...]]:
+    processor = host_processor()
+    return processor.mcpu, processor.mattr
+
+
+def llvm_targets() -> list[str]:
+    """The kinds of processors that the compiler makes code for, as triples call them (imports tvm)."""
+    import tvm
+
+    listed = tvm.get_global_func("target.llvm_get_targets", allow_missing=True)
+    return [str(name).replace("-", "_") for name in listed()] if listed is not None else []
+
+
+def this_machine() -> str:
+    """This machine's kind of processor as triples call it: `x86_64`, `aarch64`."""
+    return platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
+
+
+def tvm_version() -> str:
+    """The installed compiler's version, without importing it."""
+    return metadata.version("apache-tvm")
+
+
+def scheduling_flags(processor: Processor) -> list[str]:
+    """The instruction sets of a processor that schedules may depend on, as Linux calls them."""
+    return [flag for flag in _SCHEDULING_FLAGS if flag in processor.flags]
+
+
+def processor_dtypes(processor: Processor) -> tuple[str, ...]:
+    """The dtypes that code for a processor can be in. bf16 needs AVX512_BF16: its kernels use 512-bit vectors of it."""
+    return ("f32", "bf16") if "avx512_bf16" in processor.used_flags else ("f32",)
+
+
+def gpu_target(name: str, device: str, gpu: GPUFeatures, l2_bytes: int) -> HardwareTarget:
+    """A GPU as a target: threads load 16 bytes at most at once, which is a vector of four."""
+    identity = {"device": device, "l2": l2_bytes, **gpu.to_json()}
+    return HardwareTarget(
+        name=name,
+        kind="cuda",
+        num_threads=1,
+        vector_lanes=4,
+        num_vector_registers=gpu.max_registers_per_thread,
+        l1_bytes=gpu.shared_bytes_per_sm,
+        l2_bytes=l2_bytes,
+        l3_bytes=0,
+        device=device,
+        fingerprint=fingerprint(identity),
+        gpu=gpu,
+    )
+
+
+_CACHES = ("l1_bytes", "l2_bytes", "l3_bytes")
+_FEATURES = ("device", "kind", "vector_lanes", "num_vector_registers", *_CACHES)
+
+
+def differences(there: HardwareTarget, here: HardwareTarget, where: str = "here") -> str:
+    """In words, what tells two devices of different fingerprints apart: `l1_bytes 49152 there, 32768 here`."""
+    pairs = [(name, getattr(there, name), getattr(here, name)) for name in _FEATURES]
+    if there.mcpu and here.mcpu:  # this machine's are not written down
+        pairs += [(name, getattr(there, name), getattr(here, name)) for name in ("mcpu", "mtriple")]
+        pairs.append(("mattr", " ".join(there.mattr) or "none", " ".join(here.mattr) or "none"))
+    for name in GPUFeatures.__dataclass_fields__ if there.gpu and here.gpu else ():
+        pairs.append((name, getattr(there.gpu, name), getattr(here.gpu, name)))
+    found = [f"{name} {theirs} there, {mine} {where}" for name, theirs, mine in pairs if theirs != mine]
+    return "; ".join(found) or "the processors' family, model, stepping or instruction sets"
+
+
+def gpu_in_dtype(target: HardwareTarget, dtype: str) -> HardwareTarget:
+    """A GPU used in `dtype` (f32, f16, or tf32 from sm_80 on).
+
+    Raises:
+        TargetError: there are no kernels of the dtype, or the GPU has no instructions for it.
+    """
+    gpu = target.required_gpu
+    if dtype not in GPU_DTYPES:
+        raise TargetError(unknown_name("dtype of a GPU", dtype, GPU_DTYPES))
+    if dtype == "tf32" and gpu.capability < _FIRST_TF32:
+        raise TargetError(f"dtype tf32 needs a GPU of sm_{_FIRST_TF32} or newer, got {gpu.arch}; use --dtype f32")
+    if dtype == "f32":
+        return target
+    return dataclasses.replace(target, name=f"{target.name}-{dtype}", dtype=GPU_DTYPES[dtype])
+
+
+def in_batches(target: HardwareTarget, batch: int) -> HardwareTarget:
+    """A GPU that is given `batch` images at once: a latency is then that of all of them together.
+
+    Raises:
+        TargetError: the batch is below 1, or above 1 on a processor.
+    """
+    if batch < 1:
+        raise TargetError(f"expected --batch of at least 1, got {batch}")
+    if batch == 1:
+        return target
+    if target.gpu is None:
+        raise TargetError(f"expected batch 1 on a processor, got {batch}; only GPUs (--target cuda) take more so far")
+    name, at, place = target.name.partition("@")
+    return dataclasses.replace(target, name=f"{name}-b{batch}{at}{place}", batch=batch)
+
+
+def fingerprint(identity: dict[str, Any]) -> str:
+    """Twelve hex digits that stand for what a device is."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]

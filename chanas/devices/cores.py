@@ -1,0 +1,53 @@
+"""Processor cores: which a process may use, which threads keep off, and how they are shared out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def limited_to(num_threads: int) -> Iterator[None]:
+    """This process on its first `num_threads` cores, and PyTorch on as many threads; undone afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    try:
+        torch.set_num_threads(num_threads)
+        if cores is not None:
+            os.sched_setaffinity(0, sorted(cores)[:num_threads])
+        yield
+    finally:
+        torch.set_num_threads(before)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+
+
+def split_cores(num_threads: int) -> tuple[list[int], list[int]]:
+    """The cores that time, and those that compile meanwhile (none when all are needed for timing)."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    return cores[:num_threads], cores[num_threads:]
+
+
+@contextlib.contextmanager
+def kept_off(cores: Sequence[int]) -> Iterator[None]:
+    """Keep this process off some cores, as far as there are others: what it computes would disturb what is timed."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    _move_to(before - set(cores) or before)
+    try:
+        yield
+    finally:
+        _move_to(before)
+
+
+def _move_to(cores: set[int]) -> None:
+    """All threads of this process, and those that they start."""
+    for entry in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            os.sched_setaffinity(int(entry.name), cores)

@@ -1,0 +1,152 @@
+"""This machine as a target, and the other targets that have names: found out, not described."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from chanas.core.processor import host_processor
+from chanas.core.target import (
+    DTYPES,
+    LOCAL_TARGETS,
+    YAML_SUFFIXES,
+    HardwareTarget,
+    fingerprint,
+    gpu_in_dtype,
+    gpu_target,
+    in_batches,
+    processor_dtypes,
+    scheduling_flags,
+    this_machine,
+)
+from chanas.devices.driver import find_gpu
+from chanas.errors import TargetError, unknown_name
+from chanas.files.yaml_files import presets
+
+
+def host_triple() -> str:
+    """LLVM's name of this machine's platform, without a vendor: `aarch64-linux-gnu`."""
+    android = getattr(sys, "getandroidapilevel", None)
+    return f"{this_machine()}-linux-{f'android{android()}' if android is not None else 'gnu'}"
+
+
+def _board() -> str:
+    """What a board with an ARM processor is called, such as `Raspberry Pi 4 Model B Rev 1.4`; "" where nobody says."""
+    try:
+        return Path("/proc/device-tree/model").read_text().rstrip("\0\n")
+    except OSError:
+        return ""
+
+
+def _cache_bytes(level: int, default: int) -> int:
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            if int((index / "level").read_text()) == level and (index / "type").read_text().strip() != "Instruction":
+                number, unit = re.fullmatch(r"(\d+)([KM]?)", (index / "size").read_text().strip()).groups()  # type: ignore[union-attr]
+                return int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20}[unit]
+        except (OSError, ValueError, AttributeError):
+            continue
+    return default
+
+
+_LANES = {"avx512f": 16, "avx2": 8}
+"""float32 values in a vector of the widest instruction set that is there; 4 without any of these."""
+
+
+@functools.cache
+def _host_cpu(num_threads: int) -> HardwareTarget:
+    processor = host_processor()
+    lanes = next((lanes for flag, lanes in _LANES.items() if flag in processor.used_flags), 4)
+    registers = 32 if lanes == 16 or "asimd" in processor.flags else 16
+    device = processor.device or _board() or processor.part or "unknown processor"
+    identity: dict[str, Any] = {
+        "device": device,
+        "family": list(processor.identity),
+        "flags": sorted(scheduling_flags(processor)),
+        "caches": [_cache_bytes(level, 0) for level in (1, 2, 3)],
+    }
+    if processor.mattr:  # else family and flags say it all
+        identity["compiled for"] = processor.compiled_for
+    return HardwareTarget(
+        name="cpu" if num_threads == 1 else f"cpu-{num_threads}t",
+        kind="llvm",
+        num_threads=num_threads,
+        vector_lanes=lanes,
+        num_vector_registers=registers,
+        l1_bytes=_cache_bytes(1, 32 << 10),
+        l2_bytes=_cache_bytes(2, 512 << 10),
+        l3_bytes=_cache_bytes(3, 8 << 20),
+        device=device,
+        fingerprint=fingerprint(identity),
+    )
+
+
+def named_targets() -> tuple[str, ...]:
+    """The devices that `configs/targets` describes."""
+    return tuple(sorted(presets("targets")))
+
+
+def known_targets() -> tuple[str, ...]:
+    return (*LOCAL_TARGETS, *named_targets())
+
+
+def cpu_flags() -> frozenset[str]:
+    """The instruction sets of this machine's processor, as Linux calls them."""
+    return host_processor().flags
+
+
+def local_gpu() -> HardwareTarget:
+    """The GPU of this machine, detected.
+
+    Raises:
+        TargetError: there is none.
+    """
+    found = find_gpu()
+    if found is None:
+        raise TargetError(f"no NVIDIA GPU was found on this machine; {_WITHOUT_GPU}")
+    return gpu_target("cuda", found.name, found.features, found.l2_bytes)
+
+
+_WITHOUT_GPU = (
+    "compile without one (`chanas prescheduler --target cuda --arch sm_90 --compile-only`), or time on one elsewhere "
+    "(`--target cuda --rpc HOST:PORT --key KEY`; `chanas device serve --target cuda` runs there)"
+)
+
+
+def load_target(name: str, num_threads: int = 1, dtype: str = "f32", batch: int = 1) -> HardwareTarget:
+    """The target called `name`, detected on this machine to be measured on, used in `dtype` (a processor in f32 or
+    bf16) with `batch` images at once.
+
+    Raises:
+        TargetError: the name or the dtype is unknown, more threads are asked for than there are cores, the processor
+            has no instructions for the dtype or is given several images, or nothing can be measured on the device
+            from here.
+    """
+    if name == "cuda":
+        if num_threads != 1:
+            raise TargetError(f"expected target cuda with 1 thread, got {num_threads}")
+        return in_batches(gpu_in_dtype(local_gpu(), dtype), batch)
+    if name in named_targets() or name.endswith(YAML_SUFFIXES):
+        raise TargetError(
+            f"target '{name}' describes a device, and a description can't be measured on; see what works for it with "
+            f"`chanas target check {name}` (for GPUs also --compile-only), or time on such a device itself: `chanas "
+            "device serve` there, --rpc HOST:PORT --key KEY here"
+        )
+    if name != "cpu":
+        raise TargetError(unknown_name("target", name, known_targets()))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not 1 <= num_threads <= cores:
+        raise TargetError(f"expected between 1 and {cores} threads on this machine, got {num_threads}")
+    if dtype not in DTYPES:
+        raise TargetError(unknown_name("dtype", dtype, DTYPES))
+    target = in_batches(_host_cpu(num_threads), batch)
+    if dtype == "f32":
+        return target
+    if "bf16" not in processor_dtypes(host_processor()):
+        raise TargetError(f"dtype bf16 needs a processor with AVX512_BF16, got {target.device}; use --dtype f32")
+    return dataclasses.replace(target, name=f"{target.name}-{dtype}", dtype=DTYPES[dtype])

@@ -1,0 +1,37 @@
+"""A network's kernels as object files, compiled in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.prescheduler.codegen.cpu.static_library import ALIGNMENT, Kernels
+from chanas.prescheduler.measuring.local.compiler import open_compiler
+from chanas.prescheduler.workloads.space import Point
+
+
+def build_kernels(
+    name: str,
+    blocks: Sequence[BlockConfig],
+    points: Sequence[Sequence[Point]],
+    target: HardwareTarget,
+    folder: Path,
+) -> Kernels:
+    """Compile a network's blocks to object files in `folder`, in another process; their symbols begin with `name`.
+
+    Raises:
+        ScheduleError: a point is not in its operator's space.
+        TargetError: the compiler crashes, or makes other object code than is expected here.
+    """
+    identities = [(block, tuple(tuple(p) for p in own)) for block, own in zip(blocks, points, strict=True)]
+    symbols = {identity: f"{name}_block{i}" for i, identity in enumerate(dict.fromkeys(identities))}
+    objects, workspace_bytes = [], ALIGNMENT
+    with open_compiler(target) as compiler:
+        for (block, own), symbol in symbols.items():
+            objects.append(folder / f"{symbol}.o")
+            arguments = {"network": name, "symbol": symbol, "block": block.to_json(), "points": own}
+            built = compiler.result("build_kernel", {**arguments, "path": str(objects[-1])}, f"block {block.key}")
+            workspace_bytes = max(workspace_bytes, built["workspace_bytes"])
+    return Kernels(tuple(symbols[i] for i in identities), tuple(objects), workspace_bytes)

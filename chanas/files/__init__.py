@@ -1,0 +1,1 @@
+"""Files of a run: where they lie, and how they are written whole."""

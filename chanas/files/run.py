@@ -1,0 +1,65 @@
+"""The run directory: where each stage reads and writes, and how a file is written so that no half of it is seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_RUN = Path("runs/default")
+
+
+@dataclass(frozen=True, init=False)
+class RunDirectory:
+    """All files of one project. Nothing is created before something is written."""
+
+    root: Path
+
+    def __init__(self, root: Path | str) -> None:
+        object.__setattr__(self, "root", Path(root))
+
+    @property
+    def supernet(self) -> Path:
+        """Folder of the supernet: `checkpoint.safetensors`, `checkpoint.json`, `checkpoints/`, `splits.json`,
+        `metrics.jsonl`."""
+        return self.root / "supernet"
+
+    @property
+    def records(self) -> Path:
+        return self.root / "records.sqlite"
+
+    @property
+    def luts(self) -> Path:
+        return self.root / "luts"
+
+    def lut(self, target_name: str) -> Path:
+        return self.luts / f"{target_name}.json"
+
+    def finetuned(self, key: str, from_scratch: bool) -> RunDirectory:
+        """Where one architecture that is trained on its own has its checkpoint, splits and metrics."""
+        return RunDirectory(self.root / "finetuned" / key / ("from-scratch" if from_scratch else "inherited"))
+
+    @property
+    def search(self) -> Path:
+        """Folder of the search: `evaluations.jsonl`, `result.json`."""
+        return self.root / "search"
+
+    @property
+    def bundle(self) -> Path:
+        return self.root / "bundle"
+
+    @property
+    def per_target(self) -> Path:
+        """What a search for each of several targets came to."""
+        return self.search / "targets.json"
+
+    def target_result(self, target_name: str) -> Path:
+        """The result of one of several searches, as `search/result.json` is of a single one."""
+        return self.search / "targets" / target_name / "result.json"
+
+    def target_bundle(self, target_name: str) -> Path:
+        """Its bundle, as `bundle` is of a single one."""
+        return self.root / "bundles" / target_name
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"

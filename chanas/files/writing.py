@@ -1,0 +1,112 @@
+"""Files and folders that are written whole or not at all, JSON, and digests of files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chanas.errors import ChanasError, CheckpointError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the body ends without an exception.
+
+    Raises:
+        ChanasError: the file cannot be written (no space, no permission); what stood at `path` is left whole.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ChanasError(
+            f"cannot write {path}: {error.strerror or error}; what stood there before is whole"
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Like `replacing`, for a folder: the new one takes the old one's place only when it is complete.
+
+    Raises:
+        ChanasError: the folder cannot be written; what stood at `path` is left whole.
+    """
+    temporary: Path | None = None
+    old: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        old = temporary.with_suffix(".old")
+        yield temporary
+        os.chmod(temporary, 0o755)
+        if os.path.lexists(path):
+            os.rename(path, old)
+        os.rename(temporary, path)
+    except OSError as error:
+        raise ChanasError(
+            f"cannot write {path}: {error.strerror or error}; what stood there before is whole"
+        ) from error
+    finally:
+        if old is not None:
+            if os.path.lexists(old) and not os.path.lexists(path):
+                os.rename(old, path)
+            _remove(old)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Removes a folder, a file or a link, or nothing where there is none."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """JSON with sorted keys (stable under git diff), written whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        CheckpointError: the file is missing, cannot be read, or is not whole JSON; `what` names it in the message.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{what} {path} does not exist") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{what} {path} is cut short or damaged ({error}); make it again") from error
+    except OSError as error:
+        raise CheckpointError(f"{what} {path} cannot be read: {error.strerror or error}") from error
+
+
+def file_digest(path: Path) -> str:
+    """First 16 hex digits of the SHA-256 of a file, by which results name what they came from."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,155 @@
+"""From trained weights to what compiled kernels read, in numpy alone: batch normalisation folded into the convolution
+before it, channels grouped into vectors.
+
+Packed forms (l lanes, B = ceil(C_out / l) channel blocks): pointwise float32[B, C_in, l], depthwise float32[B, k·k, l],
+convolution float32[B, C_in·k·k, l], bias float32[B, l]; activations float32[B, pixels, l]. Padding is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.core.arch import BlockConfig
+from chanas.core.layouts import num_blocks
+from chanas.errors import CheckpointError
+from chanas.network.bfloat16 import pair_rows, pair_taps
+
+Array = npt.NDArray[np.float32]
+BN_EPSILON = 1e-5
+
+
+def pack_channels(values: Array, lanes: int) -> Array:
+    """float32[C, ...] -> float32[B, ..., l]."""
+    channels = values.shape[0]
+    padded = np.zeros((num_blocks(channels, lanes) * lanes, *values.shape[1:]), dtype=np.float32)
+    padded[:channels] = values
+    grouped = padded.reshape(-1, lanes, *values.shape[1:])
+    return np.ascontiguousarray(np.moveaxis(grouped, 1, -1))
+
+
+def unpack_channels(packed: Array, channels: int) -> Array:
+    """Inverse of `pack_channels`: float32[B, ..., l] -> float32[C, ...]."""
+    moved = np.moveaxis(packed, -1, 1)
+    return np.ascontiguousarray(moved.reshape(-1, *moved.shape[2:])[:channels])
+
+
+def pack_convolution(weight: Array, bias: Array, lanes: int) -> list[Array]:
+    """Packed weight and bias of a convolution float32[C_out, C_in / groups, k, k] or a dense float32[C_out, C_in]."""
+    return [pack_channels(weight.reshape(weight.shape[0], -1), lanes), pack_channels(bias, lanes)]
+
+
+def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+    """Weight and bias of the convolution that equals convolution followed by batch normalisation."""
+    scale = gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + BN_EPSILON)
+    folded = weight.astype(np.float64) * scale.reshape(-1, *([1] * (weight.ndim - 1)))
+    return folded.astype(np.float32), (beta - mean * scale).astype(np.float32)
+
+
+def pack_operator(op: str, weight: Array, bias: Array, lanes: int, dtype: str = "float32") -> list[Array]:
+    """Packed weight and bias of a conv, pointwise (or dense) or depthwise operator as its kernel of `dtype` reads them.
+
+    bfloat16 weights are words of two (`chanas.network.bfloat16`): pointwise float32[B, ceil(C_in / 2), l], depthwise
+    float32[B, k·ceil(k / 2), l]; those of a conv, which reads the image, stay float32.
+    """
+    packed, packed_bias = pack_convolution(weight, bias, lanes)
+    if dtype == "bfloat16" and op == "pointwise":
+        packed = pair_rows(packed)
+    elif dtype == "bfloat16" and op == "depthwise":
+        packed = pair_taps(packed, weight.shape[-1])
+    return [packed, packed_bias]
+
+
+def pack_block(block: BlockConfig, tensors: Mapping[str, Array], lanes: int, dtype: str = "float32") -> Array:
+    """All parameters of a block as the one array float32[n] that its kernel of `dtype` takes, from PyTorch's by name.
+
+    Packed weights and biases follow one another in the order of the block's operators. One array, because a compiled
+    network checks each of its arguments at every call, for about 0.1 µs each.
+
+    `tensors` has the names that `chanas.network.static` gives inside one block, such as `depthwise.conv.weight`.
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
+    return np.concatenate([part.ravel() for part in pack_operators(block, tensors, lanes, dtype)])
+
+
+def pack_operators(block: BlockConfig, tensors: Mapping[str, Array], lanes: int, dtype: str = "float32") -> list[Array]:
+    """The packed parameters of each operator of a block, in order (`pack_operator`).
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
+    folded = fold_operators(block, tensors)
+    return [part for op, weight, bias in folded for part in pack_operator(op, weight, bias, lanes, dtype)]
+
+
+def fold_operators(block: BlockConfig, tensors: Mapping[str, Array]) -> list[tuple[str, Array, Array]]:
+    """Kind (conv, pointwise or depthwise), weight and bias of each operator of a block that has weights, in order.
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
+
+    def get(name: str) -> Array:
+        if name not in tensors:
+            raise CheckpointError(
+                f"parameter {name} of block {block.key} is missing; the weights are not of this network"
+            )
+        return tensors[name]
+
+    def conv_bn(name: str) -> list[tuple[str, Array, Array]]:
+        bn = [get(f"{name}.bn.{part}") for part in ("weight", "bias", "running_mean", "running_var")]
+        op = "depthwise" if name == "depthwise" else "conv" if block.kind == "stem" else "pointwise"
+        return [(op, *fold_batch_norm(get(f"{name}.conv.weight"), *bn))]
+
+    if block.kind in ("stem", "head"):
+        return conv_bn("conv")
+    if block.kind == "classifier":
+        feature, linear = get("feature.weight"), get("linear.weight")
+        no_bias = np.zeros(feature.shape[0], dtype=np.float32)
+        return [("pointwise", feature, no_bias), ("pointwise", linear, get("linear.bias"))]
+    folded = conv_bn("expand") if block.has_expand else []
+    folded += conv_bn("depthwise")
+    if block.use_se:
+        folded += [("pointwise", get(f"se.{name}.weight"), get(f"se.{name}.bias")) for name in ("reduce", "expand")]
+    return folded + conv_bn("project")
+
+
+def split_tensors(tensors: Mapping[str, Array], num_network_blocks: int) -> list[dict[str, Array]]:
+    """The parameters of each block, `blocks.3.depthwise.conv.weight` becoming `depthwise.conv.weight` of block 3."""
+    split: list[dict[str, Array]] = [{} for _ in range(num_network_blocks)]
+    for name, value in tensors.items():
+        _, index, rest = name.split(".", 2)
+        if int(index) < num_network_blocks:
+            split[int(index)][rest] = value
+    return split
+
+
+def pack_rows(op: str, weight: Array, bias: Array, dtype: str = "float32") -> list[npt.NDArray[Any]]:
+    """Weights and bias as GPU kernels of `dtype` read them.
+
+    float32[C_out, C_in / groups, k, k] (or a dense one) -> [k·k, C_in, C_out], depthwise [k·k, C]; bias [C_out].
+    Products in float16 have two neighbours of C_in side by side, [k·k, C_in / 2, C_out, 2]; a conv, which reads the
+    image, has float32 weights.
+    """
+    by_channel = weight.reshape(*weight.shape[:2], -1)
+    by_tap: npt.NDArray[Any] = by_channel[:, 0].T if op == "depthwise" else by_channel.transpose(2, 1, 0)
+    if dtype == "float16" and op != "conv":
+        by_tap = by_tap.astype(np.float16)
+        if op != "depthwise":
+            taps, inp, out = by_tap.shape
+            by_tap = by_tap.reshape(taps, inp // 2, 2, out).transpose(0, 1, 3, 2)
+    return [np.ascontiguousarray(by_tap), np.ascontiguousarray(bias)]
+
+
+def pack_block_rows(block: BlockConfig, tensors: Mapping[str, Array], dtype: str = "float32") -> list[npt.NDArray[Any]]:
+    """Weights and bias of each operator of a block, in order, as GPU kernels read them (`pack_rows`).
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
+    return [part for op, weight, bias in fold_operators(block, tensors) for part in pack_rows(op, weight, bias, dtype)]

@@ -1,0 +1,80 @@
+"""What compiled kernels use, in SQLite: every schedule point that was ever compiled for a GPU without one, with its
+figures or why there are none. Apart from the tuning records, because these have no seconds."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.errors import CheckpointError
+from chanas.prescheduler.codegen.cuda.compiled import CompileRecord
+from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
+from chanas.prescheduler.kernels.cuda.space import SPACE_VERSION
+
+SCHEMA = 1
+_TABLE = """CREATE TABLE IF NOT EXISTS kernels (
+    device TEXT NOT NULL, workload TEXT NOT NULL, point TEXT NOT NULL, registers INTEGER, spill_stores INTEGER,
+    spill_loads INTEGER, shared INTEGER, code INTEGER, error TEXT, build REAL NOT NULL, created REAL NOT NULL,
+    PRIMARY KEY (device, workload, point))"""
+
+
+class CompileStore:
+    """Compile records of one architecture, descriptor, pair of compilers and version of the spaces, in a file that may
+    hold several.
+
+    Raises:
+        CheckpointError: the file is not such a database, or cannot be written.
+    """
+
+    def __init__(self, path: Path, target: HardwareTarget, compiler: str) -> None:
+        self.device = f"{target.required_gpu.arch}/{target.fingerprint}/tvm-{tvm_version()}/{compiler}"
+        self.device += f"/space-{SPACE_VERSION}"
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=60)
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version not in (0, SCHEMA):
+                raise CheckpointError(
+                    f"expected compile records of schema {SCHEMA}, got {version} in {path}; move the file away"
+                )
+            self._db.execute("PRAGMA journal_mode=WAL")
+            with self._db:
+                self._db.execute(_TABLE)
+                self._db.execute(f"PRAGMA user_version={SCHEMA}")
+        except (OSError, sqlite3.Error) as error:
+            raise CheckpointError(f"compile records {path} cannot be used: {error}; move the file away") from error
+
+    def add(self, workload: str, records: Iterable[CompileRecord]) -> None:
+        """Store records in one transaction; a point that is already there is replaced."""
+        rows = []
+        for r in records:
+            figures = [None] * 5 if r.figures is None else list(r.figures.to_json().values())
+            rows.append((self.device, workload, json.dumps(r.point), *figures, r.error, r.build_s, time.time()))
+        try:
+            with self._db:
+                self._db.executemany(f"INSERT OR REPLACE INTO kernels VALUES ({', '.join('?' * 11)})", rows)
+        except sqlite3.Error as error:
+            raise CheckpointError(f"compile records {self.path} cannot be written: {error}") from error
+
+    def load(self, workload: str) -> list[CompileRecord]:
+        """The records of a workload, oldest first."""
+        rows = self._db.execute(
+            """SELECT point, registers, spill_stores, spill_loads, shared, code, error, build FROM kernels
+            WHERE device=? AND workload=? ORDER BY rowid""",
+            (self.device, workload),
+        ).fetchall()
+        return [_record(*row) for row in rows]
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _record(point: str, *columns: object) -> CompileRecord:
+    *figures, error, build_s = columns
+    known = None if error is not None else KernelFigures(*figures)  # type: ignore[arg-type]
+    return CompileRecord(tuple(json.loads(point)), known, error, build_s)  # type: ignore[arg-type]

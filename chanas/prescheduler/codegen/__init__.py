@@ -1,0 +1,1 @@
+"""Scheduled functions compiled to libraries."""

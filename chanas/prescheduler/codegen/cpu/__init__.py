@@ -1,0 +1,1 @@
+"""CPU code: lowering, objects, static libraries."""

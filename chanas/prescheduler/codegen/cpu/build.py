@@ -1,0 +1,55 @@
+"""Scheduled operators, blocks and networks compiled to objects and shared libraries for CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.prescheduler.codegen.cpu.lowering import pipeline
+from chanas.prescheduler.codegen.libraries import export
+from chanas.prescheduler.codegen.linkers import required_linker
+from chanas.prescheduler.kernels.cpu.blocks import network_module
+from chanas.prescheduler.workloads.space import Point
+
+
+def build_function(
+    function: Any, target: HardwareTarget, library_path: Path, link: Callable[[Path, Path], None] | None = None
+) -> None:
+    """Compile one PrimFunc (symbol `main`) to a shared library. Arguments are not checked by the compiled code.
+
+    `link` makes the library out of the object file, by default with the linker for the target. It is stripped: what is
+    left is the same file wherever the machine code is the same.
+    """
+    object_path = library_path.with_suffix(".o")
+    try:
+        build_object(function, target, object_path)
+        (link or required_linker(target.mtriple).link)(object_path, library_path)
+    finally:
+        object_path.unlink(missing_ok=True)
+
+
+def build_object(function: Any, target: HardwareTarget, object_path: Path) -> None:
+    """Compile one PrimFunc to an object file, with the symbol that it has."""
+    import tvm
+
+    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        library = tvm.tirx.build(function, target.tvm_target(), pipeline())
+    library.write_to_file(str(object_path))
+
+
+def build_network(
+    blocks: Sequence[BlockConfig],
+    points: Sequence[Sequence[Point]],
+    target: HardwareTarget,
+    library_path: Path,
+) -> None:
+    """Compile a whole network to a shared library that `relax.VirtualMachine` loads."""
+    import tvm
+
+    module = network_module(blocks, points, target)
+    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        executable = tvm.relax.build(module, target.tvm_target(), tir_pipeline=pipeline(), exec_mode="compiled")
+    export(executable, library_path, target)

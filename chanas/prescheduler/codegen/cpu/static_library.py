@@ -1,0 +1,80 @@
+"""A network's blocks as object code that is called from C: one kernel for each different block, no TVM beside it.
+
+Kernels look up by name what they need of a runtime (`_RUNTIME`). These names get the network's own in front, so that
+several networks can stand in one program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.errors import TargetError
+from chanas.prescheduler.codegen.cpu.elf import rename_symbols
+from chanas.prescheduler.codegen.cpu.lowering import pipeline
+from chanas.prescheduler.kernels.cpu.blocks import schedule_block
+from chanas.prescheduler.workloads.space import Point
+
+ALIGNMENT = 64
+"""Bytes: what compiled code may take for granted of tensors, and more than any vector has."""
+
+# What TVM's code generator calls (include/tvm/runtime/base.h, tvm/ffi/c_api.h), and what run.c calls it.
+_RUNTIME = {
+    "__TVMBackendAllocWorkspace": "allocate",
+    "__TVMBackendFreeWorkspace": "give_back",
+    "__TVMBackendParallelLaunch": "launch",
+    "TVMFFIErrorSetRaisedFromCStr": "raise",
+    "TVMFFIErrorSetRaisedFromCStrParts": "raise_parts",
+}
+_TAKES_WORKSPACE = "__TVMBackendAllocWorkspace"
+_KERNEL_PREFIX = "__tvm_ffi_"
+# `%7 = tail call ptr %6(i32 1, i32 %dev_id, i64 4608, i32 2, i32 32)`: device, bytes, type of the elements
+_ALLOCATION = re.compile(r"call ptr %\S+\(i32 \S+, i32 \S+, i64 (\d+), i32 \d+, i32 \d+\)")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Compiled blocks.
+
+    symbols          the kernel of each block, in the network's order; equal blocks have the same one
+    objects          the object files, one for each different kernel
+    workspace_bytes  most that one of them takes at once for what is inside a block
+    """
+
+    symbols: tuple[str, ...]
+    objects: tuple[Path, ...]
+    workspace_bytes: int
+
+
+def build_kernel(
+    name: str, symbol: str, block: BlockConfig, points: Sequence[Point], target: HardwareTarget, path: Path
+) -> int:
+    """Compile one block, in the process of whoever calls; returns the bytes that it takes of the workspace."""
+    import tvm
+
+    function = schedule_block(block, points, target).with_attr("global_symbol", symbol)
+    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        library = tvm.tirx.build(tvm.IRModule({symbol: function}), target.tvm_target(), pipeline())
+    library.write_to_file(str(path))
+    sizes = _ALLOCATION.findall(library.inspect_source("ll"))
+
+    def rename(found: str) -> str:
+        if found == _TAKES_WORKSPACE and not sizes:
+            raise TargetError(
+                f"how much memory block {block.key} takes can't be read from its code; export needs to know"
+            )
+        if found == f"{_KERNEL_PREFIX}{symbol}":
+            return symbol
+        return f"{name}_{_RUNTIME[found]}" if found in _RUNTIME else found
+
+    path.write_bytes(rename_symbols(path.read_bytes(), rename))
+    return sum(aligned(int(size)) for size in sizes)
+
+
+def aligned(num_bytes: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,107 @@
+"""Blocks as TVM compiles them when nobody has scheduled anything: its stock route for a CPU, the yardstick of what
+schedules are worth (paper, section 4.2).
+
+TVM has no default schedules for a CPU: loops stay as its operators state them, and what is fast is what LLVM makes of
+that. Only fusion is done, by TVM's own passes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.prescheduler.codegen.libraries import export
+from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.prescheduler.workloads.workload import Epilogue, Workload
+
+
+def stock_build(module: Any, target: HardwareTarget) -> Any:
+    """An executable of a Relax module, its operators legalised and fused as TVM's passes do, nothing scheduled."""
+    import tvm
+    from tvm.relax import transform
+
+    fusing = [
+        transform.DecomposeOpsForInference(),
+        transform.CanonicalizeBindings(),
+        transform.ConvertToDataflow(),
+        transform.LegalizeOps(),
+        transform.AnnotateTIROpPattern(),
+        transform.FoldConstant(),
+        transform.FuseOps(),
+        transform.FuseTIR(),
+        transform.DeadCodeElimination(),
+    ]
+    device = target.tvm_target()
+    with device, tvm.transform.PassContext(opt_level=3):
+        return tvm.compile(tvm.transform.Sequential(fusing)(module), device)
+
+
+def block_module(block: BlockConfig) -> Any:
+    """A Relax module `main(x, weight, bias, weight, bias, …)` of a block in operators of Relax, float32, NCHW.
+
+    Arguments are those of `chanas.prescheduler.workloads.cases.plain_block_case`.
+    """
+    from tvm import relax
+
+    workloads = block_workloads(block)
+    first = workloads[0]
+    x = relax.Var("x", relax.TensorType((1, first.in_channels, first.input_size, first.input_size), "float32"))
+    parameters = []
+    for i, workload in enumerate(workloads):
+        if workload.op != "pool":
+            kernel, groups = workload.kernel_size, _groups(workload)
+            shapes = {
+                "weight": (workload.out_channels, workload.in_channels // groups, kernel, kernel),
+                "bias": (1, workload.out_channels, 1, 1),
+            }
+            parameters += [relax.Var(f"{n}{i}", relax.TensorType(s, "float32")) for n, s in shapes.items()]
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, *parameters]):
+        with builder.dataflow():
+            given = iter(parameters)
+            current, before_pool = x, x
+            for workload in workloads:
+                if workload.op == "pool":
+                    before_pool = current
+                    current = builder.emit(relax.op.mean(current, axis=[2, 3], keepdims=True))
+                    continue
+                if workload.scaled:  # the gate of squeeze-excite came last; what it scales, before the mean
+                    current = builder.emit(relax.op.multiply(before_pool, current))
+                current = _convolution(builder, workload, current, next(given), next(given))
+                if workload.residual:
+                    current = builder.emit(relax.op.add(current, x))
+            out = builder.emit_output(current)
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def build_block(block: BlockConfig, target: HardwareTarget, library_path: Path) -> None:
+    """Compile one block to a shared library that `relax.VirtualMachine` loads."""
+    export(stock_build(block_module(block), target), library_path, target)
+
+
+def _groups(workload: Workload) -> int:
+    return workload.in_channels if workload.op == "depthwise" else 1
+
+
+def _convolution(builder: Any, workload: Workload, x: Any, weight: Any, bias: Any) -> Any:
+    from tvm import relax
+
+    stride, padding = workload.stride, workload.kernel_size // 2
+    out = relax.op.nn.conv2d(x, weight, strides=stride, padding=padding, groups=_groups(workload))
+    return _epilogue(builder, workload.epilogue, builder.emit(relax.op.add(builder.emit(out), bias)))
+
+
+def _epilogue(builder: Any, epilogue: Epilogue, x: Any) -> Any:
+    from tvm import relax
+
+    if epilogue == "none":
+        return x
+    if epilogue == "relu":
+        return builder.emit(relax.op.nn.relu(x))
+    three, six = relax.const(3.0, "float32"), relax.const(6.0, "float32")
+    shifted = builder.emit(relax.op.clip(builder.emit(relax.op.add(x, three)), 0.0, 6.0))
+    gate = builder.emit(relax.op.divide(shifted, six))
+    return gate if epilogue == "hsigmoid" else builder.emit(relax.op.multiply(x, gate))

@@ -1,0 +1,1 @@
+"""CUDA code: kernels printed, compiled by NVRTC, and packed into programs."""

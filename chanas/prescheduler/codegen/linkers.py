@@ -1,0 +1,176 @@
+"""Linkers: shared libraries for this machine, and for processors of other kinds.
+
+For another Linux the system's cross binutils or gcc (`aarch64-linux-gnu-ld`), else the linker in the wheel `ziglang`
+(extra `cross`). For Android the clang of an NDK, whose folder the variable ANDROID_NDK names.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chanas.core.target import this_machine
+from chanas.errors import TargetError
+
+_TIMEOUT_S = 120.0
+_ANDROID_NDK = "ANDROID_NDK"
+LINUX = ("linux-gnu", "linux-musl")
+# The lowest API level that the NDK builds for since r26 (its changelog). Our code calls nothing of Android.
+_LOWEST_API_LEVEL = 21
+# Pages of 16 KiB, which devices from Android 15 on may have ("Support 16 KB page sizes", developer.android.com).
+_ANDROID_PAGES = "-Wl,-z,max-page-size=16384"
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What a triple names: `aarch64-linux-gnu`, `aarch64-unknown-linux-gnu`, `aarch64-linux-android29`."""
+
+    machine: str
+    system: str
+    api_level: int | None = None
+
+    @classmethod
+    def of(cls, triple: str) -> Platform:
+        machine, _, rest = triple.partition("-")
+        system = "-".join(rest.split("-")[-2:])  # without a vendor
+        android = re.fullmatch(r"linux-android(\d*)", system)
+        if android is None:
+            return cls(machine, system)
+        return cls(machine, "linux-android", int(android[1] or _LOWEST_API_LEVEL))
+
+    @property
+    def is_this_machine(self) -> bool:
+        return (self.machine, self.system) == (this_machine(), "linux-gnu")
+
+
+@dataclass(frozen=True)
+class CrossLinker:
+    """Makes shared libraries for a platform out of object files. What they call is found when they are loaded."""
+
+    name: str
+    command: tuple[str, ...]
+    options: tuple[str, ...] = ("-nostdlib",)
+
+    def link(self, object_path: Path, library_path: Path) -> None:
+        """Raises TargetError: the linker refuses the object, with its first line."""
+        self.link_all([object_path], library_path)
+
+    def link_all(self, objects: Sequence[Path], library_path: Path) -> None:
+        """Raises TargetError: the linker refuses an object, with its first line, or does not end."""
+        arguments = ["-shared", "-s", *self.options, "-o", str(library_path), *map(str, objects)]
+        try:
+            done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise TargetError(f"{self.name} took over {_TIMEOUT_S:.0f} s to link {objects[0].name}") from None
+        if done.returncode:
+            first = (done.stderr.strip() or "no message").splitlines()[0]
+            raise TargetError(f"{self.name} cannot link {objects[0].name}: {first}")
+
+
+def is_native(triple: str) -> bool:
+    """Whether the linker of this machine serves a platform; an empty triple is this machine."""
+    return not triple or Platform.of(triple).is_this_machine
+
+
+def find_cross_linker(triple: str, environment: Mapping[str, str] | None = None) -> CrossLinker | None:
+    """A linker for a platform as LLVM calls it; None where none is installed that knows it."""
+    platform = Platform.of(triple)
+    if platform.system == "linux-android":
+        return _android_linker(platform, os.environ if environment is None else environment)
+    if platform.system not in LINUX:
+        return None
+    for tool, options in (("ld", ()), ("gcc", ("-nostdlib",))):
+        name = f"{platform.machine}-{platform.system}-{tool}"
+        if shutil.which(name) is not None:
+            return CrossLinker(name, (name,), options)
+    zig = zig_command()
+    return None if zig is None else CrossLinker("ziglang", (*zig, "ld.lld"), ())
+
+
+def _android_linker(platform: Platform, environment: Mapping[str, str]) -> CrossLinker | None:
+    command = android_clang(platform, environment)
+    return None if command is None else CrossLinker("the NDK's clang", command, ("-nostdlib", _ANDROID_PAGES))
+
+
+def android_clang(platform: Platform, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The compiler of the NDK that the environment names, with the option that says the platform."""
+    clang = _ndk_clang(environment)
+    system = f"{platform.machine}-{platform.system}{platform.api_level}"
+    return None if clang is None else (str(clang), f"--target={system}")
+
+
+def no_ndk() -> str:
+    """What to do where there is none."""
+    folder = os.environ.get(_ANDROID_NDK)
+    found = f"there is no toolchains/llvm/prebuilt/*/bin/clang in {_ANDROID_NDK}={folder}; " if folder else ""
+    return f"{found}install the Android NDK and let the variable {_ANDROID_NDK} name its folder"
+
+
+def _ndk_clang(environment: Mapping[str, str]) -> Path | None:
+    """The compiler of an NDK; it lies in a folder named after the kind of machine that it runs on."""
+    folder = environment.get(_ANDROID_NDK)
+    found = sorted(Path(folder).glob("toolchains/llvm/prebuilt/*/bin/clang")) if folder else []
+    return found[0] if found else None
+
+
+@functools.cache
+def zig_command() -> tuple[str, ...] | None:
+    """How the wheel `ziglang` is run: its program, without Python around it."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        return None
+    program = Path(spec.origin).with_name("zig")
+    return (str(program),) if program.is_file() else (sys.executable, "-m", "ziglang")
+
+
+def no_cross_linker(triple: str) -> str:
+    """What to do where `find_cross_linker` found none."""
+    platform = Platform.of(triple)
+    remedy = ""
+    if platform.system in LINUX:
+        package = f"binutils-{platform.machine.replace('_', '-')}-{platform.system}"
+        remedy = f"; `pip install ziglang` brings one, and so does the system's package {package}"
+    if platform.system == "linux-android":
+        remedy = f"; {no_ndk()}"
+    return f"no cross linker for {triple} was found{remedy}"
+
+
+def find_linker(triple: str) -> CrossLinker | None:
+    """The linker for a platform, this machine's or another's."""
+    if not is_native(triple):
+        return find_cross_linker(triple)
+    for command in ("ld", "cc", "gcc"):
+        if shutil.which(command):
+            return CrossLinker(command, (command,), ())
+    return None
+
+
+def required_linker(triple: str) -> CrossLinker:
+    """Raises TargetError: there is none; says what to install."""
+    linker = find_linker(triple)
+    if linker is not None:
+        return linker
+    if is_native(triple):
+        raise TargetError("no linker found: expected ld, cc or gcc on the path; install binutils or gcc")
+    raise TargetError(no_cross_linker(triple))
+
+
+def library_maker(triple: str) -> Callable[..., None] | None:
+    """What TVM's `export_library` makes a library with (`fcompile`); None for this machine: TVM has its own."""
+    if is_native(triple):
+        return None
+    linker = required_linker(triple)
+
+    def make(library: str, objects: str | Sequence[str], *_: Any, **__: Any) -> None:
+        linker.link_all([Path(o) for o in ([objects] if isinstance(objects, str) else objects)], Path(library))
+
+    return make

@@ -1,0 +1,1 @@
+"""Operators, their schedule spaces and their schedules, one folder per processor."""

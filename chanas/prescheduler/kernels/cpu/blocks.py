@@ -1,0 +1,113 @@
+"""From operators to fused blocks and whole networks.
+
+A block is one TVM function: the expressions of its operators chained, each scheduled by its own point, with every
+intermediate inside. A network is a Relax program that calls its blocks in order; weights are arguments, so that one
+compiled module serves any weights and they travel once (in safetensors).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.errors import ScheduleError
+from chanas.prescheduler.kernels.cpu.operators import compute, input_shape, output_shape, parameter_shapes
+from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.prescheduler.workloads.space import Point
+
+
+def num_block_parameters(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
+    """Numbers in a block's packed parameters (as `folding.pack_block` gives them)."""
+    shapes = [shape for workload in block_workloads(block, dtype) for shape in parameter_shapes(workload, lanes)]
+    return sum(math.prod(shape) for shape in shapes)
+
+
+@dataclass(frozen=True)
+class _View:
+    """A part of the one array of a block's parameters, indexed like a tensor of its own shape."""
+
+    packed: Any
+    offset: int
+    shape: tuple[int, ...]
+
+    def __getitem__(self, indices: Sequence[Any]) -> Any:
+        position = indices[0]
+        for index, extent in zip(indices[1:], self.shape[1:], strict=True):
+            position = position * extent + index
+        return self.packed[position + self.offset]
+
+
+def schedule_block(block: BlockConfig, points: Sequence[Point], target: HardwareTarget) -> Any:
+    """A `tirx.PrimFunc` of a whole block: arguments input, packed parameters (one array), output.
+
+    Raises:
+        ScheduleError: there is not one point per operator, or one is not in its operator's space.
+    """
+    from tvm import s_tir, te
+
+    from chanas.prescheduler.kernels.cpu.families import apply_point
+    from chanas.prescheduler.kernels.cpu.schedules import flatten_output
+
+    workloads, lanes = block_workloads(block, target.dtype), target.vector_lanes
+    if len(points) != len(workloads):
+        raise ScheduleError(f"expected {len(workloads)} points for block {block.key}, got {len(points)}")
+    x = te.placeholder(input_shape(workloads[0], lanes), workloads[0].input_storage, name="x")
+    packed = te.placeholder((num_block_parameters(block, lanes, target.dtype),), name="parameters")
+    current, gate, before_pool, offset = x, None, None, 0
+    for i, workload in enumerate(workloads):
+        parameters = []
+        for shape in parameter_shapes(workload, lanes):
+            parameters.append(_View(packed, offset, shape))
+            offset += math.prod(shape)
+        if workload.op == "pool" and block.kind == "mbconv":
+            before_pool = current
+        extras = []
+        if workload.scaled:
+            gate, current = current, before_pool
+            extras.append(gate)
+        if workload.residual:
+            extras.append(x)
+        current = compute(workload, lanes, f"op{i}_", current, parameters, extras)
+    sch = s_tir.Schedule(te.create_prim_func([x, packed, current]), error_render_level="none")
+    for i, (workload, point) in enumerate(zip(workloads, points, strict=True)):
+        apply_point(sch, workload, point, target, f"op{i}_")
+    flatten_output(sch, workloads[-1], f"op{len(workloads) - 1}_")
+    return sch.mod["main"]
+
+
+def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget) -> Any:
+    """A Relax module `main(image, *packed parameters, one array for each block) -> logits`.
+
+    image float32[in_channels, pixels]; logits float32[ceil(classes / l), 1, l] (only the first `classes` count).
+    Blocks of equal shape and schedule share one function.
+    """
+    from tvm import relax
+
+    lanes = target.vector_lanes
+    first = block_workloads(blocks[0], target.dtype)[0]
+    image = relax.Var("image", relax.TensorType(input_shape(first, lanes), "float32"))
+    parameters = [
+        relax.Var(f"parameters{b}", relax.TensorType((num_block_parameters(block, lanes, target.dtype),), "float32"))
+        for b, block in enumerate(blocks)
+    ]
+    builder = relax.BlockBuilder()
+    functions: dict[tuple[BlockConfig, tuple[Point, ...]], Any] = {}
+    with builder.function("main", [image, *parameters]):
+        with builder.dataflow():
+            current = image
+            for block, block_points, packed in zip(blocks, points, parameters, strict=True):
+                identity = (block, tuple(tuple(p) for p in block_points))
+                if identity not in functions:
+                    function = schedule_block(block, block_points, target).without_attr("global_symbol")
+                    function = function.with_attr("tirx.is_scheduled", True)
+                    functions[identity] = builder.add_func(function, f"block{len(functions)}")
+                last = block_workloads(block, target.dtype)[-1]
+                result = relax.TensorType(output_shape(last, lanes), last.output_storage)
+                current = builder.emit(relax.call_tir(functions[identity], [current, packed], result))
+            out = builder.emit_output(current)
+        builder.emit_func_output(out)
+    return builder.get()

@@ -1,0 +1,354 @@
+"""What each operator computes, as TVM tensor expressions, without saying how (the how is `apply`).
+
+Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
+    activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
+    convolution weights [B_out, C·k·k, l] (winograd: [B_out, t·C·k·s, l]), biases [B, l], gates [B, 1, l]
+Activations and gates of bfloat16 operators are uint16 bits (`bf16_operators`).
+Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
+Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
+reads either, and `flatten_output` gives a block's last operator the flat shape.
+Stage names start with a prefix, so that the operators of a block can stand in one function.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from tvm import te, tirx
+
+from chanas.core.layouts import num_blocks
+from chanas.prescheduler.kernels.cpu import bf16_operators
+from chanas.prescheduler.kernels.cpu.bf16_intrinsics import round_bits, widen
+from chanas.prescheduler.workloads.expressions import OperatorGraph, epilogue
+from chanas.prescheduler.workloads.winograd import transforms
+from chanas.prescheduler.workloads.workload import (
+    Workload,
+    ends_in_half_a_block,
+    scales_weights,
+    tiled_columns,
+)
+
+
+def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
+    """Element of activations at channel block `b`, pixel `m`, lane `v`, whether stored [B, M, l] or [B, H, W, l]."""
+    if len(x.shape) == 3:
+        return x[b, m, v]
+    width = int(x.shape[2])
+    return x[b, m // width, m % width, v]
+
+
+def input_shape(workload: Workload, lanes: int) -> tuple[int, ...]:
+    """Shape of the operator's input activations."""
+    pixels = workload.input_size**2
+    if workload.op == "conv":
+        return (workload.in_channels, pixels)
+    return (num_blocks(workload.in_channels, lanes), pixels, lanes)
+
+
+def output_shape(workload: Workload, lanes: int) -> tuple[int, int, int]:
+    """Shape of the operator's output activations."""
+    return (num_blocks(workload.out_channels, lanes), workload.output_size**2, lanes)
+
+
+def parameter_shapes(workload: Workload, lanes: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of packed weights and bias; nothing for pooling."""
+    if workload.op == "pool":
+        return ()
+    blocks, k2 = num_blocks(workload.out_channels, lanes), workload.kernel_size**2
+    depth = k2 if workload.op == "depthwise" else k2 * workload.in_channels
+    if workload.in_pairs:
+        depth = -(-depth // 2) if workload.op == "pointwise" else workload.kernel_size * -(-workload.kernel_size // 2)
+    if workload.op == "winograd":
+        products = transforms(workload.kernel_size, workload.stride).products
+        depth = products * workload.in_channels * workload.kernel_size * workload.stride
+    return ((blocks, depth, lanes), (blocks, lanes))
+
+
+def extra_shapes(workload: Workload, lanes: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of gate and residual, those of them that the operator has, in this order."""
+    gate = (num_blocks(workload.in_channels, lanes), 1, lanes)
+    return ((gate,) if workload.scaled else ()) + ((output_shape(workload, lanes),) if workload.residual else ())
+
+
+def compute(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """The output tensor of an operator on given input, parameters and extras (shapes as in the functions above)."""
+    if workload.in_pairs:
+        return _in_pairs(workload, lanes, prefix, x, parameters, extras)
+    builder = {
+        "conv": _conv,
+        "blockconv": _blockconv,
+        "winograd": _winograd,
+        "pointwise": _pointwise,
+        "depthwise": _depthwise,
+        "pool": _pool,
+    }[workload.op]
+    return builder(workload, lanes, prefix, x, parameters, extras)
+
+
+def _in_pairs(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    finish = functools.partial(epilogue, workload.epilogue)
+    if workload.op == "depthwise":
+        return bf16_operators.depthwise(workload, lanes, prefix, x, parameters, finish)
+    return bf16_operators.pointwise(workload, lanes, prefix, x, parameters, extras, pixel, finish)
+
+
+def _stored(workload: Workload, value: Any) -> Any:
+    """A float32 as the operator's output holds it."""
+    return round_bits(value) if workload.output_storage == "uint16" else value
+
+
+def _window_output(workload: Workload, lanes: int, prefix: str, acc: Any, bias: Any) -> Any:
+    size = workload.output_size
+    shape = (num_blocks(workload.out_channels, lanes), size, size, lanes)
+    return te.compute(
+        shape,
+        lambda b, h, w, v: _stored(workload, epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v])),
+        name=f"{prefix}out",
+    )
+
+
+def _block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Callable[..., Any]:
+    """Sums over input channels, one vector for each pixel and channel block."""
+    k = te.reduce_axis((0, workload.in_channels), name="k")
+    acc = te.compute(
+        output_shape(workload, lanes),
+        lambda b, m, v: te.sum(pixel(x, k // lanes, m, k % lanes) * weights[b, k, v], axis=k),
+        name=f"{prefix}acc",
+    )
+    return lambda b, m, v: acc[b, m, v]
+
+
+def _half_block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Callable[..., Any]:
+    """The same where the last channel block is half empty (`ends_in_half_a_block`).
+
+    Full blocks as ever. The half block takes two input channels at once, the even ones in lanes 0, 2, …, the odd ones
+    in lanes 1, 3, …, and adds neighbours in the end: half as many multiply-adds.
+    """
+    blocks, pixels, _ = output_shape(workload, lanes)
+    pairs, last, half = workload.in_channels // 2, blocks - 1, lanes // 2
+    k = te.reduce_axis((0, workload.in_channels), name="k")
+    acc = te.compute(
+        (last, pixels, lanes),
+        lambda b, m, v: te.sum(pixel(x, k // lanes, m, k % lanes) * weights[b, k, v], axis=k),
+        name=f"{prefix}acc",
+    )
+    mixed = te.compute((pairs, lanes), lambda p, v: weights[last, 2 * p + v % 2, v // 2], name=f"{prefix}mixed")
+    twice = te.compute(
+        (pairs, pixels, lanes), lambda p, m, v: pixel(x, p // half, m, p % half * 2 + v % 2), name=f"{prefix}twice"
+    )
+    p = te.reduce_axis((0, pairs), name="p")
+    tail = te.compute((pixels, lanes), lambda m, v: te.sum(twice[p, m, v] * mixed[p, v], axis=p), name=f"{prefix}tail")
+
+    def total(b: Any, m: Any, v: Any) -> Any:
+        first = v * 2 % lanes
+        halves = tirx.Select(v < half, tail[m, first] + tail[m, first + 1], tirx.const(0.0, "float32"))
+        return tirx.Select(b == last, halves, acc[tirx.min(b, last - 1), m, v])
+
+    return total
+
+
+def _pointwise(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    rest = list(extras)
+    if workload.scaled:
+        gate, x_in, unscaled = rest.pop(0), x, weights
+        if scales_weights(workload):
+            shape_in: tuple[int, ...] = parameter_shapes(workload, lanes)[0]
+            weights = te.compute(
+                shape_in, lambda b, k, v: unscaled[b, k, v] * gate[k // lanes, 0, k % lanes], name=f"{prefix}scale"
+            )
+        else:
+            shape_in = input_shape(workload, lanes)
+            x = te.compute(shape_in, lambda b, m, v: pixel(x_in, b, m, v) * gate[b, 0, v], name=f"{prefix}scale")
+    sums = _half_block_sums if ends_in_half_a_block(workload, lanes) else _block_sums
+    total = sums(workload, lanes, prefix, x, weights)
+    residual = rest.pop(0) if workload.residual else None
+
+    def value(b: Any, m: Any, v: Any) -> Any:
+        out = epilogue(workload.epilogue, total(b, m, v) + bias[b, v])
+        return out if residual is None else out + residual[b, m, v]
+
+    return te.compute(output_shape(workload, lanes), value, name=f"{prefix}out")
+
+
+def _depthwise(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
+    out, blocks = workload.output_size, num_blocks(workload.in_channels, lanes)
+    padded = (out - 1) * stride + kernel
+    padding = te.compute(
+        (blocks, padded, padded, lanes),
+        lambda b, h, w, v: tirx.if_then_else(
+            tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
+            x[b, (h - pad) * size + (w - pad), v],
+            tirx.const(0.0, "float32"),
+        ),
+        name=f"{prefix}pad",
+    )
+    rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
+    acc = te.compute(
+        (blocks, out, out, lanes),
+        lambda b, h, w, v: te.sum(
+            padding[b, h * stride + rh, w * stride + rw, v] * weights[b, rh * kernel + rw, v], axis=[rh, rw]
+        ),
+        name=f"{prefix}acc",
+    )
+    return _window_output(workload, lanes, prefix, acc, bias)
+
+
+def _conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    weights, bias = parameters
+    size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
+    out, channels = workload.output_size, workload.in_channels
+    padded = (out - 1) * stride + kernel
+    padding = te.compute(
+        (channels, padded, padded),
+        lambda c, h, w: tirx.if_then_else(
+            tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
+            x[c, (h - pad) * size + (w - pad)],
+            tirx.const(0.0, "float32"),
+        ),
+        name=f"{prefix}pad",
+    )
+    rc = te.reduce_axis((0, channels), name="rc")
+    rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
+    blocks = num_blocks(workload.out_channels, lanes)
+    acc = te.compute(
+        (blocks, out, out, lanes),
+        lambda b, h, w, v: te.sum(
+            padding[rc, h * stride + rh, w * stride + rw] * weights[b, (rc * kernel + rh) * kernel + rw, v],
+            axis=[rc, rh, rw],
+        ),
+        name=f"{prefix}acc",
+    )
+    return _window_output(workload, lanes, prefix, acc, bias)
+
+
+def _padded(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Any:
+    """[B, height, width, l]: the input with zeros around it."""
+    size, pad = workload.input_size, workload.kernel_size // 2
+    return te.compute(
+        (num_blocks(workload.in_channels, lanes), height, width, lanes),
+        lambda b, h, w, v: tirx.if_then_else(
+            tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
+            x[b, (h - pad) * size + (w - pad), v],
+            tirx.const(0.0, "float32"),
+        ),
+        name=f"{prefix}pad",
+    )
+
+
+def _blockconv(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    kernel, stride, out = workload.kernel_size, workload.stride, workload.output_size
+    channels, columns = workload.in_channels, tiled_columns(workload)
+    height, width = (out - 1) * stride + kernel, (columns - 1) * stride + kernel
+    padding = _padded(workload, lanes, prefix, x, height, width)
+    rc = te.reduce_axis((0, channels), name="rc")
+    rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
+    acc = te.compute(
+        (num_blocks(workload.out_channels, lanes), out, columns, lanes),
+        lambda b, h, w, v: te.sum(
+            padding[rc // lanes, h * stride + rh, w * stride + rw, rc % lanes]
+            * weights[b, (rc * kernel + rh) * kernel + rw, v],
+            axis=[rc, rh, rw],
+        ),
+        name=f"{prefix}acc",
+    )
+    return _window_output(workload, lanes, prefix, acc, bias)
+
+
+def _combine(coefficients: Sequence[Fraction], terms: Sequence[Any]) -> Any:
+    """Σ coefficient · term, without the zeros and ones."""
+    factors = [(c, x) for c, x in zip(coefficients, terms, strict=True) if c]
+    products = [x if c == 1 else x * tirx.const(float(c), "float32") for c, x in factors]
+    return functools.reduce(operator.add, products)
+
+
+def _choose(index: Any, values: Sequence[Any]) -> Any:
+    """The value of a number that is a constant once its loop is unrolled."""
+    chosen = values[-1]
+    for i in reversed(range(len(values) - 1)):
+        chosen = tirx.Select(index == i, values[i], chosen)
+    return chosen
+
+
+def _winograd(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """Inputs of T tiles per row to t products each, their sums over channels and kernel rows, then t to m outputs."""
+    weights, bias = parameters
+    kernel, stride, out, channels = workload.kernel_size, workload.stride, workload.output_size, workload.in_channels
+    plan, num_tiles = transforms(kernel, stride), -(-out // transforms(kernel, stride).outputs)
+    m, t, in_blocks = plan.outputs, plan.products, num_blocks(channels, lanes)
+    height = (out - 1) * stride + kernel
+    padding = _padded(workload, lanes, prefix, x, height, ((num_tiles - 1) * m + t) * stride)
+    tiles = te.compute(
+        (t, in_blocks, height, stride, num_tiles, lanes),
+        lambda i, b, h, s, w, v: _choose(
+            i, [_combine(row, [padding[b, h, (w * m + j) * stride + s, v] for j in range(t)]) for row in plan.input]
+        ),
+        name=f"{prefix}tiles",
+    )
+    rc = te.reduce_axis((0, channels), name="rc")
+    rh, rs = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, stride), name="rs")
+    shape = (t, num_blocks(workload.out_channels, lanes), out, num_tiles, lanes)
+    acc = te.compute(
+        shape,
+        lambda i, b, h, w, v: te.sum(
+            tiles[i, rc // lanes, h * stride + rh, rs, w, rc % lanes]
+            * weights[b, ((i * channels + rc) * kernel + rh) * stride + rs, v],
+            axis=[rc, rh, rs],
+        ),
+        name=f"{prefix}acc",
+    )
+    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
+
+    def value(b: Any, h: Any, w: Any, v: Any) -> Any:
+        terms = [sums[i, b, h, w // m, v] for i in range(t)]
+        whole = _choose(w % m, [_combine(row, terms) for row in plan.output])
+        return epilogue(workload.epilogue, whole + bias[b, v])
+
+    return te.compute((shape[1], out, out, lanes), value, name=f"{prefix}out")
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    pixels, shape = workload.input_size**2, output_shape(workload, lanes)
+    m = te.reduce_axis((0, pixels), name="m")
+    loaded = widen if workload.input_storage == "uint16" else _as_is
+    acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")
+    share = tirx.const(1.0 / pixels, "float32")
+    return te.compute(shape, lambda b, o, v: _stored(workload, acc[b, o, v] * share), name=f"{prefix}out")
+
+
+def operator_graph(workload: Workload, lanes: int) -> OperatorGraph:
+    """A function of one operator alone. Arguments: input, weights, bias, gate, residual (those there are), output."""
+    x = te.placeholder(input_shape(workload, lanes), workload.input_storage, name="x")
+    parameters = [
+        te.placeholder(s, name=n) for s, n in zip(parameter_shapes(workload, lanes), ("weights", "bias"), strict=False)
+    ]
+    names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
+    extras = [
+        te.placeholder(s, workload.input_storage, name=n)
+        for s, n in zip(extra_shapes(workload, lanes), names, strict=True)
+    ]
+    output = compute(workload, lanes, "op0_", x, parameters, extras)
+    return OperatorGraph((x, *parameters, *extras, output), output)

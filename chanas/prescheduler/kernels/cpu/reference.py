@@ -1,0 +1,70 @@
+"""Reference cases as CPU kernels read them: tensors packed in channel blocks."""
+
+from __future__ import annotations
+
+from chanas.core.arch import BlockConfig
+from chanas.network.bfloat16 import to_bits
+from chanas.network.folding import pack_block, pack_channels, pack_operator
+from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.prescheduler.workloads.cases import (
+    BFLOAT16_BLOCK_TOLERANCE,
+    FLOAT32_TOLERANCE,
+    Array,
+    ReferenceCase,
+    Stored,
+    operator_tensors,
+    operator_tolerance,
+    random_block,
+)
+from chanas.prescheduler.workloads.winograd import pack_winograd
+from chanas.prescheduler.workloads.workload import Workload
+
+
+def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
+    """`operator_tensors` as processors' kernels read them (batch 1)."""
+    tensors = operator_tensors(workload)
+
+    def stored(values: Array) -> Stored:
+        packed = pack_channels(values.reshape(values.shape[0], -1), lanes)
+        return to_bits(packed) if workload.input_storage == "uint16" else packed
+
+    (x,) = tensors.x
+    arguments: list[Stored] = [x.reshape(len(x), -1) if workload.op == "conv" else stored(x)]
+    weights: tuple[int, ...] = ()
+    if tensors.weight is not None and tensors.bias is not None:
+        if workload.op == "winograd":
+            arguments += pack_winograd(tensors.weight, tensors.bias, workload.stride, lanes)
+        else:
+            arguments += pack_operator(workload.op, tensors.weight, tensors.bias, lanes, workload.dtype)
+        weights = (1, 2)
+    arguments += [stored(extra[0]) for extra in (tensors.gate, tensors.residual) if extra is not None]
+    expected = _packed_output(tensors.out[0], lanes, workload.epilogue)
+    return ReferenceCase(tuple(arguments), weights, _as_stored(expected, workload), operator_tolerance(workload))
+
+
+def _as_stored(expected: Array, workload: Workload) -> Stored:
+    return to_bits(expected) if workload.output_storage == "uint16" else expected
+
+
+def _packed_output(value: Array, lanes: int, epilogue: str) -> Array:
+    packed = pack_channels(value.reshape(value.shape[0], -1), lanes)
+    if epilogue == "hsigmoid" and value.shape[0] % lanes:  # hsigmoid(0): what gates of padding channels are
+        packed[-1, :, value.shape[0] % lanes :] = 0.5
+    return packed
+
+
+def block_case(block: BlockConfig, lanes: int, dtype: str = "float32") -> ReferenceCase:
+    """Random input and weights of a whole block, and PyTorch's answer (batch normalisation folded in ours).
+
+    PyTorch computes in float32 whatever the dtype, from an input that is rounded where ours is.
+    """
+    operators = block_workloads(block, dtype)
+    in_bits = operators[0].input_storage == "uint16"
+    x, out, tensors = random_block(block, in_bits)
+    flat = x.reshape(block.in_channels, -1)
+    expected = pack_channels(out.reshape(block.out_channels, -1), lanes)
+    packed = flat if block.kind == "stem" else pack_channels(flat, lanes)
+    first: Stored = to_bits(packed) if in_bits else packed
+    tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_BLOCK_TOLERANCE
+    parameters = pack_block(block, tensors, lanes, dtype)
+    return ReferenceCase((first, parameters), (1,), _as_stored(expected, operators[-1]), tolerance)

@@ -1,0 +1,329 @@
+"""Schedule spaces of CPUs, one function for each operator family (paper, section 3.5, figure 8, table 1).
+
+A point is a vector of integers (`workloads.space`). The vector axis is always the innermost and the fused outermost
+loop always the parallel one, so neither is encoded."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from chanas.core.layouts import num_blocks
+from chanas.core.target import HardwareTarget
+from chanas.prescheduler.workloads.space import Coordinate, Named, ScheduleSpace, factorisations
+from chanas.prescheduler.workloads.winograd import transforms
+from chanas.prescheduler.workloads.workload import Workload, ends_in_half_a_block, scales_weights, tiled_columns
+
+# Registers that a kernel needs besides its accumulators: weights, a broadcast input, and the compiler's temporaries.
+_RESERVED_REGISTERS = 4
+# The same where all operands are loaded and counted: loads come earlier than they are needed.
+_RESERVED_BESIDE_OPERANDS = 2
+# Longest stretch of a loop that is written out: beyond it the compiler takes seconds and the code gets no faster.
+_MAX_UNROLLED_REDUCTION = 16
+
+# Fewer sums than these can't hide the latency of a multiply-add; where a map allows no more, it is what there is.
+_MIN_ACCUMULATORS = 8
+# Multiply-adds written out in one loop body: longer ones don't fit the cache of decoded instructions, and spill.
+_MAX_WRITTEN_OUT = 352
+# The same for 1×1 and depthwise convolutions, where longer ones cost much time to compile and gain under 1 %; and the
+# tiles among which the best ones were, of samples of 48 points of 13 and 32 points of 17 workloads on Zen 4.
+_MAX_WRITTEN_OUT_POINTWISE, _MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 128, 7, 4
+_MAX_WRITTEN_OUT_HALF_BLOCK = 64
+_MAX_WRITTEN_OUT_DEPTHWISE, _TILE_DEPTHWISE, _MAX_TILE_ROWS = 200, (4, 16), 2
+# Loads for each multiply-add where inputs are loaded as vectors too: cores have at least half as many load units as
+# multiply-add units. Where no tile is that frugal, those near the most frugal one.
+_MAX_LOADS, _MAX_LOADS_OVER_LEAST = 0.5, 1.25
+# Maps with more tiles in a row than these need no tiles of several rows.
+_NARROW_COLUMNS = 8
+
+
+def max_accumulators(target: HardwareTarget) -> int:
+    """Vector accumulators that fit in registers beside what else a kernel needs."""
+    return target.num_vector_registers - _RESERVED_REGISTERS
+
+
+class Tile(NamedTuple):
+    """What is computed in registers at once: so many pixels times vectors of output channels, in so many steps of the
+    sum that are written out together and read so many inputs each."""
+
+    pixels: int
+    vectors: int
+    steps: int
+    inputs: int
+
+    @property
+    def num_sums(self) -> int:
+        return self.pixels * self.vectors
+
+    @property
+    def num_registers(self) -> int:
+        """Registers where all operands are loaded: the sums and one step's operands. Inputs that are loaded for several
+        steps stay; for a single step, operands of the more numerous kind pass through one register."""
+        operands = self.inputs + self.vectors if self.steps > 1 else min(self.inputs, self.vectors) + 1
+        return self.num_sums + operands
+
+    def loads(self, lanes: int) -> float:
+        """Loads for each multiply-add."""
+        return -(-self.steps // lanes) / (self.vectors * self.steps) + 1 / self.pixels
+
+
+def _by_lane(target: HardwareTarget) -> bool:
+    """Whether inputs are loaded as vectors, of which a multiply-add takes one lane: with the short vectors of NEON.
+
+    Longer vectors come with instructions that read one input from memory into all lanes.
+    """
+    return target.vector_lanes <= 4
+
+
+def _allowed(tiles: Iterable[Tile], target: HardwareTarget, smallest: int = 1) -> frozenset[Tile]:
+    """Those of some tiles whose sums fit in registers that are worth a try.
+
+    All of at least `smallest` sums; with short vectors those that fit with their operands, hide the latency of
+    multiply-adds and need few loads for each, as far as the factors allow (the paper's register blocking, section 4.5).
+    """
+    if not _by_lane(target):
+        return frozenset(tile for tile in tiles if tile.num_sums >= smallest)
+    room = target.num_vector_registers - _RESERVED_BESIDE_OPERANDS
+    fitting = [tile for tile in tiles if tile.num_registers <= room]
+    fewest = min(_MIN_ACCUMULATORS, max(tile.num_sums for tile in fitting))
+    loads = {tile: tile.loads(target.vector_lanes) for tile in fitting if tile.num_sums >= fewest}
+    most = max(_MAX_LOADS, _MAX_LOADS_OVER_LEAST * min(loads.values()))
+    return frozenset(tile for tile, ratio in loads.items() if ratio <= most)
+
+
+def parallel_choice(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ...]:
+    """How many outer loops are fused into the parallel one; only a choice when there is more than one thread."""
+    return (Coordinate.choice("fuse", *fused),) if target.num_threads > 1 else ()
+
+
+def scale_choice(workload: Workload) -> tuple[Coordinate, ...]:
+    """Whether the input is multiplied by its gate tile by tile; the weights are at once."""
+    return (Coordinate.choice("scale_at", 0, 1),) if workload.scaled and not scales_weights(workload) else ()
+
+
+def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    lanes, limit = target.vector_lanes, max_accumulators(target)
+    most_steps = lanes if _by_lane(target) else _MAX_UNROLLED_REDUCTION  # one loaded vector's
+    k_options = tuple(
+        (o, i) for o, i in factorisations(workload.in_channels, 2, most_steps) if lanes % i == 0 or i % lanes == 0
+    )
+    if ends_in_half_a_block(workload, lanes):
+        return _half_block_pointwise(workload, target)
+    coordinates = (
+        Coordinate.split("m", workload.output_size**2, innermost_max=limit),
+        Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
+        Coordinate("split_k", k_options),
+        Coordinate.choice("order", 0, 1),
+        *parallel_choice(target, 1, 2),
+        *scale_choice(workload),
+    )
+    find = _fitting if _by_lane(target) else _tiles
+    tiles = {
+        Tile(m, n, k, m)
+        for m, n in find(coordinates[0], coordinates[1], limit)
+        for _, k in k_options
+        if m * n * k <= max(_MAX_WRITTEN_OUT_POINTWISE, m * n)
+    }
+    allowed = _allowed(tiles, target)
+
+    def legal(p: Named) -> bool:
+        (m_o, m_i), (n_o, n_i) = p["split_m"], p["split_n"]
+        if Tile(m_i, n_i, p["split_k"][1], m_i) not in allowed:
+            return False
+        return not p["order"][0] or (m_o > 1 and n_o > 1)  # with one tile in a direction both orders are one program
+
+    return ScheduleSpace(workload, coordinates, legal)
+
+
+def _fitting(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks with at most `limit` sums."""
+    return frozenset((m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit)
+
+
+def _tiles(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks that fit in registers and fill them well, as far as the factors allow.
+
+    All that fit for a map of one pixel: it waits for its weights, not for its multiply-adds.
+    """
+    fitting = _fitting(pixels, blocks, limit)
+    fewest_pixels = min(_MIN_TILE_PIXELS, max(m for m, _ in fitting))
+    tall = {(m, n) for m, n in fitting if m >= fewest_pixels}
+    smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall)) if fewest_pixels > 1 else 1
+    return frozenset((m, n) for m, n in tall if m * n >= smallest)
+
+
+def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
+    lanes, limit = target.vector_lanes, max_accumulators(target)
+    full = num_blocks(workload.out_channels, lanes) - 1
+    pairs = workload.in_channels // 2
+    k_options = tuple((o, i) for o, i in factorisations(pairs, 2, _MAX_UNROLLED_REDUCTION // 2) if lanes // 2 % i == 0)
+    coordinates = (
+        Coordinate.split("m", workload.output_size**2, innermost_max=limit),
+        Coordinate.split("n", full, innermost_max=limit),
+        Coordinate("split_k", k_options),
+        *parallel_choice(target, 1),
+        *scale_choice(workload),
+    )
+    tiles = _tiles(coordinates[0], coordinates[1], limit)
+
+    def legal(p: Named) -> bool:
+        tile = (p["split_m"][1], p["split_n"][1])
+        return tile in tiles and math.prod(tile) * 2 * p["split_k"][1] <= _MAX_WRITTEN_OUT_HALF_BLOCK
+
+    return ScheduleSpace(workload, coordinates, legal)
+
+
+def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    """Tiles of one or two rows; the padding is part of the input's loads."""
+    limit, size, kernel = max_accumulators(target), workload.output_size, workload.kernel_size
+    coordinates = (
+        Coordinate.split("h", size, innermost_max=_MAX_TILE_ROWS),
+        Coordinate.split("w", size, innermost_max=limit),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("unroll", 0, 1),
+        Coordinate.choice("pad_at", 2),
+    )
+    low, high = _TILE_DEPTHWISE
+    sizes = {h[1] * w[1] for h in coordinates[0].options for w in coordinates[1].options if h[1] * w[1] <= limit}
+    smallest = min(low, max(sizes))
+    largest = min((s for s in sizes if s >= smallest), key=lambda s: (max(s, high), s))
+    largest = max(largest, min(high, limit))
+
+    def legal(p: Named) -> bool:
+        accumulators = p["split_h"][1] * p["split_w"][1]
+        written_out = accumulators * kernel * (kernel if p["unroll"][0] else 1)
+        return smallest <= accumulators <= largest and (written_out <= _MAX_WRITTEN_OUT_DEPTHWISE or not p["unroll"][0])
+
+    return ScheduleSpace(workload, coordinates, legal)
+
+
+def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    limit, size = max_accumulators(target), workload.output_size
+    coordinates = (
+        Coordinate.split("h", size, innermost_max=limit),
+        Coordinate.split("w", size, innermost_max=limit),
+        Coordinate.split("n", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("unroll", 0, 1),
+        Coordinate.choice("pad_at", 0, 1),
+    )
+
+    def tile(p: Named) -> Tile:  # a row of the kernel is written out
+        pixels = p["split_h"][1] * p["split_w"][1]
+        return Tile(pixels, p["split_n"][1], workload.kernel_size, pixels)
+
+    tiles = {
+        tile({"split_h": h, "split_w": w, "split_n": n})
+        for h, w, n in itertools.product(*(c.options for c in coordinates[:3]))
+        if h[1] * w[1] * n[1] <= limit
+    }
+    allowed = _allowed(tiles, target)
+    return ScheduleSpace(workload, coordinates, lambda p: tile(p) in allowed)
+
+
+def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    """Bands of rows in three levels (band, row of the band, row of the tile); columns, channel blocks and the reduction
+    in two. A band is what is padded at once, and what all channel blocks are computed from before the next."""
+    lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.output_size
+    blocks, columns, kernel = num_blocks(workload.out_channels, lanes), tiled_columns(workload), workload.kernel_size
+    k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
+    coordinates = (
+        Coordinate.split("h", size, 3, innermost_max=limit),
+        Coordinate.split("w", columns, innermost_max=limit),
+        Coordinate.split("n", blocks, innermost_max=limit),
+        Coordinate("split_k", k_options),
+        Coordinate.choice("order", 0, 1),
+        Coordinate.choice("reduce", *((0, 1) if kernel > 1 else (0,))),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("unroll", *((0, 1) if kernel > 1 else (0,))),
+        Coordinate.choice("pad_at", *((0, 1) if kernel > 1 else (2,))),
+    )
+
+    def tile(rows: int, w_i: int, n_i: int, k_i: int, reduce: int) -> Tile:
+        if reduce:
+            return Tile(rows * w_i, n_i, k_i, rows * w_i)
+        # Innermost, a row of the kernel is written out by the compiler itself, and reads neighbouring columns.
+        return Tile(rows * w_i, n_i, k_i * kernel, rows * ((w_i - 1) * workload.stride + kernel))
+
+    shapes = [
+        (tile_rows, w_i, n_i)
+        for _, tile_rows in factorisations(size, 2, limit)
+        for w_o, w_i in factorisations(columns, 2, limit)
+        for _, n_i in factorisations(blocks, 2, limit)
+        if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
+    ]
+    smallest = min(_MIN_ACCUMULATORS, max(math.prod(shape) for shape in shapes))
+    reduces = [r for (r,) in next(c.options for c in coordinates if c.name == "reduce")]
+    tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
+    allowed = _allowed(tiles, target, smallest)
+
+    def legal(p: Named) -> bool:
+        (bands, rows, tile_rows), (w_o, w_i), (n_o, n_i) = p["split_h"], p["split_w"], p["split_n"]
+        accumulators, k_i = tile_rows * w_i * n_i, p["split_k"][1]
+        written_out = accumulators * k_i * (kernel if p["unroll"][0] else 1)
+        if tile(tile_rows, w_i, n_i, k_i, p["reduce"][0]) not in allowed or (tile_rows > 1 and w_o > 1):
+            return False
+        if written_out > max(_MAX_WRITTEN_OUT, accumulators):
+            return False
+        if p["order"][0] and n_o == 1:
+            return False
+        if not p["order"][0] and p["pad_at"][0] != 1:  # nothing belongs to a band: one row each
+            return rows == 1
+        return bands > 1 and (p["order"][0] == 1 or n_o == 1)
+
+    return ScheduleSpace(workload, coordinates, legal)
+
+
+def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    """As `_blockconv`, with tiles of a row for its columns: the sums of all its products are kept for a band."""
+    lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.output_size
+    blocks = num_blocks(workload.out_channels, lanes)
+    columns = -(-size // transforms(workload.kernel_size, workload.stride).outputs)
+    k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
+    coordinates = (
+        Coordinate.split("h", size, 3, innermost_max=limit),
+        Coordinate.split("w", columns, innermost_max=limit),
+        Coordinate.split("n", blocks, innermost_max=limit),
+        Coordinate("split_k", k_options),
+        Coordinate.choice("order", 0, 1),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("pad_at", 0, 1),
+    )
+    narrow = columns <= _NARROW_COLUMNS
+    shapes = {
+        (rows * w_i, n_i)
+        for _, rows in factorisations(size, 2, limit)
+        for w_o, w_i in factorisations(columns, 2, limit)
+        for _, n_i in factorisations(blocks, 2, limit)
+        if rows * w_i * n_i <= limit and (narrow or rows == 1 or w_o == 1)
+    }
+    smallest = min(_MIN_ACCUMULATORS, max(m * n for m, n in shapes))
+    steps = [k * workload.kernel_size for _, k in k_options]  # the compiler writes the kernel's rows out by itself
+    tiles = {Tile(m, n, k, m) for m, n in shapes for k in steps}
+    allowed = _allowed(tiles, target, smallest)
+
+    def legal(p: Named) -> bool:
+        (bands, _, rows), (w_o, w_i), (n_o, n_i), k_i = p["split_h"], p["split_w"], p["split_n"], p["split_k"][1]
+        accumulators = rows * w_i * n_i
+        tile = Tile(rows * w_i, n_i, k_i * workload.kernel_size, rows * w_i)
+        if tile not in allowed or not (narrow or rows == 1 or w_o == 1):
+            return False
+        if accumulators * p["split_k"][1] > max(_MAX_WRITTEN_OUT, accumulators):
+            return False
+        if p["order"][0] and (n_o == 1 or bands == 1):
+            return False
+        return p["pad_at"][0] == 0 or (bands > 1 and (p["order"][0] == 1 or n_o == 1))
+
+    return ScheduleSpace(workload, coordinates, legal)
+
+
+def pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+    limit = max_accumulators(target)
+    coordinates = (
+        Coordinate.split("c", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
+        Coordinate.split("m", workload.input_size**2, innermost_max=_MAX_UNROLLED_REDUCTION),
+    )
+    return ScheduleSpace(workload, coordinates, lambda p: True)

@@ -1,0 +1,269 @@
+"""What each operator computes on a GPU, as TVM tensor expressions; the how is `schedules`.
+
+Notation: B images (the batch), C channels, N output channels, M pixels of a square map, k kernel size, R = `num_rows`
+of B maps, G = `num_rows` of B single pixels.
+    activations [R, C] (channels last, one pixel a row, the rows of one image after those of another), images [B·C, M],
+    gates [G, C], biases [N]
+    weights [k·k, C, N], of depthwise convolutions [k·k, C]; of float16 products [k·k, C / 2, N, 2], so that two
+    neighbours in the sum's direction are one word of 32 bits
+Channels last, because every width of a MobileNet is a multiple of 8, so that any thread can load four neighbours at
+once and a warp's loads are whole lines, whatever the size of the map; a row of 7 or 14 pixels has no such alignment.
+There are a few more rows than pixels, so that tiles divide them. What stands there is never read as a pixel.
+Convolutions over all channels are matrix products: the rows of `input` are windows (implicit GEMM), never stored whole.
+Sums and biases are float32 in every type, and so are logits, the image that `conv` reads, and its weights. TF32 is
+float32 in memory; only what tensor cores multiply is rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import te, tirx
+
+from chanas.core.layouts import num_rows
+from chanas.errors import ScheduleError
+from chanas.prescheduler.workloads.expressions import OperatorGraph, epilogue
+from chanas.prescheduler.workloads.workload import Workload
+
+_TYPES = ("float32", "float16", "tf32")
+_MAX_VALUES = 1 << 31
+"""Of an array, since places in it are counted in 32 bits."""
+
+
+def output_rows(workload: Workload) -> int:
+    """Rows of the operator's output."""
+    return num_rows(workload.output_size, workload.batch)
+
+
+def is_dense(workload: Workload) -> bool:
+    """Whether it is a product of a matrix and one vector: sums are shared by threads instead of rows."""
+    return workload.op == "pointwise" and workload.output_size == 1 and workload.batch == 1
+
+
+def input_shape(workload: Workload) -> tuple[int, int]:
+    """Shape of the operator's input."""
+    if workload.op == "conv":
+        return (workload.batch * workload.in_channels, workload.input_size**2)
+    return (num_rows(workload.input_size, workload.batch), workload.in_channels)
+
+
+def output_shape(workload: Workload) -> tuple[int, ...]:
+    """Shape of the operator's output; a depthwise convolution's are its rows by image and in two dimensions, and a
+    pooling's no more than the images."""
+    if workload.op == "depthwise":
+        return (workload.batch, workload.output_size, workload.output_size, workload.out_channels)
+    if workload.op == "pool":
+        return (workload.batch, workload.out_channels)
+    return (output_rows(workload), workload.out_channels)
+
+
+def parameter_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
+    """Shapes of weights and bias; nothing for pooling."""
+    taps = workload.kernel_size**2
+    if workload.op == "pool":
+        return ()
+    if workload.op == "depthwise":
+        return ((taps, workload.out_channels), (workload.out_channels,))
+    channels, bias = workload.in_channels, (workload.out_channels,)
+    if weight_type(workload) == "float16":
+        return ((taps, -(-channels // 2), workload.out_channels, 2), bias)
+    return ((taps, channels, workload.out_channels), bias)
+
+
+def weight_type(workload: Workload) -> str:
+    """Type of the weights in memory."""
+    return "float16" if workload.input_storage == "float16" else "float32"
+
+
+def extra_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
+    """Shapes of gate and residual, those of them that the operator has, in this order."""
+    gate = (num_rows(1, workload.batch), workload.in_channels)
+    residual = (output_rows(workload), workload.out_channels)
+    return ((gate,) if workload.scaled else ()) + ((residual,) if workload.residual else ())
+
+
+def values_per_word(workload: Workload) -> int:
+    """float16 in 32 bits, or one float32."""
+    return 2 if workload.input_storage == "float16" else 1
+
+
+def row_words(workload: Workload) -> int:
+    """Words of 32 bits of a pixel's input channels."""
+    return workload.in_channels // values_per_word(workload)
+
+
+def word_type(workload: Workload) -> str:
+    """Type of a word in a kernel's registers."""
+    return "uint32" if values_per_word(workload) == 2 else "float32"
+
+
+def store_vector(extent: int) -> int:
+    """Neighbours of a row that a thread stores at once: the most that divide it, up to a float4."""
+    return next(v for v in (4, 2, 1) if extent % v == 0)
+
+
+def _zero(like: Any) -> Any:
+    return tirx.const(0.0, like.dtype)
+
+
+def _wide(value: Any) -> Any:
+    return value.astype("float32")
+
+
+def _weight(workload: Workload, weights: Any, tap: Any, c: Any, n: Any) -> Any:
+    """A product's weight as float32."""
+    return _wide(weights[tap, c // 2, n, c % 2] if weight_type(workload) == "float16" else weights[tap, c, n])
+
+
+def image_and_pixel(m: Any, pixels: int, batch: int) -> tuple[Any, Any]:
+    """Of a row of maps of so many pixels: its image, and its pixel in that one's map."""
+    return (0, m) if batch == 1 else (m // pixels, m % pixels)
+
+
+def _window(workload: Workload, h: Any, w: Any, tap_h: Any, tap_w: Any) -> tuple[Any, Any]:
+    """The input pixel under a tap of the window of output pixel (h, w), and whether it is inside the map."""
+    size, pad = workload.input_size, workload.kernel_size // 2
+    y, x = h * workload.stride + tap_h - pad, w * workload.stride + tap_w - pad
+    return y * size + x, tirx.all(y >= 0, y < size, x >= 0, x < size)
+
+
+def _product(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    """Σ over taps and channels of input[m, tap, c] · weights[tap, c, n], then bias, epilogue and residual."""
+    weights, bias = parameters
+    rest, size, k = list(extras), workload.output_size, workload.kernel_size
+    rows, channels, pixels = output_rows(workload), workload.in_channels, size**2
+    num_pixels, in_pixels = workload.batch * pixels, workload.input_size**2
+    gate = rest.pop(0) if workload.scaled else None
+
+    def value(m: Any, tap: Any, c: Any) -> Any:
+        image, pixel = image_and_pixel(m, pixels, workload.batch)
+        if workload.op == "pointwise":
+            if gate is None:
+                return x[m, c]
+            of_image = gate[tirx.min(image, workload.batch - 1) if rows > num_pixels else image, c]
+            return (_wide(x[m, c]) * _wide(of_image)).astype(x.dtype)
+        place, inside = _window(workload, pixel // size, pixel % size, tap // k, tap % k)
+        inside = tirx.all(m < num_pixels, inside)
+        taken = x[image * channels + c, place] if workload.op == "conv" else x[image * in_pixels + place, c]
+        return tirx.if_then_else(inside, taken, _zero(x))
+
+    taken = te.compute((rows, k * k, channels), value, name="input")
+    tap, c = te.reduce_axis((0, k * k), name="tap"), te.reduce_axis((0, channels), name="c")
+    acc = te.compute(
+        (rows, workload.out_channels),
+        lambda m, n: te.sum(_wide(taken[m, tap, c]) * _weight(workload, weights, tap, c, n), axis=[tap, c]),
+        name="acc",
+    )
+    return _finish(workload, acc, bias, rest.pop(0) if workload.residual else None)
+
+
+def _finish(workload: Workload, acc: Any, bias: Any, residual: Any) -> Any:
+    def value(m: Any, n: Any) -> Any:
+        out = epilogue(workload.epilogue, acc[m, n] + bias[n])
+        out = out if residual is None else out + _wide(residual[m, n])
+        return out.astype(workload.output_storage)
+
+    return te.compute((output_rows(workload), workload.out_channels), value, name="out")
+
+
+def _dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    weights, bias = parameters
+    rest = list(extras)
+    gate = rest.pop(0) if workload.scaled else None
+    k = te.reduce_axis((0, workload.in_channels), name="k")
+
+    def term(m: Any, n: Any) -> Any:
+        value = _wide(x[m, k])
+        value = value if gate is None else _wide((value * _wide(gate[0, k])).astype(x.dtype))
+        return te.sum(value * _weight(workload, weights, 0, k, n), axis=k)
+
+    acc = te.compute((1, workload.out_channels), term, name="acc")
+    return _finish(workload, acc, bias, rest.pop(0) if workload.residual else None)
+
+
+def _mean(workload: Workload, x: Any, sums: str, means: str, dtype: str) -> Any:
+    pixels, shape = workload.input_size**2, (workload.batch, workload.in_channels)
+    k = te.reduce_axis((0, pixels), name="pixel")
+    acc = te.compute(shape, lambda m, n: te.sum(_wide(x[m * pixels + k, n]), axis=k), name=sums)
+    share = tirx.const(1.0 / pixels, "float32")
+    return te.compute(shape, lambda m, n: (acc[m, n] * share).astype(dtype), name=means)
+
+
+def _pool(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    return _mean(workload, x, "acc", "out", workload.output_storage)
+
+
+def _squeeze(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    return _dense(workload, _mean(workload, x, "pixel_sum", "mean", "float32"), parameters, extras)
+
+
+def _depthwise(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    weights, bias = parameters
+    size, k, stride, channels = workload.output_size, workload.kernel_size, workload.stride, workload.out_channels
+    padded, batch = (size - 1) * stride + k, workload.batch
+
+    def value(b: Any, h: Any, w: Any, c: Any) -> Any:
+        pad, in_size = k // 2, workload.input_size
+        inside = tirx.all(h >= pad, h < in_size + pad, w >= pad, w < in_size + pad)
+        return tirx.if_then_else(inside, x[b * in_size**2 + (h - pad) * in_size + (w - pad), c], _zero(x))
+
+    taken = te.compute((batch, padded, padded, channels), value, name="input")
+    rh, rw = te.reduce_axis((0, k), name="rh"), te.reduce_axis((0, k), name="rw")
+
+    def term(b: Any, h: Any, w: Any, c: Any) -> Any:
+        pixel = _wide(taken[b, h * stride + rh, w * stride + rw, c])
+        return te.sum(pixel * _wide(weights[rh * k + rw, c]), axis=[rh, rw])
+
+    def out(b: Any, h: Any, w: Any, c: Any) -> Any:
+        return epilogue(workload.epilogue, acc[b, h, w, c] + bias[c]).astype(workload.output_storage)
+
+    acc = te.compute((batch, size, size, channels), term, name="acc")
+    return te.compute((batch, size, size, channels), out, name="out")
+
+
+_BUILDERS = {
+    "pointwise": _product,
+    "conv": _product,
+    "blockconv": _product,
+    "depthwise": _depthwise,
+    "pool": _pool,
+    "squeeze": _squeeze,
+}
+
+
+def check_operator(workload: Workload) -> None:
+    """
+    Raises:
+        ScheduleError: the operator is not there for GPUs, or not in this type, for so many images or of such channels.
+    """
+    if workload.op not in _BUILDERS or workload.dtype not in _TYPES:
+        raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
+    if workload.input_storage == "float16" and workload.in_channels % 2:
+        raise ScheduleError(f"expected an even number of channels in float16, got {workload.key}")
+    if workload.op == "squeeze" and workload.batch > 1:
+        raise ScheduleError(f"operator squeeze is there for one image; of several it is two operators ({workload.key})")
+    if max(math.prod(input_shape(workload)), math.prod(output_shape(workload))) >= _MAX_VALUES:
+        raise ScheduleError(f"expected arrays of less than 2^31 values, got {workload.key}; use a smaller batch")
+
+
+def operator_graph(workload: Workload) -> OperatorGraph:
+    """A function of one operator. Arguments: input, weights, bias, gate, residual (those there are), output.
+
+    Raises:
+        ScheduleError: as `check_operator` says.
+    """
+    check_operator(workload)
+    stored = workload.input_storage
+    x = te.placeholder(input_shape(workload), stored, name="x")
+    types = (weight_type(workload), "float32")
+    parameters = [
+        te.placeholder(shape, dtype, name=name)
+        for shape, dtype, name in zip(parameter_shapes(workload), types, ("weights", "bias"), strict=False)
+    ]
+    names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
+    extras = [te.placeholder(s, stored, name=n) for s, n in zip(extra_shapes(workload), names, strict=True)]
+    build = _dense if is_dense(workload) else _BUILDERS[workload.op]
+    output = build(workload, x, parameters, extras)
+    return OperatorGraph((x, *parameters, *extras, output), output)

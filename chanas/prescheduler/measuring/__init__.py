@@ -1,0 +1,1 @@
+"""Candidates built, run and timed: a candidate in, an outcome out."""

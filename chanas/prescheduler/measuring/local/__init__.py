@@ -1,0 +1,1 @@
+"""Measuring on this machine, in worker processes."""

@@ -1,0 +1,81 @@
+"""The compiler in a process of its own, for what is compiled once and not timed: export, target checks, GPU kernels.
+
+LLVM ends the process that it runs in (`abort`) where a program or an instruction set is too much for it. Nothing is
+compiled in the process that a user started, so that this is an error like any other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from chanas import errors
+from chanas.core.target import HardwareTarget
+from chanas.devices.lean_tvm import torch_hidden
+from chanas.errors import ChanasError, TargetError
+from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess, worker_command
+
+_TIMEOUT_S = 300.0
+_CRASH, _ITS_SUBJECT = "crash: ", "the worker"
+
+
+class Compiler:
+    """One worker process that compiles for a target, started on first use."""
+
+    def __init__(self, target: HardwareTarget) -> None:
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+        self._target = target
+        self._worker = WorkerProcess(1, list(cores), worker_command(target))
+
+    def answer(self, name: str, arguments: dict[str, Any], timeout_s: float = _TIMEOUT_S) -> Answer:
+        """What a call of the worker (`worker.CALLS`) comes to for this target; a crash is an answer with an error."""
+        answer = self._worker.call(name, {"target": self._target.to_json(), **arguments}, timeout_s)
+        return answer if answer.error is None else Answer(None, readable(answer.error), answer.wall_s)
+
+    def result(self, name: str, arguments: dict[str, Any], what: str) -> Any:
+        """The result of a call that compiles `what`.
+
+        Raises:
+            ChanasError: the one that the call raised; TargetError where the compiler crashed or took too long.
+        """
+        answer = self.answer(name, arguments)
+        if answer.error is None:
+            return answer.result
+        kind, _, text = answer.error.partition(": ")
+        known = getattr(errors, kind, None)
+        if isinstance(known, type) and issubclass(known, ChanasError):
+            raise known(text)
+        target = self._target
+        arch = target.mcpu or target.device if target.gpu is None else target.gpu.arch
+        raise TargetError(f"{what} can't be compiled for {target.name} ({arch}): {answer.error}")
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+@contextmanager
+def open_compiler(target: HardwareTarget) -> Iterator[Compiler]:
+    """A compiler for a target that ends with the body."""
+    compiler = Compiler(target)
+    try:
+        yield compiler
+    finally:
+        compiler.close()
+
+
+def readable(error: str) -> str:
+    """A crash in a user's words: `crash: the worker ended with signal 6 …` → `the compiler ended with signal 6 …`."""
+    if not error.startswith(_CRASH):
+        return error
+    return error.removeprefix(_CRASH).replace(_ITS_SUBJECT, "the compiler", 1)
+
+
+def llvm_version() -> int | None:
+    """The major version of the LLVM inside the compiler, where it tells (imports tvm)."""
+    with torch_hidden():
+        import tvm
+
+    asked = tvm.get_global_func("target.llvm_version_major", allow_missing=True)
+    return None if asked is None else int(asked())

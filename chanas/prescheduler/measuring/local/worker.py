@@ -1,0 +1,468 @@
+"""The worker process that compiles and times candidates: run as `python -m chanas.prescheduler.measuring.local.worker`.
+
+One JSON request per line on standard input, one JSON answer per line on the descriptor that standard output was. A
+candidate that crashes or hangs takes only this process with it; the parent (`chanas.prescheduler.measuring.local.pool`)
+starts another. Torch is hidden here: the compiler's runtime would import it, which costs seconds and 600 MB a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import hashlib
+import itertools
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from chanas.devices.lean_tvm import hide_torch
+from chanas.network.bfloat16 import from_bits
+from chanas.prescheduler.measuring.local.timing import Call, Clock, answer_of_turns
+from chanas.prescheduler.workloads.cases import relative_error
+
+# Copies of small weights beyond this change nothing: what they don't fill stays warm in a network too.
+_MAX_WEIGHT_COPIES = 256
+# As many operators are tuned side by side (`jobs`), one more, and the canary.
+_KEEP_CASES = 5
+_CALLS_FOR_ESTIMATE = 3
+_EXIT_CANNOT_LOAD = 3
+OUT_OF_MEMORY, GPU_FAULT = "out of memory", "GPU fault"
+"""How the error of a call begins that hit the limit of its worker, or after which a GPU does nothing more for this
+process: the worker is replaced."""
+
+
+def die_with_parent() -> None:
+    """This process ends with the thread that started it, where the system knows how."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux
+
+
+def memory_limit() -> int:
+    """Bytes that a worker may allocate: 4 GiB, and on a small machine no more than half of its memory.
+
+    Building and timing whole networks of 224 pixels takes well under 1 GiB; what needs more is a bad candidate.
+    """
+    return min(4 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+
+
+def _limit_memory() -> None:
+    """An allocation beyond the limit fails in this process, instead of the system ending some other one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = memory_limit() if hard == resource.RLIM_INFINITY else min(memory_limit(), hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def build_operator(
+    target: dict[str, Any], workload: dict[str, Any], point: Sequence[int], library: str
+) -> dict[str, Any]:
+    """Compile one schedule point of one operator; `code` is the same for points that end in the same machine code."""
+    from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.codegen.cpu.build import build_function
+    from chanas.prescheduler.kernels.cpu.families import schedule_operator
+    from chanas.prescheduler.workloads.workload import Workload
+
+    device = HardwareTarget.from_json(target)
+    function = schedule_operator(Workload.from_json(workload), tuple(point), device)
+    build_function(function, device, Path(library))
+    return {"code": hashlib.sha256(Path(library).read_bytes()).hexdigest()[:32]}
+
+
+def build_operators(
+    target: dict[str, Any],
+    workload: dict[str, Any],
+    points: Sequence[Sequence[int]],
+    library: str,
+    compiled: Sequence[str | None] | None = None,
+    build: Callable[[dict[str, Any], dict[str, Any], Sequence[int], str], Any] = build_operator,
+) -> None:
+    """Compile several schedule points of one operator into the folder `library`: 0.so, 1.so, …
+
+    A point whose library is there already, as `compiled` says, is copied. `build` compiles one.
+    """
+    folder = Path(library)
+    folder.mkdir(exist_ok=True)
+    for i, (point, there) in enumerate(zip(points, compiled or [None] * len(points), strict=True)):
+        path = folder / f"{i}.so"
+        if there is not None and Path(there).exists():
+            shutil.copyfile(there, path)
+        else:
+            build(target, workload, point, str(path))
+
+
+def build_block(target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], library: str) -> None:
+    """Compile one fused block."""
+    from chanas.core.arch import BlockConfig
+    from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.codegen.cpu.build import build_function
+    from chanas.prescheduler.kernels.cpu.blocks import schedule_block
+
+    device = HardwareTarget.from_json(target)
+    function = schedule_block(BlockConfig.from_json(block), [tuple(p) for p in points], device)
+    build_function(function, device, Path(library))
+
+
+def build_network(
+    target: dict[str, Any], blocks: Sequence[dict[str, Any]], points: Sequence[Sequence[Sequence[int]]], library: str
+) -> None:
+    """Compile a whole network."""
+    from chanas.core.arch import BlockConfig
+    from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.codegen.cpu import build as cpu_build
+
+    configs = [BlockConfig.from_json(b) for b in blocks]
+    tuples = [[tuple(p) for p in group] for group in points]
+    cpu_build.build_network(configs, tuples, HardwareTarget.from_json(target), Path(library))
+
+
+def build_object(
+    target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], name: str, path: str
+) -> None:
+    """Compile one fused block to an object file, with its function called `name`."""
+    from chanas.core.arch import BlockConfig
+    from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.codegen.cpu import build as cpu_build
+    from chanas.prescheduler.kernels.cpu import blocks as cpu_blocks
+
+    device = HardwareTarget.from_json(target)
+    function = cpu_blocks.schedule_block(BlockConfig.from_json(block), [tuple(p) for p in points], device)
+    cpu_build.build_object(function.with_attr("global_symbol", name), device, Path(path))
+
+
+def build_kernel(
+    target: dict[str, Any],
+    network: str,
+    symbol: str,
+    block: dict[str, Any],
+    points: Sequence[Sequence[int]],
+    path: str,
+) -> dict[str, Any]:
+    """Compile one block of a network's static library to an object file; `workspace_bytes` is what it takes inside."""
+    from chanas.core.arch import BlockConfig
+    from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.codegen.cpu import static_library
+
+    config, chosen = BlockConfig.from_json(block), [tuple(p) for p in points]
+    device = HardwareTarget.from_json(target)
+    num_bytes = static_library.build_kernel(network, symbol, config, chosen, device, Path(path))
+    return {"workspace_bytes": num_bytes}
+
+
+def build_untuned_block(target: dict[str, Any], block: dict[str, Any], library: str) -> None:
+    """Compile one block as TVM does without schedules of anybody's."""
+    from chanas.core.arch import BlockConfig
+    from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.codegen.cpu import untuned
+
+    untuned.build_block(BlockConfig.from_json(block), HardwareTarget.from_json(target), Path(library))
+
+
+def _tensor(array: Any) -> Any:
+    import tvm
+
+    return tvm.runtime.tensor(array)
+
+
+def _as_float32(array: Any) -> Any:
+    import numpy as np
+
+    return from_bits(array) if array.dtype == np.uint16 else array
+
+
+class _Case:
+    """A reference case in device memory, with enough copies of the weights that each call finds its own cold."""
+
+    def __init__(self, path: str, cold_bytes: int) -> None:
+        import numpy as np
+
+        with np.load(path, allow_pickle=False) as data:
+            expected = data["expected"]
+            self.tolerance = float(data["tolerance"])
+            count = sum(name.startswith("argument") for name in data.files)
+            arrays = [data[f"argument{i}"] for i in range(count)]
+            weights = {int(i) for i in data["weights"]}
+        own = sum(arrays[i].nbytes for i in weights)
+        copies = min(_MAX_WEIGHT_COPIES, max(1, -(-cold_bytes // own))) if own else 1
+        # An output that nobody wrote to is NaN, as bits of a bfloat16 too.
+        self.unwritten = np.full_like(expected, 0x7FC0 if expected.dtype == np.uint16 else np.nan)
+        self.output = _tensor(self.unwritten)
+        self.expected = _as_float32(expected)
+        fixed = [None if i in weights else _tensor(a) for i, a in enumerate(arrays)]
+        self.argument_sets = [
+            [_tensor(a) if f is None else f for a, f in zip(arrays, fixed, strict=True)] for _ in range(copies)
+        ]
+
+    def check(self, output: Any) -> float:
+        return relative_error(_as_float32(output.numpy()).reshape(self.expected.shape), self.expected)
+
+
+_CASES: dict[tuple[str, int], _Case] = {}
+
+
+def _case(path: str, cold_bytes: int) -> _Case:
+    key = (path, cold_bytes)
+    if key not in _CASES:
+        while len(_CASES) >= _KEEP_CASES:
+            del _CASES[next(iter(_CASES))]
+        _CASES[key] = _Case(path, cold_bytes)
+    return _CASES[key]
+
+
+def _seconds_per_call(turns: Iterator[Call], num_calls: int) -> float:
+    start = time.perf_counter()
+    for function, arguments in itertools.islice(turns, num_calls):
+        function(*arguments)
+    return (time.perf_counter() - start) / num_calls
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _time(
+    calls: Sequence[Call],
+    num_warm_up: int,
+    repeats: int,
+    min_repeat_s: float,
+    max_spread: float,
+    hopeless_s: float | None,
+    clock: Clock = _seconds_per_call,
+) -> dict[str, Any]:
+    """Seconds per call: the median of at least `repeats` repeats of at least `min_repeat_s` each.
+
+    The calls (function and arguments) take turns, over the end of a repeat too. Up to four times as many repeats are
+    made until the interquartile range is under `max_spread` of the median. A candidate slower than `hopeless_s` at
+    first is not measured further.
+    """
+    turns = itertools.cycle(calls)
+    with _undisturbed():
+        clock(turns, num_warm_up)
+        estimate = max(clock(turns, _CALLS_FOR_ESTIMATE), 1e-8)
+        num_calls = max(1, math.ceil(min_repeat_s / estimate))
+        samples = [estimate] if hopeless_s is not None and estimate > hopeless_s else []
+        while not samples or hopeless_s is None or samples[0] <= hopeless_s:
+            samples.append(clock(turns, num_calls))
+            median = statistics.median(samples)
+            if len(samples) >= repeats and (
+                _interquartile_range(samples) <= max_spread * median or len(samples) >= 4 * repeats
+            ):
+                break
+    return _summary(samples)
+
+
+def _time_in_turns(
+    contenders: Sequence[Sequence[Call]],
+    num_warm_up: int,
+    repeats: int,
+    min_repeat_s: float,
+    clock: Clock = _seconds_per_call,
+) -> list[dict[str, Any]]:
+    """Seconds per call of several functions that take turns, A B C A B C …: a slow moment hits all of them alike.
+
+    Each is called for at least `min_repeat_s` in each of its `repeats` turns.
+    """
+    turns = [itertools.cycle(calls) for calls in contenders]
+    samples: list[list[float]] = [[] for _ in turns]
+    with _undisturbed():
+        nums_calls = []
+        for turn in turns:
+            clock(turn, num_warm_up)
+            estimate = max(clock(turn, _CALLS_FOR_ESTIMATE), 1e-8)
+            nums_calls.append(max(1, math.ceil(min_repeat_s / estimate)))
+        for _ in range(repeats):
+            for turn, num_calls, own in zip(turns, nums_calls, samples, strict=True):
+                own.append(clock(turn, num_calls))
+    return [_summary(own) for own in samples]
+
+
+def _summary(samples: Sequence[float]) -> dict[str, Any]:
+    return {"seconds": statistics.median(samples), "spread_s": _interquartile_range(samples), "repeats": len(samples)}
+
+
+def _interquartile_range(samples: Sequence[float]) -> float:
+    if len(samples) < 4:
+        return max(samples) - min(samples)
+    low, _, high = statistics.quantiles(samples, n=4)
+    return high - low
+
+
+def _load_functions(library: str, copies: int) -> list[Any]:
+    """The library's function, loaded `copies` times from files of their own, so that each has code of its own.
+
+    The library is unloaded with the last reference. When the process cannot map any more code it ends, so that its
+    successor starts clean and no other candidate is blamed.
+    """
+    import tvm_ffi
+
+    functions = []
+    try:
+        for i in range(copies):
+            path = library if i == 0 else f"{library}.{i}.so"
+            if i:
+                shutil.copyfile(library, path)
+            functions.append(tvm_ffi.load_module(path, keep_module_alive=False)["main"])
+            if i:
+                os.unlink(path)
+    except (RuntimeError, OSError):
+        os._exit(_EXIT_CANNOT_LOAD)
+    return functions
+
+
+def _checked_calls(library: str, case: str, cold_bytes: int, code_copies: int) -> tuple[list[Call], float, bool]:
+    """The calls of a compiled function in the order in which they take turns, its error against the reference case, and
+    whether that is within the case's tolerance.
+
+    Each call has weights of its own (copies of `cold_bytes` together) and code of its own (`code_copies`): in a network
+    both come from a cache further away, because everything else ran since.
+    """
+    functions = _load_functions(library, code_copies)
+    reference = _case(case, cold_bytes)
+    reference.output.copyfrom(reference.unwritten)
+    functions[0](*reference.argument_sets[0], reference.output)
+    error = reference.check(reference.output)
+    sets = [(*arguments, reference.output) for arguments in reference.argument_sets]
+    num_calls = max(len(sets), len(functions))
+    return (
+        [(functions[i % len(functions)], sets[i % len(sets)]) for i in range(num_calls)],
+        error,
+        error <= reference.tolerance,
+    )
+
+
+def measure(
+    library: str,
+    case: str,
+    cold_bytes: int = 0,
+    code_copies: int = 1,
+    repeats: int = 5,
+    min_repeat_s: float = 0.002,
+    max_spread: float = 0.02,
+    hopeless_s: float | None = None,
+) -> dict[str, Any]:
+    """Check a compiled function against its reference case, then time it as a network would run it."""
+    calls, error, is_right = _checked_calls(library, case, cold_bytes, code_copies)
+    if not is_right:
+        return {"wrong": error}
+    timed = _time(calls, max(code_copies, 2), repeats, min_repeat_s, max_spread, hopeless_s)
+    return {**timed, "max_error": error}
+
+
+def measure_in_turns(
+    library: str,
+    num: int,
+    case: str,
+    cold_bytes: int = 0,
+    code_copies: int = 1,
+    repeats: int = 15,
+    min_repeat_s: float = 0.002,
+) -> dict[str, Any]:
+    """Check the functions 0.so … of the folder `library`, then time the right ones in turns against each other."""
+    checked = [_checked_calls(f"{library}/{i}.so", case, cold_bytes, code_copies) for i in range(num)]
+    return answer_of_turns(checked, lambda right: _time_in_turns(right, max(code_copies, 2), repeats, min_repeat_s))
+
+
+def measure_network(
+    library: str,
+    case: str,
+    repeats: int = 15,
+    min_repeat_s: float = 0.01,
+    max_spread: float = 0.02,
+    cold_bytes: int = 0,
+) -> dict[str, Any]:
+    """Check a compiled Relax module against its reference case, then time whole calls, as a user's process does.
+
+    With `cold_bytes` the calls take turns among copies of the weights of as many bytes together.
+    """
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
+    function = machine["main"]
+    reference = _Case(case, cold_bytes)
+    error = reference.check(function(*reference.argument_sets[0]))
+    if error > reference.tolerance:
+        return {"wrong": error}
+    calls: list[Call] = [(function, arguments) for arguments in reference.argument_sets]
+    timed = _time(calls, 3, repeats, min_repeat_s, max_spread, None)
+    return {**timed, "max_error": error}
+
+
+def ping() -> dict[str, Any]:
+    """Answers when the worker is ready."""
+    return {"pid": os.getpid()}
+
+
+def _hang() -> None:
+    time.sleep(3600)
+
+
+def _crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "build_operator": build_operator,
+    "build_operators": build_operators,
+    "build_block": build_block,
+    "build_network": build_network,
+    "build_object": build_object,
+    "build_kernel": build_kernel,
+    "build_untuned_block": build_untuned_block,
+    "measure": measure,
+    "measure_in_turns": measure_in_turns,
+    "measure_network": measure_network,
+    "ping": ping,
+    "hang": _hang,
+    "crash": _crash,
+}
+
+
+def _describe(error: Exception) -> str:
+    """One short line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or "bad_alloc" in text:
+        return f"{OUT_OF_MEMORY}: a worker may allocate {memory_limit() / (1 << 30):.1f} GiB"
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def serve_requests(calls: dict[str, Callable[..., Any]], describe: Callable[[Exception], str] = _describe) -> None:
+    """Answer one request after the other until standard input closes; whatever else is printed goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    import tvm  # noqa: F401  (the start-up cost belongs to the worker's start, not to its first candidate)
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer: dict[str, Any] = {"result": calls[request["call"]](**request["arguments"])}
+        except Exception as error:
+            answer = {"error": describe(error)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def main() -> None:
+    """Serve requests `{"call": name, "arguments": {...}}` until standard input closes."""
+    die_with_parent()
+    _limit_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hide_torch()
+    serve_requests(CALLS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""One worker process: started, asked over a pipe, and ended when it crashes or hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from chanas.core.target import HardwareTarget
+from chanas.errors import MeasureError
+from chanas.prescheduler.measuring.local.worker import GPU_FAULT, OUT_OF_MEMORY
+
+_START_TIMEOUT_S = 120.0
+_WORKER = ("-m", "chanas.prescheduler.measuring.local.worker")
+_GPU_WORKER = ("-m", "chanas.prescheduler.measuring.local.cuda_worker")
+SAID = "; it said: "
+"""What stands between the error of a worker that ended and the line that it left on standard error."""
+# What a worker has said last is kept, so many bytes of it; and a line of it is told, cut to so many characters.
+_KEPT_BYTES, _MAX_LINE = 1 << 14, 300
+# Lines of a stack trace and its heading say nothing that the signal does not; those with such words say most.
+_NO_REASON = re.compile(r"\s*File \"|\s*#\d+ |!{3,}|Stack dump|PLEASE submit|\s*\d+\.\t")
+_REASON = re.compile(r"error|terminate|what\(\)|assert|fatal|abort", re.IGNORECASE)
+# A worker is replaced after this many calls: cheap insurance against anything that a thousand builds leave behind.
+_MAX_CALLS = 2000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back from a worker: a result, or why there is none."""
+
+    result: Any
+    error: str | None
+    wall_s: float
+    device: int = 0
+    """Which of the pool's devices timed it."""
+
+
+class WorkerProcess:
+    """One worker, started on first use and again after a crash or a timeout.
+
+    `command` is what Python runs in it: something else that serves requests as the worker does.
+    """
+
+    def __init__(self, num_threads: int, cores: Sequence[int], command: Sequence[str] | None = None) -> None:
+        self._num_threads, self._cores, self._command = num_threads, tuple(cores), command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pending = self._said = b""
+        self._num_calls = 0
+        self._closed = False
+
+    def _start(self) -> None:
+        environment = {
+            **os.environ,
+            "TVM_NUM_THREADS": str(self._num_threads),
+            "TVM_BIND_THREADS": "0",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, *(self._command or _WORKER)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stderr.fileno(), False)
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(self._process.pid, self._cores)
+        self._pending = b""
+        answer = self._exchange("ping", {}, _START_TIMEOUT_S)
+        if answer.error is not None:
+            raise MeasureError(f"a worker process could not start ({answer.error}); is apache-tvm installed?")
+
+    def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+        """Run one call; a crash or a timeout ends the process and comes back as an error."""
+        if self._closed:
+            raise MeasureError(f"the worker that was asked for {name} is closed")
+        self._num_calls += 1
+        if self._command is None and self._num_calls % _MAX_CALLS == 0:  # another program may hold a session
+            self.stop()
+        if self._process is None:
+            self._start()
+        return self._exchange(name, arguments, timeout_s)
+
+    def _exchange(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        start, heard = time.monotonic(), [process.stdout, process.stderr]
+        try:
+            self._listen(process.stderr)
+            self._said = b""  # what came before is of an earlier call
+            process.stdin.write(json.dumps({"call": name, "arguments": arguments}).encode() + b"\n")
+            process.stdin.flush()
+            while b"\n" not in self._pending:
+                left = timeout_s - (time.monotonic() - start)
+                ready = select.select(heard, [], [], left)[0] if left > 0 else []
+                if not ready:
+                    self.stop()
+                    error = f"timeout: {name} took more than {timeout_s:g} s{_told(self._said)}"
+                    return Answer(None, error, timeout_s)
+                if process.stderr in ready and not self._listen(process.stderr):
+                    heard.remove(process.stderr)
+                if process.stdout in ready:
+                    chunk = os.read(process.stdout.fileno(), 1 << 16)
+                    if not chunk:
+                        raise BrokenPipeError
+                    self._pending += chunk
+        except (OSError, ValueError):  # the process ended; ValueError: `stop` has closed the pipes already
+            code = process.wait()
+            with contextlib.suppress(OSError, ValueError):
+                self._listen(process.stderr)
+            self.stop()
+            error = f"crash: the worker ended with {_exit_reason(code)} in {name}{_told(self._said)}"
+            return Answer(None, error, time.monotonic() - start)
+        line, _, self._pending = self._pending.partition(b"\n")
+        data = json.loads(line)
+        if (data.get("error") or "").startswith((OUT_OF_MEMORY, GPU_FAULT)):
+            self.stop()  # what failed half-way in there is not known
+        return Answer(data.get("result"), data.get("error"), time.monotonic() - start)
+
+    def _listen(self, stderr: IO[bytes]) -> bool:
+        """Take in what the process has said by now, as much as a pipe holds; false when there will be nothing more."""
+        try:
+            chunk = os.read(stderr.fileno(), 1 << 16)
+        except BlockingIOError:
+            return True
+        self._said = (self._said + chunk)[-_KEPT_BYTES:]
+        return bool(chunk)
+
+    def stop(self) -> None:
+        """End the process; the next call starts another. May be called while another thread waits for an answer."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what a dead process has not read can't be flushed
+                    pipe.close()
+
+    def close(self) -> None:
+        """End the process for good."""
+        self._closed = True
+        self.stop()
+
+
+def _exit_reason(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-code}"
+
+
+def _told(said: bytes) -> str:
+    """The line of what a worker said last that tells most, to be put behind an error; empty where there is none."""
+    lines = [
+        " ".join(line.split()) for line in said.decode(errors="replace").splitlines() if not _NO_REASON.match(line)
+    ]
+    lines = [line for line in lines if line]
+    telling = [line for line in lines if _REASON.search(line)] or lines
+    return f"{SAID}{telling[-1][:_MAX_LINE]}" if telling else ""
+
+
+def worker_command(target: HardwareTarget) -> Sequence[str] | None:
+    """What Python runs in the workers of a target; None for a processor's."""
+    return None if target.gpu is None else _GPU_WORKER

@@ -1,0 +1,58 @@
+"""Results of measuring as data: outcomes of candidates, and the canary's readings."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One timing of the canary: seconds and their spread, and seconds relative to the run's median by then."""
+
+    seconds: float
+    spread_s: float
+    drift: float
+    created: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Seconds of a candidate, or why there are none; of several that were timed in turns, the outcome of each.
+
+    `drift` is what the canary said: the seconds that were measured are `seconds` times it. `code` stands for the
+    machine code; where that of another candidate was the same, `same_as` is its token and all figures are its own.
+    """
+
+    seconds: float | None
+    spread_s: float | None
+    error: str | None
+    max_error: float | None = None
+    build_s: float = 0.0
+    measure_s: float = 0.0
+    members: tuple[Outcome, ...] = ()
+    drift: float = 1.0
+    code: str | None = None
+    same_as: Any = None
+    device: int | None = field(default=None, compare=False)
+    """Which of the pool's devices timed it; None where that is not known."""
+    disagreement: float | None = None
+    """How far timings in different processes are apart, relative to the largest; None where there was but one."""
+
+
+def median_outcome(outcomes: Sequence[Outcome]) -> Outcome:
+    """The last, with the median of all seconds; the spread is the largest of theirs or of what lies between them."""
+    seconds = [o.seconds for o in outcomes if o.seconds is not None]
+    if len(seconds) < 2:
+        return outcomes[-1]
+    low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return dataclasses.replace(
+        outcomes[-1],
+        seconds=statistics.median(seconds),
+        spread_s=max(high - low, statistics.median(o.spread_s or 0.0 for o in outcomes)),
+        drift=statistics.median(o.drift for o in outcomes),
+    )

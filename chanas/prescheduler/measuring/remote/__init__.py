@@ -1,0 +1,1 @@
+"""Measuring on other machines, over TVM's RPC."""

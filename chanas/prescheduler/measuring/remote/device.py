@@ -1,0 +1,291 @@
+"""Timing on devices elsewhere, over TVM's RPC: what is built here is sent there, and seconds come back.
+
+A device that is lost loses only what it was timing: that is timed again, on the same device once it is back or on
+another one of its key. Each device is held through a process of its own (`chanas.prescheduler.measuring.remote.link`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import chanas
+from chanas.core.target import HardwareTarget
+from chanas.errors import MeasureError, TargetError
+from chanas.prescheduler.codegen.linkers import find_linker, no_cross_linker
+from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
+from chanas.prescheduler.measuring.remote.tracker import Address
+
+_LINK = ("-m", "chanas.prescheduler.measuring.remote.link")
+RETURN_WITHIN_S = 120.0
+"""How long a device that was lost, or is busy, is waited for."""
+_CONNECT_TIMEOUT_S, _SEND_TIMEOUT_S, _REPLY_TIMEOUT_S = 60.0, 600.0, 30.0
+POLL_S = 1.0
+MAX_LOSSES = 3
+"""What takes the device with it as often as this is at fault itself."""
+
+logger = logging.getLogger(__name__)
+
+
+class DeviceLostError(Exception):
+    """The device went away while it was timing; never seen by who asked for the timing."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a device says of itself (`server.describe`)."""
+
+    target: HardwareTarget
+    tvm: str
+    chanas: str
+    llvm_cpu: str
+    machine: str
+    boot: str
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Description:
+        """Raises TargetError: it is of another version of chanas, which says other things."""
+        try:
+            return cls(**{**data, "target": HardwareTarget.from_json(data["target"])})
+        except (TypeError, KeyError):
+            raise TargetError(
+                f"the device has chanas {data.get('chanas')}, this is {chanas.__version__}; install the same on both"
+            ) from None
+
+    def check(self, here: dict[str, Any]) -> None:
+        """Whether what is built here runs and is timed there as it would be here.
+
+        Args:
+            here: versions and processor on this side, and what its compiler knows (`link`).
+
+        Raises:
+            TargetError: versions differ, or code for that processor can't be built here.
+        """
+        for what, theirs, mine in (("TVM", self.tvm, here["tvm"]), ("chanas", self.chanas, chanas.__version__)):
+            if theirs != mine:
+                raise TargetError(f"the device has {what} {theirs}, here it is {mine}; install the same on both")
+        if self.target.gpu is not None:
+            _check_kernels(self.target.gpu.arch)
+        is_alike = self.target.gpu is not None or self.llvm_cpu == here["llvm_cpu"]
+        if self.machine == here["machine"] and is_alike:
+            return
+        processor = f"the device is of another kind ({self.machine} {self.llvm_cpu}; here {here['machine']})"
+        if self.machine not in here["llvm_targets"]:
+            raise TargetError(f"{processor}, and the compiler here makes no code for {self.machine}")
+        if find_linker(self.target.mtriple) is None:
+            raise TargetError(f"{processor}, and {no_cross_linker(self.target.mtriple)}")
+
+
+def _check_kernels(arch: str) -> None:
+    """Raises TargetError: kernels for a GPU of that architecture can't be compiled here; says what to install."""
+    from chanas.devices.cuda_runtime import load_cudart
+    from chanas.prescheduler.codegen.cuda.nvrtc import check_arch
+
+    check_arch(arch)
+    load_cudart()
+
+
+class RemoteDevice:
+    """One device of a key, taken from the tracker on first use; a call waits for its answer, as that of a worker does.
+
+    `target` is the kind that is wanted, `cpu` or `cuda`; a GPU is taken beside other processes there when `shared`. A
+    device that is lost is waited for `return_within_s`.
+    """
+
+    def __init__(
+        self,
+        tracker: Address,
+        key: str,
+        num_threads: int,
+        dtype: str,
+        *,
+        target: str = "cpu",
+        shared: bool = False,
+        return_within_s: float = RETURN_WITHIN_S,
+        link: Callable[[], WorkerProcess] | None = None,
+    ) -> None:
+        self.tracker, self.key = tracker, key
+        self.num_lost = 0
+        self.num_devices = self.num_free = 0
+        """Devices of the key, and those that were free for others, when this one was taken."""
+        self.description: Description | None = None
+        self._num_threads = num_threads
+        self._used = {"num_threads": num_threads, "dtype": dtype, "target": target, "shared": shared}
+        self._return_within_s = return_within_s
+        self._link = (link or _start_link)()
+        self._connected = self._closed = self._let_go = False
+        self.is_local = False
+        """Whether it is this very machine, of which some cores are then timed on."""
+
+    # ---- connection -------------------------------------------------------------------------------------------------
+    def connect(self, within_s: float | None = None) -> Description:
+        """Take a device of the key; waits for a busy one, and later for a lost one to come back.
+
+        Args:
+            within_s: how long; by default as long as a lost one is waited for.
+
+        Raises:
+            MeasureError: none came within the time, or there was none at first.
+            TargetError: it is of another kind than this side, or than the one before.
+        """
+        within_s = self._return_within_s if within_s is None else within_s
+        deadline = time.monotonic() + within_s
+        was_there = self.description is not None
+        while True:
+            found, reason = self.try_connect()
+            if found is not None:
+                return found
+            is_busy = reason.startswith("busy")
+            if not (is_busy or was_there) or self._let_go:
+                raise MeasureError(reason)
+            if time.monotonic() > deadline:
+                raise self.gone(reason, within_s)
+            time.sleep(POLL_S)
+            if self._let_go:
+                raise MeasureError(reason)
+
+    def gone(self, reason: str, within_s: float) -> MeasureError:
+        """What to say when no device of the key was to be had for as long as one is waited for."""
+        what = "became free" if self.description is None else "came back"
+        return MeasureError(
+            f"no device of key '{self.key}' {what} within {within_s:g} s ({reason}); what was "
+            "measured is kept, and the same command goes on when one is there"
+        )
+
+    def try_connect(self) -> tuple[Description | None, str]:
+        """Take a device of the key if one is free now; otherwise the reason why there is none.
+
+        Raises:
+            TargetError: it is of another kind than this side, or than the one before.
+        """
+        arguments = {"host": self.tracker.host, "port": self.tracker.port, "key": self.key, **self._used}
+        here = self._link.call("ping", {}, _CONNECT_TIMEOUT_S)
+        answer = here if here.error is not None else self._link.call("connect", arguments, _CONNECT_TIMEOUT_S)
+        if answer.error is not None:
+            if not answer.error.startswith("MeasureError: "):  # the tracker's word leaves the link as it is
+                self._drop()
+            return None, _without_type(answer.error)
+        if "busy" in answer.result:
+            return None, f"busy: all {answer.result['busy']} of them are in use"
+        try:
+            description = Description.from_json(answer.result["device"])
+            description.check(here.result)
+            if self.description is not None:
+                check_alike(self.description, description, self.key)
+        except TargetError:
+            self._drop()  # it is free for others
+            raise
+        if answer.result.get("warning"):
+            logger.warning("a device of key '%s': %s", self.key, answer.result["warning"])
+        self.is_local = bool(description.boot) and description.boot == here.result["boot"]
+        self.description = description
+        self.num_devices, self.num_free = answer.result["num_devices"], answer.result["num_free"]
+        self._connected = True
+        return description, ""
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+    def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+        """Run one call of the device's worker; when the device is lost over it, once more when there is one again.
+
+        Raises:
+            MeasureError: no device came back, or one can't time at all.
+        """
+        lost = ""
+        for _ in range(MAX_LOSSES):
+            if not self._connected:
+                self._let_go = self._closed
+                self.connect()
+            try:
+                return self.attempt(name, arguments, timeout_s)
+            except DeviceLostError as error:
+                lost = str(error)
+            if self._let_go:
+                return Answer(None, f"stopped: {name} was given up", 0.0)
+        return Answer(None, lost_over(name, lost), 0.0)
+
+    def attempt(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+        """Run one call of the worker of the device that is held.
+
+        Raises:
+            DeviceLostError: it was lost over the call.
+            MeasureError: it can't time at all.
+        """
+        request = {"call": name, "arguments": arguments, "num_threads": self._num_threads, "timeout_s": timeout_s}
+        self._let_go = self._closed
+        answer = self._link.call("submit", request, _SEND_TIMEOUT_S)
+        while answer.error is None and "pending" in answer.result:
+            answer = self._link.call("wait", {}, _REPLY_TIMEOUT_S)
+        if answer.error is None:
+            return Answer(answer.result["result"], answer.result["error"], answer.result["wall_s"])
+        lost = _without_type(answer.error)
+        if answer.error.startswith("MeasureError: "):  # its worker can't start: no candidate's fault
+            raise MeasureError(f"a device of key '{self.key}' can't time: {lost}")
+        self.num_lost += 1
+        self._drop()
+        raise DeviceLostError(lost)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a device is held, as far as is known."""
+        return self._connected
+
+    def _drop(self) -> None:
+        self._connected = False
+        self._link.stop()
+
+    def stop(self) -> None:
+        """Give up the call that another thread waits for, and the session; the next call takes a device again."""
+        self._let_go = True
+        self._drop()
+
+    def close(self) -> None:
+        """Let go of the device for good."""
+        self._closed = self._let_go = True
+        self._drop()
+        self._link.close()
+
+
+def _start_link() -> WorkerProcess:
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    return WorkerProcess(1, cores, _LINK)
+
+
+def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | None = None) -> str:
+    """A free device of a key in words, or why there is none; it is taken for a moment."""
+    process = (link or _start_link)()
+    try:
+        answer = process.call("connect", {"host": tracker.host, "port": tracker.port, "key": key}, _CONNECT_TIMEOUT_S)
+    finally:
+        process.close()
+    if answer.error is not None:
+        return _without_type(answer.error)
+    if "busy" in answer.result:
+        return "in use"
+    try:
+        return Description.from_json(answer.result["device"]).target.description
+    except TargetError as error:
+        return str(error)
+
+
+def lost_over(name: str, reason: str) -> str:
+    """The error of a timing over which devices are lost again and again."""
+    return f"crash: the device was lost {MAX_LOSSES} times in {name}, the last time: {reason}"
+
+
+def _without_type(error: str) -> str:
+    """An error of the link without the name of its Python type."""
+    name, colon, rest = error.partition(": ")
+    return rest if colon and name.endswith("Error") else error
+
+
+def check_alike(one: Description, other: Description, key: str) -> None:
+    """Raises TargetError: two devices of a key are of different kinds; their seconds don't belong in one table."""
+    if one.target.fingerprint != other.target.fingerprint:
+        raise TargetError(
+            f"the devices of key '{key}' are of different kinds: {one.target.device} ({one.target.fingerprint}) and "
+            f"{other.target.device} ({other.target.fingerprint}); give each kind a key of its own"
+        )

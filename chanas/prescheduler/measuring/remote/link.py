@@ -1,0 +1,154 @@
+"""The process that holds the connection to one device: run as `python -m chanas.prescheduler.measuring.remote.link`.
+
+It serves requests as a worker does (`chanas.prescheduler.measuring.local.worker`) and passes timings on over TVM's RPC.
+A connection that hangs takes only this process with it, and ending it ends the session on the device, whatever that is
+doing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from chanas.core.processor import host_processor
+from chanas.core.target import llvm_targets, tvm_version
+from chanas.devices.lean_tvm import hide_torch
+from chanas.errors import TargetError
+from chanas.prescheduler.measuring.local.worker import serve_requests
+from chanas.prescheduler.measuring.remote.server import boot_id
+from chanas.prescheduler.measuring.remote.tracker import Address, device_groups, group_of, tracker_session
+
+
+class Uploads:
+    """Files on the device, by what is in them: nothing is sent twice while it is there.
+
+    They stay until there are more than `max_bytes` of them. Whole networks are timed round after round, each with its
+    weights: where these don't fit together, every round sends all of them again.
+    """
+
+    def __init__(self, upload: Callable[[Path, str], None], remove: Callable[[str], None], max_bytes: int) -> None:
+        self._upload, self._remove, self._max_bytes = upload, remove, max_bytes
+        self._sizes: dict[str, int] = {}  # in order of their last use
+        self._names: dict[tuple[str, int, int, int], str] = {}
+
+    def send(self, path: Path) -> str:
+        """Upload a file unless it is there; returns its name on the device."""
+        name = self._name(path)
+        if name not in self._sizes:
+            self._upload(path, name)
+        self._sizes[name] = self._sizes.pop(name, path.stat().st_size)
+        return name
+
+    def _name(self, path: Path) -> str:
+        stat = path.stat()
+        known = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if known not in self._names:
+            self._names[known] = hashlib.sha256(path.read_bytes()).hexdigest()[:32] + path.suffix
+        return self._names[known]
+
+    def make_room(self, num_kept: int) -> None:
+        """Remove what was not used for longest, but for the last `num_kept` files: those of the next timing."""
+        while len(self._sizes) > num_kept and sum(self._sizes.values()) > self._max_bytes:
+            oldest = next(iter(self._sizes))
+            self._remove(oldest)
+            del self._sizes[oldest]
+
+
+class Link:
+    """A session with one device."""
+
+    def __init__(self) -> None:
+        self._session: Any = None
+        self._uploads: Uploads | None = None
+        self._functions: dict[str, Any] = {}
+
+    def ping(self) -> dict[str, Any]:
+        """Answers when the link is ready, and tells of this side what a device tells of the other."""
+        return {
+            "pid": os.getpid(),
+            "tvm": tvm_version(),
+            "llvm_cpu": host_processor().compiled_for,
+            "machine": platform.machine(),
+            "llvm_targets": llvm_targets(),
+            "boot": boot_id(),
+        }
+
+    def connect(self, host: str, port: int, key: str, **used: Any) -> dict[str, Any]:
+        """Take a free device of the key: `{"device": description, "num_devices", "num_free", "warning"}`, where the
+        numbers are of the key's devices and of those that are still free, or `{"busy": number of them}`.
+
+        `used` says how (`server.Session.describe`).
+        """
+        address = Address(host, port)
+        group = group_of(device_groups(address), key, address)
+        if not group.num_free:
+            return {"busy": len(group.addresses)}
+        with tracker_session(address) as tracker:
+            try:
+                self._session = tracker.request(key, max_retry=1)
+            except RuntimeError as error:
+                if "timed out" not in str(error):
+                    raise
+                return {"busy": len(group.addresses)}  # somebody was faster
+        self._functions = {}
+        try:
+            self._functions = {n: self._session.get_function(f"chanas.{n}") for n in ("describe", "call", "wait")}
+        except (AttributeError, RuntimeError) as error:
+            raise RuntimeError(f"the server of key '{key}' is not one of `chanas device serve`") from error
+        try:
+            described = self._ask("describe", used)
+        except RuntimeError as error:
+            raise TargetError(f"a device of key '{key}' can't be used: {error}") from error
+        warning = described.pop("warning", None)
+        self._uploads = Uploads(
+            lambda path, name: self._session.upload(str(path), name),
+            lambda name: self._session.remove(name),
+            described.pop("room_bytes", 0),
+        )
+        numbers = {"num_devices": len(group.addresses), "num_free": group.num_free - 1}
+        return {"device": described, "warning": warning, **numbers}
+
+    def _ask(self, function: str, request: dict[str, Any]) -> Any:
+        answer = json.loads(self._functions[function](json.dumps(request)))
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer.get("result", answer)
+
+    def submit(self, call: str, arguments: dict[str, Any], num_threads: int, timeout_s: float) -> Any:
+        """Send files and begin a timing: the device's answer, or `{"pending": true}`."""
+        assert self._uploads is not None
+        files = dict(self._sent(self._uploads, arguments))
+        self._uploads.make_room(len(files.get("library", {}).get("names", ())) + ("case" in files))
+        rest = {name: value for name, value in arguments.items() if name not in files}
+        request = {"call": call, "arguments": rest, "files": files, "num_threads": num_threads, "timeout_s": timeout_s}
+        return self._ask("call", request)
+
+    @staticmethod
+    def _sent(uploads: Uploads, arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        if "library" in arguments:
+            library = Path(arguments["library"])
+            paths = sorted(library.glob("*.so")) if library.is_dir() else [library]
+            yield "library", {"is_folder": library.is_dir(), "names": {p.name: uploads.send(p) for p in paths}}
+        if "case" in arguments:
+            yield "case", uploads.send(Path(arguments["case"]))
+
+    def wait(self) -> Any:
+        """Wait a little longer for the answer."""
+        return self._ask("wait", {})
+
+
+def main() -> None:
+    """Serve requests until standard input closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hide_torch()
+    link = Link()
+    serve_requests({"ping": link.ping, "connect": link.connect, "submit": link.submit, "wait": link.wait})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Measured schedule points in SQLite, and the best of them measured again."""

@@ -1,0 +1,462 @@
+"""Tuning records in SQLite: every schedule point that was ever tried, with its seconds or why it failed.
+
+Write-ahead log, one transaction per measured batch: killing the process loses at most what was being measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.errors import CheckpointError
+from chanas.prescheduler.measuring.outcomes import Reading
+from chanas.prescheduler.workloads.space import SPACE_VERSION, Point
+
+# What makes a database of schema n one of schema n + 1. A database is brought to the newest schema when it is opened,
+# in one transaction: it is either as it was or whole. Steps are only ever added.
+_STEPS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE IF NOT EXISTS records (
+            workload TEXT NOT NULL, point TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
+            device TEXT NOT NULL, PRIMARY KEY (device, workload, point))""",
+        """CREATE TABLE IF NOT EXISTS blocks (
+            block TEXT NOT NULL, schedules TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
+            device TEXT NOT NULL, PRIMARY KEY (device, block, schedules))""",
+    ),
+    (
+        """CREATE TABLE remeasured (
+            device TEXT NOT NULL, workload TEXT NOT NULL, point TEXT NOT NULL, seconds REAL, spread REAL, error TEXT,
+            created REAL NOT NULL, PRIMARY KEY (device, workload, created, point))""",
+    ),
+    (
+        "CREATE TABLE canary (device TEXT NOT NULL, seconds REAL, spread REAL, drift REAL, created REAL NOT NULL)",
+        "ALTER TABLE records ADD COLUMN drift REAL NOT NULL DEFAULT 1",
+        "ALTER TABLE blocks ADD COLUMN drift REAL NOT NULL DEFAULT 1",
+    ),
+    (
+        "ALTER TABLE records ADD COLUMN code TEXT",
+        "ALTER TABLE records ADD COLUMN same_as TEXT",
+    ),
+    (
+        """CREATE TABLE stopped (
+            device TEXT NOT NULL, workload TEXT NOT NULL, num_trials INTEGER NOT NULL, expected REAL, noise REAL,
+            created REAL NOT NULL, PRIMARY KEY (device, workload))""",
+    ),
+    (
+        # The version belongs to the key, which a table cannot be given afterwards.
+        """CREATE TABLE versioned (
+            block TEXT NOT NULL, schedules TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
+            device TEXT NOT NULL, drift REAL NOT NULL, version INTEGER NOT NULL,
+            PRIMARY KEY (device, version, block, schedules))""",
+        """INSERT INTO versioned
+            SELECT block, schedules, seconds, spread, error, created, device, drift, 1 FROM blocks ORDER BY rowid""",
+        "DROP TABLE blocks",
+        "ALTER TABLE versioned RENAME TO blocks",
+    ),
+    (
+        """CREATE TABLE runs (
+            device TEXT NOT NULL, started REAL NOT NULL, wall REAL NOT NULL, timing REAL NOT NULL,
+            building REAL NOT NULL, PRIMARY KEY (device, started))""",
+    ),
+    (
+        """CREATE TABLE rounds (
+            device TEXT NOT NULL, version INTEGER NOT NULL, block TEXT NOT NULL, schedules TEXT NOT NULL,
+            seconds REAL NOT NULL, spread REAL, created REAL NOT NULL, drift REAL NOT NULL)""",
+        "CREATE INDEX rounds_of_block ON rounds (device, version, block, schedules)",
+    ),
+    (
+        # Of the devices here, so that another one's warm start knows them; and what warm starts brought to them.
+        "CREATE TABLE devices (device TEXT PRIMARY KEY, target TEXT NOT NULL, spaces INTEGER NOT NULL)",
+        """CREATE TABLE warm_starts (
+            device TEXT NOT NULL, workload TEXT NOT NULL, source TEXT NOT NULL, digest TEXT NOT NULL,
+            num_records INTEGER NOT NULL, tau REAL, dropped INTEGER NOT NULL, created REAL NOT NULL,
+            PRIMARY KEY (device, workload, source))""",
+    ),
+)
+SCHEMA = len(_STEPS)
+
+BLOCK_VERSION = 4
+"""How a block is compiled and timed. Records of another version are kept, but are no measurement of today's blocks.
+
+1  an array for each operator's weights and each one's biases
+2  one array for all parameters of a block
+3  compiled by chanas' own passes
+4  timed in three rounds
+"""
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """One tried schedule point: its seconds (median) and their spread, or the reason why there are none.
+
+    `again_s`, `again_spread_s` and `again_error` are the same, from the last time that the best points of the workload
+    were measured in turns (`remeasure`); None where it took no part. `drift` is what the canary said when the seconds
+    were measured; they have been divided by it. `code` stands for the machine code that the point is compiled to; where
+    that is the one of an earlier point, `same_as` is that point and the seconds (or the error) are its own.
+    """
+
+    point: Point
+    seconds: float | None
+    spread_s: float | None = None
+    error: str | None = None
+    again_s: float | None = None
+    again_spread_s: float | None = None
+    again_error: str | None = None
+    drift: float = 1.0
+    code: str | None = None
+    same_as: Point | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        return self.seconds is not None
+
+    @property
+    def was_remeasured(self) -> bool:
+        """Whether it took part in the last measurement in turns, and worked or failed there."""
+        return self.again_s is not None or self.again_error is not None
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """One measured block with the schedules of its operators; `created` in seconds since 1970."""
+
+    schedules: tuple[tuple[str, Point], ...]
+    seconds: float | None
+    spread_s: float | None = None
+    error: str | None = None
+    created: float = field(default_factory=time.time)
+    drift: float = 1.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """Seconds of a run by the clock, and those in which the device was timing; `building_s` is a sum over workers."""
+
+    wall_s: float = 0.0
+    timing_s: float = 0.0
+    building_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class WarmStartNote:
+    """What another device's records were to one operator; `tau` is None until its first points were measured."""
+
+    source: str
+    digest: str
+    num_records: int
+    tau: float | None
+    dropped: bool
+
+
+def device_key(target: HardwareTarget, compiler: str) -> str:
+    """What records call a device: fingerprint, threads and compiler version, and the place of one elsewhere."""
+    place = target.name.partition("@")[2]  # a device elsewhere is another one, even of the same kind
+    return f"{target.fingerprint}/{target.num_threads}t/tvm-{compiler}" + (f"@{place}" if place else "")
+
+
+def _point(text: str) -> Point:
+    return tuple(json.loads(text))
+
+
+def _tuning_record(point: str, *figures: Any) -> TuningRecord:
+    """From a row whose last column is `same_as`."""
+    same_as = None if figures[-1] is None else _point(figures[-1])
+    return replace(TuningRecord(_point(point), *figures[:-1]), same_as=same_as)
+
+
+def _remedy(error: Exception) -> str:
+    """What to do about an error that is not the file's own fault."""
+    text = str(error)
+    if "full" in text or "disk I/O" in text:
+        return "free some space and run the same command again"
+    if "locked" in text:
+        return "end the process that uses it and run the same command again"
+    if "readonly" in text or "open" in text or isinstance(error, OSError):
+        return "set its permissions and those of its folder, or use another --run"
+    return "run the same command again"
+
+
+class RecordStore:
+    """Records of one device (fingerprint, threads and compiler version together) in a file that may hold several.
+
+    A file of an older schema is brought to the newest one.
+
+    Raises:
+        CheckpointError: the file is not a SQLite database, or one of a newer schema.
+    """
+
+    def __init__(self, path: Path, target: HardwareTarget) -> None:
+        self.device = device_key(target, tvm_version())
+        self._target = self.device if target.dtype == "float32" else f"{self.device}/{target.dtype}"
+        self._target += f"/batch-{target.batch}" if target.batch > 1 else ""
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=60, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise CheckpointError(f"tuning records {path} cannot be opened: {error}; {_remedy(error)}") from error
+        try:
+            self._prepare(target)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self, target: HardwareTarget) -> None:
+        try:
+            version = self._version()
+            if version > SCHEMA:
+                raise CheckpointError(
+                    f"expected tuning records of schema {SCHEMA} or older, got {version} in {self.path}; "
+                    "use the chanas that wrote them, or move the file away"
+                )
+            self._db.execute("PRAGMA journal_mode=WAL")
+            # Not forced to the disk with every batch: a killed process loses nothing by that, a power cut a few.
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            if version < SCHEMA:
+                self._migrate()
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")  # a file that can't be written shows now, not after measuring
+                row = self.device, json.dumps(target.to_json()), SPACE_VERSION
+                self._db.execute("INSERT OR IGNORE INTO devices VALUES (?, ?, ?)", row)  # the oldest of its records
+        except sqlite3.OperationalError as error:
+            raise CheckpointError(f"tuning records {self.path} cannot be used: {error}; {_remedy(error)}") from error
+        except sqlite3.DatabaseError as error:
+            raise CheckpointError(f"{self.path} is not a database of tuning records ({error}); move it away") from error
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _migrate(self) -> None:
+        """All missing steps and the new number in one transaction; another process may have been first."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            for step in _STEPS[self._version() :]:
+                for statement in step:
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version={SCHEMA}")
+
+    def _insert(self, table: str, rows: Sequence[dict[str, object]]) -> None:
+        """Rows by the names of their columns, those that they share with an old row replacing it, in one transaction.
+
+        The device is added to each.
+        """
+        if not rows:
+            return
+        columns = list({"device": None, **rows[0]})
+        values = ", ".join(f":{c}" for c in columns)
+        try:
+            with self._db:
+                self._db.executemany(
+                    f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({values})",
+                    [{"device": self.device, **row} for row in rows],
+                )
+        except sqlite3.OperationalError as error:
+            raise CheckpointError(
+                f"tuning records {self.path} cannot be written: {error}; what was written before is whole; "
+                f"{_remedy(error)}"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from error
+
+    def _rows(self, query: str, arguments: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, arguments).fetchall()
+        except sqlite3.OperationalError as error:
+            raise CheckpointError(f"tuning records {self.path} cannot be read: {error}; {_remedy(error)}") from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: sqlite3.DatabaseError) -> CheckpointError:
+        return CheckpointError(
+            f"tuning records {self.path} are damaged ({error}); save what can be read with `sqlite3 FILE .recover`, "
+            "or move the file away"
+        )
+
+    def add(self, workload: str, records: Iterable[TuningRecord]) -> None:
+        """Store a batch in one transaction; a point that is already there is replaced."""
+        now = time.time()
+        rows: list[dict[str, object]] = [
+            {
+                "workload": workload,
+                "point": json.dumps(r.point),
+                "seconds": r.seconds,
+                "spread": r.spread_s,
+                "error": r.error,
+                "created": now,
+                "drift": r.drift,
+                "code": r.code,
+                "same_as": None if r.same_as is None else json.dumps(r.same_as),
+            }
+            for r in records
+        ]
+        self._insert("records", rows)
+
+    def add_remeasured(self, workload: str, records: Iterable[TuningRecord]) -> None:
+        """Store the figures of one measurement in turns beside the first ones; the newest of them count."""
+        now = time.time()
+        rows: list[dict[str, object]] = [
+            {
+                "workload": workload,
+                "point": json.dumps(r.point),
+                "seconds": r.again_s,
+                "spread": r.again_spread_s,
+                "error": r.again_error,
+                "created": now,
+            }
+            for r in records
+        ]
+        self._insert("remeasured", rows)
+
+    def load(self, workload: str) -> list[TuningRecord]:
+        """The records of a workload on this device, oldest first, with the figures of the last measurement in turns."""
+        rows = self._rows(
+            """SELECT r.point, r.seconds, r.spread, r.error, a.seconds, a.spread, a.error, r.drift, r.code, r.same_as
+            FROM records AS r LEFT JOIN remeasured AS a
+            ON a.device = r.device AND a.workload = r.workload AND a.point = r.point AND a.created =
+                (SELECT MAX(created) FROM remeasured WHERE device = r.device AND workload = r.workload)
+            WHERE r.device = ? AND r.workload = ? ORDER BY r.rowid""",
+            (self.device, workload),
+        )
+        return [_tuning_record(*row) for row in rows]
+
+    def add_block(self, block: str, record: BlockRecord) -> None:
+        """Store a measured block."""
+        row: dict[str, object] = {
+            "block": block,
+            "schedules": json.dumps(record.schedules),
+            "seconds": record.seconds,
+            "spread": record.spread_s,
+            "error": record.error,
+            "created": record.created,
+            "drift": record.drift,
+            "version": BLOCK_VERSION,
+        }
+        self._insert("blocks", [row])
+
+    def load_block(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> BlockRecord | None:
+        """The measurement of a block of today's version at given schedules, if there is one."""
+        rows = self._rows(
+            """SELECT seconds, spread, error, created, drift FROM blocks
+            WHERE device=? AND version=? AND block=? AND schedules=?""",
+            (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
+        )
+        return BlockRecord(schedules, *rows[0]) if rows else None
+
+    def add_round(self, block: str, record: BlockRecord) -> None:
+        """Store one of the rounds that a block is timed in. What `load_block` finds are medians of all rounds alone."""
+        row: dict[str, object] = {
+            "block": block,
+            "schedules": json.dumps(record.schedules),
+            "seconds": record.seconds,
+            "spread": record.spread_s,
+            "created": record.created,
+            "drift": record.drift,
+            "version": BLOCK_VERSION,
+        }
+        self._insert("rounds", [row])
+
+    def load_rounds(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> list[BlockRecord]:
+        """The rounds of a block of today's version at given schedules, oldest first."""
+        rows = self._rows(
+            """SELECT seconds, spread, NULL, created, drift FROM rounds
+            WHERE device=? AND version=? AND block=? AND schedules=? ORDER BY rowid""",
+            (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
+        )
+        return [BlockRecord(schedules, *row) for row in rows]
+
+    def stop(self, workload: str, num_trials: int, expected: float, noise: float) -> None:
+        """Note that after `num_trials` points no improvement above the noise was expected of a workload any more."""
+        row: dict[str, object] = {
+            "workload": workload,
+            "num_trials": num_trials,
+            "expected": expected,
+            "noise": noise,
+            "created": time.time(),
+        }
+        self._insert("stopped", [row])
+
+    def stopped_after(self, workload: str) -> int | None:
+        """After how many points a workload was given up last; None where it never was."""
+        rows = self._rows("SELECT num_trials FROM stopped WHERE device=? AND workload=?", (self.device, workload))
+        return int(rows[0][0]) if rows else None
+
+    def note_warm_starts(self, notes: Mapping[str, WarmStartNote]) -> None:
+        """Store what another device's records were to workloads, by their keys."""
+        now = time.time()
+        rows: list[dict[str, object]] = [
+            {"workload": workload, **asdict(note), "dropped": int(note.dropped), "created": now}
+            for workload, note in notes.items()
+        ]
+        self._insert("warm_starts", rows)
+
+    def warm_starts(self, workloads: Collection[str]) -> tuple[dict[str, Any], ...]:
+        """What other devices were to these workloads, summed up for the header of a table."""
+        query = "SELECT workload, source, digest, dropped FROM warm_starts WHERE device=? ORDER BY source, digest"
+        found: dict[tuple[str, str], list[int]] = {}
+        for workload, source, digest, dropped in self._rows(query, (self.device,)):
+            if workload in workloads:
+                found.setdefault((source, digest), []).append(dropped)
+        return tuple(
+            {"source": source, "digest": digest, "num_operators": len(dropped), "num_dropped": sum(dropped)}
+            for (source, digest), dropped in found.items()
+        )
+
+    def note_work(self, started: float, work: Work) -> None:
+        """Store what a run took so far; `started` (seconds since 1970) tells it from others, and says it again."""
+        row: dict[str, object] = {
+            "device": self._target,
+            "started": started,
+            "wall": work.wall_s,
+            "timing": work.timing_s,
+            "building": work.building_s,
+        }
+        self._insert("runs", [row])
+
+    def worked(self) -> Work:
+        """What all runs for this target took together."""
+        row = self._db.execute(
+            "SELECT sum(wall), sum(timing), sum(building) FROM runs WHERE device=?", (self._target,)
+        ).fetchone()
+        return Work(*(value or 0.0 for value in row))
+
+    def add_canary(self, reading: Reading) -> None:
+        """Store a reading of the canary."""
+        row: dict[str, object] = {
+            "seconds": reading.seconds,
+            "spread": reading.spread_s,
+            "drift": reading.drift,
+            "created": reading.created,
+        }
+        self._insert("canary", [row])
+
+    def load_canary(self) -> list[Reading]:
+        """All readings of the canary on this device, oldest first."""
+        rows = self._rows(
+            "SELECT seconds, spread, drift, created FROM canary WHERE device=? ORDER BY rowid", (self.device,)
+        )
+        return [Reading(*row) for row in rows]
+
+    def count(self) -> tuple[int, int]:
+        """Valid and failed records of this device."""
+        query = "SELECT COUNT(seconds), COUNT(*) - COUNT(seconds) FROM records WHERE device=?"
+        ((valid, failed),) = self._rows(query, (self.device,))
+        return int(valid), int(failed)
+
+    def most_frequent_error(self) -> str | None:
+        """Why most of this device's records and blocks without seconds have none."""
+        rows = self._rows(
+            """SELECT error FROM (SELECT error FROM records WHERE device=? UNION ALL
+            SELECT error FROM blocks WHERE device=?) WHERE error IS NOT NULL
+            GROUP BY error ORDER BY COUNT(*) DESC, error LIMIT 1""",
+            (self.device, self.device),
+        )
+        return str(rows[0][0]) if rows else None
+
+    def close(self) -> None:
+        self._db.close()

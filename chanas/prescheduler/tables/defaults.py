@@ -1,0 +1,184 @@
+"""Latency tables of default schedules: what a search would look at that knew nothing of scheduling (CHaNAS-W/O; paper,
+section 4.2 and figure 4). They are measured once, block by block, with weights as cold as in the tuned table.
+
+A kind is a name in `KINDS`; what measures its blocks is a generator of (block, outcome).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.core.progress import progress_bar
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.devices.cores import kept_off, split_cores
+from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
+from chanas.files.scratch import scratch_folder
+from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
+from chanas.prescheduler.measuring.local.locks import run_lock
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.tables.lut import Surroundings, surroundings
+from chanas.prescheduler.workloads.cases import plain_block_case
+
+# A killed process loses no more blocks than this.
+_SAVE_EVERY = 16
+_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
+# Untuned loops are up to some fifty times as slow as tuned ones, and built by a compiler that unrolls them.
+_TIMEOUT_S = 120.0
+
+Measured = Generator[tuple[BlockConfig, Outcome], None, None]
+MeasureBlocks = Callable[[Sequence[BlockConfig], HardwareTarget, Surroundings], Measured]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of default schedules: what people call it, who made the schedules, and how its blocks are measured."""
+
+    text: str
+    maker: Callable[[], str]
+    measure: MeasureBlocks
+
+
+def _untuned(blocks: Sequence[BlockConfig], target: HardwareTarget, around: Surroundings) -> Measured:
+    """TVM's stock route, nothing scheduled."""
+    waiting = list(blocks)
+    timing_cores, _ = split_cores(target.num_threads)
+    with WorkerPool(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
+        line: CandidatePipeline[BlockConfig] = CandidatePipeline(pool)
+        while waiting or line.num_in_flight:
+            while waiting and line.num_in_flight < 2 * pool.num_builders + 1:
+                line.submit(_candidate(waiting.pop(0), target, scratch, around))
+            for candidate, outcome in line.finished():
+                (scratch / f"{candidate.token.key}.npz").unlink(missing_ok=True)
+                yield candidate.token, outcome
+
+
+def _candidate(
+    block: BlockConfig, target: HardwareTarget, scratch: Path, around: Surroundings
+) -> Candidate[BlockConfig]:
+    case, library = scratch / f"{block.key}.npz", scratch / f"{block.key}.so"
+    plain_block_case(block).save(case)
+    return Candidate(
+        token=block,
+        build="build_untuned_block",
+        build_arguments={"target": target.to_json(), "block": block.to_json(), "library": str(library)},
+        library=library,
+        measure="measure_network",
+        measure_arguments={
+            "case": str(case),
+            "cold_bytes": around.weight_bytes,
+            "repeats": _REPEATS,
+            "min_repeat_s": _MIN_REPEAT_S,
+            "max_spread": _MAX_SPREAD,
+        },
+        timeout_s=_TIMEOUT_S,
+    )
+
+
+def _eager(blocks: Sequence[BlockConfig], target: HardwareTarget, around: Surroundings) -> Measured:
+    """PyTorch's eager mode."""
+    from chanas.devices.cores import limited_to
+    from chanas.prescheduler.tables.eager import time_block
+
+    with limited_to(target.num_threads):
+        for block in blocks:
+            yield block, time_block(block, around.weight_bytes)
+
+
+def _torch_version() -> str:
+    from importlib.metadata import version
+
+    return f"PyTorch {version('torch')}"
+
+
+KINDS: dict[str, Kind] = {
+    "untuned": Kind("untuned TVM", lambda: f"TVM {tvm_version()}, unscheduled", _untuned),
+    "pytorch": Kind("PyTorch eager", _torch_version, _eager),
+}
+
+
+def default_table(
+    path: Path,
+    kind: str,
+    space: SearchSpace,
+    target: HardwareTarget,
+    num_classes: int,
+    *,
+    seed: int = 0,
+    progress: bool = True,
+) -> LatencyLUT:
+    """The table of a kind of default schedules, from `path` where it is there, and measured where rows are missing.
+
+    Rows have no schedules, and `header.compiler` says whose they are. A table of another space, device or compiler is
+    replaced. `path` is written every few blocks, so that a stopped run goes on.
+
+    Raises:
+        ChanasError: there is no such kind.
+        MeasureError: blocks could not be measured; the table has the others.
+        RunBusyError: another process measures for the same folder.
+    """
+    if target.gpu is not None:
+        raise TargetError("default schedules are measured on processors alone; leave --target cuda out")
+    if kind not in KINDS:
+        raise ChanasError(unknown_name("kind of default schedules", kind, KINDS))
+    chosen = KINDS[kind]
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    header = LUTHeader(target, chosen.maker(), space.name, space.digest, target.dtype, created=now, seed=seed)
+    with run_lock(path.parent):
+        lut = LatencyLUT(header, _existing(path, header))
+        todo = lut.missing(space.all_blocks(num_classes))
+        failed: dict[str, str] = {}
+        if todo:
+            _fill(lut, path, chosen, todo, surroundings(space, num_classes, dtype=target.dtype), failed, progress)
+    if failed:
+        block, error = next(iter(failed.items()))
+        raise MeasureError(
+            f"{len(failed)} of {len(todo)} blocks could not be measured with default schedules ({chosen.text}), the "
+            f"first: {block}: {error}; {path} holds the others; run the command again to retry"
+        )
+    return lut
+
+
+def _existing(path: Path, header: LUTHeader) -> dict[str, LUTRow]:
+    """Rows of an earlier table that holds for the same."""
+    try:
+        lut = LatencyLUT.load(path)
+    except ChanasError:
+        return {}
+    mine = lut.header
+    same = (mine.target, mine.compiler, mine.space_digest) == (header.target, header.compiler, header.space_digest)
+    return lut.rows if same else {}
+
+
+def _fill(
+    lut: LatencyLUT,
+    path: Path,
+    kind: Kind,
+    todo: Sequence[BlockConfig],
+    around: Surroundings,
+    failed: dict[str, str],
+    progress: bool,
+) -> None:
+    with (
+        contextlib.closing(kind.measure(todo, lut.header.target, around)) as measured,
+        progress_bar(len(todo), f"timing {kind.text}", "block", progress) as bar,
+    ):
+        try:
+            for block, outcome in measured:
+                if outcome.seconds is None:
+                    failed[block.key] = outcome.error or "no reason given"
+                else:
+                    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+                    lut.rows[block.key] = LUTRow(outcome.seconds, outcome.spread_s or 0.0, 0, (), now)
+                    bar.set_postfix_str(f"{block.key}: {outcome.seconds * 1e6:.1f} us")
+                bar.update()
+                if len(lut.rows) % _SAVE_EVERY == 0:
+                    lut.save(path)
+        finally:
+            lut.save(path)

@@ -1,0 +1,384 @@
+"""Filling the latency table: tune the operators of every block, then time each block compiled and fused, with weights
+as cold as they are inside a network (paper, sections 3.5 and 3.6, equation 4)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from chanas.core import genome
+from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.core.progress import progress_bar
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.devices.cores import kept_off, split_cores
+from chanas.errors import ChanasError, MeasureError
+from chanas.files.run import RunDirectory
+from chanas.files.scratch import scratch_folder
+from chanas.prescheduler.kernels.backends import case_of
+from chanas.prescheduler.measuring.canary import Canary
+from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline, timed_in_rounds
+from chanas.prescheduler.measuring.local.locks import run_lock
+from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
+from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
+from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work
+from chanas.prescheduler.tables.calibrate import calibrate
+from chanas.prescheduler.tuning.budget import occurrences
+from chanas.prescheduler.tuning.dtype_speed import tell_if_slower
+from chanas.prescheduler.tuning.give_up import told
+from chanas.prescheduler.tuning.jobs import TuningJobs
+from chanas.prescheduler.tuning.preflight import left_to_tune, require_families
+from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.tuning.warm_start import WarmStart
+from chanas.prescheduler.workloads.blocks import device_workloads, tuned_workloads
+from chanas.prescheduler.workloads.cases import mean_network_weight_bytes
+from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.workloads.workload import Workload
+
+_NETWORKS_FOR_MEAN = 64
+_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
+_ROUNDS, _GROUP = 3, 64
+GPU_TIMING = "device events, clock rates settled, L2 cold (flushed before each launch)"
+# When a block built from the best schedules fails, the next best of each operator are tried this many times.
+_FALLBACKS = 2
+
+Schedules = tuple[tuple[str, Point], ...]
+# A block to time, its schedules, and how many better ones were tried before.
+BlockTask = tuple[BlockConfig, Schedules, int]
+
+
+@dataclass(frozen=True)
+class PrescheduleSummary:
+    """What a run of the prescheduler did."""
+
+    lut: LatencyLUT
+    path: Path
+    num_operators: int
+    num_new_trials: int
+    num_failed_trials: int
+    num_new_blocks: int
+    drift: str = ""
+    """How the machine's speed changed during the run (`Canary.describe`)."""
+    work: Work = field(default_factory=Work)
+    """What this run took, without the calibration."""
+    warm_start: str = ""
+    """What another device's records were to this run (`WarmStart.describe`)."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What else a network runs between two uses of a block: how cold its weights and its code are by then."""
+
+    weight_bytes: int
+    num_blocks: int
+
+
+def surroundings(space: SearchSpace, num_classes: int, seed: int = 0, dtype: str = "float32") -> Surroundings:
+    """Mean bytes of weights in `dtype` and mean number of blocks of the space's networks."""
+    drawn = genome.sample(space, _NETWORKS_FOR_MEAN, np.random.default_rng(seed))
+    networks = [a.blocks(space, num_classes) for a in genome.decode(space, drawn)]
+    return Surroundings(mean_network_weight_bytes(networks, dtype), round(np.mean([len(n) for n in networks])))
+
+
+def preschedule(
+    run: RunDirectory,
+    space: SearchSpace,
+    target: HardwareTarget,
+    num_classes: int,
+    config: TuneConfig,
+    *,
+    sub_spaces: tuple[SubSpace, ...] | None = None,
+    only: Sequence[BlockConfig] | None = None,
+    model: str = "gp",
+    seed: int = 0,
+    num_calibration: int = 0,
+    progress: bool = True,
+    open_pool: OpenPool | None = None,
+    warm_start: WarmStart | None = None,
+) -> PrescheduleSummary:
+    """Tune all operators of the space (or of some sub-spaces) and write the LUT; every kept record is reused.
+
+    With `only`, these blocks alone are tuned and timed, and no other row changes.
+    With `num_calibration` above zero the table is then calibrated against as many whole networks, unless nothing of it
+    has changed since it last was. `open_pool` is for devices that are not this machine. With
+    `warm_start` another device's records are what the tuning of an operator begins with.
+
+    Raises:
+        RunBusyError: another prescheduler is at work in the run directory.
+        MeasureError: a family of operators works at no schedule that was tried, and nothing is tuned (`preflight`); or
+            blocks remain for which no combination of schedules works: the LUT holds all others.
+    """
+    blocks = space.all_blocks(num_classes, sub_spaces) if only is None else tuple(only)
+    workloads = tuned_workloads(blocks, target)
+    with run_lock(run.root):
+        _remove_leftovers(run.luts)
+        store = RecordStore(run.records, target)
+        before, started, start = store.count(), time.time(), time.monotonic()
+        around = surroundings(space, num_classes, dtype=target.dtype)
+        try:
+            timing_cores = [] if open_pool else split_cores(target.num_threads)[0]
+            with (open_pool or WorkerPool)(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
+                cold = around.weight_bytes, around.num_blocks
+                canary = Canary(target, scratch, store.add_canary)
+                jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary, warm_start)
+                counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
+                require_families(left_to_tune(workloads, target, store, config), target, pool, scratch)
+                tell_if_slower(target, pool, scratch, is_first=bool(workloads) and not any(before))
+                try:
+                    records = jobs.run(workloads, progress, counts)
+                    lut, num_new = _fill(
+                        run, space, target, blocks, records, store, pool, scratch, around, seed, progress, canary
+                    )
+                finally:
+                    work = Work(time.monotonic() - start, pool.timing_s, pool.building_s)
+                    if work.timing_s:
+                        store.note_work(started, work)
+            after, total = store.count(), store.worked()
+            if total.wall_s:
+                lut.header = dataclasses.replace(lut.header, built_in_s=total.wall_s, timing_s=total.timing_s)
+                lut.save(run.lut(target.name))
+            given_up, frequent = told(jobs.given_up), store.most_frequent_error()
+        finally:
+            store.close()
+        holes = lut.missing(blocks)
+        if holes:
+            failure = f"given up: {given_up}" if given_up else f"what failed most often: {frequent}"
+            raise MeasureError(
+                f"{len(holes)} of {len(blocks)} blocks could not be measured (the first: {holes[0].key}); the LUT "
+                f"holds the others; {failure}; run the command again to retry, with more "
+                "trials where no schedule of an operator worked"
+            )
+        if num_calibration and (lut.calibration is None or num_new):
+            lut.calibration = calibrate(
+                lut,
+                space,
+                target,
+                num_classes,
+                num_networks=num_calibration,
+                sub_spaces=sub_spaces,
+                seed=seed,
+                progress=progress,
+                open_pool=open_pool,
+            )
+            lut.save(run.lut(target.name))
+        return PrescheduleSummary(
+            lut,
+            run.lut(target.name),
+            len(workloads),
+            sum(after) - sum(before),
+            after[1] - before[1],
+            num_new,
+            canary.describe(),
+            work,
+            "" if warm_start is None else warm_start.describe(lut.header.warm_starts),
+        )
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What a process that was killed while it wrote a table left beside it."""
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
+def _existing(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> LatencyLUT | None:
+    """An earlier table of the same space on the same device; any other is replaced."""
+    try:
+        lut = LatencyLUT.load(run.lut(target.name))
+        lut.check(space, target)
+    except ChanasError:
+        return None
+    return lut
+
+
+def _schedules(
+    block: BlockConfig, target: HardwareTarget, records: dict[Workload, list[TuningRecord]], rank: int
+) -> Schedules | None:
+    """The rank-th best point of every operator (the last one where there are fewer), or None when one has none."""
+    chosen = []
+    for workload in device_workloads(block, target):
+        if not records[workload]:
+            return None
+        chosen.append((workload.key, records[workload][min(rank, len(records[workload]) - 1)].point))
+    return tuple(chosen)
+
+
+def _known(
+    store: RecordStore, block: BlockConfig, target: HardwareTarget, records: dict[Workload, list[TuningRecord]]
+) -> BlockRecord | None:
+    """The kept measurement at the best schedules, or at the next best ones where the better ones are known to fail."""
+    for rank in range(_FALLBACKS + 1):
+        schedules = _schedules(block, target, records, rank)
+        known = None if schedules is None else store.load_block(block.key, schedules)
+        if known is None or known.seconds is not None:
+            return known
+    return None
+
+
+def _fill(
+    run: RunDirectory,
+    space: SearchSpace,
+    target: HardwareTarget,
+    blocks: Sequence[BlockConfig],
+    records: dict[Workload, list[TuningRecord]],
+    store: RecordStore,
+    pool: Pool,
+    scratch: Path,
+    around: Surroundings,
+    seed: int,
+    progress: bool,
+    canary: Canary,
+) -> tuple[LatencyLUT, int]:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    timing = "" if target.gpu is None else GPU_TIMING
+    header = LUTHeader(
+        target, tvm_version(), space.name, space.digest, target.dtype, target.batch, now, seed, timing=timing
+    )
+    existing = _existing(run, space, target)
+    kept = () if existing is None else existing.rows.values()
+    tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}
+    header = dataclasses.replace(header, warm_starts=store.warm_starts(tuned))
+    lut = LatencyLUT(header, {} if existing is None else existing.rows)
+    trials = {w.key: len(store.load(w.key)) for w in records}
+    todo: list[BlockTask] = []
+
+    def keep(block: BlockConfig, record: BlockRecord) -> None:
+        if record.seconds is None:
+            lut.rows.pop(block.key, None)
+            return
+        num_trials = sum(trials[key] for key, _ in record.schedules)
+        measured_at = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="seconds")
+        lut.rows[block.key] = LUTRow(record.seconds, record.spread_s or 0.0, num_trials, record.schedules, measured_at)
+
+    for block in blocks:
+        schedules = _schedules(block, target, records, 0)
+        if schedules is None:
+            lut.rows.pop(block.key, None)
+            continue
+        known = _known(store, block, target, records)
+        if known is None:
+            todo.append((block, schedules, 0))
+        else:
+            keep(block, known)
+    num_new = len(todo)
+    if existing is not None and not num_new:
+        lut.calibration = existing.calibration
+    with progress_bar(num_new, "timing blocks", "block", progress and bool(todo)) as bar:
+        try:
+            for (block, schedules, rank), outcome in time_blocks(
+                todo, pool, target, scratch, around, canary, StoredRounds(store)
+            ):
+                record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)
+                store.add_block(block.key, record)
+                following = _schedules(block, target, records, rank + 1)
+                if outcome.seconds is None and rank < _FALLBACKS and following not in (None, schedules):
+                    assert following is not None
+                    todo.append((block, following, rank + 1))
+                    continue
+                keep(block, record)
+                bar.update()
+                bar.set_postfix_str(f"{block.key}: {(outcome.seconds or 0) * 1e6:.1f} us")
+        finally:
+            lut.save(run.lut(target.name))
+    return lut, num_new
+
+
+@dataclass(frozen=True)
+class StoredRounds:
+    """Rounds of blocks in the records of a run, so that a process that ends loses none."""
+
+    store: RecordStore
+
+    def load(self, task: BlockTask) -> list[Outcome]:
+        """Oldest first."""
+        block, schedules, _ = task
+        known = self.store.load_rounds(block.key, schedules)
+        return [Outcome(r.seconds, r.spread_s, None, drift=r.drift) for r in known]
+
+    def keep(self, task: BlockTask, outcome: Outcome) -> None:
+        """Store a round that worked."""
+        block, schedules, _ = task
+        record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, drift=outcome.drift)
+        self.store.add_round(block.key, record)
+
+
+def time_blocks(
+    todo: list[BlockTask],
+    pool: Pool,
+    target: HardwareTarget,
+    scratch: Path,
+    around: Surroundings,
+    canary: Canary | None = None,
+    rounds: StoredRounds | None = None,
+) -> Iterator[tuple[BlockTask, Outcome]]:
+    """Compile, check and time blocks, as rows of a table are, in groups that are timed in several rounds.
+
+    A slow moment of the machine lasts seconds: the median over rounds that lie seconds apart is free of it. `todo` is
+    emptied; who iterates may append to it. A block may be in it once at a time. `canary` tells of drift. `rounds` gets
+    each round as it ends; those that it knows from before count, and are not timed again.
+    """
+    line: CandidatePipeline[BlockTask] = CandidatePipeline(pool, canary)
+    num_in_group = _GROUP * pool.num_devices
+
+    def keep(task: BlockTask, outcome: Outcome) -> None:
+        if rounds is not None:
+            rounds.keep(task, outcome)
+
+    while todo:
+        group: list[tuple[Candidate[BlockTask], list[Outcome]]] = []
+        earlier: dict[BlockTask, list[Outcome]] = {}
+        while line.num_in_flight or (todo and len(group) < num_in_group):
+            while todo and line.num_in_flight < min(
+                2 * pool.num_builders + pool.num_devices, num_in_group - len(group)
+            ):
+                task = todo.pop(0)
+                earlier[task] = [] if rounds is None else rounds.load(task)
+                if len(earlier[task]) < _ROUNDS:
+                    line.submit(_block_candidate(*task, target, scratch, around))
+                else:
+                    yield task, median_outcome(earlier[task][:_ROUNDS])
+            for candidate, outcome in line.finished():
+                stored = earlier[candidate.token]
+                left_out = stored and outcome.seconds is None and candidate.library.exists()  # as in any later round
+                group.append((candidate, stored if left_out else [*stored, outcome]))
+                if outcome.seconds is not None:
+                    keep(candidate.token, outcome)
+        for candidate, outcome in timed_in_rounds(group, pool, _ROUNDS, canary, keep):
+            candidate.library.unlink(missing_ok=True)
+            (scratch / f"{candidate.token[0].key}.npz").unlink(missing_ok=True)
+            yield candidate.token, outcome
+
+
+def _block_candidate(
+    block: BlockConfig, schedules: Schedules, rank: int, target: HardwareTarget, scratch: Path, around: Surroundings
+) -> Candidate[BlockTask]:
+    case = scratch / f"{block.key}.npz"
+    case_of(block, target).save(case)
+    library = scratch / f"{block.key}-{rank}.so"
+    return Candidate(
+        token=(block, schedules, rank),
+        build="build_block",
+        build_arguments={
+            "target": target.to_json(),
+            "block": block.to_json(),
+            "points": [point for _, point in schedules],
+            "library": str(library),
+        },
+        library=library,
+        measure="measure",
+        measure_arguments={
+            "case": str(case),
+            "cold_bytes": around.weight_bytes,
+            "code_copies": around.num_blocks,
+            "repeats": _REPEATS,
+            "min_repeat_s": _MIN_REPEAT_S,
+            "max_spread": _MAX_SPREAD,
+        },
+        timeout_s=60.0,
+        keep_library=True,
+    )

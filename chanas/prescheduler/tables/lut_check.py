@@ -1,0 +1,271 @@
+"""Whether a latency table still holds: some of its rows and some whole networks, measured again as they were before."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chanas.core import genome
+from chanas.core.arch import SearchSpace
+from chanas.core.latency import LatencyLUT
+from chanas.core.progress import progress_bar
+from chanas.core.target import HardwareTarget
+from chanas.core.units import format_latency
+from chanas.errors import ConfigError, LUTError
+from chanas.files.scratch import scratch_folder
+from chanas.prescheduler.measuring.local.pool import OpenPool, WorkerPool
+from chanas.prescheduler.tables.calibrate import draw_architectures, measure_networks
+from chanas.prescheduler.tables.lut import BlockTask, surroundings, time_blocks
+
+# Networks are drawn with other seeds than those of the calibration, so that they were left out of its fit.
+_SEED_OFFSET = 7919
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """When a table holds: the median ratio is within `median` of 1, and `share` of the rows are within `row` of 1.
+
+    Raises:
+        ConfigError: a tolerance is not above zero, or the share not between 0 and 1.
+    """
+
+    median: float = 0.1
+    row: float = 0.2
+    share: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name, value in (("median tolerance", self.median), ("row tolerance", self.row)):
+            if not value > 0.0:
+                raise ConfigError(f"expected a {name} above 0, such as 0.1 for 10 %, got {value:g}")
+        if not 0.0 <= self.share <= 1.0:
+            raise ConfigError(f"expected a share of rows between 0 and 1, such as 0.9, got {self.share:g}")
+
+
+@dataclass(frozen=True)
+class Remeasured:
+    """A block or a network: the table's seconds and those of now, or the reason why there are none."""
+
+    key: str
+    old_s: float
+    new_s: float | None
+    error: str | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.new_s is None else self.new_s / self.old_s
+
+    def line(self) -> str:
+        """One line of a table for people."""
+        if self.new_s is None or self.ratio is None:
+            return f"{format_latency(self.old_s):>9s} {'-':>9s} {'-':>7s}  {self.key}: {self.error}"
+        return f"{format_latency(self.old_s):>9s} {format_latency(self.new_s):>9s} {self.ratio:7.3f}  {self.key}"
+
+
+@dataclass(frozen=True)
+class TableCheck:
+    """Rows and networks that were measured again, and what they say about the table.
+
+    network_tolerance is how far the median of the networks may be from their calibrated prediction.
+    """
+
+    rows: tuple[Remeasured, ...]
+    networks: tuple[Remeasured, ...]
+    tolerances: Tolerances
+    network_tolerance: float
+
+    @property
+    def median_ratio(self) -> float | None:
+        return _median(self.rows)
+
+    @property
+    def network_ratio(self) -> float | None:
+        return _median(self.networks)
+
+    @property
+    def worst(self) -> Remeasured | None:
+        """The row that is furthest from what it was, a failed one first of all; None when no row was measured."""
+        return max(self.rows, key=lambda r: abs(np.log(r.ratio)) if r.ratio else np.inf, default=None)
+
+    @property
+    def num_within(self) -> int:
+        return sum(r.ratio is not None and abs(r.ratio - 1.0) <= self.tolerances.row for r in self.rows)
+
+    @property
+    def rows_hold(self) -> bool:
+        return (
+            self.median_ratio is not None
+            and abs(self.median_ratio - 1.0) <= self.tolerances.median
+            and self.num_within >= self.tolerances.share * len(self.rows) - 1e-9
+        )
+
+    @property
+    def networks_hold(self) -> bool:
+        """True too when no network was asked for."""
+        if any(n.new_s is None for n in self.networks):
+            return False
+        return self.network_ratio is None or abs(self.network_ratio - 1.0) <= self.network_tolerance
+
+    @property
+    def holds(self) -> bool:
+        return self.rows_hold and self.networks_hold
+
+    def to_json(self) -> dict[str, Any]:
+        """What `chanas lut check --json` prints."""
+        worst = self.worst
+        measured = {
+            name: [{**dataclasses.asdict(m), "ratio": m.ratio} for m in getattr(self, name)]
+            for name in ("rows", "networks")
+        }
+        return {
+            **dataclasses.asdict(self),
+            **measured,
+            "holds": self.holds,
+            "median_ratio": self.median_ratio,
+            "num_within": self.num_within,
+            "worst": None if worst is None else worst.key,
+            "network_ratio": self.network_ratio,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The same for people; the last line is the verdict, with what to do."""
+        limits = self.tolerances
+        yield f"{'table':>9s} {'now':>9s} {'ratio':>7s}  block"
+        yield from (row.line() for row in sorted(self.rows, key=lambda r: r.ratio or np.inf))
+        if self.networks:
+            yield f"\n{'predicted':>9s} {'now':>9s} {'ratio':>7s}  whole network"
+            yield from (network.line() for network in self.networks)
+        yield ""
+        if self.worst is not None:
+            median, worst = _text(self.median_ratio), _text(self.worst.ratio)
+            yield f"blocks     median ratio {median} (1 ± {limits.median:g}), worst {worst}"
+        needed = int(np.ceil(limits.share * len(self.rows) - 1e-9))
+        yield f"rows       {self.num_within} of {len(self.rows)} within {limits.row:.0%}, {needed} needed"
+        if self.networks:
+            yield f"networks   median ratio {_text(self.network_ratio)} (1 ± {self.network_tolerance:.2g})"
+        yield f"verdict    {self.verdict()}"
+
+    def verdict(self) -> str:
+        """One line: whether the table holds, and what to do where it does not."""
+        if self.holds:
+            return "the table holds"
+        if self.rows_hold:
+            return "the blocks hold, but whole networks don't; run `chanas lut calibrate`"
+        return (
+            "the table does not hold; end what else runs on the machine and check again, and if that does not help, "
+            "move the table and records.sqlite away and run `chanas prescheduler`"
+        )
+
+
+def _text(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3f}"
+
+
+def _median(measured: Sequence[Remeasured]) -> float | None:
+    ratios = [m.ratio for m in measured if m.ratio is not None]
+    return float(np.median(ratios)) if ratios else None
+
+
+def check_rows(
+    lut: LatencyLUT,
+    space: SearchSpace,
+    target: HardwareTarget,
+    num_classes: int,
+    *,
+    num: int,
+    seed: int = 0,
+    progress: bool = True,
+    open_pool: OpenPool | None = None,
+) -> tuple[Remeasured, ...]:
+    """Time `num` random rows again (all where there are fewer), each with the schedules that it has in the table.
+
+    They come in the order in which they were drawn.
+
+    Raises:
+        LUTError: the table has no row of a block of this space.
+    """
+    there = [b for b in space.all_blocks(num_classes) if b.key in lut.rows]
+    if not there:
+        raise LUTError(
+            f"expected rows of space '{space.name}' with {num_classes} classes, got a table without any; "
+            "run `chanas lut fill`"
+        )
+    chosen = np.random.default_rng(seed).permutation(len(there))[:num]
+    todo: list[BlockTask] = [(there[i], lut.rows[there[i].key].schedules, 0) for i in chosen]
+    order = [block.key for block, _, _ in todo]
+    found: dict[str, Remeasured] = {}
+    with (
+        (open_pool or WorkerPool)(target) as pool,
+        scratch_folder() as scratch,
+        progress_bar(len(todo), "timing blocks again", "block", progress) as bar,
+    ):
+        around = surroundings(space, num_classes, dtype=target.dtype)
+        for (block, _, _), outcome in time_blocks(todo, pool, target, scratch, around):
+            found[block.key] = Remeasured(block.key, lut.block_s(block), outcome.seconds, outcome.error)
+            bar.update()
+    return tuple(found[key] for key in order)
+
+
+def check_networks(
+    lut: LatencyLUT,
+    space: SearchSpace,
+    target: HardwareTarget,
+    num_classes: int,
+    *,
+    num: int,
+    seed: int = 0,
+    progress: bool = True,
+    open_pool: OpenPool | None = None,
+) -> tuple[Remeasured, ...]:
+    """Compile and time `num` random networks and set them beside the calibrated prediction.
+
+    None where the table is not calibrated or covers no sub-space.
+    """
+    covered = lut.covered(space, num_classes)
+    fit = lut.calibration
+    if fit is None or not covered or not num:
+        return ()
+    architectures = draw_architectures(space, num, seed + _SEED_OFFSET, covered)
+    predicted_s = lut.table(space, num_classes, with_holes=True).sum(genome.encode(space, architectures))
+    outcomes = measure_networks(lut, space, target, num_classes, architectures, progress, open_pool)
+    return tuple(
+        Remeasured(a.key, float(old), new.seconds, new.error)
+        for a, old, new in zip(architectures, predicted_s, outcomes, strict=True)
+    )
+
+
+def check_table(
+    lut: LatencyLUT,
+    space: SearchSpace,
+    target: HardwareTarget,
+    num_classes: int,
+    *,
+    num_rows: int = 20,
+    num_networks: int = 3,
+    tolerances: Tolerances | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    open_pool: OpenPool | None = None,
+) -> TableCheck:
+    """Measure some rows and, where the table is calibrated, some networks again; nothing is stored.
+
+    `open_pool` is for devices that are not this machine.
+
+    Raises:
+        ConfigError: fewer than one row or a number of networks below zero is asked for.
+        LUTError: the table is of another space, device, number of threads or compiler, or has no rows.
+    """
+    if num_rows < 1:
+        raise ConfigError(f"expected at least 1 row to measure again, got {num_rows}")
+    if num_networks < 0:
+        raise ConfigError(f"expected 0 networks or more, got {num_networks}")
+    lut.check(space, target)
+    tolerances = tolerances or Tolerances()
+    how: dict[str, Any] = {"seed": seed, "progress": progress, "open_pool": open_pool}
+    rows = check_rows(lut, space, target, num_classes, num=num_rows, **how)
+    networks = check_networks(lut, space, target, num_classes, num=num_networks, **how)
+    worst = 0.0 if lut.calibration is None else lut.calibration.worst
+    return TableCheck(rows, networks, tolerances, max(tolerances.median, worst))

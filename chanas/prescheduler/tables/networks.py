@@ -1,0 +1,172 @@
+"""Whole networks: compiled from their blocks' best schedules, compared with PyTorch's answer, timed on the target."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chanas.core.arch import BlockConfig
+from chanas.core.latency import LatencyLUT
+from chanas.core.progress import progress_bar
+from chanas.core.target import HardwareTarget
+from chanas.errors import LUTError, MeasureError
+from chanas.files.scratch import scratch_folder
+from chanas.network.folding import Array, pack_block, pack_channels
+from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, timed_in_rounds
+from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
+from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.workloads.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
+from chanas.prescheduler.workloads.space import Point
+
+# Short rounds tell more than a third as many of 15 repeats, which take as long: what disturbs outlasts either.
+_ROUNDS_PER_PROCESS, _REPEATS = 3, 5
+# Where the pages of its weights compete for a cache, a network's time differs from process to process.
+_PROCESSES, _MOST_PROCESSES, _AGREEMENT = 3, 5, 0.05
+
+
+@dataclass(frozen=True)
+class NetworkJob:
+    """A network to compile into `library`.
+
+    parameters  one dict of PyTorch parameters by name for each block
+    images      float32[B, 3, R, R], at least as many as the target's batch
+    logits      float32[B, classes], PyTorch's answer on `images`
+    """
+
+    blocks: tuple[BlockConfig, ...]
+    parameters: tuple[dict[str, Array], ...]
+    images: Array
+    logits: Array
+    library: Path
+
+
+def block_points(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> list[list[Point]]:
+    """The schedule points of every operator of every block, from the table.
+
+    Raises:
+        LUTError: the table lacks a block.
+    """
+    missing = lut.missing(blocks)
+    if missing:
+        raise LUTError(f"the LUT has no row for block {missing[0].key}; run `chanas prescheduler` to fill it")
+    return [[point for _, point in lut.rows[block.key].schedules] for block in blocks]
+
+
+def network_case(job: NetworkJob, lanes: int, dtype: str = "float32") -> ReferenceCase:
+    """The reference case of a whole network for one image (which comes first, then packed parameters in call order;
+    packed logits)."""
+    packed = [pack_block(b, tensors, lanes, dtype) for b, tensors in zip(job.blocks, job.parameters, strict=True)]
+    tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_NETWORK_TOLERANCE
+    image = job.images[0].reshape(job.images.shape[1], -1)
+    weights = tuple(range(1, 1 + len(packed)))
+    return ReferenceCase((image, *packed), weights, pack_channels(job.logits[0][:, None], lanes), tolerance)
+
+
+def _case(job: NetworkJob, target: HardwareTarget) -> ReferenceCase:
+    if len(job.images) < target.batch:
+        raise MeasureError(
+            f"expected at least {target.batch} images of a network for {target.name}, got {len(job.images)}"
+        )
+    if target.gpu is None:
+        return network_case(job, target.vector_lanes, target.dtype)
+    from chanas.prescheduler.kernels.cuda.reference import gpu_network_case
+
+    images, logits = job.images[: target.batch], job.logits[: target.batch]
+    return gpu_network_case(job.blocks, job.parameters, images, logits, target.dtype)
+
+
+def compile_networks(
+    lut: LatencyLUT,
+    target: HardwareTarget,
+    jobs: Sequence[NetworkJob],
+    progress: bool = True,
+    open_pool: OpenPool | None = None,
+) -> list[Outcome]:
+    """Compile, check and time networks; one outcome per job, in order. A failed one is an outcome with its error.
+
+    All are timed in nine short rounds, and the median counts: a slow moment of the machine lasts seconds. On a
+    processor each third of the rounds is in a process of its own; where these disagree by over 5 %, up to two more.
+    """
+    through: list[tuple[Candidate[int], list[Outcome]]] = []
+    with (
+        (open_pool or WorkerPool)(target) as pool,
+        scratch_folder() as scratch,
+        progress_bar(len(jobs), "compiling networks", "network", progress) as bar,
+    ):
+        line: CandidatePipeline[int] = CandidatePipeline(pool)
+        waiting = list(range(len(jobs)))
+        while waiting or line.num_in_flight:
+            while waiting and line.num_in_flight < pool.num_builders + pool.num_devices:
+                index = waiting.pop(0)
+                line.submit(_candidate(index, jobs[index], lut, target, scratch))
+            for candidate, outcome in line.finished():
+                through.append((candidate, [outcome]))
+                bar.update()
+                if outcome.seconds is not None:
+                    bar.set_postfix_str(f"{outcome.seconds * 1e3:.3f} ms")
+        if target.gpu is None:
+            outcomes = _timed_in_processes(through, pool)
+        else:
+            outcomes = dict(_by_token(timed_in_rounds(through, pool, _PROCESSES * _ROUNDS_PER_PROCESS)))
+    return [outcomes[i] for i in range(len(jobs))]
+
+
+def _by_token(found: Iterable[tuple[Candidate[int], Outcome]]) -> Iterator[tuple[int, Outcome]]:
+    return ((candidate.token, outcome) for candidate, outcome in found)
+
+
+def _timed_in_processes(through: Sequence[tuple[Candidate[int], list[Outcome]]], pool: Pool) -> dict[int, Outcome]:
+    """The median of each network over all its rounds, with how far the medians of its processes are apart."""
+    rounds = {candidate.token: list(outcomes) for candidate, outcomes in through}
+    medians: dict[int, list[float]] = {token: [] for token in rounds}
+    found: dict[int, Outcome] = {}
+    for process in range(_MOST_PROCESSES):
+        if process:
+            pool.renew_timers()
+        group = [
+            (candidate, tuple(rounds[candidate.token]))
+            for candidate, _ in through
+            if process < _PROCESSES or _disagreement(medians[candidate.token]) > _AGREEMENT
+        ]
+        if not group:
+            break
+        begin = {candidate.token: len(known) if process else 0 for candidate, known in group}
+        num_rounds = (process + 1) * _ROUNDS_PER_PROCESS
+        found |= _by_token(
+            timed_in_rounds(group, pool, num_rounds, keep=lambda token, outcome: rounds[token].append(outcome))
+        )
+        for token, first in begin.items():
+            seconds = [o.seconds for o in rounds[token][first:] if o.seconds is not None]
+            medians[token] += [statistics.median(seconds)] if seconds else []
+    return {
+        token: dataclasses.replace(outcome, disagreement=_disagreement(medians[token]))
+        for token, outcome in found.items()
+    }
+
+
+def _disagreement(medians: Sequence[float]) -> float:
+    """How far medians are apart, as a share of the largest; 0 of fewer than two."""
+    return (max(medians) - min(medians)) / max(medians) if len(medians) > 1 and max(medians) else 0.0
+
+
+def _candidate(index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTarget, scratch: Path) -> Candidate[int]:
+    case = scratch / f"{index}.npz"
+    _case(job, target).save(case)
+    return Candidate(
+        token=index,
+        build="build_network",
+        build_arguments={
+            "target": target.to_json(),
+            "blocks": [b.to_json() for b in job.blocks],
+            "points": block_points(lut, job.blocks),
+            "library": str(job.library),
+        },
+        library=job.library,
+        measure="measure_network",
+        measure_arguments={"case": str(case), "repeats": _REPEATS},
+        timeout_s=NETWORK_TIMEOUT_S,
+        keep_library=True,
+    )

@@ -1,0 +1,1 @@
+"""The choice of schedule points to measure next: tuners, budgets and warm starts."""

@@ -1,0 +1,49 @@
+"""What a cost model is, and the known ones by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.core.target import HardwareTarget
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.workloads.space import Point, ScheduleSpace
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What another device says of one operator: N of its records, the fastest first, in points of this device's space.
+
+    points   for each record the points that it stands for: several where this space has a coordinate more
+    seconds  float64[N] on that device
+    target   that device: what a point means to its caches
+    """
+
+    points: tuple[tuple[Point, ...], ...]
+    seconds: FloatArray
+    target: HardwareTarget
+
+
+class CostModel(Protocol):
+    """Predicts log seconds of schedule points of one operator family; learns from the records of all its workloads."""
+
+    def observe(self, space: ScheduleSpace, records: Sequence[TuningRecord]) -> None:
+        """Learn from new records (failed ones are left out)."""
+
+    def transfer(self, space: ScheduleSpace, prior: Prior) -> None:
+        """Learn what another device says of an operator, as far as the two devices turn out to be alike."""
+
+    def foretell(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
+        """float64[N] of the log seconds that the other device's records alone say; None when they say nothing."""
+
+    def drop(self, space: ScheduleSpace) -> None:
+        """Leave the other device's records out of what is said of this operator from now on."""
+
+    def predict(self, space: ScheduleSpace, points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
+        """Mean and standard deviation, float64[N] each, of log seconds up to a constant per workload."""

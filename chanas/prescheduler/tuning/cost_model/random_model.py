@@ -1,0 +1,35 @@
+"""The yardstick: a model that knows nothing, so that what a real one gains can be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
+from chanas.prescheduler.workloads.space import Point, ScheduleSpace
+
+
+class RandomModel:
+    """Predicts random numbers; deterministic for a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def observe(self, space: ScheduleSpace, records: Sequence[TuningRecord]) -> None:
+        """Learns nothing."""
+
+    def transfer(self, space: ScheduleSpace, prior: Prior) -> None:
+        """Learns nothing."""
+
+    def foretell(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
+        """Nothing."""
+        return None
+
+    def drop(self, space: ScheduleSpace) -> None:
+        """There is nothing to leave out."""
+
+    def predict(self, space: ScheduleSpace, points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
+        """Standard normal means, standard deviations of one."""
+        return self._rng.standard_normal(len(points)), np.ones(len(points))

@@ -1,0 +1,99 @@
+"""Does a dtype pay on a device? One middle layer is timed in it and in float32, each at the best of a few schedules.
+
+Half as many bytes are moved, but some processors have slow instructions for products of such numbers, or few: where
+bfloat16 is slower than float32 this is told before hours go into its table. It is no more than one operator's word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from chanas.core.target import HardwareTarget
+from chanas.core.units import format_latency
+from chanas.prescheduler.kernels.backends import case_of
+from chanas.prescheduler.measuring.canary import NOISE
+from chanas.prescheduler.measuring.local.pool import Pool
+from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.tuning.default_points import ranked_points
+from chanas.prescheduler.workloads.workload import Workload
+
+WORKLOAD = Workload("pointwise", 14, 80, 480, epilogue="hswish")
+"""An expansion of MobileNetV3's middle stages: its kind takes most of the time of such networks."""
+# Of the 74 points of that operator in float32, and the 88 in bfloat16, the best of four was within 3 % of the best one
+# (Zen 4).
+_NUM_POINTS = 4
+_REPEATS, _MIN_REPEAT_S, _TIMEOUT_S = 7, 0.001, 20.0
+
+
+@dataclass(frozen=True)
+class DtypeSpeed:
+    """Seconds of the operator in a dtype (`f32`, `bf16`, as commands call it), and in float32."""
+
+    dtype: str
+    seconds: float
+    float32_s: float
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it is slower than float32 by more than noise."""
+        return self.seconds > (1.0 + NOISE) * self.float32_s
+
+    def describe(self) -> str:
+        """`bf16 is slower than f32 here: 41.2 us against 23.9 us of a 1×1 convolution`."""
+        is_faster = self.float32_s > (1.0 + NOISE) * self.seconds
+        how = "slower than" if self.is_slower else "faster than" if is_faster else "as fast as"
+        mine, other = format_latency(self.seconds), format_latency(self.float32_s)
+        return f"{self.dtype} is {how} f32 here: {mine} against {other} of a 1×1 convolution"
+
+
+def dtype_speed(target: HardwareTarget, pool: Pool, scratch: Path) -> DtypeSpeed | None:
+    """The operator in the target's dtype beside float32; None where one of the two can't be built or timed.
+
+    Args:
+        target: a processor in another dtype than float32.
+        scratch: an existing folder for files; they stay there.
+    """
+    plain = dataclasses.replace(target, dtype="float32")
+    builds = {device.dtype: _build(device, pool, scratch) for device in (plain, target)}
+    seconds: dict[str, list[float]] = {dtype: [] for dtype in builds}
+    for turn in range(_NUM_POINTS):  # float32 and the other by turns: a slow moment hits both
+        for dtype, built in builds.items():
+            if turn < len(built) and built[turn][1].result().error is None:
+                answer = pool.measure("measure", built[turn][0], _TIMEOUT_S).result()
+                if answer.error is None and "seconds" in answer.result:
+                    seconds[dtype].append(float(answer.result["seconds"]))
+    if not all(seconds.values()):
+        return None
+    return DtypeSpeed(target.dtype_name, min(seconds[target.dtype]), min(seconds["float32"]))
+
+
+def _build(target: HardwareTarget, pool: Pool, scratch: Path) -> list[tuple[dict[str, Any], Future[Answer]]]:
+    """What times each of a few points, and its build."""
+    workload = dataclasses.replace(WORKLOAD, dtype=target.dtype)
+    case = scratch / f"speed-{target.dtype}.npz"
+    case_of(workload, target).save(case)
+    what = {"target": target.to_json(), "workload": workload.to_json()}
+    started = []
+    for i, point in enumerate(ranked_points(workload, target, _NUM_POINTS)):
+        library = str(scratch / f"speed-{target.dtype}-{i}.so")
+        build = pool.build("build_operator", {**what, "point": point, "library": library}, _TIMEOUT_S)
+        timing = {"library": library, "case": str(case), "repeats": _REPEATS, "min_repeat_s": _MIN_REPEAT_S}
+        started.append((timing, build))
+    return started
+
+
+def tell_if_slower(target: HardwareTarget, pool: Pool, scratch: Path, is_first: bool) -> DtypeSpeed | None:
+    """Before the first tuning of a processor in another dtype: one line on standard error where float32 is faster."""
+    if not is_first or target.gpu is not None or target.dtype == "float32":
+        return None
+    speed = dtype_speed(target, pool, scratch)
+    if speed is not None and speed.is_slower:
+        tqdm.write(f"{speed.describe()}; going on", file=sys.stderr)
+    return speed

@@ -1,0 +1,378 @@
+"""Many operators on shared cores: while one job's candidates are timed, others' are built and their models learn (the
+load-aware scheduling of Stiller, 2019: interleave the stages of independent tuning jobs)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from chanas.core.genome import FloatArray
+from chanas.core.progress import ProgressBar, progress_bar
+from chanas.core.target import HardwareTarget
+from chanas.errors import MeasureError
+from chanas.prescheduler.kernels.backends import case_of, schedule_space
+from chanas.prescheduler.measuring.canary import Canary
+from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
+from chanas.prescheduler.measuring.local.pool import Pool
+from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, ranked
+from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
+from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
+from chanas.prescheduler.tuning.cost_model.base import CostModel
+from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, remedy, told
+from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.warm_start import WarmStart
+from chanas.prescheduler.workloads.cases import case_seed
+from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.workloads.workload import Workload
+
+# Jobs under way at a time, for each device: enough that it always has something to time while others learn.
+_ACTIVE_JOBS = 3
+# A candidate this much slower than the best so far is not timed to the end.
+_HOPELESS_FACTOR = 3.0
+_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 5, 0.001, 0.04
+_TURNS, _MIN_TURN_S = 15, 0.002
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """What a candidate in the line is: one point for the first time, or the best ones again, in turns."""
+
+    workload: Workload
+    points: tuple[Point, ...]
+    again: bool = False
+
+
+@dataclass
+class _Job:
+    """An operator under way: `finished` is its batch so far, `again` what its turns have given so far."""
+
+    workload: Workload
+    tuner: OperatorTuner
+    case: Path
+    outstanding: int = 0
+    finished: list[TuningRecord] = field(default_factory=list)
+    again: list[TuningRecord] = field(default_factory=list)
+
+
+@dataclass
+class TuningJobs:
+    """Tunes workloads on one target; every record goes to the store as its batch completes."""
+
+    pool: Pool
+    target: HardwareTarget
+    store: RecordStore
+    config: TuneConfig
+    scratch: Path
+    model: str = "gp"
+    seed: int = 0
+    cold_bytes: int = 0
+    code_copies: int = 1
+    canary: Canary | None = None
+    warm_start: WarmStart | None = None
+    _models: dict[str, CostModel] = field(default_factory=dict)
+    _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
+    """What may have to be timed again, compiled: it is not compiled twice."""
+    _improvements: dict[Workload, tuple[int, float]] = field(default_factory=dict)
+    """The improvement expected of a workload after so many trials."""
+    _watch: FamilyWatch = field(default_factory=FamilyWatch)
+
+    @property
+    def given_up(self) -> dict[str, str]:
+        """The families that are not tried any more, with the error that their candidates end in (`give_up`)."""
+        return self._watch.given_up
+
+    def run(
+        self, workloads: Sequence[Workload], progress: bool = True, counts: FloatArray | None = None
+    ) -> dict[Workload, list[TuningRecord]]:
+        """Explore every workload; returns its valid records, best first. Kept records count as trials.
+
+        When an operator's trials are over, its best few points are measured again, in turns. An exception (Ctrl-C, say)
+        leaves what was measured in the store; turns are kept whole or not at all. Of a family (`Workload.op`) of which
+        only failures of one kind come, and came before, no more is tried: see `given_up`.
+
+        Args:
+            workloads: without duplicates where there are counts.
+            progress: show a progress bar.
+            counts: float64[A, W], how often networks have each workload (`budget.occurrences`). With them the trials
+                are a common budget: as many in all, but only half of them are the same for every workload.
+
+        Raises:
+            MeasureError: families were given up, and of no other a schedule works.
+        """
+        tuners = {w: self._tuner(w) for w in dict.fromkeys(workloads)}
+        num_alike = max(NUM_ALIKE, self._num_active * max(self.config.num_initial, self.config.batch_size))
+        self._watch = FamilyWatch({w.op for w, t in tuners.items() if t.best is not None}, num_alike)
+        self._note_warm_start(tuners.values())
+        line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
+        total = self._num_left(tuners) if counts is not None else sum(t.num_left for t in tuners.values())
+        with progress_bar(total, "tuning operators", "trial", progress and bool(total)) as bar:
+            for _ in () if counts is None else self._rounds(tuners, counts):
+                self._explore(line, tuners, bar, settle=False)
+            self._explore(line, tuners, bar, settle=True)
+        for workload in tuners:
+            self._drop_libraries(workload)
+        best = {w: self.best_records(w) for w in tuners}
+        if self.given_up and not any(best.values()):
+            raise MeasureError(
+                f"no schedule of any operator works on {self.target.device}; given up after the first failures: "
+                f"{told(self.given_up)}; {remedy(self.target)}"
+            )
+        return best
+
+    @property
+    def _num_active(self) -> int:
+        return _ACTIVE_JOBS * self.pool.num_devices
+
+    def _num_left(self, tuners: dict[Workload, OperatorTuner]) -> int:
+        """Trials of the common budget that were not made yet; families that were given up have no part in it."""
+        open_ = [t for w, t in tuners.items() if w.op not in self.given_up]
+        total = sum(min(self.config.num_trials, t.num_tried + t.room) for t in open_)
+        return max(0, total - sum(t.num_tried for t in open_))
+
+    def _rounds(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> Iterator[None]:
+        """Raise the tuners' limits, once for each time that they are to be explored."""
+        base = min(self.config.num_trials, max(self.config.num_initial, self.config.num_trials // 2))
+        granted = np.array([base - t.num_tried for t in tuners.values()])
+        while True:
+            for tuner, num in zip(tuners.values(), granted, strict=True):
+                tuner.limit = tuner.num_tried + max(0, int(num))
+            yield
+            left = self._num_left(tuners)
+            num = min(left, max(self._num_active * self.config.batch_size, left // 2))
+            room = np.array([0 if w.op in self.given_up else t.room for w, t in tuners.items()], dtype=np.int64)
+            granted = hand_out(num, self._claims(tuners, counts), room)
+            if not granted.any():
+                return
+
+    def _claims(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> FloatArray:
+        """float64[W]; a workload that expects no improvement above the noise is noted and not asked again."""
+        improvements = []
+        for workload, tuner in tuners.items():
+            given_up = self.store.stopped_after(workload.key)
+            if given_up is not None and tuner.num_tried <= given_up:
+                improvements.append(0.0)
+                continue
+            num_tried, improvement = self._improvements.get(workload, (-1, 0.0))
+            if num_tried != tuner.num_tried:  # what others have taught the model since is not worth asking for
+                improvement = tuner.expected_improvement()
+                self._improvements[workload] = tuner.num_tried, improvement
+            improvements.append(improvement)
+            if tuner.room and improvements[-1] < tuner.noise:
+                self.store.stop(workload.key, tuner.num_tried, improvements[-1], tuner.noise)
+        seconds = np.array([t.best_s or 0.0 for t in tuners.values()])
+        noises = np.array([t.noise for t in tuners.values()])
+        return claims(latency_shares(seconds, counts), np.array(improvements), noises)
+
+    def _explore(
+        self, line: CandidatePipeline[_Ask], tuners: dict[Workload, OperatorTuner], bar: ProgressBar, settle: bool
+    ) -> None:
+        """Bring every tuner to its limit, and with `settle` measure the best points of each again."""
+
+        def is_open(workload: Workload) -> bool:
+            if workload.op in self.given_up:
+                return False
+            unsettled = settle and not is_settled(self._legal_records(workload))
+            return tuners[workload].num_left > 0 or unsettled
+
+        waiting = [w for w in self._in_order(tuners) if is_open(w)]
+        started = list(waiting)
+        jobs: dict[Workload, _Job] = {}
+        try:
+            while waiting or jobs:
+                while waiting and len(jobs) < self._num_active:
+                    workload = waiting.pop(0)
+                    jobs[workload] = self._start(line, workload, tuners[workload])
+                    self._submit_next(line, jobs[workload], settle)
+                for candidate, outcome in line.finished():
+                    job = jobs[candidate.token.workload]
+                    job.outstanding -= 1
+                    if candidate.token.again:
+                        self._take_turns(line, job, candidate.token, outcome)
+                    else:
+                        record = _record(candidate.token.points[0], outcome)
+                        job.finished.append(record)
+                        self._libraries.setdefault(job.workload, {})[record.point] = candidate.library
+                        bar.update()
+                        if self._watch.note(job.workload.op, record):
+                            waiting = [w for w in waiting if w.op != job.workload.op]
+                            self._give_up(line, job.workload.op, jobs, bar)
+                    for ended in self._go_on(line, jobs, settle):
+                        _show(bar, ended, len(waiting) + len(jobs))
+        finally:
+            for job in jobs.values():
+                self._complete_batch(job)
+            self._note_warm_start([tuners[w] for w in started])
+
+    def _go_on(self, line: CandidatePipeline[_Ask], jobs: dict[Workload, _Job], settle: bool) -> list[_Job]:
+        """Submit what comes next of jobs that have nothing under way; those that have nothing left end."""
+        ended = []
+        for job in [job for job in jobs.values() if job.outstanding == 0]:
+            self._complete(job)
+            self._submit_next(line, job, settle)
+            if job.outstanding == 0:
+                del jobs[job.workload]
+                job.case.unlink(missing_ok=True)
+                ended.append(job)
+        return ended
+
+    def _give_up(
+        self, line: CandidatePipeline[_Ask], family: str, jobs: dict[Workload, _Job], bar: ProgressBar
+    ) -> None:
+        """Take back what is submitted of a family, and say so."""
+        for ask in line.withdraw(lambda ask: ask.workload.op == family):
+            jobs[ask.workload].outstanding -= 1
+        if not bar.disable:
+            bar.write(f"{family} operators are given up, all fail alike: {self.given_up[family]}", file=sys.stderr)
+
+    def best_records(self, workload: Workload) -> list[TuningRecord]:
+        """Valid records of a workload, best first (`remeasure.ranked`)."""
+        return ranked(self._legal_records(workload))
+
+    def _legal_records(self, workload: Workload) -> list[TuningRecord]:
+        space = schedule_space(workload, self.target)
+        return [r for r in self.store.load(workload.key) if space.contains(r.point)]
+
+    def _tuner(self, workload: Workload) -> OperatorTuner:
+        if workload.op not in self._models:
+            self._models[workload.op] = cost_model(self.model, self.target, self.seed)
+        space, kept = schedule_space(workload, self.target), self.store.load(workload.key)
+        seed = (self.seed << 32) + case_seed(workload.key)
+        prior = None if self.warm_start is None else self.warm_start.prior(space)
+        return OperatorTuner(space, self._models[workload.op], self.config, kept, seed, prior)
+
+    def _note_warm_start(self, tuners: Iterable[OperatorTuner]) -> None:
+        """Keep what another device's records are to these operators, and what became of it."""
+        if self.warm_start is None:
+            return
+        source, digest = self.warm_start.source.device, self.warm_start.digest
+        notes = {
+            t.space.workload.key: WarmStartNote(source, digest, len(t.prior.points), t.tau, t.prior_dropped)
+            for t in tuners
+            if t.prior is not None and t.uses_prior
+        }
+        self.store.note_warm_starts(notes)
+
+    @staticmethod
+    def _in_order(tuners: dict[Workload, OperatorTuner]) -> list[Workload]:
+        """Families side by side, so that one model learns while another's candidates are built."""
+        families: dict[str, list[Workload]] = {}
+        for workload in tuners:
+            families.setdefault(workload.op, []).append(workload)
+        ranked = [(i / len(group), w) for group in families.values() for i, w in enumerate(group)]
+        return [w for _, w in sorted(ranked, key=lambda pair: pair[0])]
+
+    def _start(self, line: CandidatePipeline[_Ask], workload: Workload, tuner: OperatorTuner) -> _Job:
+        for r in self._legal_records(workload):
+            if r.same_as is None:
+                known = Outcome(r.seconds, r.spread_s, r.error, drift=r.drift, code=r.code)
+                line.know(workload.key, _Ask(workload, (r.point,)), known)
+        case = self.scratch / f"{workload.key}.npz"
+        case_of(workload, self.target).save(case)
+        return _Job(workload, tuner, case)
+
+    def _submit_next(self, line: CandidatePipeline[_Ask], job: _Job, settle: bool) -> None:
+        """The next batch; after the last one, with `settle`, the contenders, once; then nothing. Of a family that was
+        given up, nothing."""
+        if job.workload.op in self.given_up:
+            return
+        best_s = job.tuner.best_s
+        hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
+        for point in job.tuner.propose():
+            self._submit(line, job, _Ask(job.workload, (point,)), hopeless_s)
+        if job.outstanding or job.again or not settle:
+            return
+        records = self._legal_records(job.workload)
+        if not is_settled(records):
+            self._submit(line, job, _Ask(job.workload, tuple(r.point for r in contenders(records)), again=True))
+
+    def _submit(self, line: CandidatePipeline[_Ask], job: _Job, ask: _Ask, hopeless_s: float | None = None) -> None:
+        what = {"target": self.target.to_json(), "workload": job.workload.to_json()}
+        how = {"case": str(job.case), "cold_bytes": self.cold_bytes, "code_copies": self.code_copies}
+        if ask.again:
+            kept = self._libraries.get(job.workload, {})
+            compiled = [str(kept[p]) if p in kept else None for p in ask.points]
+            library = self.scratch / f"{job.workload.key}-again-{len(ask.points)}-{'_'.join(map(str, ask.points[0]))}"
+            candidate = Candidate(
+                token=ask,
+                build="build_operators",
+                build_arguments={**what, "points": ask.points, "library": str(library), "compiled": compiled},
+                library=library,
+                measure="measure_in_turns",
+                measure_arguments={
+                    **how,
+                    "num": len(ask.points),
+                    "repeats": _TURNS,
+                    "min_repeat_s": _MIN_TURN_S,
+                },
+                timeout_s=len(ask.points) * BUILD_TIMEOUT_S,
+                family=job.workload.key,
+            )
+        else:
+            library = self.scratch / f"{job.workload.key}-{'_'.join(map(str, ask.points[0]))}.so"
+            candidate = Candidate(
+                token=ask,
+                build="build_operator",
+                build_arguments={**what, "point": ask.points[0], "library": str(library)},
+                library=library,
+                measure="measure",
+                measure_arguments={
+                    **how,
+                    "repeats": _REPEATS,
+                    "min_repeat_s": _MIN_REPEAT_S,
+                    "max_spread": _MAX_SPREAD,
+                    "hopeless_s": hopeless_s,
+                },
+                keep_library=True,
+                family=job.workload.key,
+            )
+        line.submit(candidate)
+        job.outstanding += 1
+
+    def _take_turns(self, line: CandidatePipeline[_Ask], job: _Job, ask: _Ask, outcome: Outcome) -> None:
+        """Keep what the turns gave. When all ended in one error, each has a turn alone, to find the culprit."""
+        if outcome.error is not None and len(ask.points) > 1:
+            for point in ask.points:
+                self._submit(line, job, _Ask(job.workload, (point,), again=True))
+            return
+        members = outcome.members or (outcome,)
+        for point, member in zip(ask.points, members, strict=True):
+            record = TuningRecord(point, None)
+            job.again.append(
+                replace(record, again_s=member.seconds, again_spread_s=member.spread_s, again_error=member.error)
+            )
+
+    def _complete(self, job: _Job) -> None:
+        self._complete_batch(job)
+        if job.again:
+            self.store.add_remeasured(job.workload.key, job.again)
+
+    def _complete_batch(self, job: _Job) -> None:
+        if job.finished:
+            self.store.add(job.workload.key, job.finished)
+            job.tuner.observe(job.finished)
+            job.finished = []
+            self._drop_libraries(job.workload, keep={r.point for r in leaders(self._legal_records(job.workload))})
+
+    def _drop_libraries(self, workload: Workload, keep: Collection[Point] = ()) -> None:
+        kept = self._libraries.get(workload, {})
+        for point in set(kept) - set(keep):
+            kept.pop(point).unlink(missing_ok=True)
+
+
+def _record(point: Point, outcome: Outcome) -> TuningRecord:
+    same_as = None if outcome.same_as is None else outcome.same_as.points[0]
+    return TuningRecord(
+        point, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift, code=outcome.code, same_as=same_as
+    )
+
+
+def _show(bar: ProgressBar, job: _Job, num_left: int) -> None:
+    best_s = job.tuner.best_s
+    speed = f"{job.workload.num_flops / best_s / 1e9:.0f} GFLOP/s" if best_s else "no valid schedule"
+    bar.set_postfix_str(f"{job.workload.op} {speed}, {num_left} operators left")

@@ -1,0 +1,77 @@
+"""From good schedule points to new ones: which point to start from, mutation, and crossover (paper, section 3.5 and
+figure 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace
+
+# Attempts for each child that is asked for, before fewer children are returned (small spaces run dry).
+_ATTEMPTS_PER_CHILD = 8
+
+
+def start_probabilities(seconds: npt.NDArray[np.float64], gamma: float) -> npt.NDArray[np.float64]:
+    """float64[N]: exp(−γ (E* − E_p) / E*), normalised, with the performance E = 1 / seconds (paper, section 3.5)."""
+    performance = 1.0 / seconds
+    best = performance.max()
+    weights = np.exp(-gamma * (best - performance) / best)
+    probabilities: npt.NDArray[np.float64] = weights / weights.sum()
+    return probabilities
+
+
+def mutate_point(space: ScheduleSpace, point: Point, rng: np.random.Generator) -> Point | None:
+    """One coordinate redrawn among its options; a split keeps dividing its loop. None when the result is illegal."""
+    return _mutate(space, space.decode(point), rng)
+
+
+def _mutate(space: ScheduleSpace, parent: Named, rng: np.random.Generator) -> Point | None:
+    named = dict(parent)
+    movable = [c for c in space.coordinates if len(c.options) > 1]
+    if not movable:
+        return None
+    coordinate = movable[rng.integers(len(movable))]
+    named[coordinate.name] = coordinate.options[rng.integers(len(coordinate.options))]
+    return space.encode(named) if space.legal(named) else None
+
+
+def cross_points(space: ScheduleSpace, mother: Point, father: Point, rng: np.random.Generator) -> Point | None:
+    """Each coordinate from either parent. None when the result is illegal."""
+    return _cross(space, space.decode(mother), space.decode(father), rng)
+
+
+def _cross(space: ScheduleSpace, first: Named, second: Named, rng: np.random.Generator) -> Point | None:
+    named = {name: (first if rng.random() < 0.5 else second)[name] for name in first}
+    return space.encode(named) if space.legal(named) else None
+
+
+def breed(
+    space: ScheduleSpace,
+    points: Sequence[Point],
+    seconds: npt.NDArray[np.float64],
+    num: int,
+    rng: np.random.Generator,
+    gamma: float = 8.0,
+    crossover_share: float = 0.3,
+    exclude: frozenset[Point] = frozenset(),
+) -> list[Point]:
+    """Up to `num` distinct new points from measured ones, none of them in `exclude`."""
+    parents = [space.decode(p) for p in points]
+    shares = np.cumsum(start_probabilities(seconds, gamma))
+    shares /= shares[-1]
+
+    def draw() -> Named:
+        return parents[shares.searchsorted(rng.random(), side="right")]
+
+    children: dict[Point, None] = {}
+    for _ in range(num * _ATTEMPTS_PER_CHILD):
+        if len(children) >= num:
+            break
+        start = draw()
+        child = _cross(space, start, draw(), rng) if rng.random() < crossover_share else _mutate(space, start, rng)
+        if child is not None and child not in exclude:
+            children[child] = None
+    return list(children)

@@ -1,0 +1,165 @@
+"""Does each family of operators work on a device? One small operator of each is built, run and compared with PyTorch
+before anything is tuned: what can't work is told in a second, not after thousands of candidates that crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from chanas.core.target import HardwareTarget
+from chanas.errors import MeasureError, ScheduleError
+from chanas.prescheduler.kernels.backends import case_of, schedule_space
+from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
+from chanas.prescheduler.measuring.local.pool import Pool
+from chanas.prescheduler.records.store import RecordStore
+from chanas.prescheduler.tuning.give_up import remedy, told
+from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.workloads.workload import Operator, Workload
+
+PREFIX = "preflight-"
+"""How the names of a check's files begin."""
+# A family fails when so many points of its operator do: one that is beyond a compiler says little of the others.
+_NUM_POINTS = 3
+_MIN_REPEAT_S = 1e-6
+_SMALL: tuple[Workload, ...] = (
+    Workload("conv", 8, 3, 16, 3, 2, "hswish"),
+    Workload("blockconv", 8, 16, 16, 3, 1, "relu"),
+    Workload("winograd", 8, 16, 16, 3, 1, "relu"),
+    Workload("pointwise", 8, 16, 48, epilogue="relu"),
+    Workload("depthwise", 8, 16, 16, 3, 1, "relu"),
+    Workload("pool", 8, 16, 16),
+    Workload("squeeze", 8, 48, 16, epilogue="relu"),
+)
+
+
+@dataclass(frozen=True)
+class FamilyCheck:
+    """Whether the operators of a family work on a device; `error` says why not, in one line."""
+
+    family: str
+    works: bool
+    error: str | None
+
+
+def all_families(target: HardwareTarget) -> tuple[Workload, ...]:
+    """One small operator of each family that there is on the target in its dtype."""
+    found = []
+    for workload in (replace(w, dtype=target.dtype, batch=target.batch) for w in _SMALL):
+        if workload.op == "squeeze" and target.gpu is None:  # processors have two operators for it
+            continue
+        try:
+            schedule_space(workload, target)
+        except ScheduleError:
+            continue
+        found.append(workload)
+    return tuple(found)
+
+
+def one_of_each(workloads: Iterable[Workload]) -> tuple[Workload, ...]:
+    """The operator of fewest floating-point operations of each family, in the families' order."""
+    cheapest: dict[Operator, Workload] = {}
+    for workload in workloads:
+        known = cheapest.setdefault(workload.op, workload)
+        if workload.num_flops < known.num_flops:
+            cheapest[workload.op] = workload
+    return tuple(cheapest.values())
+
+
+def check_families(
+    workloads: Sequence[Workload], target: HardwareTarget, pool: Pool, scratch: Path
+) -> tuple[FamilyCheck, ...]:
+    """Build, run and compare each workload, all side by side, at up to three random points until one works.
+
+    Args:
+        workloads: one of each family (`one_of_each`, `all_families`).
+        target: what they are built for.
+        pool: where they are built and run.
+        scratch: an existing folder for files, of which none is left.
+
+    Returns:
+        A check for each workload, in order.
+
+    Raises:
+        ChanasError: the disk is full.
+    """
+    line: CandidatePipeline[Workload] = CandidatePipeline(pool)
+    points = {w: schedule_space(w, target).sample(_NUM_POINTS, np.random.default_rng(0)) for w in workloads}
+    cases = {w: scratch / f"{PREFIX}{w.key}.npz" for w in workloads}
+    errors: dict[Workload, list[str]] = {w: [] for w in workloads}
+    for workload, case in cases.items():
+        case_of(workload, target).save(case)
+        line.submit(_candidate(workload, points[workload].pop(0), target, case))
+    working = set()
+    while line.num_in_flight:
+        for candidate, outcome in line.finished():
+            workload = candidate.token
+            if outcome.error is None:
+                working.add(workload)
+                continue
+            errors[workload].append(outcome.error)
+            if points[workload]:
+                line.submit(_candidate(workload, points[workload].pop(0), target, cases[workload]))
+    for case in cases.values():
+        case.unlink(missing_ok=True)
+    return tuple(FamilyCheck(w.op, w in working, None if w in working else errors[w][0]) for w in workloads)
+
+
+def _candidate(workload: Workload, point: Point, target: HardwareTarget, case: Path) -> Candidate[Workload]:
+    library = case.with_name(f"{case.stem}-{'_'.join(map(str, point))}.so")
+    return Candidate(
+        token=workload,
+        build="build_operator",
+        build_arguments={
+            "target": target.to_json(),
+            "workload": workload.to_json(),
+            "point": point,
+            "library": str(library),
+        },
+        library=library,
+        measure="measure",
+        measure_arguments={"case": str(case), "repeats": 1, "min_repeat_s": _MIN_REPEAT_S},
+    )
+
+
+def left_to_tune(
+    workloads: Sequence[Workload], target: HardwareTarget, store: RecordStore, config: TuneConfig
+) -> list[Workload]:
+    """The workloads that a tuning with kept records would still make trials of; of a common budget, all with room."""
+    tried, size = {}, {}
+    for workload in workloads:
+        space = schedule_space(workload, target)
+        tried[workload] = sum(space.contains(r.point) for r in store.load(workload.key))
+        size[workload] = space.num_points
+    budget = sum(min(config.num_trials, size[w]) for w in workloads)
+    if config.shared and sum(tried.values()) >= budget:
+        return []
+    most = {w: size[w] if config.shared else min(config.num_trials, size[w]) for w in workloads}
+    return [w for w in workloads if tried[w] < most[w]]
+
+
+def require_families(workloads: Sequence[Workload], target: HardwareTarget, pool: Pool, scratch: Path) -> None:
+    """Check one operator of each family among the workloads.
+
+    Raises:
+        MeasureError: a family does not work; the message says which, what was said, and what to do instead.
+        ChanasError: the disk is full.
+    """
+    checks = check_families(one_of_each(workloads), target, pool, scratch)
+    errors = {c.family: c.error or "" for c in checks if not c.works}
+    if errors:
+        raise MeasureError(
+            f"operators in {target.dtype_name} do not work on {target.device}, compiled for {compiled_for(target)}: "
+            f"{told(errors)}; {remedy(target)}"
+        )
+
+
+def compiled_for(target: HardwareTarget) -> str:
+    """The processor, or the GPU's architecture, that the compiler makes code for, in its own words."""
+    if target.gpu is not None:
+        return target.gpu.arch
+    attributes = target.tvm_target().attrs
+    return " ".join([str(attributes["mcpu"]), *map(str, attributes.get("mattr", ()))])

@@ -1,0 +1,239 @@
+"""Exploration of one operator's schedule space (paper, section 3.5, figure 9), as a state that is asked and told.
+
+The order of events: an initial set H at random (or, once the cost model knows similar operators, the points that it
+thinks best); then rounds of starting from good points of H, mutating and crossing, scoring the children with the cost
+model, and measuring the best of them.
+
+With a prior (`warm_start`) H is made of what was best on another device, and of points from further down the ranking
+that its records foretell. When the seconds of H are ordered otherwise than foretold, the prior is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tuning.budget import expected_improvement
+from chanas.prescheduler.tuning.cost_model.base import CostModel, FloatArray, Prior
+from chanas.prescheduler.tuning.mutate import breed
+from chanas.prescheduler.workloads.space import Point, ScheduleSpace
+
+# Untried points that are drawn at random, beside bred ones, to see whether there is something left to gain.
+_IMPROVEMENT_POINTS = 192
+# A prior is judged by at least so many valid points of the first batch, and dropped below this rank correlation.
+_NUM_JUDGED = 4
+# Seconds this close to each other, as a share, say nothing of their order: a timing repeats to 1–3 %.
+_NOISE = 0.03
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuneConfig:
+    """How one operator is explored."""
+
+    num_trials: int = 16
+    """Schedule points tried in all, kept records included; with `shared` on average over the operators."""
+    shared: bool = False
+    """After half of the trials the others go where networks spend their time and improvement is expected (`budget`)."""
+    num_initial: int = 4
+    """Size of the initial set H."""
+    batch_size: int = 4
+    """The top k: points measured between two questions to the cost model."""
+    num_children: int = 48
+    """Children bred and scored for each batch."""
+    num_drawn: int = 512
+    """Untried points drawn at random and scored beside the children: of most operators' spaces, all that are left."""
+    gamma: float = 8.0
+    """γ of the start probability exp(−γ (E* − E_p) / E*)."""
+    exploration: float = 0.5
+    """Standard deviations subtracted from the predicted log seconds when children are ranked."""
+    random_share: float = 0.1
+    """Share of a batch that is drawn at random, so that no part of the space is out of reach."""
+    spread_share: float = 0.5
+    """With a prior: share of the initial set that is spread over the ranking foretold, so that it can be judged."""
+    min_tau: float = 0.0
+    """A prior whose forecast of the first points correlates less than this with their seconds (Kendall) is dropped."""
+
+
+class OperatorTuner:
+    """Proposes points for one workload and learns from what was measured."""
+
+    def __init__(
+        self,
+        space: ScheduleSpace,
+        model: CostModel,
+        config: TuneConfig,
+        kept: Sequence[TuningRecord],
+        seed: int,
+        prior: Prior | None = None,
+    ) -> None:
+        self.space = space
+        self._model, self._config = model, config
+        self._rng = np.random.default_rng(seed)
+        self._records = {r.point: r for r in kept if space.contains(r.point)}
+        self._num_kept = len(self._records)
+        self.limit = config.num_trials
+        """Points tried in all, kept records included; may be raised when they are used up."""
+        self._prior = prior
+        self._foretold: dict[Point, float] = {}
+        self.tau: float | None = None
+        """Kendall's rank correlation of the prior's forecast and the first seconds; None before they are there."""
+        self.prior_dropped = False
+        if prior is not None:
+            model.transfer(space, prior)
+        self._judge_prior(list(self._records.values()))
+        model.observe(space, list(self._records.values()))
+
+    @property
+    def prior(self) -> Prior | None:
+        """What another device said; there even when it was dropped."""
+        return self._prior
+
+    @property
+    def uses_prior(self) -> bool:
+        """Whether there is one, and it says something about what is tried here: not where all was tried before."""
+        return self._prior is not None and (self._num_kept == 0 or self.num_tried > self._num_kept)
+
+    @property
+    def num_tried(self) -> int:
+        return len(self._records)
+
+    @property
+    def num_left(self) -> int:
+        """Trials still to be made."""
+        return max(0, min(self.limit, self.space.num_points) - self.num_tried)
+
+    @property
+    def room(self) -> int:
+        """Points that were never tried."""
+        return self.space.num_points - self.num_tried
+
+    @property
+    def best(self) -> TuningRecord | None:
+        """The fastest valid record."""
+        valid = [r for r in self._records.values() if r.seconds is not None]
+        return min(valid, key=lambda r: r.seconds or 0.0, default=None)
+
+    @property
+    def best_s(self) -> float | None:
+        return None if self.best is None else self.best.seconds
+
+    def propose(self) -> list[Point]:
+        """The next points to measure: distinct, legal, untried; empty when the trials are used up."""
+        num = min(self._config.batch_size, self.num_left)
+        valid = [r for r in self._records.values() if r.seconds is not None]
+        tried = frozenset(self._records)
+        if num == 0:
+            return []
+        if self._prior is not None and not valid:
+            num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
+            return self._first_batch(self._prior, num)
+        if len(self._records) < self._config.num_initial or not valid:
+            num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
+            candidates = [p for p in self.space.shuffled(self._rng) if p not in tried]
+        else:
+            seconds = np.array([r.seconds for r in valid])
+            candidates = breed(
+                self.space,
+                [r.point for r in valid],
+                seconds,
+                self._config.num_children,
+                self._rng,
+                self._config.gamma,
+                exclude=tried,
+            )
+            drawn = [p for p in self.space.shuffled(self._rng) if p not in tried]
+            candidates = list(dict.fromkeys([*candidates, *drawn[: max(num, self._config.num_drawn)]]))
+        mean, deviation = self._model.predict(self.space, candidates)
+        score = mean - self._config.exploration * deviation
+        num_random = int(self._rng.binomial(num, self._config.random_share))
+        order = np.argsort(score, kind="stable")
+        chosen = list(order[: num - num_random])
+        chosen += list(self._rng.permutation(order[num - num_random :])[:num_random])
+        return [candidates[i] for i in chosen]
+
+    def _first_batch(self, prior: Prior, num: int) -> list[Point]:
+        """Points that were best on the other device, and others evenly spaced over the ranking that it foretells."""
+        untried = [p for p in self.space.shuffled(self._rng) if p not in self._records]
+        score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
+        best = [
+            min(left, key=score.__getitem__) for points in prior.points if (left := [p for p in points if p in score])
+        ]
+        num_spread = min(round(self._config.spread_share * num), max(0, num - 1))
+        chosen = best[: num - num_spread]
+        rest = [p for p in untried if p not in set(chosen)]
+        foretold = self._model.foretell(self.space, rest) if rest else None
+        if foretold is not None:
+            rest = [rest[i] for i in np.argsort(foretold, kind="stable")]
+        missing = min(num - len(chosen), len(rest))
+        places = (np.arange(missing) + 1) * len(rest) // (missing + 1)
+        return [*chosen, *(rest[i] for i in places)]
+
+    def _judge_prior(self, records: Sequence[TuningRecord]) -> None:
+        """Before the model has seen the records: whether they are ordered as the other device foretold."""
+        if self._prior is None or self.tau is not None or self.prior_dropped:
+            return
+        foretold = self._model.foretell(self.space, [r.point for r in records]) if records else None
+        if foretold is not None:
+            self._foretold.update(zip((r.point for r in records), foretold.tolist(), strict=True))
+        known = {**self._records, **{r.point: r for r in records}}
+        judged = [(self._foretold[p], r.seconds) for p, r in known.items() if r.seconds and p in self._foretold]
+        if len(judged) < _NUM_JUDGED:
+            return
+        self.tau = rank_correlation(*np.array(judged, dtype=np.float64).T)
+        if self.tau is not None and self.tau < self._config.min_tau:
+            self.prior_dropped = True
+            self._model.drop(self.space)
+
+    def expected_improvement(self) -> float:
+        """Improvement over the best that the cost model expects of the most promising untried point, on log seconds.
+
+        Infinite while no point works, zero when all are tried. Draws from a generator of its own, so that asking
+        changes no proposal.
+        """
+        valid = [r for r in self._records.values() if r.seconds is not None]
+        if self.room == 0:
+            return 0.0
+        if not valid:
+            return math.inf
+        rng, tried = np.random.default_rng(self.num_tried), frozenset(self._records)
+        seconds = np.array([r.seconds for r in valid], dtype=np.float64)
+        points = [p for p in self.space.sample(_IMPROVEMENT_POINTS + len(tried), rng) if p not in tried]
+        if len(points) < self.room:  # others are left
+            points += breed(
+                self.space,
+                [r.point for r in valid],
+                seconds,
+                self._config.num_children,
+                rng,
+                self._config.gamma,
+                exclude=tried,
+            )
+        mean, deviation = self._model.predict(self.space, points)
+        best = math.log(seconds.min()) - float(np.log(seconds).mean())  # the model's means are centred like this
+        return float(expected_improvement(best, mean, deviation).max())
+
+    @property
+    def noise(self) -> float:
+        """Spread of the best record's seconds, as a share of them; zero without one."""
+        best = self.best
+        return 0.0 if best is None or not best.seconds else (best.spread_s or 0.0) / best.seconds
+
+    def observe(self, records: Sequence[TuningRecord]) -> None:
+        """Take in measured points, failures included."""
+        self._judge_prior(records)
+        self._records.update({r.point: r for r in records})
+        self._model.observe(self.space, records)
+
+
+def rank_correlation(foretold: FloatArray, seconds: FloatArray) -> float | None:
+    """Kendall's τ of a forecast, over the pairs whose seconds differ by more than noise; None where there is no such
+    pair or the forecast is the same for all. float64[N] each."""
+    far = np.triu(np.abs(np.log(seconds)[:, None] - np.log(seconds)[None, :]) > _NOISE, k=1)
+    if not far.any() or np.ptp(foretold) == 0.0:
+        return None
+    signs = np.sign(foretold[:, None] - foretold[None, :]) * np.sign(seconds[:, None] - seconds[None, :])
+    return float(signs[far].mean())

@@ -1,0 +1,307 @@
+"""Warm start: the records of one device as what another device's tuning begins with (the same instruction set first).
+
+A schedule point means the same on two devices whose schedule spaces are the same, which they are when vector width,
+number of vector registers and `SPACE_VERSION` are. Threads may differ: the space for several has one coordinate more,
+`fuse`, and a point without it stands for all of its values. So may the dtype, for operators whose spaces agree in both.
+Everything else is refused, with what differs. What the records are used for: `cost_model`, `tune`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chanas.core.latency import LatencyLUT
+from chanas.core.target import DTYPES, HardwareTarget, tvm_version
+from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
+from chanas.files.run import RunDirectory
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.remeasure import ranked
+from chanas.prescheduler.records.store import SCHEMA, TuningRecord, device_key
+from chanas.prescheduler.tuning.cost_model.base import Prior
+from chanas.prescheduler.workloads.space import SPACE_VERSION, Named, Point, ScheduleSpace
+
+# Coordinates that only some uses of a device have: a point without one stands for all of its values.
+_FREE = frozenset({"fuse"})
+# The first schema with all columns that are read here.
+_OLDEST_SCHEMA = 4
+_DEVICE = re.compile(r"(?P<fingerprint>[0-9a-f]+)/(?P<threads>\d+)t/tvm-(?P<compiler>[^@]+)(?:@(?P<place>.+))?")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A device, used in one dtype, that a file of records has records of."""
+
+    device: str
+    target: HardwareTarget
+    compiler: str
+    spaces: int = SPACE_VERSION
+
+    def describe(self) -> str:
+        """For people: `cpu-2t (AMD EPYC, TVM 0.27.0)`."""
+        return f"{self.target.name} ({self.target.device}, TVM {self.compiler})"
+
+    def differences(self, target: HardwareTarget) -> list[str]:
+        """Why its points are not points of `target`'s schedule spaces; empty when they are."""
+        if self.target.gpu is not None or target.gpu is not None or self.target.kind != target.kind:
+            return [f"kind {self.target.kind} instead of {target.kind} (only processors seed each other)"]
+        mine, its = self.target, target
+        pairs = [
+            ("float32 values in a vector", mine.vector_lanes, its.vector_lanes),
+            ("vector registers", mine.num_vector_registers, its.num_vector_registers),
+            ("version of the schedule spaces", self.spaces, SPACE_VERSION),
+        ]
+        return [f"{what}: {got} instead of {expected}" for what, got, expected in pairs if got != expected]
+
+    def distance(self, target: HardwareTarget) -> tuple[object, ...]:
+        """The nearest of several sources is the smallest: same device, dtype and compiler, then alike in threads."""
+        return (
+            self.target.fingerprint != target.fingerprint,
+            self.target.dtype != target.dtype,
+            self.compiler != tvm_version(),
+            abs(self.target.num_threads - target.num_threads),
+            self.device,
+            self.target.dtype,
+        )
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Records of a source by workload key, the best first, for tuning on `target`."""
+
+    source: Source
+    path: Path
+    target: HardwareTarget
+    records: Mapping[str, tuple[TuningRecord, ...]] = field(repr=False)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """First 16 hex digits of the SHA-256 of what there is to take: points and seconds of every workload."""
+        content = {k: sorted((r.point, r.seconds) for r in rs) for k, rs in self.records.items()}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def describe(self, notes: Iterable[Mapping[str, Any]]) -> str:
+        """One line for people, from what `RecordStore.warm_starts` says of its operators."""
+        mine = [n for n in notes if (n["source"], n["digest"]) == (self.source.device, self.digest)]
+        num, dropped = (sum(n[k] for n in mine) for k in ("num_operators", "num_dropped"))
+        return (
+            f"{self.source.describe()}, records {self.digest}: {num} operators, dropped for {dropped} whose first "
+            "points came out in another order"
+        )
+
+    def prior(self, space: ScheduleSpace) -> Prior | None:
+        """What the source says of an operator; None when it has no record of it, or the spaces don't agree."""
+        workload, dtype = space.workload, self.source.target.dtype
+        if workload.dtype != dtype:
+            workload = dataclasses.replace(workload, dtype=dtype, wide=False)
+        records = self.records.get(workload.key, ())
+        if not records:
+            return None
+        whence = schedule_space(workload, self.source.target)
+        if not agree(whence, space):
+            return None
+        return translated(records, whence, space, self.source.target)
+
+
+def agree(a: ScheduleSpace, b: ScheduleSpace) -> bool:
+    """Whether two spaces have the same coordinates with the same options, but for those that may be left out."""
+
+    def fixed(space: ScheduleSpace) -> dict[str, tuple[tuple[int, ...], ...]]:
+        return {c.name: c.options for c in space.coordinates if c.name not in _FREE}
+
+    return fixed(a) == fixed(b)
+
+
+def translated(
+    records: Sequence[TuningRecord], whence: ScheduleSpace, space: ScheduleSpace, target: HardwareTarget
+) -> Prior | None:
+    """Records of one space, best first, in points of another that agrees with it; the best of those that fall together.
+
+    {split_m: (7, 7), …} → {split_m: (7, 7), …, fuse: 1} and {split_m: (7, 7), …, fuse: 2}
+    """
+    found: dict[tuple[Point, ...], float] = {}
+    for record in records:
+        if record.seconds is None or not whence.contains(record.point):
+            continue
+        points = tuple(_matching(whence.decode(record.point), space))
+        if points:
+            found[points] = min(record.seconds, found.get(points, record.seconds))
+    if not found:
+        return None
+    return Prior(tuple(found), np.array(list(found.values()), dtype=np.float64), target)
+
+
+def _matching(named: Named, space: ScheduleSpace) -> Iterator[Point]:
+    """Legal points that agree with `named` wherever both have a coordinate."""
+    options = [(named[c.name],) if c.name in named else c.options for c in space.coordinates]
+    for groups in itertools.product(*options):
+        point = tuple(itertools.chain.from_iterable(groups))
+        if space.contains(point):
+            yield point
+
+
+# ---- opening ---------------------------------------------------------------------------------------------------------
+def open_warm_start(source: str, run: RunDirectory, target: HardwareTarget) -> WarmStart:
+    """Records to begin with on `target`.
+
+    Args:
+        source: another run directory, a file of records, or the name of another target of this run, such as `cpu`.
+        run: where the tuning is at work.
+
+    Raises:
+        StageOrderError: there are no records.
+        TargetError: none of them is of a device whose points are points of `target`'s spaces; says what differs.
+        CheckpointError: the file cannot be read.
+    """
+    path, name = _locate(source, run)
+    with _reading(path) as database:
+        known = _sources(database, path, target)
+        mine = device_key(target, tvm_version())
+        usable = known
+        if path.resolve() == run.records.resolve():  # its own are used in any case
+            usable = [s for s in known if (s.device, s.target.dtype) != (mine, target.dtype)]
+        others = [s for s in usable if name == s.target.name or name is None]
+        if not others:
+            there = ", ".join(sorted({s.target.name for s in usable})) or "no other known device"
+            raise StageOrderError(
+                f"there is nothing in {path} to warm-start target '{target.name}' from"
+                + (f": no records of another target '{name}'" if name else "")
+                + f"; there are records of: {there}"
+            )
+        fitting = [s for s in others if not s.differences(target)]
+        if not fitting:
+            nearest = min(others, key=lambda s: s.distance(target))
+            raise TargetError(
+                f"records of {nearest.describe()} in {path} say nothing about target '{target.name}': "
+                f"{'; '.join(nearest.differences(target))}; tune it without --warm-start"
+            )
+        chosen = min(fitting, key=lambda s: s.distance(target))
+        return WarmStart(chosen, path, target, _load(database, path, chosen))
+
+
+def _locate(source: str, run: RunDirectory) -> tuple[Path, str | None]:
+    """The file of records, and the name of the target in it where one is asked for."""
+    path = Path(source)
+    if path.is_dir():
+        path, name = RunDirectory(path).records, None
+    elif path.is_file():
+        name = None
+    else:
+        path, name = run.records, source
+    if not path.is_file():
+        raise StageOrderError(
+            f"there are no records to start from: expected a run directory, a file of records or a target of run "
+            f"{run.root}, got '{source}'"
+        )
+    return path, name
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file, which stays as it is."""
+    try:
+        database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=60)
+    except sqlite3.Error as error:
+        raise CheckpointError(f"records {path} cannot be opened: {error}") from error
+    try:
+        schema = int(database.execute("PRAGMA user_version").fetchone()[0])
+        if not _OLDEST_SCHEMA <= schema <= SCHEMA:
+            raise CheckpointError(
+                f"expected records of schema {_OLDEST_SCHEMA} to {SCHEMA}, got {schema} in {path}; newer ones need the "
+                "chanas that wrote them, older ones are brought up to date when `chanas prescheduler` uses them"
+            )
+        yield database
+    except sqlite3.Error as error:
+        raise CheckpointError(f"records {path} cannot be read: {error}") from error
+    finally:
+        database.close()
+
+
+def _sources(database: sqlite3.Connection, path: Path, target: HardwareTarget) -> list[Source]:
+    """Every device and dtype of the file, as far as it is known what device that is."""
+    described = _described(database, path, target)
+    rows = database.execute("SELECT DISTINCT device, workload FROM records WHERE seconds IS NOT NULL").fetchall()
+    pairs = {(device, _dtype_of(workload)) for device, workload in rows}
+    found = []
+    for device, dtype in sorted(pairs):
+        match = _DEVICE.fullmatch(device)
+        if match is None or dtype is None:
+            continue
+        hardware, spaces = described.get(device, (None, SPACE_VERSION))
+        if hardware is None and match["fingerprint"] == target.fingerprint:  # the same device, used in another way
+            hardware = target
+        if hardware is None:
+            continue
+        used = dataclasses.replace(hardware, name=_name(match, dtype), num_threads=int(match["threads"]), dtype=dtype)
+        found.append(Source(device, used, match["compiler"], spaces))
+    return found
+
+
+def _described(
+    database: sqlite3.Connection, path: Path, target: HardwareTarget
+) -> dict[str, tuple[HardwareTarget | None, int]]:
+    """Devices by what records call them: from the file, or from tables that lie beside it."""
+    found: dict[str, tuple[HardwareTarget | None, int]] = {}
+    for table in sorted(RunDirectory(path.parent).luts.glob("*.json")):
+        with contextlib.suppress(ChanasError):
+            header = LatencyLUT.load(table).header
+            found[device_key(header.target, header.compiler)] = header.target, SPACE_VERSION
+    if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():
+        for device, data, spaces in database.execute("SELECT device, target, spaces FROM devices"):
+            found[device] = HardwareTarget.from_json(json.loads(data)), int(spaces)
+    return found
+
+
+def _dtype_of(workload: str) -> str | None:
+    """The dtype that a workload's key ends in."""
+    return next((d for d in DTYPES.values() if workload.endswith(f"-{d}")), None)
+
+
+def _name(match: re.Match[str], dtype: str) -> str:
+    """What the target of such records is called: `cpu-2t-bf16`."""
+    threads = "" if match["threads"] == "1" else f"-{match['threads']}t"
+    short = next(name for name, long in DTYPES.items() if long == dtype)
+    place = f"@{match['place']}" if match["place"] else ""
+    return f"cpu{threads}" + ("" if short == "f32" else f"-{short}") + place
+
+
+def _load(database: sqlite3.Connection, path: Path, source: Source) -> dict[str, tuple[TuningRecord, ...]]:
+    """Valid records by workload, best first."""
+    rows = database.execute(
+        """SELECT r.workload, r.point, r.seconds, r.spread, r.same_as, a.seconds, a.spread, a.error
+        FROM records AS r LEFT JOIN remeasured AS a
+        ON a.device = r.device AND a.workload = r.workload AND a.point = r.point AND a.created =
+            (SELECT MAX(created) FROM remeasured WHERE device = r.device AND workload = r.workload)
+        WHERE r.device = ? AND r.seconds IS NOT NULL ORDER BY r.rowid""",
+        (source.device,),
+    )
+    found: dict[str, list[TuningRecord]] = {}
+    for workload, point, seconds, spread, same_as, again_s, again_spread, again_error in rows:
+        if _dtype_of(workload) != source.target.dtype:
+            continue
+        try:
+            record = TuningRecord(
+                tuple(json.loads(point)),
+                seconds,
+                spread,
+                again_s=again_s,
+                again_spread_s=again_spread,
+                again_error=again_error,
+                same_as=None if same_as is None else tuple(json.loads(same_as)),
+            )
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(f"records {path} are damaged ({error}) at workload {workload}") from error
+        found.setdefault(workload, []).append(record)
+    return {workload: tuple(ranked(records)) for workload, records in found.items()}

@@ -1,0 +1,206 @@
+"""What an operator or a block must compute, according to PyTorch: inputs and expected outputs that every candidate is
+checked against before its time counts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.core.arch import BlockConfig
+from chanas.network.bfloat16 import Bits, rounded
+from chanas.network.folding import fold_operators
+from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.prescheduler.workloads.workload import Workload, scales_weights
+
+Array = npt.NDArray[np.float32]
+Stored = Array | Bits
+
+FLOAT32_TOLERANCE = 1e-4
+"""Sums of up to ~1000 terms in another order than PyTorch's."""
+BFLOAT16_OPERATOR_TOLERANCE = 5e-3
+"""Inputs and weights are rounded in the reference too; a sum that lies a little to the other side of the middle of two
+bfloat16 numbers comes out one step away, which is at most 2⁻⁷ of a number and 2⁻⁸ ≈ 4e-3 of the largest half."""
+FLOAT16_OPERATOR_TOLERANCE = 2e-3
+"""As in bfloat16, with three bits more; and for TF32, which rounds what is multiplied by up to 2⁻¹¹."""
+BFLOAT16_BLOCK_TOLERANCE = 2e-2
+"""Against PyTorch in float32: every weight and each operator's output is rounded by up to 2⁻⁹, three to six times;
+5e-3 is usual."""
+BFLOAT16_NETWORK_TOLERANCE = 5e-2
+"""Against PyTorch in float32, over some twenty blocks in a row; under 1e-2 is usual."""
+
+
+_OPERATOR_TOLERANCES = {
+    "float32": FLOAT32_TOLERANCE,
+    "bfloat16": BFLOAT16_OPERATOR_TOLERANCE,
+    "float16": FLOAT16_OPERATOR_TOLERANCE,
+    "tf32": FLOAT16_OPERATOR_TOLERANCE,
+}
+
+
+@dataclass(frozen=True)
+class ReferenceCase:
+    """One call of a compiled function: arguments in call order without the output, and the output that it must give.
+
+    `weights` tells which arguments are weights: those are cold in a network and are rotated among copies when timed.
+    A result is right when it is within `tolerance` of the largest expected magnitude. What is stored as bfloat16 is
+    uint16 bits, `expected` too where the function's output is.
+    """
+
+    arguments: tuple[Stored, ...]
+    weights: tuple[int, ...]
+    expected: Stored
+    tolerance: float = FLOAT32_TOLERANCE
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(self.arguments[i].nbytes for i in self.weights)
+
+    def save(self, path: Path) -> None:
+        """An uncompressed .npz that `chanas.prescheduler.measuring.local.worker` reads."""
+        named: dict[str, npt.NDArray[Any]] = {f"argument{i}": a for i, a in enumerate(self.arguments)}
+        named |= {"expected": self.expected, "tolerance": np.array(self.tolerance)}
+        np.savez(path, weights=np.array(self.weights, dtype=np.int64), **named)  # type: ignore[arg-type]
+
+
+def case_seed(key: str) -> int:
+    """A seed that is the same for a workload or block in every process."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
+
+
+@dataclass(frozen=True)
+class OperatorTensors:
+    """Random tensors of an operator, float32 as PyTorch has them, and what it makes of them: x [B, C, S, S], weight
+    [N, C / groups, k, k] and bias [N] (None of pooling), gate [B, C] and residual [B, N, S', S'] (None where there are
+    none), out [B, N, S', S'].
+
+    What is stored as float16 or bfloat16 has such values; `out` is not rounded.
+    """
+
+    x: Array
+    weight: Array | None
+    bias: Array | None
+    gate: Array | None
+    residual: Array | None
+    out: Array
+
+
+def operator_tensors(workload: Workload) -> OperatorTensors:
+    """Random input and weights of an operator alone, and PyTorch's answer."""
+    import torch
+    from torch.nn import functional
+
+    rng = np.random.default_rng(case_seed(workload.key))
+    size, inp, out, kernel = workload.input_size, workload.in_channels, workload.out_channels, workload.kernel_size
+    in_bits, in_halves = (workload.input_storage == storage for storage in ("uint16", "float16"))
+
+    def stored_value(values: Array) -> Array:
+        return rounded(values) if in_bits else values.astype(np.float16).astype(np.float32) if in_halves else values
+
+    def drawn(shape: tuple[int, ...], *, uniform: bool = False) -> Array:
+        values: Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)
+        return stored_value(values)
+
+    x = drawn((workload.batch, inp, size, size))
+    value = torch.from_numpy(x)
+    weight = bias = gate = residual = None
+    if workload.op in ("pool", "squeeze"):
+        value = value.mean((2, 3), keepdim=True)
+    if workload.op != "pool":
+        groups = inp if workload.op == "depthwise" else 1
+        shape = (out, inp // groups, kernel, kernel)
+        weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))
+        weight = stored_value(weight) if workload.in_pairs or in_halves else weight
+        bias = rng.standard_normal(out, dtype=np.float32)
+        multiplied = weight
+        if workload.scaled:
+            gate = drawn((workload.batch, inp), uniform=True)
+            if in_bits and scales_weights(workload):  # which one image alone can
+                multiplied = rounded(weight * gate[:, :, None, None])
+            else:
+                value = value * torch.from_numpy(gate)[:, :, None, None]
+                value = torch.from_numpy(stored_value(value.numpy()))
+        value = functional.conv2d(
+            value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload.stride, kernel // 2, groups=groups
+        )
+        epilogues = {"relu": functional.relu, "hswish": functional.hardswish, "hsigmoid": functional.hardsigmoid}
+        if workload.epilogue != "none":
+            value = epilogues[workload.epilogue](value)
+        if workload.residual:
+            residual = drawn(tuple(value.shape))
+            value = value + torch.from_numpy(residual)
+    return OperatorTensors(x, weight, bias, gate, residual, value.numpy())
+
+
+def operator_tolerance(workload: Workload) -> float:
+    """Largest relative error of an operator alone that is right."""
+    return _OPERATOR_TOLERANCES[workload.dtype]
+
+
+def plain_block_case(block: BlockConfig) -> ReferenceCase:
+    """The same block as PyTorch lays it out: input float32[1, C, S, S], then weight float32[C_out, C_in / groups, k, k]
+    and bias float32[1, C_out, 1, 1] of each operator, batch normalisation folded."""
+    x, out, tensors = random_block(block)
+    arguments = [x]
+    for _, weight, bias in fold_operators(block, tensors):
+        arguments += [weight.reshape(*weight.shape, *([1] * (4 - weight.ndim))), bias.reshape(1, -1, 1, 1)]
+    return ReferenceCase(tuple(arguments), tuple(range(1, len(arguments))), out)
+
+
+def random_block(
+    block: BlockConfig, round_input: bool = False, batch: int = 1
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Input float32[B, C, S, S], PyTorch's output and the parameters by name of a block with random ones."""
+    import torch
+
+    from chanas.network.static import block_module, randomise_statistics
+
+    seed = case_seed(block.key)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(seed)
+        module = block_module(block).eval()
+        randomise_statistics(module, seed)
+        x = torch.randn(batch, block.in_channels, block.input_size, block.input_size)
+        if round_input:
+            x = torch.from_numpy(rounded(x.numpy()))
+        out = module(x.flatten(1) if block.kind == "classifier" else x)
+        tensors = {name: value.numpy() for name, value in module.state_dict().items()}
+    return x.numpy(), np.ascontiguousarray(out.numpy()), tensors
+
+
+def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]], dtype: str = "float32") -> int:
+    """Mean bytes of weights of whole networks: how much else passes through the caches before a block runs again."""
+    totals = [sum(w.weight_bytes for block in network for w in block_workloads(block, dtype)) for network in networks]
+    return int(np.mean(totals))
+
+
+def random_network(
+    blocks: Sequence[BlockConfig], seed: int, batch: int = 1
+) -> tuple[tuple[dict[str, Array], ...], Array, Array]:
+    """A network with random weights: parameters of each block by name, images float32[B, 3, R, R], and PyTorch's
+    logits [B, classes]."""
+    import torch
+
+    from chanas.network.folding import split_tensors
+    from chanas.network.static import parameters_by_name, random_static_network
+
+    network = random_static_network(blocks, seed)
+    shape = (batch, blocks[0].in_channels, blocks[0].input_size, blocks[0].input_size)
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    with torch.inference_mode():
+        logits = network(images).numpy()
+    return tuple(split_tensors(parameters_by_name(network), len(blocks))), images.numpy(), logits
+
+
+def relative_error(got: Any, expected: Any) -> float:
+    """Largest error relative to the largest expected magnitude; NaN and infinity count as infinite."""
+    import numpy as np
+
+    error = float(np.abs(got - expected).max())
+    return error / max(1.0, float(np.abs(expected).max())) if math.isfinite(error) else math.inf

@@ -1,0 +1,135 @@
+"""The vocabulary of schedule spaces: every schedule of a workload as one vector of integers (paper, section 3.5,
+figure 8, table 1).
+
+A point lists, in the paper's order, the split factors of each loop (outer to inner; their product is the loop's extent,
+so that they always divide), then loop order, fusion, unrolling, and where producers are computed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chanas.errors import ScheduleError
+from chanas.prescheduler.workloads.workload import Workload
+
+SPACE_VERSION = 1
+"""Raised when the points of an operator come to mean something else: records of another version are no prior."""
+
+Point = tuple[int, ...]
+Named = dict[str, tuple[int, ...]]
+
+
+@functools.lru_cache(maxsize=4096)
+def factorisations(extent: int, parts: int, innermost_max: int) -> tuple[tuple[int, ...], ...]:
+    """All tuples of `parts` positive factors with product `extent` and a last factor of at most `innermost_max`."""
+    if parts == 1:
+        return ((extent,),) if extent <= innermost_max else ()
+    found = []
+    for last in range(1, min(extent, innermost_max) + 1):
+        if extent % last == 0:
+            found += [(*head, last) for head in factorisations(extent // last, parts - 1, extent)]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """One part of a point: a group of integers that takes one of `options`. Splits have one integer per sub-loop."""
+
+    name: str
+    options: tuple[tuple[int, ...], ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.options[0])
+
+    @classmethod
+    def split(cls, name: str, extent: int, parts: int = 2, innermost_max: int = 1 << 30) -> Coordinate:
+        """The factorisations of a loop."""
+        return cls(f"split_{name}", factorisations(extent, parts, innermost_max))
+
+    @classmethod
+    def choice(cls, name: str, *values: int) -> Coordinate:
+        """A free choice among a few integers."""
+        return cls(name, tuple((v,) for v in values))
+
+
+@dataclass(frozen=True)
+class ScheduleSpace:
+    """The points of one workload on one target. `legal` rules out combinations (too many accumulators, say)."""
+
+    workload: Workload
+    coordinates: tuple[Coordinate, ...]
+    legal: Callable[[Named], bool] = field(compare=False)
+
+    @property
+    def length(self) -> int:
+        """Integers in a point."""
+        return sum(c.width for c in self.coordinates)
+
+    def decode(self, point: Point) -> Named:
+        """The groups of a point by name.
+
+        Raises:
+            ScheduleError: the point has the wrong length, a group is not among its options, or the whole is illegal.
+        """
+        if len(point) != self.length:
+            raise ScheduleError(
+                f"expected a point of {self.length} integers for workload {self.workload.key}, got {len(point)}"
+            )
+        named: Named = {}
+        start = 0
+        for coordinate in self.coordinates:
+            group = tuple(point[start : start + coordinate.width])
+            if group not in coordinate.options:
+                raise ScheduleError(f"{coordinate.name}={list(group)} is not an option of workload {self.workload.key}")
+            named[coordinate.name] = group
+            start += coordinate.width
+        if not self.legal(named):
+            raise ScheduleError(f"point {list(point)} is not legal for workload {self.workload.key}")
+        return named
+
+    def encode(self, named: Named) -> Point:
+        """Inverse of `decode`."""
+        return tuple(itertools.chain.from_iterable(named[c.name] for c in self.coordinates))
+
+    def contains(self, point: Point) -> bool:
+        try:
+            self.decode(point)
+        except ScheduleError:
+            return False
+        return True
+
+    def enumerate(self) -> Iterator[Point]:
+        """Every legal point."""
+        for groups in itertools.product(*(c.options for c in self.coordinates)):
+            if self.legal({c.name: g for c, g in zip(self.coordinates, groups, strict=True)}):
+                yield tuple(itertools.chain.from_iterable(groups))
+
+    @functools.cached_property
+    def points(self) -> tuple[Point, ...]:
+        """All legal points; the spaces of these operators are small enough to be listed (at most a few thousand)."""
+        return tuple(self.enumerate())
+
+    @property
+    def num_points(self) -> int:
+        """How many legal points there are; of a space that is too large to be listed, no fewer than there are."""
+        return len(self.points)
+
+    @property
+    def middle(self) -> Point:
+        """Some point, the same one every time."""
+        return self.points[len(self.points) // 2]
+
+    def shuffled(self, rng: np.random.Generator) -> list[Point]:
+        """All points in random order; of a space that is too large to be listed, some."""
+        return self.sample(len(self.points), rng)
+
+    def sample(self, num: int, rng: np.random.Generator) -> list[Point]:
+        """Up to `num` distinct random points."""
+        chosen = rng.permutation(len(self.points))[:num]
+        return [self.points[i] for i in chosen]

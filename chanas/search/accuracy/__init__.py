@@ -1,0 +1,1 @@
+"""Predicted and measured accuracies of architectures."""

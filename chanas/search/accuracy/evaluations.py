@@ -1,0 +1,121 @@
+"""The evaluations of sub-networks on *holdout*, kept as they come: one JSON line each in `search/evaluations.jsonl`.
+
+A line whose supernet has another digest stays in the file and is not used. A last line that was cut short by a killed
+process is dropped before the next one is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.errors import ArchitectureError, ChanasError
+from chanas.files.writing import replacing
+from chanas.search.accuracy.table import AccuracyTable
+
+SPLIT = "holdout"
+TABLE_SPLIT = "table"
+EXPLORE = "explore"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One sub-network's accuracy.
+
+    architecture  its key        top1      in [0, 1]
+    split         which images   supernet  digest of the weights (of the file, where a table was given)
+    purpose       `explore`: chosen to teach the predictor; otherwise which search asked for it
+    """
+
+    architecture: str
+    top1: float
+    split: str
+    supernet: str
+    purpose: str = EXPLORE
+
+
+def _parse(line: str) -> Evaluation | None:
+    try:
+        data: dict[str, Any] = json.loads(line)
+        out = Evaluation(**data)
+        return out if 0.0 <= float(out.top1) <= 1.0 and isinstance(out.architecture, str) else None
+    except (json.JSONDecodeError, TypeError, ValueError):
+        return None
+
+
+class Evaluations(Protocol):
+    """What is known of architectures, by key."""
+
+    @property
+    def found(self) -> dict[str, Evaluation]: ...
+
+
+class TableEvaluations:
+    """The accuracies of a table; nothing is added to them."""
+
+    def __init__(self, table: AccuracyTable, digest: str) -> None:
+        rows = zip(table.architectures, table.top1.tolist(), strict=True)
+        self.found = {a.key: Evaluation(a.key, top1, TABLE_SPLIT, digest) for a, top1 in rows}
+
+
+class EvaluationStore:
+    """The file, and the evaluations in it that hold for one supernet and space, by architecture key.
+
+    Raises:
+        ChanasError: a line before the last is not an evaluation.
+    """
+
+    def __init__(self, path: Path, space: SearchSpace, supernet: str) -> None:
+        self.path, self.supernet = path, supernet
+        self.found: dict[str, Evaluation] = {}
+        self._whole = True
+        lines = path.read_text(errors="replace").split("\n") if path.is_file() else [""]
+        for number, line in enumerate(lines, start=1):
+            evaluation = _parse(line) if line.strip() else None
+            if evaluation is None:
+                if line.strip() and number < len(lines):
+                    raise ChanasError(
+                        f"{path}, line {number}: expected an evaluation as JSON, got '{line[:40]}'; remove the line"
+                    )
+                self._whole = self._whole and not line.strip()
+            elif number == len(lines):  # whole JSON, but its line end was lost
+                self._whole = False
+            if evaluation is not None and evaluation.supernet == supernet and evaluation.split == SPLIT:
+                try:
+                    if space.contains(Architecture.from_key(evaluation.architecture)):
+                        self.found.setdefault(evaluation.architecture, evaluation)
+                except ArchitectureError:
+                    continue
+        self._lines = [line for line in lines if line.strip() and _parse(line) is not None]
+
+    def add(self, architecture: Architecture, top1: float, purpose: str = EXPLORE) -> Evaluation:
+        """Appends one line; it is on the disk when this returns.
+
+        Raises:
+            ChanasError: the value is not an accuracy, or the file cannot be written.
+        """
+        if not 0.0 <= top1 <= 1.0:
+            raise ChanasError(f"expected a top-1 between 0 and 1 for {architecture.key}, got {top1}")
+        if not self._whole:
+            with replacing(self.path) as temporary:
+                temporary.write_text("".join(line + "\n" for line in self._lines))
+            self._whole = True
+        evaluation = Evaluation(architecture.key, float(top1), SPLIT, self.supernet, purpose)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(evaluation), sort_keys=True) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ChanasError(f"cannot write {self.path}: {error.strerror or error}") from error
+        self.found[evaluation.architecture] = evaluation
+        return evaluation
+
+    def with_purpose(self, purpose: str) -> list[Evaluation]:
+        """Those asked for with `purpose`, in the order of the file."""
+        return [e for e in self.found.values() if e.purpose == purpose]

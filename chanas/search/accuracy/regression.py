@@ -1,0 +1,164 @@
+"""The two closed-form predictors: ridge regression, and a Gaussian process. Plain numpy for inference, so that a whole
+population is a few matrix products.
+
+Notation: N training rows, F features, Q query rows.
+    x  float32[N, F]  zeros and ones      y  float64[N]  any unit; predictions come back in the same
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.core.genome import FloatArray
+from chanas.search.accuracy.encoding import Features
+
+FloatArray32 = npt.NDArray[np.float32]
+
+# Strengths of the ridge tried, from almost none to almost everything shrunk, in units of one training row's weight.
+_RIDGE_STRENGTHS = np.logspace(-2, 3, 26)
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """y ≈ x·weights + offset, with the posterior of Bayesian linear regression for the spread.
+
+    weights     float32[F]
+    centre      float32[F]     mean of the training features
+    covariance  float32[F, F]  (XᵀX + αI)⁻¹ of the centred features: leverage of a query is q·covariance·q
+    noise       standard deviation of the labels about the line, set so that the spread of left-out rows is their error
+    """
+
+    weights: FloatArray32
+    centre: FloatArray32
+    covariance: FloatArray32
+    offset: float
+    noise: float
+    strength: float
+
+    def mean(self, x: Features) -> FloatArray:
+        """float64[Q] predictions."""
+        out: FloatArray = (x @ self.weights).astype(np.float64) + self.offset
+        return out
+
+    def leverage(self, x: Features) -> FloatArray:
+        """float64[Q]: how far each query lies from what was seen, 0 at the centre of the training rows."""
+        centred = x - self.centre
+        out: FloatArray = np.einsum("qf,qf->q", centred @ self.covariance, centred).astype(np.float64)
+        return np.maximum(out, 0.0)
+
+    def spread(self, x: Features) -> FloatArray:
+        """float64[Q]: standard deviation of the prediction's error, label noise included."""
+        return self.noise * np.sqrt(1.0 + self.leverage(x))
+
+
+def constant(x: Features, y: FloatArray) -> Ridge:
+    """The mean of `y` wherever it is asked: a ridge whose strength is infinite."""
+    num = x.shape[1]
+    nothing, flat = np.zeros(num, dtype=np.float32), np.zeros((num, num), dtype=np.float32)
+    return Ridge(nothing, x.mean(axis=0).astype(np.float32), flat, float(y.mean()), float(y.std()), float("inf"))
+
+
+def fit_ridge(x: Features, y: FloatArray) -> tuple[Ridge, FloatArray]:
+    """Ridge whose strength has the least leave-one-out error, and its leave-one-out residuals float64[N].
+
+    All strengths share one singular value decomposition; leaving a row out is e_i / (1 - H_ii) (Allen's PRESS).
+    """
+    centre, offset = x.mean(axis=0, dtype=np.float64), float(y.mean())
+    u, s, vt = np.linalg.svd(x - centre, full_matrices=False)
+    uy = u.T @ (y - offset)
+    best: tuple[float, float, FloatArray, FloatArray] | None = None
+    for strength in _RIDGE_STRENGTHS:
+        shrink = s**2 / (s**2 + strength)
+        residual = (y - offset) - u @ (shrink * uy)
+        hat = np.minimum((u**2) @ shrink + 1.0 / len(y), 1.0 - 1e-6)
+        left_out = residual / (1.0 - hat)
+        error = float(np.mean(left_out**2))
+        if best is None or error < best[0]:
+            best = (error, float(strength), left_out, hat)
+    assert best is not None
+    error, alpha, left_out, hat = best
+    weights = vt.T @ (s / (s**2 + alpha) * uy)
+    # directions never seen keep their prior variance 1/α
+    covariance = (vt.T * (1.0 / (s**2 + alpha) - 1.0 / alpha)) @ vt + np.eye(x.shape[1]) / alpha
+    # a left-out row has leverage h / (1 - h), so its error's variance is noise² / (1 - h)
+    noise = float(np.sqrt(error / np.mean(1.0 / (1.0 - hat))))
+    ridge = Ridge(
+        weights.astype(np.float32),
+        centre.astype(np.float32),
+        covariance.astype(np.float32),
+        offset - float(centre @ weights),
+        noise,
+        alpha,
+    )
+    return ridge, left_out
+
+
+@dataclass(frozen=True)
+class GaussianProcess:
+    """Exact GP with a squared-exponential kernel plus a linear one, on the one-hot features.
+
+    x        float64[N, F]  training rows
+    dual     float64[N]     K⁻¹(y - offset)/scale
+    factor   float64[N, N]  lower Cholesky factor of K
+    kernel   float64[4]     variance and length of the squared-exponential part, variance of the linear part, noise
+    """
+
+    x: FloatArray
+    dual: FloatArray
+    factor: FloatArray
+    kernel: FloatArray
+    offset: float
+    scale: float
+
+    def _cross(self, x: Features) -> FloatArray:
+        variance, length, linear, _ = self.kernel
+        dot = x @ self.x.T
+        square = (x**2).sum(axis=1)[:, None] + (self.x**2).sum(axis=1) - 2.0 * dot
+        out: FloatArray = variance * np.exp(-0.5 * square / length**2) + linear * dot
+        return out
+
+    def mean(self, x: Features) -> FloatArray:
+        out: FloatArray = self._cross(x) @ self.dual * self.scale + self.offset
+        return out
+
+    def spread(self, x: Features) -> FloatArray:
+        """float64[Q]: standard deviation of the prediction's error, label noise included."""
+        from scipy.linalg import solve_triangular
+
+        variance, _, linear, noise = self.kernel
+        prior = variance + linear * (x**2).sum(axis=1)
+        solved = solve_triangular(self.factor, self._cross(x).T, lower=True)
+        posterior = np.maximum(prior - (solved**2).sum(axis=0), 0.0) + noise
+        out: FloatArray = np.sqrt(posterior) * self.scale
+        return out
+
+
+def fit_gp(x: Features, y: FloatArray, seed: int) -> GaussianProcess:
+    """Hyperparameters by marginal likelihood (scikit-learn's optimiser)."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
+
+    x64, offset, scale = x.astype(np.float64), float(y.mean()), float(y.std()) or 1.0
+    kernel = (
+        ConstantKernel(1.0, (1e-4, 1e2)) * RBF(5.0, (0.5, 1e2))
+        + ConstantKernel(0.1, (1e-5, 1e1)) * DotProduct(0.0, "fixed")
+        + WhiteKernel(0.1, (1e-6, 1e1))
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a hyperparameter at its bound is a fine answer here
+        model = GaussianProcessRegressor(kernel, alpha=1e-8, random_state=seed).fit(x64, (y - offset) / scale)
+    smooth_linear, white = model.kernel_.k1, model.kernel_.k2
+    values = np.array(
+        [
+            smooth_linear.k1.k1.constant_value,
+            smooth_linear.k1.k2.length_scale,
+            smooth_linear.k2.k1.constant_value,
+            white.noise_level,
+        ]
+    )
+    return GaussianProcess(x64, model.alpha_, model.L_, values, offset, scale)

@@ -1,0 +1,90 @@
+"""How good a predictor is on architectures that it has not seen: cross-validation of every kind on the same folds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import FloatArray, Genomes
+from chanas.errors import ConfigError
+from chanas.search.accuracy.predictor import KINDS, MIN_TRAINING, AccuracyPredictor
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """Figures of one kind on left-out rows.
+
+    rmse_points        root mean square error in points (hundredths of top-1)
+    kendall_tau        rank correlation, -1 to 1; None when all values are equal
+    top_decile_recall  share of the true best tenth that is also in the predicted best tenth
+    num_architectures  evaluated architectures that were used
+    """
+
+    rmse_points: float
+    kendall_tau: float | None
+    top_decile_recall: float
+    num_architectures: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rmse_points": self.rmse_points,
+            "kendall_tau": self.kendall_tau,
+            "top_decile_recall": self.top_decile_recall,
+            "num_architectures": self.num_architectures,
+        }
+
+
+def kendall_tau(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> float | None:
+    """Kendall's τ-b of two float[N], -1 to 1, or None when one side has no order at all. Takes N² memory."""
+    left, right = np.asarray(truth, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
+    left_order, right_order = (np.sign(v[:, None] - v).astype(np.int8) for v in (left, right))
+    pairs = float(np.count_nonzero(left_order)) * float(np.count_nonzero(right_order))
+    return float((left_order * right_order).sum(dtype=np.int64)) / math.sqrt(pairs) if pairs else None
+
+
+def top_decile_recall(truth: FloatArray, predicted: FloatArray) -> float:
+    """Share of the true best tenth (rounded up) that the prediction also puts into its best tenth."""
+    k = math.ceil(len(truth) / 10)
+    best = set(np.argsort(-truth, kind="stable")[:k].tolist())
+    return len(best.intersection(np.argsort(-predicted, kind="stable")[:k].tolist())) / k
+
+
+def cross_validate(
+    space: SearchSpace,
+    genomes: Genomes,
+    top1: npt.ArrayLike,
+    kinds: Sequence[str] = KINDS,
+    *,
+    num_folds: int = 5,
+    hidden: Sequence[int] = (64, 64),
+    num_members: int = 5,
+    seed: int = 0,
+) -> dict[str, CrossValidation]:
+    """Each kind judged on the same folds of canonical genomes int16[N, L] with top-1 float[N] in [0, 1].
+
+    Raises:
+        ConfigError: there are too few rows to learn from once a fold is left out.
+    """
+    y = np.asarray(top1, dtype=np.float64)
+    if num_folds < 2 or len(y) - math.ceil(len(y) / num_folds) < MIN_TRAINING:
+        raise ConfigError(
+            f"expected at least {MIN_TRAINING} architectures outside each of {num_folds} folds, got {len(y)} in all; "
+            "evaluate more"
+        )
+    fold = np.random.default_rng(seed).permutation(len(y)) % num_folds
+    found = {}
+    for kind in kinds:
+        predicted = np.zeros(len(y))
+        for f in range(num_folds):
+            predictor = AccuracyPredictor(space, kind, hidden, num_members, seed)
+            predictor.fit(genomes[fold != f], y[fold != f])
+            predicted[fold == f] = predictor.mean(genomes[fold == f])
+        rmse = float(np.sqrt(np.mean((predicted - y) ** 2)))
+        found[kind] = CrossValidation(100.0 * rmse, kendall_tau(y, predicted), top_decile_recall(y, predicted), len(y))
+    return found

@@ -1,0 +1,1 @@
+"""Evolutionary search: populations, constraints, Pareto fronts."""

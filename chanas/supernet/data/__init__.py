@@ -1,0 +1,1 @@
+"""Images: data sets, their splits, and how they are loaded."""

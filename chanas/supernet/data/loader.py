@@ -1,0 +1,274 @@
+"""Training batches: a pure function of (seed, step), so that a resumed run sees what an uninterrupted one would have.
+
+The order of images is an endless row of permutations, one per epoch, drawn from (seed, epoch); a step takes the next
+`batch_size` of it. Train and gap images are augmented alike: otherwise equation 3's
+difference would measure augmentation.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from chanas.errors import ChanasError, DataError
+from chanas.supernet.data.data_config import AugmentConfig
+from chanas.supernet.data.images import ImageData
+from chanas.supernet.data.sources import ArraySource, IntArray
+
+if TYPE_CHECKING:
+    from torchvision.transforms import v2  # seconds to import, so only where files are augmented
+
+_TRAIN_STREAM, _GAP_STREAM, _AUGMENT_STREAM = 11, 12, 13  # keep the random streams of one seed apart
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images of one step, or of a rank's part of it: N train images first, then M gap images.
+
+    float[N + M, 3, R, R], labels int64[N + M]; `num_train` is N.
+    """
+
+    images_nchw: Tensor
+    labels: Tensor
+    num_train: int
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """How many images a step takes from each split (0 gap images: none), and from which seed."""
+
+    batch_size: int
+    gap_batch_size: int
+    seed: int
+    add_gap_to_train: bool = False
+
+
+@functools.lru_cache(maxsize=8)
+def _permutation(num_images: int, seed: int, stream: int, epoch: int) -> IntArray:
+    return np.random.default_rng([seed, stream, epoch]).permutation(num_images)
+
+
+def in_order(indices: IntArray, seed: int, stream: int, start: int, count: int) -> IntArray:
+    """`count` of `indices` from position `start` on in the endless row of permutations: every epoch sees each once."""
+    positions = np.arange(start, start + count)
+    epochs, offsets = np.divmod(positions, len(indices))
+    places = [_permutation(len(indices), seed, stream, int(e))[o] for e, o in zip(epochs, offsets, strict=True)]
+    return indices[np.asarray(places, dtype=np.int64)]
+
+
+def step_indices(data: ImageData, config: LoaderConfig, step: int) -> IntArray:
+    """Image indices int64[batch_size + gap_batch_size] of a step, train images first."""
+    train = data.indices("train")
+    if config.add_gap_to_train:
+        train = np.concatenate([train, data.indices("gap")])
+    n, m = config.batch_size, config.gap_batch_size
+    chosen = in_order(train, config.seed, _TRAIN_STREAM, step * n, n)
+    if not m:
+        return chosen
+    return np.concatenate([chosen, in_order(data.indices("gap"), config.seed, _GAP_STREAM, step * m, m)])
+
+
+def shard_rows(config: LoaderConfig, shard: tuple[int, int]) -> IntArray:
+    """Positions int64[(batch_size + gap_batch_size) / world] within a step that fall to `shard` = (rank, world)."""
+    rank, world = shard
+    assert 0 <= rank < world
+    assert config.batch_size % world == config.gap_batch_size % world == 0
+    n, m = config.batch_size // world, config.gap_batch_size // world
+    return np.concatenate([np.arange(n) + rank * n, np.arange(m) + config.batch_size + rank * m])
+
+
+def training_batches(
+    data: ImageData,
+    config: LoaderConfig,
+    steps: Iterable[tuple[int, int]],
+    *,
+    device: torch.device = _CPU,
+    shard: tuple[int, int] = (0, 1),
+) -> Iterator[Batch]:
+    """The batches of `steps`, each given as (step, resolution); the resolution may change at every step.
+
+    Args:
+        data: the images.
+        config: how many images the whole step takes.
+        steps: which steps.
+        device: where the batches shall lie.
+        shard: (rank, world size). Each rank gets its part of a step's train and of its gap images, in order, so that
+            the parts of all ranks, one after another, are the step; both sizes must be divisible by the world size.
+
+    Raises:
+        DataError: an image cannot be decoded; the message names it.
+        ChanasError: a worker process died.
+    """
+    rows = shard_rows(config, shard)
+    if isinstance(data.source, ArraySource):
+        return _array_batches(data, data.source, config, steps, device, rows)
+    return _file_batches(data, config, steps, device, rows)
+
+
+# ---- sets in memory -----------------------------------------------------------------------------------------------
+def _array_batches(
+    data: ImageData,
+    source: ArraySource,
+    config: LoaderConfig,
+    steps: Iterable[tuple[int, int]],
+    device: torch.device,
+    rows: IntArray,
+) -> Iterator[Batch]:
+    """Everything random is drawn on the CPU for the whole step, so that neither device nor world size changes it."""
+    pixels, labels = (torch.from_numpy(array.copy()).to(device) for array in (source.pixels, source.labels))
+    mean, std = _normalisation(data, device)
+    num_train, mine = int((rows < config.batch_size).sum()), torch.from_numpy(rows)
+    for step, resolution in steps:
+        chosen = step_indices(data, config, step)
+        generator = torch.Generator().manual_seed(_image_seeds(config, step, 1)[0])
+        affine = _moved(random_affine(len(chosen), data.config.augment, generator)[mine], device)
+        indices = _moved(torch.from_numpy(chosen[rows]), device)
+        images = pixels[indices].permute(0, 3, 1, 2).float() / 255.0
+        images = (warp(images, affine, resolution, data.config.augment.padding) - mean) / std
+        yield Batch(images, labels[indices], num_train)
+
+
+def random_affine(n: int, config: AugmentConfig, generator: torch.Generator) -> Tensor:
+    """float32[n, 2, 3]: from places in an augmented image to places in its original, in units of half a side."""
+
+    def uniform(limit: float) -> Tensor:
+        return (torch.rand(n, generator=generator) * 2 - 1) * limit
+
+    angle, zoom = uniform(math.radians(config.rotation_deg)), 1.0 + uniform(config.scale)
+    shift_x, shift_y = uniform(2 * config.shift), uniform(2 * config.shift)
+    mirror = torch.where(torch.rand(n, generator=generator) < 0.5, -1.0, 1.0) if config.flip else torch.ones(n)
+    cos, sin = angle.cos() / zoom, angle.sin() / zoom
+    rows = [torch.stack([cos * mirror, -sin, shift_x], 1), torch.stack([sin * mirror, cos, shift_y], 1)]
+    return torch.stack(rows, 1)
+
+
+def warp(images_nchw: Tensor, affine: Tensor, resolution: int, padding: str) -> Tensor:
+    """Rotate, shift, scale and mirror as `affine` says: float[N, C, H, H] -> float[N, C, resolution, resolution].
+
+    `affine` comes from `random_affine`; `padding` is what stands beyond the edges: zeros, border or reflection.
+    """
+    n, channels, height, _ = images_nchw.shape
+    size = max(resolution, height)
+    grid = F.affine_grid(affine, [n, channels, size, size], align_corners=False)
+    out = F.grid_sample(images_nchw, grid, mode="bilinear", padding_mode=padding, align_corners=False)
+    if size == resolution:
+        return out
+    return F.interpolate(out, (resolution, resolution), mode="bilinear", antialias=True, align_corners=False)
+
+
+# ---- sets in files ------------------------------------------------------------------------------------------------
+_Request = tuple[int, int, int]  # image index, seed, resolution
+_Answer = tuple[Tensor, Tensor] | str  # images and labels, or what is wrong with one of them
+
+
+class _AugmentedImages(Dataset[tuple[Tensor | str, int]]):
+    """Decodes, crops and mirrors one image per request: uint8[3, R, R], a quarter of what floats would cost on the way
+    from a worker process to the device. An unreadable image is a value (its error), as worker processes would bury an
+    exception in a traceback."""
+
+    def __init__(self, data: ImageData) -> None:
+        self.data = data
+
+    def __getitem__(self, request: _Request) -> tuple[Tensor | str, int]:
+        index, seed, resolution = request
+        augment = self.data.config.augment
+        try:
+            image = self.data.source.image(index)
+        except DataError as error:
+            return str(error), 0
+        transform = _crop_and_flip(resolution, augment.min_crop_area, augment.flip)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            pixels: Tensor = transform(image)
+        return pixels, int(self.data.source.labels[index])
+
+
+@functools.lru_cache(maxsize=32)
+def _crop_and_flip(resolution: int, min_crop_area: float, flip: bool) -> v2.Compose:
+    from torchvision.transforms import v2
+
+    crop = v2.RandomResizedCrop(resolution, scale=(min_crop_area, 1.0), antialias=True)
+    return v2.Compose([crop, v2.RandomHorizontalFlip(0.5 if flip else 0.0), v2.PILToTensor()])
+
+
+def _collate(items: list[tuple[Tensor | str, int]]) -> _Answer:
+    for image, _ in items:
+        if isinstance(image, str):
+            return image
+    return torch.stack([cast(Tensor, image) for image, _ in items]), torch.tensor([label for _, label in items])
+
+
+def _file_batches(
+    data: ImageData,
+    config: LoaderConfig,
+    steps: Iterable[tuple[int, int]],
+    device: torch.device,
+    rows: IntArray,
+) -> Iterator[Batch]:
+    def requests() -> Iterator[list[_Request]]:
+        for step, resolution in steps:
+            indices = step_indices(data, config, step)
+            seeds = _image_seeds(config, step, len(indices))
+            yield [(int(indices[row]), seeds[row], resolution) for row in rows]
+
+    # One pass over `steps` to the end of the run: workers live and fetch ahead across epochs.
+    loader: DataLoader[tuple[Tensor | str, int]] = DataLoader(
+        _AugmentedImages(data),
+        # a request carries its resolution, so it may change with no loader restart
+        batch_sampler=cast(Any, requests()),
+        num_workers=data.config.num_workers,
+        collate_fn=_collate,
+        pin_memory=device.type == "cuda",
+        generator=torch.Generator(),  # the loader seeds its workers from it; the global one is left alone
+    )
+    mean, std = _normalisation(data, device)
+    num_train = int((rows < config.batch_size).sum())
+    for answer in _alive(iter(loader)):
+        if isinstance(answer, str):
+            raise DataError(answer)
+        pixels, labels = (part.to(device, non_blocking=True) for part in answer)
+        yield Batch(pixels.float().mul_(1.0 / 255.0).sub_(mean).div_(std), labels, num_train)
+
+
+def _alive(answers: Iterator[_Answer]) -> Iterator[_Answer]:
+    """`answers`, with one line about a worker process that died instead of the loader's several."""
+    while True:
+        try:
+            answer = next(answers)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise ChanasError(
+                f"a process that decodes images ended ({str(error).splitlines()[0]}); memory or shared memory may have "
+                "run out: set fewer num_workers, or a smaller batch"
+            ) from error
+        yield answer
+
+
+# ---- both ---------------------------------------------------------------------------------------------------------
+def _normalisation(data: ImageData, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of the channels, float32[1, 3, 1, 1] each."""
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1).to(device) for v in (data.config.mean, data.config.std))
+    return mean, std
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor` on `device`, without waiting for what a GPU is still at."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def _image_seeds(config: LoaderConfig, step: int, count: int) -> list[int]:
+    seeds: list[int] = np.random.default_rng([config.seed, _AUGMENT_STREAM, step]).integers(2**31, size=count).tolist()
+    return seeds

@@ -1,0 +1,264 @@
+"""Image sources by name: where images and labels come from, before anything is split, resized or augmented.
+
+`SOURCES` maps a name to a function from a `DataConfig` to an `ImageSource`. Nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from chanas.errors import DataError, unknown_name
+from chanas.network.preprocess import DECODING_ERRORS
+from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.image_folder import content_digest, image_folder, name_and_size_lines
+
+IntArray = npt.NDArray[np.int64]
+
+DIGITS_SIZE = 32
+
+
+@dataclass(frozen=True)
+class TorchvisionSet:
+    """A torchvision class and the arguments of its parts; `test` is its official test part, if it has one."""
+
+    class_name: str
+    train: tuple[dict[str, Any], ...]
+    test: dict[str, Any] | None
+    in_memory: bool
+    """Small images of one size, which are kept decoded."""
+
+
+_BY_FLAG = (({"train": True},), {"train": False})
+_BY_NAME = (({"split": "train"},), {"split": "test"})
+_WITH_VAL = (({"split": "train"}, {"split": "val"}), {"split": "test"})
+TORCHVISION_SETS: dict[str, TorchvisionSet] = {
+    "cifar10": TorchvisionSet("CIFAR10", *_BY_FLAG, in_memory=True),
+    "cifar100": TorchvisionSet("CIFAR100", *_BY_FLAG, in_memory=True),
+    "mnist": TorchvisionSet("MNIST", *_BY_FLAG, in_memory=True),
+    "fashion-mnist": TorchvisionSet("FashionMNIST", *_BY_FLAG, in_memory=True),
+    "svhn": TorchvisionSet("SVHN", *_BY_NAME, in_memory=True),
+    "stl10": TorchvisionSet("STL10", *_BY_NAME, in_memory=True),
+    "flowers102": TorchvisionSet("Flowers102", *_WITH_VAL, in_memory=False),
+    "dtd": TorchvisionSet("DTD", *_WITH_VAL, in_memory=False),
+    "food101": TorchvisionSet("Food101", *_BY_NAME, in_memory=False),
+    "gtsrb": TorchvisionSet("GTSRB", *_BY_NAME, in_memory=False),
+    "oxford-iiit-pet": TorchvisionSet("OxfordIIITPet", ({"split": "trainval"},), {"split": "test"}, in_memory=False),
+    "eurosat": TorchvisionSet("EuroSAT", ({},), None, in_memory=False),
+}
+
+
+class ImageSource(Protocol):
+    """N labelled images. `is_test` bool[N] marks an official test split, where the set has one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+    @property
+    def labels(self) -> IntArray: ...
+    @property
+    def is_test(self) -> npt.NDArray[np.bool_] | None: ...
+
+    def image(self, index: int) -> Image.Image:
+        """The RGB image at `index`."""
+
+    def digest(self) -> str:
+        """Changes when an image is added, removed or replaced."""
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """Images of one size in memory: `pixels` uint8[N, H, W, 3]."""
+
+    name: str
+    class_names: tuple[str, ...]
+    labels: IntArray
+    pixels: npt.NDArray[np.uint8]
+    is_test: npt.NDArray[np.bool_] | None = None
+
+    def image(self, index: int) -> Image.Image:
+        return Image.fromarray(self.pixels[index])
+
+    def digest(self) -> str:
+        return content_digest((self.labels.tobytes(), self.pixels.tobytes()))
+
+
+@dataclass(frozen=True)
+class TorchvisionSource:
+    """A torchvision set that decodes its images when they are asked for; parts follow one another."""
+
+    name: str
+    class_names: tuple[str, ...]
+    labels: IntArray
+    parts: Sequence[Any]
+    convert_rgb: bool
+    is_test: npt.NDArray[np.bool_] | None = None
+    _starts: IntArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_starts", np.cumsum([0, *(len(part) for part in self.parts)]))
+
+    def image(self, index: int) -> Image.Image:
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        part, place = self.parts[number], index - int(self._starts[number])
+        files = _files(part)
+        what = f"image {index if files is None else _path(files[place])} of {self.name}"
+        try:
+            image = part[place][0]
+        except DECODING_ERRORS as error:
+            raise DataError(f"{what} cannot be read ({error}); fetch the set again") from error
+        return _rgb(image, what, self.convert_rgb)
+
+    def digest(self) -> str:
+        """Of the labels, and of the names and sizes of the files where the set tells them (DataError: one is gone)."""
+        return content_digest((self.name.encode(), self.labels.tobytes(), *map(self._part_digest, self.parts)))
+
+    def _part_digest(self, part: Any) -> bytes:
+        files = _files(part)
+        if files is None:
+            return f"{len(part)}\n".encode()
+        paths = [_path(entry) for entry in files]
+        try:
+            sizes = [os.stat(path).st_size for path in paths]
+        except OSError as error:
+            raise DataError(
+                f"image {error.filename} of {self.name} cannot be read ({error.strerror}); fetch the set again"
+            ) from error
+        names = (os.path.relpath(path, part.root) for path in paths)
+        return content_digest(name_and_size_lines(names, sizes)).encode()
+
+
+def load_source(config: DataConfig) -> ImageSource:
+    """The images that `config` names.
+
+    Raises:
+        DataError: the name is unknown (the message lists the known ones), or the images are not there or of no use.
+    """
+    if config.dataset not in SOURCES:
+        raise DataError(unknown_name("data set", config.dataset, SOURCES))
+    source = SOURCES[config.dataset](config)
+    check_classes(source)
+    return source
+
+
+def check_classes(source: ImageSource) -> None:
+    """Whether there is something to classify, and an official test part that covers it.
+
+    Raises:
+        DataError: there are fewer than two classes, fewer images than classes, or a class whose images are all in one
+            of the two official parts.
+    """
+    names, num_images = source.class_names, len(source.labels)
+    if len(names) < 2:
+        raise DataError(
+            f"data set {source.name} has {len(names)} class ({', '.join(names)}); classification needs at least 2"
+        )
+    if num_images < len(names):
+        raise DataError(
+            f"data set {source.name} has {num_images} images for {len(names)} classes; every class needs several"
+        )
+    if source.is_test is None:
+        return
+    in_test = np.bincount(source.labels[source.is_test], minlength=len(names)) > 0
+    in_train = np.bincount(source.labels[~source.is_test], minlength=len(names)) > 0
+    if (lonely := np.flatnonzero(in_test != in_train)).size:
+        label = int(lonely[0])
+        there, lacking = ("training", "official test") if in_train[label] else ("official test", "training")
+        raise DataError(
+            f"class '{names[label]}' of data set {source.name} has images in its {there} part, but none in its "
+            f"{lacking} part; complete the set, or take the class out of both"
+        )
+
+
+def _digits(config: DataConfig) -> ImageSource:
+    """scikit-learn's 1,797 scans of handwritten digits, 8×8 of 17 grey levels, enlarged to 32×32 RGB."""
+    pixels, labels = _digit_pixels()
+    return ArraySource("digits", tuple(str(d) for d in range(10)), labels, pixels)
+
+
+@functools.cache
+def _digit_pixels() -> tuple[npt.NDArray[np.uint8], IntArray]:
+    from sklearn.datasets import load_digits
+
+    scans, labels = load_digits(return_X_y=True)
+    grey = np.rint(scans.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    size = (DIGITS_SIZE, DIGITS_SIZE)
+    images = (Image.fromarray(scan).resize(size, Image.Resampling.BILINEAR).convert("RGB") for scan in grey)
+    pixels, labels = np.stack([np.asarray(image) for image in images]), labels.astype(np.int64)
+    pixels.flags.writeable = labels.flags.writeable = False
+    return pixels, labels
+
+
+def _torchvision(config: DataConfig) -> ImageSource:
+    """A torchvision classification set that lies under `root`."""
+    import torchvision.datasets
+
+    known = TORCHVISION_SETS[config.dataset]
+    root = config.root or Path("data")
+    cls = getattr(torchvision.datasets, known.class_name)
+    arguments = known.train if known.test is None else (*known.train, known.test)
+    try:
+        parts = [cls(str(root), download=False, **part) for part in arguments]
+    except (RuntimeError, OSError) as error:
+        raise DataError(
+            f"data set {config.dataset} does not lie in {root.resolve()} ({str(error).splitlines()[0]}); "
+            "put it there or name its folder as `root` (chanas downloads nothing)"
+        ) from error
+    labels = [_labels(part) for part in parts]
+    joined = np.concatenate(labels)
+    class_names = tuple(str(n) for n in getattr(parts[0], "classes", range(int(joined.max(initial=-1)) + 1)))
+    flags = [part is known.test for part in arguments]
+    is_test = None if known.test is None else np.repeat(flags, [len(part) for part in labels])
+    source = TorchvisionSource(config.dataset, class_names, joined, parts, config.convert_rgb, is_test)
+    if not known.in_memory:
+        return source
+    pixels = np.stack([np.asarray(source.image(i)) for i in range(len(joined))])
+    return ArraySource(config.dataset, class_names, joined, pixels, is_test)
+
+
+SOURCES: dict[str, Callable[[DataConfig], ImageSource]] = {
+    "digits": _digits,
+    "imagefolder": image_folder,
+    **dict.fromkeys(TORCHVISION_SETS, _torchvision),
+}
+
+
+def _files(part: Any) -> Sequence[Any] | None:
+    """The files of a torchvision set, in its order, where it lists them: paths, or tuples of a path and a label."""
+    for name in ("_image_files", "_images", "_samples", "samples"):
+        if (found := getattr(part, name, None)) is not None:
+            return cast(Sequence[Any], found)
+    return None
+
+
+def _path(entry: Any) -> str:
+    return str(entry[0] if isinstance(entry, tuple) else entry)
+
+
+def _labels(part: Any) -> IntArray:
+    """Labels of a torchvision set without decoding its images where it has them in a list."""
+    for name in ("targets", "labels", "_labels"):
+        if (found := getattr(part, name, None)) is not None:
+            return np.asarray(found, dtype=np.int64)
+    if (samples := getattr(part, "_samples", None)) is not None:
+        return np.asarray([label for _, label in samples], dtype=np.int64)
+    return np.asarray([part[i][1] for i in range(len(part))], dtype=np.int64)
+
+
+def _rgb(image: Image.Image, what: str, convert: bool) -> Image.Image:
+    if image.mode == "RGB":
+        return image
+    if not convert:
+        raise DataError(
+            f"expected an RGB image of 3 channels, got mode {image.mode} in {what}; set convert_rgb to convert it"
+        )
+    return image.convert("RGB")

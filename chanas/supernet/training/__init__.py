@@ -1,0 +1,1 @@
+"""Training of the supernet and of single sub-networks: steps, phases, checkpoints, evaluation."""

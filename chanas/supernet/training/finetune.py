@@ -1,0 +1,98 @@
+"""One sub-network trained on its own: further from the weights it inherited, or from scratch to compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chanas.core.arch import Architecture
+from chanas.errors import ConfigError
+from chanas.files.run import RunDirectory
+from chanas.supernet.training.checkpoint import splits_path
+from chanas.supernet.training.evaluate import SupernetEvaluator
+from chanas.supernet.training.phases import TrainConfig
+from chanas.supernet.training.resume import stored_setup
+from chanas.supernet.training.train import SingleNetwork, TrainSummary, train_supernet
+
+EPOCHS = 25.0  # once-for-all's shorter fine-tuning (its "#25" networks)
+FINETUNE_LR_SHARE = 0.1  # inherited weights are near a minimum: a tenth of the last phase's peak stays near it
+WARMUP_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class FinetuneSummary:
+    """What a call of `finetune` did; accuracies in [0, 1] are on holdout."""
+
+    architecture: Architecture
+    top1_inherited: float
+    """With the supernet's weights, before any training of its own."""
+    top1: float
+    training: TrainSummary
+
+
+def finetune(
+    run: RunDirectory,
+    architecture: Architecture,
+    *,
+    from_scratch: bool = False,
+    epochs: float = EPOCHS,
+    base_lr: float | None = None,
+    seed: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> FinetuneSummary:
+    """Train one architecture of the run's supernet, on the same splits, and leave it in `run.finetuned(...)`.
+
+    Args:
+        run: holds the supernet.
+        architecture: of its space.
+        from_scratch: start from fresh weights instead of the inherited ones.
+        epochs: passes over the train split.
+        base_lr: peak learning rate for `optimizer.lr_batch_size` images; by default a tenth of the supernet's last
+            phase's, and from scratch the highest of its phases.
+        seed: of order, augmentation and fresh weights; the supernet's by default.
+        resume: continue an interrupted call, with what it was given.
+        overwrite: start anew.
+        progress: show a progress bar.
+
+    Raises:
+        ArchitectureError: the architecture is not in the supernet's space.
+        StageOrderError: there is no supernet yet.
+        ChanasError: as `train_supernet` says.
+    """
+    if not epochs > 0:
+        raise ConfigError(f"expected epochs above 0, got {epochs:g}")
+    evaluator = SupernetEvaluator.load(run)
+    inherited = evaluator.extract(architecture)
+    own_run = run.finetuned(architecture.key, from_scratch)
+    if resume:
+        config = stored_setup(own_run)[1]
+    else:
+        config = finetune_config(evaluator.config, from_scratch, epochs, base_lr, seed)
+    single = SingleNetwork(architecture, None if from_scratch else inherited, splits_path(run))
+    summary = train_supernet(
+        own_run,
+        evaluator.space,
+        config,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress,
+        single=single,
+    )
+    return FinetuneSummary(architecture, evaluator.top1(architecture), summary.top1["only"], summary)
+
+
+def finetune_config(
+    stored: TrainConfig, from_scratch: bool, epochs: float, base_lr: float | None, seed: int | None
+) -> TrainConfig:
+    """The supernet's config with one phase: its data, batch, objective and optimiser, so that results compare."""
+    if base_lr is None:
+        peaks = [phase.base_lr for phase in stored.phases]
+        base_lr = max(peaks) if from_scratch else FINETUNE_LR_SHARE * peaks[-1]
+    phase = {
+        "name": "from-scratch" if from_scratch else "finetune",
+        "epochs": epochs,
+        "warmup_epochs": WARMUP_SHARE * epochs,
+        "base_lr": base_lr,
+    }
+    return stored.changed(phases=[phase], seed=stored.seed if seed is None else seed)

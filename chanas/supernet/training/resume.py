@@ -1,0 +1,94 @@
+"""What may be resumed, and what may be overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.errors import CheckpointError
+from chanas.files.run import RunDirectory
+from chanas.supernet.training.checkpoint import Checkpoint, checkpoint_path, newest_whole, read_header
+from chanas.supernet.training.phases import TrainConfig
+
+# config keys that may change when a run is resumed: how it is computed and recorded, not what is computed (but for
+# rounding, and the number of images that BN sees at once)
+_FREE_KEYS = frozenset(
+    {
+        "checkpoint_every",
+        "checkpoint_minutes",
+        "keep_checkpoints",
+        "evaluate_every",
+        "log_every",
+        "num_micro_batches",
+        "activation_checkpointing",
+        "channels_last",
+        "compile",
+        "device",
+    }
+)
+
+
+def resumable(run: RunDirectory) -> tuple[Checkpoint, Path]:
+    """The newest whole checkpoint in `run`, and which file it is.
+
+    Raises:
+        CheckpointError: there is none, or all are damaged.
+    """
+    if not checkpoint_path(run).exists():
+        raise CheckpointError(f"nothing to resume: {checkpoint_path(run)} does not exist; start without --resume")
+    return newest_whole(run)
+
+
+def stored_setup(run: RunDirectory) -> tuple[SearchSpace, TrainConfig]:
+    """Search space and config of the checkpoint in `run`, to resume with.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    header = resumable(run)[0].header
+    return SearchSpace.from_json(header["space"]), TrainConfig.from_json(header["config"], "checkpoint config")
+
+
+def refuse_existing(run: RunDirectory) -> None:
+    """A checkpoint is not overwritten unasked, unless nothing was trained yet.
+
+    Raises:
+        CheckpointError: there is a checkpoint with training in it, or a damaged one.
+    """
+    header = read_header(run)
+    if header is None or header["step"] == 0:
+        return
+    steps = f"{header['step']} of {header['num_steps']} steps"
+    state = "a finished run" if header["done"] else f"a run that did {steps}"
+    raise CheckpointError(
+        f"{checkpoint_path(run)} holds {state}; use --resume to continue it, or --overwrite to train anew"
+    )
+
+
+def check_resumable(
+    header: dict[str, Any], path: Path, space: SearchSpace, config: TrainConfig, only: Architecture | None
+) -> None:
+    """Whether the checkpoint at `path` is one of this space, config and architecture.
+
+    Raises:
+        CheckpointError: it isn't.
+    """
+    stored_space = SearchSpace.from_json(header["space"])
+    if stored_space.digest != space.digest:
+        raise CheckpointError(
+            f"checkpoint {path} is of space '{stored_space.name}' ({stored_space.digest}), not of "
+            f"'{space.name}' ({space.digest}); resume with the space it was made with, or train anew with --overwrite"
+        )
+    key = None if only is None else only.key
+    if header.get("architecture") != key:
+        raise CheckpointError(
+            f"checkpoint {path} is of {header.get('architecture') or 'a whole supernet'}, not of "
+            f"{key or 'a whole supernet'}; train anew with --overwrite"
+        )
+    stored, given = TrainConfig.from_json(header["config"], "checkpoint config").to_json(), config.to_json()
+    if changed := [key for key in sorted(set(given) - _FREE_KEYS) if stored[key] != given[key]]:
+        raise CheckpointError(
+            f"checkpoint {path} was made with another {', '.join(changed)}; "
+            "resume with the config it was made with, or train anew with --overwrite"
+        )

@@ -1,0 +1,47 @@
+"""Workflows wire the stages together; nothing else knows more than one of them. Stages never import each other: here
+one stage's functions are handed to the next, and files in the run directory carry the data between them.
+
+The Python API lies here: `from chanas import workflows`, then `workflows.search(...)`. A function's module is imported
+when the function is first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chanas.workflows.digits import demo as demo
+    from chanas.workflows.searching.ablation import ablate as ablate
+    from chanas.workflows.searching.front import search_front as search_front
+    from chanas.workflows.searching.per_target import search_per_target as search_per_target
+    from chanas.workflows.searching.search import search as search
+    from chanas.workflows.searching.table_search import search_with_table as search_with_table
+    from chanas.workflows.stages.reporting import report as report
+    from chanas.workflows.stages.training import evaluate as evaluate
+    from chanas.workflows.stages.training import finetune as finetune
+    from chanas.workflows.stages.training import train_supernet as train_supernet
+    from chanas.workflows.stages.tuning import preschedule as preschedule
+
+_MODULES = {
+    "ablate": "searching.ablation",
+    "demo": "digits",
+    "evaluate": "stages.training",
+    "finetune": "stages.training",
+    "preschedule": "stages.tuning",
+    "report": "stages.reporting",
+    "search": "searching.search",
+    "search_front": "searching.front",
+    "search_per_target": "searching.per_target",
+    "search_with_table": "searching.table_search",
+    "train_supernet": "stages.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

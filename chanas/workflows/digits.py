@@ -1,0 +1,80 @@
+"""The demo: all three stages on handwritten digits, one after the other."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chanas.devices.host import load_target
+from chanas.files.run import RunDirectory
+from chanas.files.writing import read_json
+from chanas.workflows.searching.search import search, searched_stages
+from chanas.workflows.stages.stored import load_supernet
+from chanas.workflows.stages.tables import median_latency_s
+from chanas.workflows.stages.training import train_supernet
+from chanas.workflows.stages.tuning import preschedule
+
+if TYPE_CHECKING:
+    from chanas.bundle.codesign import CoDesign
+
+
+_DEMO_EVALUATIONS = (60, 16)  # before and after the evolution; each takes a third of a second, and tells little more
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo leaves behind."""
+
+    bundle: CoDesign
+    report: Path
+    images: tuple[Path, ...]
+    stages_s: dict[str, float]
+    """Seconds of each stage in this call, by its name."""
+    total_s: float
+
+
+def demo(
+    run: RunDirectory,
+    *,
+    target: str = "cpu",
+    latency_s: float | None = None,
+    num_trials: int = 6,
+    shared: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+) -> DemoResult:
+    """All three stages on the embedded default, through the functions above; stages that are done are not done again.
+
+    The default budget is the median latency of the space, so that it binds on any machine.
+    """
+    from chanas.report.page import build_report
+    from chanas.search.config import SearchConfig
+    from chanas.supernet.data.images import export_images
+
+    times_s = [time.perf_counter()]
+    stored = run.supernet / "checkpoint.json"
+    done = stored.is_file() and read_json(stored, "supernet checkpoint").get("done", False)
+    if not done:
+        train_supernet(run, seed=seed, resume=stored.is_file(), progress=progress)
+    times_s.append(time.perf_counter())
+    preschedule(run, target=target, num_trials=num_trials, shared=shared, seed=seed, progress=progress)
+    times_s.append(time.perf_counter())
+    space, classes, lut = searched_stages(run, load_target(target))
+    budget_s = latency_s or median_latency_s(lut, space, classes)
+    config = SearchConfig(num_evaluations=_DEMO_EVALUATIONS[0], refine_evaluations=_DEMO_EVALUATIONS[1])
+    how: dict[str, Any] = {"config": config, "shared": shared, "seed": seed, "progress": progress}
+    bundle = search(run, target=target, latency_s=budget_s, **how)
+    times_s.append(time.perf_counter())
+    folder = run.root / "images"
+    shutil.rmtree(folder, ignore_errors=True)
+    images = export_images(load_supernet(run).data, "test", folder, limit=20)
+    page = build_report(run)
+    stages_s = dict(zip(("training", "tuning", "search"), np.diff(times_s).tolist(), strict=True))
+    total_s = time.perf_counter() - times_s[0]
+    return DemoResult(bundle, page, tuple(itertools.islice(images, 3)), stages_s, total_s)

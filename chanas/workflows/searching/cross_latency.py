@@ -1,0 +1,111 @@
+"""What a network that was searched for one target costs on the others: by their tables, and measured where that can be
+done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import encode
+from chanas.errors import MeasureError, TargetError
+from chanas.workflows.searching.targets import TargetTable, measured_on
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.tables.networks import NetworkJob
+
+
+@dataclass(frozen=True)
+class CrossLatency:
+    """The network searched for target `network` on `target`, in seconds.
+
+    predicted_s           by the table of `target`; None where it lacks a block of the network
+    measured_s, spread_s  on the device, all networks in turns; None where nothing can be measured, or nothing was there
+                          to compare with
+    error                 why the network could not be compiled and measured
+    """
+
+    network: str
+    target: str
+    predicted_s: float | None
+    measured_s: float | None = None
+    spread_s: float | None = None
+    error: str | None = None
+
+    @property
+    def best_known_s(self) -> float | None:
+        """Measured, or predicted where it was not."""
+        return self.predicted_s if self.measured_s is None else self.measured_s
+
+
+def cross_latencies(
+    winners: Mapping[str, Architecture],
+    tables: Sequence[TargetTable],
+    space: SearchSpace,
+    num_classes: int,
+    make_jobs: Callable[[Sequence[Architecture]], Sequence[NetworkJob]],
+    scratch: Path,
+    progress: bool,
+    proven: Mapping[str, tuple[float | None, float | None]],
+) -> tuple[CrossLatency, ...]:
+    """Every winner on every target, by target and then by network.
+
+    Where a target is at hand and has other networks to compare with, all that its table covers are compiled with its
+    schedules and timed in turns, its own among them, so that a slow moment falls on all alike. Where there are
+    no others, `proven` has the seconds and spread of each target's own network.
+    """
+    from chanas.search.proof import ProofRecord
+
+    networks = list(dict.fromkeys(winners.values()))
+    jobs: dict[Architecture, NetworkJob] = {}
+    out = []
+    for table in tables:
+        seconds = table.lut.table(space, num_classes, with_holes=True).sum(encode(space, networks))
+        predicted = {a: float(s) for a, s in zip(networks, seconds, strict=True) if math.isfinite(s)}
+        own = winners.get(table.hardware.name)
+        here = [] if table.elsewhere else [a for a in networks if a in predicted]
+        proofs = {}
+        if here and here != [own]:
+            jobs = jobs or dict(zip(networks, make_jobs(networks), strict=True))
+            where = [(table.lut, table.hardware)]
+            unknown = [math.nan] * len(here)  # accuracies are not asked for
+            try:
+                found = measured_on(where, here, [jobs[a] for a in here], unknown, scratch, progress, table.open_pools)
+            except (MeasureError, TargetError) as lost:  # the device; what was handed over stands
+                found = [ProofRecord(a, error=str(lost)) for a in here]
+            proofs = dict(zip(here, found, strict=True))
+        for name, architecture in winners.items():
+            proof, guess = proofs.get(architecture), predicted.get(architecture)
+            error = None if proof is None else proof.error
+            timing: tuple[float | None, float | None] = None, None
+            if proof is not None and error is None:
+                timing = proof.measured_latency_s, proof.spread_s
+            elif proof is None and architecture == own:
+                timing = proven[table.hardware.name]
+            out.append(CrossLatency(name, table.hardware.name, guess, *timing, error))
+    return tuple(out)
+
+
+def cross_lines(
+    cross: Sequence[CrossLatency], budgets_s: Mapping[str, float], text: Callable[[float], str]
+) -> list[str]:
+    """A row for each network, a column for each target: `~` before what is only predicted, `!` behind what is over the
+    target's budget."""
+    targets = list(dict.fromkeys(c.target for c in cross))
+    cells = {(c.network, c.target): _cell(c, budgets_s[c.target], text) for c in cross}
+    names = list(dict.fromkeys(c.network for c in cross))
+    first = max(len(n) for n in (*names, "network of"))
+    widths = {t: max(len(t) + 3, *(len(cells[n, t]) for n in names)) for t in targets}
+    head = " ".join(f"{'on ' + t:>{widths[t]}s}" for t in targets)
+    rows = (f"{n:{first}s} " + " ".join(f"{cells[n, t]:>{widths[t]}s}" for t in targets) for n in names)
+    return [f"{'network of':{first}s} {head}", *rows]
+
+
+def _cell(cost: CrossLatency, budget_s: float, text: Callable[[float], str]) -> str:
+    if cost.best_known_s is None:
+        return "not covered "
+    about = "" if cost.measured_s is not None else "~"
+    return f"{about}{text(cost.best_known_s)}{'!' if cost.best_known_s > budget_s else ' '}"

@@ -1,0 +1,175 @@
+"""What searches for several targets came to: as data, as lines for people, and in the run's `search/targets.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chanas.core.arch import SearchSpace
+from chanas.core.units import format_latency
+from chanas.errors import InfeasibleError
+from chanas.files.run import RunDirectory
+from chanas.files.writing import file_digest, read_json
+from chanas.workflows.searching.cross_latency import CrossLatency, cross_lines
+from chanas.workflows.searching.targets import TargetTable
+
+if TYPE_CHECKING:
+    from chanas.bundle.codesign import CoDesign
+    from chanas.search.cosearch import SearchOutcome
+
+
+@dataclass(frozen=True)
+class TargetResult:
+    """What the search for one target came to.
+
+    winner, predicted_s, predicted_top1  None where it failed
+    measured_s, spread_s                 of the compiled winner; None where nothing can be measured on the target
+    top1, judged_by                      best known accuracy in [0, 1], and where from: `test`, `table`, `holdout`, or
+                                         `predicted`
+    bundle                               its folder; None where it failed or nothing was measured
+    error                                why it failed
+    elsewhere                            why nothing can be measured on the target from here; empty where it can
+    covered                              the sub-spaces that its table has every block of
+    leftover                             where no bundle was made, the folder in the run directory with that of an
+                                         earlier search; empty where there is none
+    """
+
+    target: str
+    device: str
+    budget_s: float
+    lut: str
+    elsewhere: str = ""
+    covered: tuple[str, ...] = ()
+    winner: str | None = None
+    predicted_s: float | None = None
+    predicted_top1: float | None = None
+    measured_s: float | None = None
+    spread_s: float | None = None
+    top1: float | None = None
+    judged_by: str | None = None
+    bundle: Path | None = None
+    error: str | None = None
+    leftover: str = ""
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, and whether a bundle of an earlier search stands where its own would."""
+        return f"{self.error}{self._left()}"
+
+    def _left(self) -> str:
+        return f" ({self.leftover} is of an earlier search)" if self.leftover else ""
+
+    def to_json(self, run: RunDirectory) -> dict[str, Any]:
+        """The bundle's place is relative to the run directory."""
+        place = None if self.bundle is None else self.bundle.relative_to(run.root).as_posix()
+        return {**dataclasses.asdict(self), "bundle": place}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], run: RunDirectory) -> TargetResult:
+        place = data["bundle"]
+        covered = tuple(data["covered"])
+        return cls(**{**data, "bundle": None if place is None else run.root / place, "covered": covered})
+
+    def line(self) -> str:
+        """One line for people."""
+        asked = f"{self.target:12s} budget {format_latency(self.budget_s)}: "
+        if self.error is not None:
+            return f"{asked}failed: {self.failure}"
+        latency = f"{format_latency(self.predicted_s or 0.0)} by the table"
+        if self.measured_s is not None:
+            latency = f"{format_latency(self.measured_s)} measured, {latency}"
+        else:
+            latency += f", not measured ({self.elsewhere})"
+        judged = {"test": "on test", "holdout": "on holdout", "table": "in the table"}.get(
+            self.judged_by or "", "predicted"
+        )
+        place = f"no bundle{self._left()}" if self.bundle is None else f"bundle {self.bundle}"
+        return f"{asked}{latency}, top-1 {self.top1 or 0.0:.2%} {judged}; {place}\n{'':12s} {self.winner}"
+
+
+@dataclass(frozen=True)
+class PerTarget:
+    """The searches of several targets, what each network costs on the others, and the file that holds it."""
+
+    targets: tuple[TargetResult, ...]
+    cross: tuple[CrossLatency, ...]
+    document: Path
+
+    def lines(self) -> Iterator[str]:
+        """What a command says of it."""
+        for result in self.targets:
+            yield result.line()
+            yield from self._regrets(result)
+        if len(self.targets) > 1 and self.cross:
+            yield "what each network costs on each target (~ by the table alone, ! over the budget there)"
+            yield from cross_lines(self.cross, {t.target: t.budget_s for t in self.targets}, format_latency)
+            yield from (f"the network of {c.network} on {c.target}: {c.error}" for c in self.cross if c.error)
+        yield f"document     {self.document}"
+
+    def _regrets(self, result: TargetResult) -> Iterator[str]:
+        """What each rule of choosing a sub-space costs, where that was asked for."""
+        path = self.document.parent / "targets" / result.target / "result.json"
+        rows = read_json(path, "result of the search")["rule_regrets"] if result.winner else []
+        for row in rows:
+            below = f"{row['regret_points']:.2f} points below the best"
+            yield f"{'':12s} rule {row['rule']}: {row['sub_space'] or 'all'}, {row['top1']:.2%} predicted, {below}"
+
+    def check(self) -> None:
+        """Raises InfeasibleError: a target failed; the one line says which and why."""
+        check_all(self.targets)
+
+
+def check_all(targets: Sequence[TargetResult]) -> None:
+    """Raises InfeasibleError: one or more of the searches failed."""
+    failed = [t for t in targets if t.error is not None]
+    if failed:
+        kept = "; the others are handed over" if len(failed) < len(targets) else ""
+        reasons = "; ".join(f"{t.target}: {t.failure}" for t in failed)
+        raise InfeasibleError(f"{len(failed)} of {len(targets)} targets failed{kept}: {reasons}")
+
+
+def started(run: RunDirectory, table: TargetTable, space: SearchSpace, num_classes: int) -> TargetResult:
+    """What is known of a target before its search."""
+    hardware, lut = table.hardware, file_digest(table.path)
+    covered = tuple(s.key for s in table.lut.covered(space, num_classes))
+    earlier = run.target_bundle(hardware.name)
+    leftover = earlier.relative_to(run.root).as_posix() if earlier.exists() else ""
+    return TargetResult(
+        hardware.name, hardware.device, table.budget_s, lut, table.elsewhere, covered, leftover=leftover
+    )
+
+
+def handed_over(result: TargetResult, outcome: SearchOutcome, bundle: CoDesign) -> TargetResult:
+    """A search that ended with a bundle."""
+    measured = bundle.document["measured"]
+    judged_by = next((k for k in ("test", "table") if measured.get(f"top1_{k}") is not None), "predicted")
+    return dataclasses.replace(
+        result,
+        winner=outcome.architecture.key,
+        predicted_s=outcome.predicted_latency_s,
+        predicted_top1=outcome.predicted_top1,
+        measured_s=outcome.proof.measured_latency_s,
+        spread_s=outcome.proof.spread_s,
+        top1=outcome.predicted_top1 if judged_by == "predicted" else measured[f"top1_{judged_by}"],
+        judged_by=judged_by,
+        bundle=bundle.path,
+        leftover="",
+    )
+
+
+def foretold(result: TargetResult, outcome: SearchOutcome, judged_by: str) -> TargetResult:
+    """A search that ended without any latency measured; `judged_by` says where known accuracies come from."""
+    top1 = outcome.proof.top1_holdout
+    is_known = math.isfinite(top1)  # not where the table of accuracies lacks it
+    return dataclasses.replace(
+        result,
+        winner=outcome.architecture.key,
+        predicted_s=outcome.predicted_latency_s,
+        predicted_top1=outcome.predicted_top1,
+        top1=top1 if is_known else outcome.predicted_top1,
+        judged_by=judged_by if is_known else "predicted",
+    )

@@ -1,0 +1,194 @@
+"""The search with accuracies that were measured elsewhere: no supernet, and a bundle without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.latency import LatencyLUT
+from chanas.core.target import HardwareTarget
+from chanas.files.run import RunDirectory
+from chanas.files.scratch import scratch_folder
+from chanas.files.writing import file_digest
+from chanas.workflows.searching.hand_over import further_documents, winner_document
+from chanas.workflows.searching.search import further_tables
+from chanas.workflows.searching.targets import (
+    Latencies,
+    TargetTable,
+    held_budgets,
+    largest_batch,
+    library_path,
+    measured_on,
+)
+from chanas.workflows.stages.stored import stored_table
+from chanas.workflows.stages.tables import OpenTable, open_table
+
+if TYPE_CHECKING:
+    from chanas.bundle.codesign import CoDesign
+    from chanas.prescheduler.measuring.local.pool import OpenPool
+    from chanas.prescheduler.tables.networks import NetworkJob
+    from chanas.search.accuracy.table import AccuracyTable
+    from chanas.search.config import SearchConfig
+    from chanas.search.cosearch import SearchOutcome
+
+_SEED = 0
+
+
+@dataclass
+class RandomWeightsProver:
+    """Compiles finalists whole with random weights, compares them with PyTorch, measures them; their accuracy is the
+    table's where it has them."""
+
+    space: SearchSpace
+    num_classes: int
+    table: AccuracyTable
+    lut: LatencyLUT
+    target: HardwareTarget
+    scratch: Path
+    progress: bool = True
+    further: tuple[TargetTable, ...] = ()
+    open_pools: Mapping[str, OpenPool] = field(default_factory=dict)
+
+    def library(self, architecture: Architecture, target: HardwareTarget | None = None) -> Path:
+        """Where the compiled module of a proven architecture lies; that for the first target by default."""
+        return library_path(self.scratch, architecture, target or self.target)
+
+    def jobs(self, architectures: Sequence[Architecture]) -> list[NetworkJob]:
+        """What is compiled, with random weights and images and PyTorch's answer on them."""
+        from chanas.prescheduler.tables.networks import NetworkJob
+        from chanas.prescheduler.workloads.cases import random_network
+
+        jobs, batch = [], largest_batch(self.target, self.further)
+        for architecture in architectures:
+            blocks = architecture.blocks(self.space, self.num_classes)
+            jobs.append(NetworkJob(blocks, *random_network(blocks, _SEED, batch), self.library(architecture)))
+        return jobs
+
+    def __call__(self, architectures: Sequence[Architecture]) -> list[Any]:
+        jobs = self.jobs(architectures)
+        known = dict(zip(self.table.architectures, self.table.top1.tolist(), strict=True))
+        top1 = [known.get(a, float("nan")) for a in architectures]
+        tables = [(self.lut, self.target), *((t.lut, t.hardware) for t in self.further)]
+        return measured_on(tables, architectures, jobs, top1, self.scratch, self.progress, self.open_pools)
+
+
+def open_accuracies(
+    run: RunDirectory,
+    table: Path | str,
+    hardware: HardwareTarget,
+    space: str | Path | None,
+    num_classes: int | None,
+) -> tuple[OpenTable, AccuracyTable]:
+    """The run's latency table of a target, and the accuracies of a file, both of one space.
+
+    Raises:
+        DataError: the file cannot be used.
+        LUTError: the latency table is of another device, or its space is not at hand.
+        StageOrderError: there is no latency table.
+    """
+    from chanas.search.accuracy.table import load_accuracy_table
+
+    opened = open_table(stored_table(run, hardware), space=space, num_classes=num_classes)
+    loaded = opened.required_space()
+    opened.lut.check(loaded, hardware)
+    return opened, load_accuracy_table(table, loaded)
+
+
+def search_with_table(
+    run: RunDirectory,
+    table: Path | str,
+    *,
+    latency_s: Latencies,
+    target: str = "cpu",
+    num_threads: int = 1,
+    dtype: str = "f32",
+    batch: int = 1,
+    rpc: str | None = None,
+    key: str | None = None,
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+    config: SearchConfig | None = None,
+    macs: float | None = None,
+    params: float | None = None,
+    peak_memory: float | None = None,
+    shared: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+) -> tuple[CoDesign, AccuracyTable]:
+    """Search under latency budgets with the accuracies of a CSV file (docs/formats.md); the bundle has no weights.
+
+    Latencies and limits are written as for `chanas.workflows.searching.search.search`. Space and number of classes are
+    those of the first
+    target's latency table, where nothing else is asked for.
+
+    Raises:
+        DataError: the file cannot be used.
+        StageOrderError: there is no latency table.
+        InfeasibleError: no architecture meets the constraints; the message names the smallest reachable value.
+    """
+    from chanas.search.cosearch import search
+    from chanas.search.evolution import constraints as limits
+
+    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, batch=batch, shared=shared)
+    with held as ((first, *others), open_pools), scratch_folder() as scratch:
+        opened, accuracies = open_accuracies(run, table, first.hardware, space, num_classes)
+        lut, loaded, classes = opened.lut, opened.required_space(), opened.num_classes
+        tables = further_tables(run, loaded, others)
+        devices = [first.hardware, *(t.hardware for t in tables)]
+        further = limits.further_constraints(loaded, classes, macs, params, peak_memory, devices)
+        prover = RandomWeightsProver(
+            loaded, classes, accuracies, lut, first.hardware, scratch, progress, tables, open_pools
+        )
+        outcome = search(
+            loaded,
+            lut,
+            None,
+            prover,
+            budget_s=first.budget_s,
+            num_classes=classes,
+            store=run,
+            supernet=accuracies.digest,
+            config=config,
+            constraints=further,
+            further=[t.budget() for t in tables],
+            table=accuracies,
+            seed=seed,
+            progress=progress,
+        )
+        given = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
+        budget = TargetTable(first.hardware, first.budget_s, lut, opened.path)
+        return hand_over_without_weights(run.bundle, outcome, prover, budget, given, seed), accuracies
+
+
+def hand_over_without_weights(
+    path: Path,
+    outcome: SearchOutcome,
+    prover: RandomWeightsProver,
+    first: TargetTable,
+    limits: Mapping[str, float | None],
+    seed: int,
+) -> CoDesign:
+    """Write the bundle of a search with accuracies from a table; `first` is the first target's budget and table."""
+    from chanas.bundle.codesign import CoDesign, write_bundle
+
+    space, classes, accuracies, tables = prover.space, prover.num_classes, prover.table, prover.further
+    document: dict[str, Any] = {
+        **winner_document(outcome, space, classes, first.lut, first.budget_s, limits),
+        "further_targets": further_documents(outcome, space, classes, [(t.lut, t.path) for t in tables]),
+        "class_names": [str(i) for i in range(classes)],
+        "preprocess": None,
+        "seeds": {"search": seed, "prescheduler": first.lut.header.seed},
+        "hashes": {
+            "accuracy_table": accuracies.digest,
+            "lut": file_digest(first.path),
+            "search_space": space.digest,
+        },
+    }
+    known = dict(zip(accuracies.architectures, accuracies.top1.tolist(), strict=True))
+    document["measured"]["top1_table"] = known.get(outcome.architecture)
+    modules = [prover.library(outcome.architecture, t.hardware) for t in tables]
+    write_bundle(path, document, None, prover.library(outcome.architecture), modules)
+    return CoDesign.load(path)

@@ -1,0 +1,1 @@
+"""Single stages run on a run directory: training, tuning, latency tables, the report."""

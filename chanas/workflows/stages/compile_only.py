@@ -1,0 +1,81 @@
+"""`chanas prescheduler --compile-only`: a space's operators compiled for a GPU that need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.core.arch import SearchSpace
+from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
+from chanas.devices.target_files import arch_target, describe_target
+from chanas.errors import ConfigError, TargetError
+from chanas.files.run import RunDirectory
+from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, stored_task
+from chanas.workflows.stages.tuning import parse_sub_spaces
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.checks.compile_points import CompileSummary
+
+DEFAULT_POINTS = 8
+
+
+def compile_target(name: str, arch: str | None) -> HardwareTarget:
+    """The GPU that is compiled for: `cuda` with an architecture, the GPU of this machine without, or a described one.
+
+    Raises:
+        TargetError: it is a processor, there is no such target, or an architecture is given beside a described device.
+    """
+    if name == "cuda" and arch is not None:
+        return arch_target(arch)
+    target = describe_target(name)
+    if target.gpu is None:
+        raise TargetError(f"--compile-only is for GPUs, got target '{name}'; use --target cuda --arch sm_90")
+    if arch is not None:
+        raise TargetError(f"target '{name}' has an architecture ({target.gpu.arch}); leave --arch out")
+    return target
+
+
+def compile_only(
+    run: RunDirectory,
+    *,
+    target: str,
+    arch: str | None = None,
+    dtype: str = "f32",
+    batch: int = 1,
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+    num_points: int | None = None,
+    limit: int | None = None,
+    sub_spaces: Sequence[str] = (),
+    seed: int = 0,
+    progress: bool = True,
+) -> CompileSummary:
+    """Compile random schedules of a space's operators for a GPU and store what they use in `compiled.sqlite`.
+
+    Operators are those that a GPU tunes, in the order of the space's blocks.
+
+    Args:
+        dtype: f32, f16 or tf32.
+        batch: images at once.
+        num_points: of each operator.
+        limit: only the first so many operators.
+
+    Raises:
+        TargetError: the target is no GPU or has no kernels of the dtype, or the compiler does not have its
+            architecture.
+        ConfigError: a number is below one.
+    """
+    from chanas.prescheduler.checks.compile_points import compile_points
+    from chanas.prescheduler.workloads.blocks import tuned_workloads
+
+    for what, number in (("trials", num_points), ("limit", limit)):
+        if number is not None and number < 1:
+            raise ConfigError(f"expected --{what} of at least 1, got {number}")
+    gpu = in_batches(gpu_in_dtype(compile_target(target, arch), dtype), batch)
+    stored = stored_task(run)
+    loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
+    classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
+    blocks = loaded.all_blocks(classes, parse_sub_spaces(loaded, sub_spaces))
+    chosen = tuned_workloads(blocks, gpu)[:limit]
+    return compile_points(run.root / "compiled.sqlite", chosen, gpu, num_points or DEFAULT_POINTS, seed, progress)

@@ -1,0 +1,105 @@
+"""Results of earlier stages in a run directory: the supernet's task, the supernet itself, and latency tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.core.arch import SearchSpace
+from chanas.core.target import HardwareTarget
+from chanas.devices.gpu_use import GPU_TARGET
+from chanas.errors import CheckpointError, StageOrderError
+from chanas.files.run import RunDirectory
+from chanas.files.writing import read_json
+
+if TYPE_CHECKING:
+    from chanas.supernet.training.evaluate import SupernetEvaluator
+
+
+DEFAULT_SPACE = "mbv3-32"
+DEFAULT_NUM_CLASSES = 10
+
+
+def stored_table(run: RunDirectory, target: HardwareTarget) -> Path:
+    """Where the run's latency table of a target lies.
+
+    Raises:
+        StageOrderError: there is none; the message names those that are there and the command that makes it.
+    """
+    if not run.lut(target.name).is_file():
+        raise no_table(run, target)
+    return run.lut(target.name)
+
+
+def supernet_task(run: RunDirectory) -> tuple[SearchSpace, int]:
+    """Search space and number of classes of the run's supernet, from its JSON alone: what a search can't meet is told
+    before the supernet is loaded.
+
+    Raises:
+        StageOrderError: there is no supernet; the message names the command that makes it.
+    """
+    stored = stored_task(run)
+    if stored is None or not (run.supernet / "checkpoint.safetensors").is_file():
+        raise StageOrderError(f"there is no supernet in {run.root}; run `chanas train-supernet --run {run.root}` first")
+    return stored
+
+
+def load_supernet(run: RunDirectory) -> SupernetEvaluator:
+    """The run's supernet, which `supernet_task` is about.
+
+    Raises:
+        CheckpointError: it is damaged, or not that of the JSON beside it.
+        DataError: its images are not there, or changed since training.
+    """
+    from chanas.supernet.training.evaluate import SupernetEvaluator
+
+    supernet = SupernetEvaluator.load(run)
+    if (supernet.space, supernet.num_classes) != supernet_task(run):
+        raise CheckpointError(
+            f"{run.supernet / 'checkpoint.json'} is not that of the checkpoint beside it; restore it, or train again "
+            "with --overwrite"
+        )
+    return supernet
+
+
+def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
+    """What to say of a table that isn't there: which ones are, and the command that makes it."""
+    there = sorted(p.stem for p in run.luts.glob("*.json"))
+    found = f"; there are tables of: {', '.join(there)}" if there else ""
+    if any("@" in name for name in there):
+        found += " (what follows an @ is a device's key: name it with --rpc HOST:PORT --key KEY)"
+    kind, _, key = target.name.partition("@")
+    is_gpu = target.gpu is not None or kind.partition("-")[0] == GPU_TARGET
+    usage = (GPU_TARGET if is_gpu else "cpu", target.num_threads, target.dtype_name, target.batch)
+    return StageOrderError(
+        f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
+        f"`{_prescheduler(*usage, key)} --run {run.root}` first"
+    )
+
+
+def _prescheduler(kind: str, num_threads: int, dtype: str, batch: int, key: str) -> str:
+    """The command that makes the table of a device that is used like that; `key` where it is elsewhere, or empty."""
+    options = [f"--target {kind}"] if kind == GPU_TARGET or not key else []
+    options += [f"--rpc HOST:PORT --key {key}"] if key else []
+    options += [f"--threads {num_threads}"] if num_threads > 1 else []
+    options += [f"--dtype {dtype}"] if dtype != "f32" else []
+    options += [f"--batch {batch}"] if batch > 1 else []
+    return " ".join(["chanas prescheduler", *options])
+
+
+def stored_task(run: RunDirectory) -> tuple[SearchSpace, int] | None:
+    """Search space and number of classes of the supernet in `run`, read from its JSON alone; None without one.
+
+    Raises:
+        CheckpointError: the JSON is damaged.
+    """
+    path = run.supernet / "checkpoint.json"
+    if not path.is_file():
+        return None
+    data = read_json(path, "supernet checkpoint")
+    try:
+        return SearchSpace.from_json(data["space"]), int(data["num_classes"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} does not say what the supernet is for ({error!r}); restore it, or train again with --overwrite"
+        ) from error

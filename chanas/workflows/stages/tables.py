@@ -1,0 +1,440 @@
+"""What can be done with latency tables once they are there: show, check, fill, compare, calibrate.
+
+As in `chanas/workflows/searching/search.py`, functions of the stages are called with what files hold; here a table says
+itself of which space, device and number of threads it is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chanas.core.arch import SearchSpace
+from chanas.core.latency import Calibration, LatencyLUT
+from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, in_batches
+from chanas.devices.gpu_use import GPU_TARGET, check_free
+from chanas.devices.host import load_target
+from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
+from chanas.files.run import RunDirectory
+from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, stored_table, stored_task
+from chanas.workflows.stages.table_report import (
+    Comparison,
+    TableSummary,
+    describe_calibration,
+    numbers_of_classes,
+    summarise,
+)
+from chanas.workflows.stages.table_report import compare as compare_tables
+from chanas.workflows.stages.tuning import DEFAULT_CALIBRATION, parse_sub_spaces, tune_config
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.measuring.local.pool import OpenPool
+    from chanas.prescheduler.tables.lut_check import TableCheck, Tolerances
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table, where it lies, and what it is of; `space` is None where the search space is not at hand."""
+
+    path: Path
+    lut: LatencyLUT
+    space: SearchSpace | None
+    num_classes: int
+
+    def required_space(self) -> SearchSpace:
+        """Raises LUTError: the search space is not at hand."""
+        if self.space is None:
+            header = self.lut.header
+            raise LUTError(
+                f"{self.path} is of space '{header.space}' ({header.space_digest}), which is neither a preset nor the "
+                "supernet's; name its YAML file with --space"
+            )
+        return self.space
+
+
+def open_table(
+    file: Path | None = None,
+    run: RunDirectory | None = None,
+    *,
+    target: str = "cpu",
+    num_threads: int = 1,
+    dtype: str = "f32",
+    batch: int = 1,
+    key: str | None = None,
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+) -> OpenTable:
+    """A table by its file, or a run's table of a target; with `key`, that of the devices of a key.
+
+    Its search space is the one that is named, that of the run's supernet, or a preset, wherever the digest is the
+    table's. The number of classes is the supernet's, or that of the classifiers that have rows.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+        ConfigError: the number of classes is not clear, or there is no such space.
+        LUTError: the file is no table, or one of another space than the named one.
+        StageOrderError: the run has no table of this target.
+    """
+    if file is None:
+        if run is None:
+            raise ConfigError("expected a file or a run directory with a latency table, got neither")
+        file = stored_table(run, _named(target, num_threads, dtype, batch, key))
+    elif file.absolute().parent.name == "luts":
+        run = RunDirectory(file.absolute().parent.parent)
+    else:
+        run = None
+    lut = LatencyLUT.load(file)
+    stored = None if run is None else stored_task(run)
+    if stored is not None and not _is_of(lut, stored[0]):
+        stored = None
+    found: SearchSpace | None
+    if space is not None:
+        found = SearchSpace.load(space)
+        lut.check_space(found)
+    else:
+        found = stored[0] if stored else _preset(lut)
+    classes = num_classes or (stored[1] if stored else _only_number_of_classes(file, lut))
+    return OpenTable(file, lut, found, classes)
+
+
+def _named(target: str, num_threads: int, dtype: str, batch: int, key: str | None) -> HardwareTarget:
+    """The target whose table is meant: of devices elsewhere no more than its name is known."""
+    if key is None:
+        return load_target(target, num_threads, dtype, batch)
+    from chanas.prescheduler.measuring.devices import table_name
+
+    dtypes = GPU_DTYPES if target == GPU_TARGET else DTYPES
+    if dtype not in dtypes:
+        raise TargetError(unknown_name("dtype", dtype, dtypes))
+    here = load_target("cpu")
+    if target != GPU_TARGET:
+        in_batches(here, batch)
+    name = table_name(target, num_threads, dtype, key, batch)
+    return dataclasses.replace(here, name=name, num_threads=num_threads, dtype=dtypes[dtype], batch=batch)
+
+
+def _is_of(lut: LatencyLUT, space: SearchSpace) -> bool:
+    return (lut.header.space, lut.header.space_digest) == (space.name, space.digest)
+
+
+def _preset(lut: LatencyLUT) -> SearchSpace | None:
+    try:
+        space = SearchSpace.load(lut.header.space)
+    except ConfigError:
+        return None
+    return space if _is_of(lut, space) else None
+
+
+def _only_number_of_classes(file: Path, lut: LatencyLUT) -> int:
+    there = numbers_of_classes(lut)
+    if len(there) > 1:
+        raise ConfigError(
+            f"{file} has classifiers of {', '.join(map(str, there))} classes; choose one with --num-classes"
+        )
+    return there[0] if there else DEFAULT_NUM_CLASSES
+
+
+def _local_name(made_on: HardwareTarget) -> str:
+    """What a device of that kind is called on this machine."""
+    return "cpu" if made_on.gpu is None else GPU_TARGET
+
+
+def check_device(lut: LatencyLUT, there: HardwareTarget | None = None) -> None:
+    """Raises LUTError when the table was measured on another device than `there` (this machine); the message says in
+    what they differ."""
+    made_on = lut.header.target
+    here = there or load_target(_local_name(made_on))
+    if made_on.fingerprint != here.fingerprint:
+        where = "here" if there is None else "on the device"
+        key = made_on.name.partition("@")[2] or "KEY"
+        advice = "name the key of a device like that"
+        if there is None:
+            advice = f"run `chanas prescheduler` here to make one, or name its device with --rpc HOST:PORT --key {key}"
+        raise LUTError(
+            f"the table is of another device: expected fingerprint {here.fingerprint}, got {made_on.fingerprint} "
+            f"({differences(made_on, here, where)}); {advice}"
+        )
+
+
+def this_device(lut: LatencyLUT) -> HardwareTarget:
+    """This machine as a target with the table's number of threads, dtype and batch.
+
+    Raises:
+        LUTError: the table was measured on another device.
+        TargetError: there are fewer cores than the table's threads.
+    """
+    check_device(lut)
+    made_on = lut.header.target
+    here = load_target(_local_name(made_on), made_on.num_threads, made_on.dtype_name, made_on.batch)
+    return dataclasses.replace(here, name=made_on.name)  # one that was made over RPC is the device's own too
+
+
+@contextlib.contextmanager
+def table_device(
+    lut: LatencyLUT,
+    rpc: str | None = None,
+    key: str | None = None,
+    num_devices: int | None = None,
+    shared: bool = False,
+) -> Iterator[tuple[HardwareTarget, OpenPool | None]]:
+    """What a table is measured on again: this machine, or devices of a key (`timing_device`), used as the table says.
+
+    Raises:
+        ChanasError: as `timing_device` says.
+        LUTError: the table was measured on another device.
+    """
+    from chanas.prescheduler.measuring.devices import check_place, timing_device
+
+    check_place("cpu", rpc, key, num_devices)
+    if rpc is None:
+        here = this_device(lut)
+        check_free([here], shared)
+        yield here, None
+        return
+    made_on = lut.header.target
+    kind, usage = _local_name(made_on), (made_on.num_threads, made_on.dtype_name)
+    held = timing_device(kind, *usage, rpc, key, num_devices, batch=made_on.batch, shared=shared)
+    with held as (hardware, open_pool):
+        check_device(lut, hardware)
+        yield dataclasses.replace(hardware, name=made_on.name), open_pool
+
+
+def show(table: OpenTable) -> TableSummary:
+    """What a table has, in numbers."""
+    return summarise(table.lut, table.space, table.num_classes)
+
+
+def compare(
+    a: Path, b: Path, *, space: str | Path | None = None, num_classes: int | None = None, seed: int = 0
+) -> Comparison:
+    """Two tables of one search space side by side; `seed` draws the architectures.
+
+    Raises:
+        ChanasError: as `open_table` says.
+        LUTError: they are of different spaces, or share no block.
+    """
+    mine = open_table(a, space=space, num_classes=num_classes)
+    theirs = LatencyLUT.load(b)
+    return compare_tables(mine.lut, theirs, mine.space, mine.num_classes, seed=seed)
+
+
+def check(
+    table: OpenTable,
+    *,
+    num_rows: int = 20,
+    num_networks: int = 3,
+    tolerances: Tolerances | None = None,
+    rpc: str | None = None,
+    key: str | None = None,
+    num_devices: int | None = None,
+    shared: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+) -> TableCheck:
+    """Measure some rows and networks of a table again, on this machine or with `rpc` on devices of a key; nothing is
+    stored. `shared`: on a GPU that another process uses, too.
+
+    Raises:
+        LUTError: the table is of another device or compiler, or has no rows of its space.
+        ChanasError: as `table_device` says.
+    """
+    from chanas.prescheduler.tables.lut_check import check_table
+
+    with table_device(table.lut, rpc, key, num_devices, shared) as (hardware, open_pool):
+        return check_table(
+            table.lut,
+            table.required_space(),
+            hardware,
+            table.num_classes,
+            num_rows=num_rows,
+            num_networks=num_networks,
+            tolerances=tolerances,
+            seed=seed,
+            progress=progress,
+            open_pool=open_pool,
+        )
+
+
+@dataclass(frozen=True)
+class FillSummary:
+    """What was missing, of which everything is there now, and the table as it is stored."""
+
+    path: Path
+    num_holes: int
+    num_blocks: int
+    num_new_trials: int
+    num_failed_trials: int
+    lut: LatencyLUT
+    warm_start: str = ""
+    """What another device's records were to it (`WarmStart.describe`)."""
+
+
+def fill(
+    run: RunDirectory,
+    *,
+    target: str = "cpu",
+    num_threads: int = 1,
+    dtype: str = "f32",
+    batch: int = 1,
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+    num_trials: int | None = None,
+    sub_spaces: Sequence[str] = (),
+    cost_model: str = "gp",
+    num_calibration: int = DEFAULT_CALIBRATION,
+    rpc: str | None = None,
+    key: str | None = None,
+    warm_start: str | None = None,
+    num_devices: int | None = None,
+    shared: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+) -> FillSummary:
+    """Tune and time the blocks that the run's table lacks, and no others; then calibrate it again if it changed.
+
+    Networks for the calibration come from all sub-spaces that the table then covers. `rpc`, `key`, `warm_start`,
+    `num_devices` and `shared` are those of `chanas.workflows.stages.tuning.preschedule`.
+
+    Raises:
+        StageOrderError: the run has no table of this target, or there are no records to begin with.
+        LUTError: the table is of another device or compiler.
+        MeasureError: blocks remain that could not be measured; the table has the others.
+        ChanasError: as `table_device` says.
+    """
+    from chanas.prescheduler.measuring.devices import check_place
+    from chanas.prescheduler.tables.lut import preschedule
+    from chanas.prescheduler.tuning.warm_start import open_warm_start
+
+    check_place(target, rpc, key, num_devices)
+    config = tune_config(num_trials)
+    used: dict[str, Any] = {"num_threads": num_threads, "dtype": dtype, "batch": batch}
+    table = open_table(None, run, target=target, **used, key=key, space=space, num_classes=num_classes)
+    loaded = table.required_space()
+    blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, sub_spaces))
+    with table_device(table.lut, rpc, key, num_devices, shared) as (device, open_pool):
+        hardware = dataclasses.replace(device, name=table.path.stem)
+        table.lut.check(loaded, hardware)
+        source = None if warm_start is None else open_warm_start(warm_start, run, hardware)
+        holes = table.lut.missing(blocks)
+        lut, num_new, num_failed, started = table.lut, 0, 0, ""
+        if holes:
+            filled = preschedule(
+                run,
+                loaded,
+                hardware,
+                table.num_classes,
+                config,
+                only=holes,
+                model=cost_model,
+                seed=seed,
+                progress=progress,
+                open_pool=open_pool,
+                warm_start=source,
+            )
+            lut, num_new, num_failed = filled.lut, filled.num_new_trials, filled.num_failed_trials
+            started = filled.warm_start
+        if num_calibration and (holes or lut.calibration is None):
+            changed = OpenTable(table.path, lut, loaded, table.num_classes)
+            _calibrate(changed, hardware, open_pool, num_calibration, seed, progress)
+    return FillSummary(table.path, len(holes), len(blocks), num_new, num_failed, lut, started)
+
+
+def calibrate(
+    table: OpenTable,
+    *,
+    num_networks: int = DEFAULT_CALIBRATION,
+    rpc: str | None = None,
+    key: str | None = None,
+    num_devices: int | None = None,
+    shared: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+) -> Calibration:
+    """Calibrate a table against whole networks of the sub-spaces that it covers, and store that in its file.
+
+    The file is read again first, with its run directory locked until it is written; `table.lut` is then what it holds.
+    `rpc`, `key`, `num_devices` and `shared` are those of `chanas.workflows.stages.tuning.preschedule`.
+
+    Raises:
+        ConfigError: too few networks are asked for.
+        LUTError: the table is of another device or compiler, or covers no sub-space.
+        RunBusyError: a prescheduler, or another calibration, is at work in the run directory.
+        MeasureError: too few networks could be measured; the table stays as it is.
+        ChanasError: as `table_device` says.
+    """
+    _check_number(num_networks)
+    with table_device(table.lut, rpc, key, num_devices, shared) as (hardware, open_pool):
+        return _calibrate(table, hardware, open_pool, num_networks, seed, progress)
+
+
+def _check_number(num_networks: int) -> None:
+    from chanas.prescheduler.tables.calibrate import MIN_NETWORKS
+
+    if num_networks < MIN_NETWORKS:
+        raise ConfigError(f"expected at least {MIN_NETWORKS} networks to calibrate with, got {num_networks}")
+
+
+def _calibrate(
+    table: OpenTable,
+    hardware: HardwareTarget,
+    open_pool: OpenPool | None,
+    num_networks: int,
+    seed: int,
+    progress: bool,
+) -> Calibration:
+    from chanas.prescheduler.measuring.local.locks import run_lock
+    from chanas.prescheduler.tables.calibrate import calibrate as fit
+
+    _check_number(num_networks)
+    space = table.required_space()
+    with run_lock(_folder_to_lock(table.path)):
+        lut = LatencyLUT.load(table.path)
+        lut.check(space, hardware)
+        covered = lut.covered(space, table.num_classes)
+        if not covered:
+            raise LUTError(
+                f"{table.path} has no sub-space of '{space.name}' with {table.num_classes} classes without holes, so "
+                "that no whole network can be compiled; run `chanas lut fill` first"
+            )
+        lut.calibration = fit(
+            lut,
+            space,
+            hardware,
+            table.num_classes,
+            num_networks=num_networks,
+            sub_spaces=covered,
+            seed=seed,
+            progress=progress,
+            open_pool=open_pool,
+        )
+        lut.save(table.path)
+    table.lut.header, table.lut.rows, table.lut.calibration = lut.header, lut.rows, lut.calibration
+    return lut.calibration
+
+
+def _folder_to_lock(file: Path) -> Path:
+    """The run directory of a table, or the folder of one that lies elsewhere."""
+    folder = file.absolute().parent
+    return folder.parent if folder.name == "luts" else folder
+
+
+def table_error(run: RunDirectory, target_name: str) -> str:
+    """One line about how far the sums of a run's table are from whole networks.
+
+    Raises:
+        ChanasError: the table is missing or damaged.
+    """
+    return describe_calibration(LatencyLUT.load(run.lut(target_name)).calibration)
+
+
+def median_latency_s(lut: LatencyLUT, space: SearchSpace, num_classes: int, seed: int = 0) -> float:
+    """Half of the space's architectures are faster than this, by the table; rounded to two digits."""
+    from chanas.core import genome
+
+    drawn = genome.sample(space, 2000, np.random.default_rng(seed))
+    return float(f"{np.median(lut.latency_s(space, num_classes, drawn)):.2g}")

@@ -1,0 +1,135 @@
+"""The supernet's part of the Python API: train it, evaluate sub-networks, train one further
+(`chanas.workflows.searching.search` too)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.errors import ConfigError, StageOrderError, unknown_name
+from chanas.files.run import RunDirectory
+from chanas.workflows.stages.stored import stored_task
+
+if TYPE_CHECKING:
+    from chanas.supernet.judge import Judged, Spread
+    from chanas.supernet.training.finetune import FinetuneSummary
+    from chanas.supernet.training.train import TrainSummary
+
+DEFAULT_TRAINING = "digits"
+
+
+def train_supernet(
+    run: RunDirectory,
+    *,
+    config: str | Path | None = None,
+    space: str | Path | None = None,
+    dataset: str | None = None,
+    root: Path | None = None,
+    convert_rgb: bool | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    tensorboard: bool = False,
+    progress: bool = True,
+) -> TrainSummary:
+    """Train the supernet; what is given overrides the training config, and resuming takes up what was stored.
+
+    Raises:
+        ChanasError: as `chanas.supernet.training.train.train_supernet` says.
+    """
+    from chanas.supernet.training.phases import TrainConfig
+    from chanas.supernet.training.resume import stored_setup
+    from chanas.supernet.training.train import train_supernet as train
+
+    if resume and config is None:
+        loaded, settings = stored_setup(run)
+    else:
+        settings = TrainConfig.load(config or DEFAULT_TRAINING)
+        loaded = SearchSpace.load(space or settings.space)
+    changes = {key: value for key, value in (("seed", seed), ("device", device)) if value is not None}
+    images = {"dataset": dataset, "root": None if root is None else str(root), "convert_rgb": convert_rgb}
+    changed = settings.changed(data={k: v for k, v in images.items() if v is not None}, **changes)
+    return train(run, loaded, changed, resume=resume, overwrite=overwrite, tensorboard=tensorboard, progress=progress)
+
+
+def finetune(
+    run: RunDirectory,
+    architecture: str,
+    *,
+    from_scratch: bool = False,
+    epochs: float | None = None,
+    base_lr: float | None = None,
+    seed: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> FinetuneSummary:
+    """Train one architecture (a key, `largest` or `smallest`) of the run's supernet on its own.
+
+    Raises:
+        ChanasError: as `chanas.supernet.training.finetune.finetune` says.
+    """
+    from chanas.supernet.training.finetune import EPOCHS
+    from chanas.supernet.training.finetune import finetune as train
+
+    stored = stored_task(run)
+    if stored is None:
+        raise StageOrderError(
+            f"there is no supernet in {run.root} to take weights from; run `chanas train-supernet` first"
+        )
+    space = stored[0]
+    named = {"largest": space.largest, "smallest": space.smallest}
+    chosen = named[architecture] if architecture in named else Architecture.from_key(architecture)
+    return train(
+        run,
+        chosen,
+        from_scratch=from_scratch,
+        epochs=EPOCHS if epochs is None else epochs,
+        base_lr=base_lr,
+        seed=seed,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def evaluate(
+    run: RunDirectory,
+    architectures: Sequence[str] = ("largest", "smallest"),
+    *,
+    split: str = "holdout",
+    seed: int = 0,
+    device: str = "cpu",
+    progress: bool = True,
+) -> Iterator[Judged | Spread]:
+    """Accuracies of sub-networks of the run's supernet, each as soon as it is there, with BN statistics of their own.
+
+    Args:
+        run: with a supernet, trained or on the way.
+        architectures: keys, `largest`, `smallest`, or `random:20`; a `Spread` follows the random ones.
+        split: train, gap, holdout or test.
+        seed: of the random ones.
+        device: cpu or cuda.
+        progress: show a progress bar where there is more than one.
+
+    Raises:
+        ConfigError: an architecture or the device is not written as expected, or there is no GPU.
+        ArchitectureError: an architecture is not in the supernet's space.
+        DataError: there is no such split, or the images cannot be used.
+        StageOrderError: there is no supernet yet.
+    """
+    import torch
+
+    from chanas.supernet.judge import judge, parse_request
+    from chanas.supernet.training.evaluate import SupernetEvaluator
+
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(unknown_name("device", device, ("cpu", "cuda")))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device cuda is not there (torch finds no GPU); use cpu")
+    supernet = SupernetEvaluator.load(run, device)
+    requests = [parse_request(text, supernet.space, seed) for text in architectures]
+    return judge(supernet, requests, split, progress)

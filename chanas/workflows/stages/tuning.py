@@ -1,0 +1,96 @@
+"""The prescheduler on a run directory: blocks tuned, the latency table written and calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.errors import ConfigError, unknown_name
+from chanas.files.run import RunDirectory
+from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, stored_task
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.tables.lut import PrescheduleSummary
+    from chanas.prescheduler.tuning.tuner import TuneConfig
+
+
+DEFAULT_CALIBRATION = 12
+
+
+def preschedule(
+    run: RunDirectory,
+    *,
+    target: str = "cpu",
+    num_threads: int = 1,
+    dtype: str = "f32",
+    batch: int = 1,
+    space: str | Path | None = None,
+    num_classes: int | None = None,
+    num_trials: int | None = None,
+    sub_spaces: Sequence[str] = (),
+    cost_model: str = "gp",
+    num_calibration: int = DEFAULT_CALIBRATION,
+    rpc: str | None = None,
+    key: str | None = None,
+    warm_start: str | None = None,
+    num_devices: int | None = None,
+    shared: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+) -> PrescheduleSummary:
+    """Tune every block on the target, write the latency table, and calibrate it against whole networks.
+
+    Space and number of classes are those of the run's supernet where there is one and nothing else is asked for. With
+    `rpc` (a tracker's HOST:PORT) and `key` the target is what devices of that key say they are, and `num_devices` of
+    them time (all that are free by default). `warm_start`: another run, a file of records, or another target of this
+    run, whose records the tuning begins with. `shared`: on a GPU that another process uses, too.
+
+    Raises:
+        TargetError: the target is unknown or not there, has no instructions for the dtype, another process uses it, or
+            the batch is above 1 on a processor.
+        MeasureError: blocks remain that could not be measured.
+    """
+    from chanas.prescheduler.measuring.devices import timing_device
+    from chanas.prescheduler.tables.lut import preschedule as fill
+    from chanas.prescheduler.tuning.warm_start import open_warm_start
+
+    stored = stored_task(run)
+    loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
+    classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
+    config, chosen = tune_config(num_trials), parse_sub_spaces(loaded, sub_spaces)
+    held = timing_device(target, num_threads, dtype, rpc, key, num_devices, batch=batch, shared=shared)
+    with held as (hardware, open_pool):
+        return fill(
+            run,
+            loaded,
+            hardware,
+            classes,
+            config,
+            sub_spaces=chosen,
+            model=cost_model,
+            seed=seed,
+            num_calibration=num_calibration,
+            progress=progress,
+            open_pool=open_pool,
+            warm_start=None if warm_start is None else open_warm_start(warm_start, run, hardware),
+        )
+
+
+def tune_config(num_trials: int | None) -> TuneConfig:
+    """How operators are explored; the default without a number. Raises ConfigError: fewer than one trial."""
+    from chanas.prescheduler.tuning.tuner import TuneConfig
+
+    if num_trials is not None and num_trials < 1:
+        raise ConfigError(f"expected at least 1 trial per operator, got {num_trials}")
+    return TuneConfig(shared=True) if num_trials is None else TuneConfig(num_trials=num_trials, shared=True)
+
+
+def parse_sub_spaces(space: SearchSpace, keys: Sequence[str]) -> tuple[SubSpace, ...] | None:
+    """Sub-spaces from keys such as r224-w1; None without any. Raises ConfigError: there is no such one."""
+    known = {s.key: s for s in space.sub_spaces}
+    for key in keys:
+        if key not in known:
+            raise ConfigError(unknown_name("sub-space", key, known))
+    return tuple(known[key] for key in keys) or None

@@ -1,0 +1,216 @@
+"""The command line: one line for an error, the right exit code, and nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tables import random_table
+from typer.testing import CliRunner
+
+from chanas import workflows
+from chanas.commands.main import app
+from chanas.core.arch import SearchSpace
+from chanas.core.latency import Calibration
+from chanas.files.run import DEFAULT_RUN, RunDirectory
+from chanas.search.front import FrontPoint
+from chanas.search.proof import ProofRecord
+from chanas.supernet.judge import Judged, Spread
+from chanas.workflows.searching import front
+
+
+def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "chanas", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("search", "--latency", "20"), "expected a positive latency with a unit"),
+        (("search", "--latency", "20xs"), "unknown unit 'xs'"),
+        (("search", "--latency=-3ms"), "expected a positive latency"),
+        (("search", "--latency", "0ms"), "above zero"),
+        (("search", "--latency", "2ms"), "run `chanas train-supernet"),
+        (("search", "--latency", "cpu:2ms", "--latency", "3ms"), "expected a target before each of several latencies"),
+        (("search", "--latency", "cpu:2ms", "--latency", "moon:3ms"), "unknown target 'moon'; known: a100, cpu, cuda"),
+        (
+            ("search", "--latency", "2ms", "--peak-memory", "8"),
+            "expected a positive peak memory with a unit, such as 8MB",
+        ),
+        (("search", "--latency", "2ms", "--peak-memory", "8ms"), "unknown unit 'ms' in peak memory '8ms'"),
+        (("search", "--latency", "2ms", "--macs", "3MB"), "unknown unit 'MB' in number of multiply-accumulates '3MB'"),
+        (("search", "--latency", "2ms", "--params", "-5"), "expected a positive number of parameters"),
+        (("search", "--latency", "2ms", "--evaluations", "3"), "expected at least 16 (sub-networks evaluated"),
+        (("search", "--latency", "2ms", "--rule", "moon"), "search setting rule"),
+        (("search",), "expected --latency, such as --latency 2ms, or --pareto"),
+        (("search", "--latency", "2ms", "--pareto"), "expected --latency, such as --latency 2ms, or --pareto"),
+        (("search", "--latency", "2ms", "--points", "4"), "expected --latency, such as --latency 2ms, or --pareto"),
+        (("search", "--pareto"), "run `chanas train-supernet"),
+        (("search", "--latency", "2ms", "--space", "mbv3"), "--space and --num-classes go with --accuracy-table"),
+        (("search", "--latency", "2ms", "--accuracy-table", "none.csv"), "there is no latency table of target 'cpu'"),
+        (("ablate",), "run `chanas train-supernet"),
+        (("ablate", "--latency", "2"), "expected a positive latency with a unit"),
+        (("ablate", "--schedules", "tflite"), "unknown kind of default schedules 'tflite'; known: pytorch, untuned"),
+        (("ablate", "--space", "mbv3"), "--space and --num-classes go with --accuracy-table"),
+        (("prescheduler", "--target", "moon"), "unknown target 'moon'; known: a100, cpu, cuda"),
+        (("prescheduler", "--target", "cuda"), "(`--target cuda --rpc HOST:PORT --key KEY`;"),
+        (("prescheduler", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
+        (("search", "--latency", "2ms", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
+        (("lut", "show", "--run", "nowhere", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
+        (("prescheduler", "--space", "moon"), "unknown search space 'moon'"),
+        (("predict", "bundle", "image.png"), "bundle bundle does not exist"),
+        (("report", "--run", "nowhere"), "run directory nowhere does not exist"),
+        (
+            ("lut", "show", "--run", "nowhere"),
+            "there is no latency table of target 'cpu' in nowhere; run `chanas presch",
+        ),
+        (("lut", "show", "none.json"), "latency table none.json does not exist"),
+        (("lut", "check", "none.json"), "latency table none.json does not exist"),
+        (("lut", "check", "none.json", "--share", "7"), "expected a share of rows between 0 and 1"),
+        (("lut", "compare", "a.json", "b.json"), "latency table a.json does not exist"),
+        (("lut", "fill", "--run", "nowhere"), "there is no latency table of target 'cpu' in nowhere"),
+        (("lut", "calibrate", "--run", "nowhere", "--target", "moon"), "unknown target 'moon'; known: a100, cpu, cuda"),
+        (("eval", "nowhere", "--architecture", "largest"), "run `chanas train-supernet` first"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    done = _chanas(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
+    done = _chanas("search", "--latncy", "2ms", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--latncy" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("lut",)])
+def test_a_command_that_needs_another_one_prints_its_help_alone(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = _chanas(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: ")
+    assert "Commands:" in done.stderr
+    assert "Try" not in done.stderr
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch, tiny_space: SearchSpace) -> dict[str, Any]:
+    """What `pipeline.evaluate` was asked by `chanas eval`; it answers with one architecture and one drawn one."""
+    asked: dict[str, Any] = {}
+
+    def evaluate(run: RunDirectory, architectures: Sequence[str], **options: Any) -> Iterator[Judged | Spread]:
+        asked.update(run=run, architectures=tuple(architectures), **options)
+        counts = {"step": 600, "num_macs": 1_230_000, "num_params": 45_600, "split": "holdout"}
+        first = Judged(tiny_space.largest, "largest", **counts, num_images=263, num_correct=81)
+        second = Judged(tiny_space.smallest, "random:1", **counts, num_images=263, num_correct=0)
+        yield from (first, second, Spread.of([second]))
+
+    monkeypatch.setattr(workflows, "evaluate", evaluate)
+    return asked
+
+
+def test_eval_prints_a_row_for_each_architecture(evaluated: dict[str, Any], tiny_space: SearchSpace) -> None:
+    done = CliRunner().invoke(app, ["eval", "here", "--architecture", "largest", "--architecture", "random:1"])
+    assert done.output.splitlines() == [
+        "263 images of holdout, supernet after 600 steps",
+        "accuracy      95 % interval    MACs params  architecture",
+        f"  30.80%   25.53% –  36.62%   1.23M  45.6k  {tiny_space.largest.key} (largest)",
+        f"   0.00%    0.00% –   1.44%   1.23M  45.6k  {tiny_space.smallest.key}",
+        "   0.00%  mean of random:1, sd -, min 0.00%, max 0.00%",
+    ]
+    assert evaluated["run"] == RunDirectory(Path("here"))
+    assert evaluated["architectures"] == ("largest", "random:1")
+    assert (evaluated["split"], evaluated["seed"], evaluated["device"]) == ("holdout", 0, "cpu")
+
+
+def test_eval_prints_lines_of_json(evaluated: dict[str, Any], tiny_space: SearchSpace) -> None:
+    done = CliRunner().invoke(app, ["eval", "--json", "--split", "test"])
+    first, _, spread = (json.loads(line) for line in done.output.splitlines())
+    assert (first["architecture"], first["num_correct"]) == (tiny_space.largest.key, 81)
+    assert spread["request"] == "random:1"
+    assert evaluated["run"] == RunDirectory(DEFAULT_RUN)
+    assert evaluated["architectures"] == ("largest", "smallest")
+    assert (evaluated["split"], evaluated["progress"]) == ("test", False)
+
+
+@pytest.mark.parametrize(
+    "calibration", [Calibration(0.0, 1.0, 0.0, 12, 0.021, 0.05, 0.99, 0.156), None], ids=["calibrated", "plain"]
+)
+def test_search_says_how_far_the_table_is_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_space: SearchSpace, calibration: Calibration | None
+) -> None:
+    lut = random_table(tiny_space)
+    lut.calibration = calibration
+    lut.save(RunDirectory(tmp_path).lut("cpu"))
+    measured = {"latency_s": 1e-3, "spread_s": 1e-6, "pytorch_eager_latency_s": 2e-3, "top1_test": 0.9}
+    document = {
+        "num_macs": 1,
+        "num_params": 1,
+        "constraints": {"latency_s": 1e-3},
+        "predicted": {"latency_s": 1e-3, "top1": 0.9},
+        "measured": {**measured, "top1_holdout": 0.9, "num_test_images": 5},
+    }
+    bundle = SimpleNamespace(
+        document=document,
+        architecture=tiny_space.largest,
+        target=lut.header.target,
+        path=tmp_path / "bundle",
+        has_weights=True,
+    )
+    monkeypatch.setattr(workflows, "search", lambda run, **_: bundle)
+    done = CliRunner().invoke(app, ["search", "--latency", "1ms", "--run", str(tmp_path)])
+    assert done.exit_code == 0
+    _, _, following = done.output.partition("by the table\n")
+    line = following.splitlines()[0].strip()
+    if calibration is None:
+        assert line.startswith("not calibrated: the plain sum of blocks")
+    else:
+        assert line.startswith("error 2.1% on average, 5.0% at worst")
+
+
+def test_the_front_is_a_table_with_failed_and_dominated_points(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_space: SearchSpace
+) -> None:
+    small, large = tiny_space.smallest, tiny_space.largest
+    points = (
+        FrontPoint(small, 1e-3, 0.8, ProofRecord(small, 1.1e-3, 1e-6, 0.81)),
+        FrontPoint(large, 2e-3, 0.9, ProofRecord(large, 2.1e-3, 1e-6, 0.80), dominated=True),
+        FrontPoint(large, 2e-3, 0.9, ProofRecord(large, error="crash")),
+    )
+    asked = {}
+    monkeypatch.setattr(front, "search_front", lambda run, **options: asked.update(options) or points)
+    done = CliRunner().invoke(app, ["search", "--pareto", "--points", "3", "--run", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert asked["num_points"] == 3
+    first, second, third, last = done.output.splitlines()[1:]
+    assert "1.1 ms" in first
+    assert "81.00%" in first
+    assert "another is faster and as accurate" in second
+    assert third.split()[0] == "failed"
+    assert third.endswith("crash")
+    assert last.endswith("pareto.json")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX here")
+def test_an_interrupt_ends_with_130_and_says_what_is_kept(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from chanas import workflows; from chanas.commands import main as cli\n"
+        "workflows.report = lambda run: os.kill(os.getpid(), signal.SIGINT)\n"
+        "import sys\nsys.argv = ['chanas', 'report']\ncli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + signal.SIGINT
+    assert "what was measured or saved is kept" in done.stderr

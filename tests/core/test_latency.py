@@ -1,0 +1,244 @@
+"""chanas/core/latency.py: a table comes back as it went, sums what its rows say, and is refused where it does not
+hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import seeds, spaces_and_genomes
+
+from chanas.core import latency
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import Genomes, decode, sample
+from chanas.core.latency import SCHEMA, Calibration, LatencyLUT, LUTHeader, LUTRow
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.devices.host import load_target
+from chanas.errors import CheckpointError, LUTError
+
+HOST = load_target("cpu")
+CLASSES = 10
+
+positive = st.floats(1e-9, 10.0)
+points = st.lists(st.integers(0, 512), max_size=9).map(tuple)
+texts = st.text(max_size=12)
+targets = st.builds(
+    HardwareTarget,
+    name=texts,
+    kind=st.just("llvm"),
+    num_threads=st.integers(1, 64),
+    vector_lanes=st.sampled_from([4, 8, 16]),
+    num_vector_registers=st.sampled_from([16, 32]),
+    l1_bytes=st.integers(1),
+    l2_bytes=st.integers(1),
+    l3_bytes=st.integers(1),
+    device=texts,
+    fingerprint=texts,
+)
+headers = st.builds(LUTHeader, targets, texts, texts, texts, created=texts, seed=st.integers(0, 100))
+rows = st.builds(
+    LUTRow,
+    positive,
+    positive,
+    st.integers(0, 100),
+    st.lists(st.tuples(texts, points), max_size=4).map(tuple),
+    texts,
+)
+finite = st.floats(0.0, 10.0)
+calibrations = st.none() | st.builds(
+    Calibration, finite, finite, finite, st.integers(6, 100), finite, finite, finite, finite
+)
+tables = st.builds(LatencyLUT, headers, st.dictionaries(texts, rows, max_size=5), calibrations)
+
+
+def random_table(space: SearchSpace, seed: int = 0, num_classes: int = CLASSES) -> LatencyLUT:
+    """A row of random seconds for every block."""
+    rng = np.random.default_rng(seed)
+    header = LUTHeader(HOST, tvm_version(), space.name, space.digest)
+    blocks = space.all_blocks(num_classes)
+    return LatencyLUT(header, {b.key: LUTRow(1e-6 + rng.random() * 1e-3, 1e-7, 4, ()) for b in blocks})
+
+
+@pytest.fixture
+def table(tiny_space: SearchSpace) -> LatencyLUT:
+    return random_table(tiny_space)
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+@settings(max_examples=50)
+@given(tables)
+def test_a_table_comes_back_as_it_went(tmp_path_factory: pytest.TempPathFactory, lut: LatencyLUT) -> None:
+    path = tmp_path_factory.mktemp("luts") / "cpu.json"
+    lut.save(path)
+    assert LatencyLUT.load(path) == lut
+
+
+def test_a_saved_table_is_stable_text(table: LatencyLUT, tmp_path: Path) -> None:
+    shuffled = LatencyLUT(table.header, dict(reversed(table.rows.items())))
+    table.save(tmp_path / "a.json")
+    shuffled.save(tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"latency table .*cpu\.json does not exist"):
+        LatencyLUT.load(tmp_path / "cpu.json")
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, -2])
+def test_a_file_that_is_cut_short_is_an_error(table: LatencyLUT, tmp_path: Path, length: int) -> None:
+    path = tmp_path / "cpu.json"
+    table.save(path)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(CheckpointError, match=r"latency table .*cpu\.json is cut short or damaged .*; make it again"):
+        LatencyLUT.load(path)
+
+
+def test_another_schema_is_refused(table: LatencyLUT, tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json"
+    table.save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": SCHEMA + 1}))
+    with pytest.raises(
+        LUTError, match=rf"expected a latency table of schema {SCHEMA}, got {SCHEMA + 1} in .*cpu\.json"
+    ):
+        LatencyLUT.load(path)
+
+
+def row_of(data: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = next(iter(data["rows"].values()))
+    return row
+
+
+Damage = Callable[[dict[str, Any]], Any]
+DAMAGES: dict[str, Damage] = {
+    "a list": lambda data: [data],
+    "a number": lambda data: 7,
+    "no rows": lambda data: {k: v for k, v in data.items() if k != "rows"},
+    "rows in a list": lambda data: {**data, "rows": list(data["rows"].values())},
+    "a row that is a number": lambda data: {**data, "rows": {"b": 1.0}},
+    "a row without seconds": lambda data: {**data, "rows": {"b": {"schedules": []}}},
+    "a row with a field too many": lambda data: {**data, "rows": {"b": {**row_of(data), "mean_s": 1.0}}},
+    "seconds in words": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": "fast"}}},
+    "no seconds at all": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": None}}},
+    "seconds below zero": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": -1e-6}}},
+    "seconds that are no number": lambda data: {**data, "rows": {"b": {**row_of(data), "median_s": math.nan}}},
+    "no target": lambda data: {**data, "header": {k: v for k, v in data["header"].items() if k != "target"}},
+    "a header in words": lambda data: {**data, "header": "cpu"},
+    "half a calibration": lambda data: {**data, "calibration": {"scale": 1.0}},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_json_that_is_no_table_is_an_error(table: LatencyLUT, tmp_path: Path, damage: Damage) -> None:
+    path = tmp_path / "cpu.json"
+    table.save(path)
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(LUTError, match=r"cpu\.json is not a latency table \(.*\); make it again"):
+        LatencyLUT.load(path)
+
+
+# ---- sums -----------------------------------------------------------------------------------------------------------
+@settings(max_examples=30)
+@given(spaces_and_genomes(), seeds)
+def test_the_latency_of_a_network_is_the_sum_of_its_blocks(members: tuple[SearchSpace, Genomes], seed: int) -> None:
+    space, genomes = members
+    lut = random_table(space, seed)
+    expected = [
+        sum(lut.rows[b.key].median_s for b in architecture.blocks(space, CLASSES))
+        for architecture in decode(space, genomes)
+    ]
+    np.testing.assert_allclose(lut.latency_s(space, CLASSES, genomes), expected, rtol=1e-12)
+
+
+def test_a_calibrated_sum_has_a_start_a_scale_and_a_boundary(tiny_space: SearchSpace, table: LatencyLUT) -> None:
+    genomes = sample(tiny_space, 20, np.random.default_rng(0))
+    plain = table.latency_s(tiny_space, CLASSES, genomes)
+    table.calibration = Calibration(1e-5, 1.25, 1e-6, 8, 0.01, 0.02, 0.99, 0.1)
+    num_blocks = [len(a.blocks(tiny_space, CLASSES)) for a in decode(tiny_space, genomes)]
+    expected = 1e-5 + 1.25 * plain + 1e-6 * np.array(num_blocks)
+    np.testing.assert_allclose(table.latency_s(tiny_space, CLASSES, genomes), expected)
+
+
+def test_a_calibration_describes_itself_in_one_line() -> None:
+    text = Calibration(1e-5, 1.25, 1e-6, 8, 0.012, 0.034, 0.98, 0.1).describe()
+    assert "1.2%" in text
+    assert "3.4% at worst" in text
+    assert "8 whole networks; 10.0% before" in text
+    assert "\n" not in text
+
+
+def test_the_seconds_of_a_block_are_those_of_its_row(tiny_space: SearchSpace, table: LatencyLUT) -> None:
+    for block in tiny_space.all_blocks(CLASSES):
+        assert table.block_s(block) == table.rows[block.key].median_s
+
+
+# ---- holes ----------------------------------------------------------------------------------------------------------
+def test_holes_are_counted_and_the_first_is_named(tiny_space: SearchSpace, table: LatencyLUT) -> None:
+    blocks = tiny_space.all_blocks(CLASSES)
+    for block in (blocks[5], blocks[2]):
+        del table.rows[block.key]
+    assert table.missing(blocks) == [blocks[2], blocks[5]]
+    message = (
+        rf"of target 'cpu' lacks 2 blocks of space 'tiny' with {CLASSES} classes \(the first: {blocks[2].key}\); "
+        "run `chanas lut fill` .*--covered-only"
+    )
+    with pytest.raises(LUTError, match=message):
+        table.latency_s(tiny_space, CLASSES, sample(tiny_space, 1, np.random.default_rng(0)))
+    with pytest.raises(LUTError, match=f"of target 'cpu' has no row for block {blocks[5].key}"):
+        table.block_s(blocks[5])
+
+
+def test_another_number_of_classes_is_a_hole(tiny_space: SearchSpace, table: LatencyLUT) -> None:
+    with pytest.raises(LUTError, match=r"with 100 classes \(the first: classifier-"):
+        table.table(tiny_space, 100)
+
+
+# ---- what a table does not hold for ---------------------------------------------------------------------------------
+def test_a_table_holds_for_what_it_was_made_for(tiny_space: SearchSpace, table: LatencyLUT) -> None:
+    table.check(tiny_space, HOST)
+
+
+@pytest.mark.parametrize("change", [{"name": "other"}, {"head_width": 64}], ids=["name", "content"])
+def test_another_space_is_refused(tiny_space: SearchSpace, table: LatencyLUT, change: dict[str, Any]) -> None:
+    other = dataclasses.replace(tiny_space, **change)
+    message = (
+        rf"expected a LUT of space '{other.name}' \({other.digest}\), got one of 'tiny' \({tiny_space.digest}\); "
+        rf"run `chanas prescheduler --space {other.name}`"
+    )
+    for check in (lambda: table.check(other, HOST), lambda: table.table(other, CLASSES)):
+        with pytest.raises(LUTError, match=message):
+            check()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "cpu-2t"}, "another target: expected cpu-2t, got cpu"),
+        (
+            {"fingerprint": "0123456789ab", "device": "6502"},
+            r"another device fingerprint: expected 0123456789ab, got \w+ \(device .* there, 6502 here\)",
+        ),
+        ({"batch": 32}, "another batch: expected 32, got 1"),
+    ],
+)
+def test_another_target_is_refused(
+    tiny_space: SearchSpace, table: LatencyLUT, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LUTError, match=rf"{message}.*; run `chanas prescheduler` here to make one"):
+        table.check(tiny_space, dataclasses.replace(HOST, **change))
+
+
+def test_another_compiler_is_refused(
+    tiny_space: SearchSpace, table: LatencyLUT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latency, "tvm_version", lambda: "0.99")
+    with pytest.raises(LUTError, match=f"another TVM version: expected 0.99, got {tvm_version()}"):
+        table.check(tiny_space, HOST)

@@ -1,0 +1,149 @@
+"""chanas/core/memory.py: the peak of activations is what the compiled network's plan allocates."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from strategies import seeds, spaces
+
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import decode, encode, sample
+from chanas.core.memory import ActivationMemory, activation_memory
+from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
+
+from ..prescheduler.cases import HOST, random_points
+from ..prescheduler.cuda_cases import GPU
+
+NUM_CLASSES = 10
+# Beside what is counted, a network has small buffers: accumulators, padded rows, and outputs too small to share.
+TOLERANCE = 0.1
+# `T.alloc_buffer((14,), "float32x16")`: a flat buffer, float32 where no type stands
+ALLOCATION = re.compile(r"T\.alloc_buffer\(\((\d+),\)(?:, \"[a-z]+(\d+)(?:x(\d+))?\")?")
+
+
+def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) -> int:
+    """What the compiled network allocates: storage and logits in the plan of the whole, and most inside one block."""
+    import tvm
+    from tvm import relax
+
+    from chanas.prescheduler.codegen.cpu.lowering import _make
+
+    steps = (
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+    )
+    device = target.tvm_target()
+    with device, tvm.transform.PassContext(opt_level=3):
+        planned = tvm.ir.transform.Sequential(list(steps))(network)["main"]
+    between = 0
+
+    def visit(call: Any) -> None:
+        nonlocal between
+        name = getattr(getattr(call, "op", None), "name", "")
+        if name == "relax.memory.alloc_storage":
+            between += int(call.args[0].values[0])
+        elif name == "relax.builtin.alloc_tensor":
+            between += 4 * math.prod(int(n) for n in call.args[0].values)
+
+    relax.analysis.post_order_visit(planned, visit)
+    inner = []
+    for function in functions:
+        module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+        with device, tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+            module = tvm.tirx.transform.BindTarget(device.with_host(device))(module)
+            for step in _make()[0].passes:
+                if "VerifyMemory" in str(step.info):
+                    break
+                module = step(module)
+        found = ALLOCATION.findall(module["main"].script())
+        sizes = [int(num) * int(bits or 32) * int(lanes or 1) // 8 for num, bits, lanes in found]
+        inner.append(sum(sizes))
+    return between + max(inner)
+
+
+@pytest.mark.parametrize("which", ["smallest", "largest", "random"])
+@pytest.mark.parametrize("name", ["tiny", "mbv3-32"])
+def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, tiny_space: SearchSpace) -> None:
+    from chanas.prescheduler.kernels.cpu.blocks import network_module, schedule_block
+
+    space = tiny_space if name == "tiny" else SearchSpace.load(name)
+    rng = np.random.default_rng(1)
+    chosen = {"smallest": space.smallest, "largest": space.largest, "random": decode(space, sample(space, 1, rng))[0]}
+    genomes = encode(space, [chosen[which]])
+    foretold = float(ActivationMemory(space, NUM_CLASSES, HOST.vector_lanes, HOST.dtype).of(genomes)[0])
+    points = {b: random_points(b, HOST, rng) for b in dict.fromkeys(chosen[which].blocks(space, NUM_CLASSES))}
+    blocks = chosen[which].blocks(space, NUM_CLASSES)
+    network = network_module(blocks, [points[b] for b in blocks], HOST)
+    functions = [schedule_block(b, p, HOST) for b, p in points.items()]
+    actual = allocated_bytes(network, functions, HOST)
+    assert foretold * 0.999 <= actual <= foretold * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "batch", "logits"),
+    [("tiny", "f32", 1, 1), ("tiny", "f32", 9, 16), ("mbv3-32", "f16", 1, 1), ("mbv3-32", "f16", 3, 3)],
+)
+def test_a_gpu_program_has_the_memory_that_was_foretold(
+    name: str, dtype: str, batch: int, logits: int, tiny_space: SearchSpace
+) -> None:
+    """Arrays between steps, and rows of logits: nine images have spare ones."""
+    from tvm import relax
+
+    from chanas.prescheduler.kernels.cuda.graph import network_program
+    from chanas.prescheduler.kernels.cuda.space import gpu_space
+    from chanas.prescheduler.workloads.blocks import device_workloads
+
+    space = tiny_space if name == "tiny" else SearchSpace.load(name)
+    target, rng = in_batches(gpu_in_dtype(GPU, dtype), batch), np.random.default_rng(1)
+    (architecture,) = decode(space, sample(space, 1, rng))
+    blocks = architecture.blocks(space, NUM_CLASSES)
+    points = [[gpu_space(w, target).sample(1, rng)[0] for w in device_workloads(b, target)] for b in blocks]
+    found: list[int] = []
+
+    def visit(call: Any) -> None:
+        if getattr(getattr(call, "op", None), "name", "") == "relax.memory.alloc_storage":
+            found.append(int(call.args[0].values[0]))
+
+    relax.analysis.post_order_visit(network_program(blocks, points, target)["main"], visit)
+    (foretold,) = activation_memory(space, NUM_CLASSES, target).of(encode(space, [architecture]))
+    assert foretold == sum(found) + 4 * NUM_CLASSES * logits
+
+
+@pytest.mark.parametrize("target", [HOST, GPU, in_batches(GPU, 3)], ids=["cpu", "gpu", "gpu-b3"])
+@settings(max_examples=20)
+@given(spaces, seeds)
+def test_nothing_random_needs_less_than_the_least(target: HardwareTarget, space: SearchSpace, seed: int) -> None:
+    memory = activation_memory(space, NUM_CLASSES, target)
+    value, genomes = memory.smallest()
+    rows = sample(space, 200, np.random.default_rng(seed))
+    assert (memory.of(rows) >= value[rows[:, 0], rows[:, 1]]).all()
+    assert (memory.of(genomes.reshape(-1, genomes.shape[-1])) == value.ravel()).all()
+    assert len(decode(space, genomes.reshape(-1, genomes.shape[-1]))) == value.size
+
+
+def test_it_is_a_maximum_over_blocks_and_not_a_sum(tiny_space: SearchSpace) -> None:
+    memory = ActivationMemory(tiny_space, NUM_CLASSES, 16)
+    first, last = tiny_space.smallest.stages
+    deeper = dataclasses.replace(tiny_space.smallest, stages=(first, last * 2))
+    shallow_bytes, deeper_bytes, largest_bytes = memory.of(
+        encode(tiny_space, [tiny_space.smallest, deeper, tiny_space.largest])
+    )
+    # a further small block in the last stage takes its turn with buffers that are there already
+    assert deeper_bytes == shallow_bytes
+    assert largest_bytes > shallow_bytes
+
+
+def test_bfloat16_takes_half(tiny_space: SearchSpace) -> None:
+    rows = sample(tiny_space, 50, np.random.default_rng(0))
+    wide, narrow = (ActivationMemory(tiny_space, NUM_CLASSES, 16, d).of(rows) for d in ("float32", "bfloat16"))
+    logits = 16 * 4
+    assert narrow - logits == pytest.approx((wide - logits) / 2)

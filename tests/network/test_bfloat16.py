@@ -1,0 +1,78 @@
+"""chanas/network/bfloat16.py: bits, and weights in words of two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from chanas.network.bfloat16 import Array, from_bits, pair_rows, pair_taps, rounded, to_bits
+from chanas.network.folding import pack_operator
+
+finite = st.floats(width=32, allow_subnormal=False, min_value=-(2.0**126), max_value=2.0**126)
+vectors = arrays(np.float32, st.integers(1, 40), elements=finite)
+
+
+def words_of(packed: Array) -> tuple[Array, Array]:
+    """The lower and the upper half of each word."""
+    words = packed.view(np.uint32)
+    return from_bits(words.astype(np.uint16)), from_bits((words >> 16).astype(np.uint16))
+
+
+@given(vectors)
+def test_rounding_is_pytorchs(values: Array) -> None:
+    expected = torch.from_numpy(values).to(torch.bfloat16).to(torch.float32).numpy()
+    np.testing.assert_array_equal(rounded(values), expected)
+
+
+@given(arrays(np.uint16, st.integers(1, 40), elements=st.integers(0, 0x7F7F)))
+def test_what_is_a_bfloat16_stays_what_it_is(bits: np.ndarray) -> None:
+    np.testing.assert_array_equal(to_bits(from_bits(bits)), bits)
+
+
+@given(vectors)
+def test_rounding_errs_by_at_most_half_a_step(values: Array) -> None:
+    tiny = np.float32(2.0**-126)
+    assert np.all(np.abs(rounded(values) - values) <= np.maximum(np.abs(values) * 2.0**-8, tiny))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7, 16])
+def test_rows_are_paired_and_an_odd_one_is_with_zero(depth: int) -> None:
+    packed = np.random.default_rng(depth).standard_normal((3, depth, 16)).astype(np.float32)
+    low, high = words_of(pair_rows(packed))
+    assert low.shape == (3, -(-depth // 2), 16)
+    np.testing.assert_array_equal(low, rounded(packed[:, 0::2]))
+    np.testing.assert_array_equal(high[:, : depth // 2], rounded(packed[:, 1::2]))
+    assert not np.any(high[:, depth // 2 :])
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3, 4, 5, 7])
+def test_taps_are_paired_within_a_row_of_the_kernel(kernel_size: int) -> None:
+    packed = np.random.default_rng(0).standard_normal((2, kernel_size**2, 16)).astype(np.float32)
+    low, high = words_of(pair_taps(packed, kernel_size))
+    assert low.shape == (2, kernel_size * -(-kernel_size // 2), 16)
+    rows = packed.reshape(2, kernel_size, kernel_size, 16)
+    np.testing.assert_array_equal(low.reshape(2, kernel_size, -1, 16), rounded(rows[:, :, 0::2]))
+    np.testing.assert_array_equal(
+        high.reshape(2, kernel_size, -1, 16)[:, :, : kernel_size // 2], rounded(rows[:, :, 1::2])
+    )
+
+
+def test_a_conv_keeps_its_float32_weights() -> None:
+    weight = np.random.default_rng(0).standard_normal((8, 1, 3, 3)).astype(np.float32)
+    bias = np.zeros(8, np.float32)
+    for mine, plain in zip(
+        pack_operator("conv", weight, bias, 16, "bfloat16"), pack_operator("conv", weight, bias, 16), strict=True
+    ):
+        np.testing.assert_array_equal(mine, plain)
+    assert pack_operator("depthwise", weight, bias, 16, "bfloat16")[0].shape == (1, 6, 16)
+
+
+@pytest.mark.parametrize("op", ["pointwise", "depthwise"])
+def test_biases_stay_float32(op: str) -> None:
+    weight = np.ones((20, 1, 1, 1), np.float32)
+    bias = np.linspace(-1, 1, 20, dtype=np.float32)
+    np.testing.assert_array_equal(pack_operator(op, weight, bias, 16, "bfloat16")[1].ravel()[:20], bias)

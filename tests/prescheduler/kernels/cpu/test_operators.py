@@ -1,0 +1,138 @@
+"""chanas/prescheduler/kernels/cpu/operators.py and apply.py: whatever the point, an operator computes what PyTorch
+computes.
+
+Operators are built and run in worker processes, which compare them with `reference.operator_case`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from chanas.core.target import HardwareTarget
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.workloads.workload import Epilogue, Operator, Workload
+
+from ...cases import EPILOGUES, HOST, OPERATORS, Workbench, covering_points, device, random_workload
+
+PLAIN = {
+    "conv": Workload("conv", 13, 3, 40, 3, 2, "hswish"),
+    "blockconv": Workload("blockconv", 9, 24, 40, 3, 2, "hswish"),
+    "winograd": Workload("winograd", 9, 24, 40, 3, 1, "hswish"),
+    "pointwise": Workload("pointwise", 4, 48, 72, epilogue="relu", scaled=True, residual=True),
+    "depthwise": Workload("depthwise", 9, 40, 40, 5, 2, "relu"),
+    "pool": Workload("pool", 6, 72, 72),
+}
+EDGES = [
+    Workload("conv", 1, 1, 8, 3, 1, "none"),
+    Workload("conv", 11, 3, 16, 7, 2, "relu"),
+    Workload("conv", 7, 3, 24, 5, 1, "hsigmoid"),
+    Workload("blockconv", 1, 3, 8, 7, 2, "relu"),
+    Workload("blockconv", 2, 5, 10, 3, 1, "none"),
+    Workload("blockconv", 7, 40, 56, 5, 1, "hsigmoid"),
+    Workload("blockconv", 13, 17, 24, 7, 2, "hswish"),
+    Workload("blockconv", 7, 24, 40, 1, 2, "relu"),
+    Workload("blockconv", 17, 8, 24, 3, 1, "relu"),
+    Workload("blockconv", 19, 16, 8, 1, 1, "none"),
+    Workload("winograd", 1, 3, 8, 7, 2, "relu"),
+    Workload("winograd", 2, 5, 10, 3, 1, "none"),
+    Workload("winograd", 7, 40, 56, 5, 1, "hsigmoid"),
+    Workload("winograd", 13, 17, 24, 7, 2, "hswish"),
+    Workload("winograd", 14, 96, 24, 7, 1, "relu"),
+    Workload("winograd", 17, 8, 24, 3, 2, "relu"),
+    Workload("winograd", 11, 16, 40, 5, 2, "relu"),
+    Workload("pointwise", 1, 8, 8),
+    Workload("pointwise", 1, 24, 10, epilogue="hsigmoid"),
+    Workload("pointwise", 1, 200, 3),
+    Workload("pointwise", 7, 24, 40, epilogue="hsigmoid", scaled=True),
+    Workload("pointwise", 11, 8, 24, residual=True),
+    Workload("pointwise", 13, 40, 16, epilogue="hswish", residual=True),
+    Workload("pointwise", 4, 40, 72, epilogue="hswish", scaled=True, residual=True),
+    Workload("pointwise", 7, 24, 24, epilogue="hsigmoid"),
+    Workload("pointwise", 9, 56, 40, epilogue="relu", scaled=True),
+    Workload("pointwise", 5, 16, 19, residual=True),
+    Workload("pointwise", 2, 136, 56),
+    Workload("depthwise", 1, 8, 8, 7, 2, "relu"),
+    Workload("depthwise", 2, 24, 24, 7, 1, "none"),
+    Workload("depthwise", 7, 40, 40, 3, 2, "hsigmoid"),
+    Workload("depthwise", 13, 16, 16, 7, 1, "hswish"),
+    Workload("depthwise", 8, 56, 56, 5, 2, "relu"),
+    Workload("pool", 1, 8, 8),
+    Workload("pool", 13, 24, 24),
+]
+
+every_operator = pytest.mark.parametrize("op", OPERATORS)
+
+
+@pytest.fixture(scope="module")
+def two_threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    """A workbench whose timing worker runs kernels on two threads (on as many cores as there are)."""
+    with WorkerPool(device(num_threads=2)) as pool:
+        yield Workbench(pool, tmp_path_factory.mktemp("two-threads"))
+
+
+def errors(
+    workbench: Workbench, workload: Workload, points: list[Point], target: HardwareTarget = HOST
+) -> dict[str, str]:
+    """What is wrong with each point that is not right."""
+    outcomes = workbench.run(workbench.candidate(workload, point, target) for point in points)
+    return {f"{workload.key} {p}": o.error for p, o in zip(points, outcomes, strict=True) if o.error}
+
+
+@pytest.mark.parametrize("workload", EDGES, ids=lambda w: w.key)
+def test_an_operator_of_odd_shape_is_right(workbench: Workbench, workload: Workload, rng: np.random.Generator) -> None:
+    assert errors(workbench, workload, schedule_space(workload, HOST).sample(2, rng)) == {}
+
+
+@every_operator
+@pytest.mark.parametrize("lanes", [16, 8, 4])
+def test_every_choice_of_a_schedule_is_right(workbench: Workbench, op: Operator, lanes: int) -> None:
+    target = device(lanes)
+    points = covering_points(schedule_space(PLAIN[op], target), np.random.default_rng(lanes))
+    assert errors(workbench, PLAIN[op], points[: 12 if lanes == 16 else 4], target) == {}
+
+
+@every_operator
+def test_every_choice_of_a_schedule_is_right_on_two_threads(two_threads: Workbench, op: Operator) -> None:
+    target = device(num_threads=2)
+    points = covering_points(schedule_space(PLAIN[op], target), np.random.default_rng(2))
+    assert errors(two_threads, PLAIN[op], points[:8], target) == {}
+
+
+@every_operator
+@pytest.mark.parametrize("seed", range(5))
+def test_random_operators_are_right_at_random_points(workbench: Workbench, op: Operator, seed: int) -> None:
+    rng = np.random.default_rng([seed, OPERATORS.index(op)])
+    workload, target = random_workload(op, rng), device(lanes=(16, 8, 4)[seed % 3])
+    assert errors(workbench, workload, schedule_space(workload, target).sample(1, rng), target) == {}
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("op", ["conv", "blockconv", "winograd", "pointwise", "depthwise"])
+def test_every_epilogue_is_right(
+    workbench: Workbench, op: Operator, epilogue: Epilogue, rng: np.random.Generator
+) -> None:
+    channels = 24 if op != "conv" else 3
+    workload = Workload(op, 5, channels, 24, 1 if op == "pointwise" else 3, epilogue=epilogue)
+    assert errors(workbench, workload, schedule_space(workload, HOST).sample(1, rng)) == {}
+
+
+@every_operator
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_loops_are_parallel_only_for_several_threads(workbench: Workbench, op: Operator, num_threads: int) -> None:
+    target = device(num_threads=num_threads)
+    candidate = workbench.candidate(PLAIN[op], schedule_space(PLAIN[op], target).points[0], target)
+    built = workbench.pool.build(candidate.build, candidate.build_arguments, 60.0).result()
+    assert built.error is None
+    assert (b"TVMBackendParallelLaunch" in candidate.library.read_bytes()) == (num_threads > 1)
+
+
+def test_a_point_of_another_space_is_an_error_that_names_it(workbench: Workbench) -> None:
+    (outcome,) = workbench.run([workbench.candidate(PLAIN["pool"], (1, 2, 3, 4))])
+    assert outcome.seconds is None
+    assert outcome.error is not None
+    assert outcome.error.startswith("ScheduleError: split_c=[1, 2] is not an option of workload pool-6px")

@@ -1,0 +1,176 @@
+"""chanas/prescheduler/measuring/local/cuda_worker.py: candidates are compiled, checked, and timed on a GPU that this
+machine stands in for; what spoils a GPU for a process ends that process."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chanas.prescheduler.kernels.cuda.graph import COPIES
+from chanas.prescheduler.kernels.cuda.reference import gpu_case
+from chanas.prescheduler.kernels.cuda.space import gpu_space
+from chanas.prescheduler.measuring.local import worker_process
+from chanas.prescheduler.measuring.local.cuda_worker import Timer, describe
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.local.timing import Call
+from chanas.prescheduler.measuring.local.worker import GPU_FAULT, OUT_OF_MEMORY
+
+from ...cuda_cases import GPU, WORKLOADS
+from ...stand_in import WORKER, StandIn, save_program
+
+WORKLOAD = WORKLOADS[1]
+POINT, OTHER = gpu_space(WORKLOAD, GPU).sample(2, np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def gpu_pool() -> Iterator[WorkerPool]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "_GPU_WORKER", WORKER)
+        with WorkerPool(GPU) as workers:
+            yield workers
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("case") / "case.npz"
+    gpu_case(WORKLOAD).save(path)
+    return path
+
+
+def what() -> dict[str, Any]:
+    return {"target": GPU.to_json(), "workload": WORKLOAD.to_json()}
+
+
+def test_a_candidate_is_built_checked_and_timed(gpu_pool: WorkerPool, case: Path, tmp_path: Path) -> None:
+    library = str(tmp_path / "kernel.so")
+    built = gpu_pool.build("build_operator", {**what(), "point": POINT, "library": library}, 60.0).result()
+    assert built.error is None
+    assert len(built.result["code"]) == 32
+    timed = gpu_pool.measure("measure", {"library": library, "case": str(case), "cold_bytes": 1}, 60.0).result()
+    assert timed.error is None
+    assert 0.0 < timed.result["seconds"] < 1.0
+    assert timed.result["max_error"] < 1e-4
+
+
+def test_several_take_turns_and_a_wrong_one_has_no_time(gpu_pool: WorkerPool, tmp_path: Path) -> None:
+    right = gpu_case(WORKLOAD)
+    spoilt, folder = tmp_path / "spoilt.npz", tmp_path / "both"
+    dataclasses.replace(right, expected=right.expected + 1.0).save(spoilt)
+    arguments = {**what(), "points": [POINT, OTHER], "library": str(folder)}
+    assert gpu_pool.build("build_operators", arguments, 60.0).result().error is None
+    asked = {"library": str(folder), "num": 2, "repeats": 2, "min_repeat_s": 1e-6}
+    answer = gpu_pool.measure("measure_in_turns", {**asked, "case": str(spoilt)}, 60.0).result()
+    assert [set(member) for member in answer.result["members"]] == [{"wrong"}, {"wrong"}]
+    case = tmp_path / "case.npz"
+    right.save(case)
+    answer = gpu_pool.measure("measure_in_turns", {**asked, "case": str(case)}, 60.0).result()
+    assert all(member["seconds"] > 0.0 for member in answer.result["members"])
+
+
+def test_a_crash_costs_one_candidate(gpu_pool: WorkerPool) -> None:
+    assert "crash" in (gpu_pool.measure("crash", {}, 60.0).result().error or "")
+    assert gpu_pool.measure("ping", {}, 60.0).result().error is None
+
+
+def test_after_an_error_of_the_gpu_another_process_goes_on(tmp_path: Path) -> None:
+    """One that answers every `crash` as a GPU does that was asked for an illegal address."""
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "from chanas.devices.lean_tvm import hide_torch\nfrom chanas.prescheduler.measuring.local import worker\n"
+        "from chanas.prescheduler.measuring.local.cuda_worker import describe\n"
+        "def fault():\n    raise RuntimeError('CUDA: an illegal memory access was encountered')\n"
+        "hide_torch()\nworker.serve_requests({'ping': worker.ping, 'crash': fault}, describe)\n"
+    )
+    root = Path(__file__).resolve().parents[4]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "_GPU_WORKER", (str(program),))
+        patch.setenv("PYTHONPATH", str(root))
+        with WorkerPool(GPU) as workers:
+            before = workers.measure("ping", {}, 60.0).result().result["pid"]
+            error = workers.measure("crash", {}, 60.0).result().error
+            after = workers.measure("ping", {}, 60.0).result().result["pid"]
+    assert error == f"{GPU_FAULT}: CUDA: an illegal memory access was encountered"
+    assert before != after
+
+
+@pytest.mark.parametrize(
+    ("text", "begin"),
+    [
+        ("CUDA: out of memory", OUT_OF_MEMORY),
+        ("CUDA error: cudaErrorMemoryAllocation", OUT_OF_MEMORY),
+        ("CUDA: unspecified launch failure", GPU_FAULT),
+        ("something else", "RuntimeError: something else"),
+    ],
+)
+def test_errors_say_what_became_of_the_gpu(text: str, begin: str) -> None:
+    assert describe(RuntimeError(text)).startswith(begin)
+
+
+# ---- time -----------------------------------------------------------------------------------------------------------
+class Clocked(StandIn):
+    """Every launch takes a millisecond after `slow` slower ones; remembers how it was asked."""
+
+    def __init__(self, slow: int = 0) -> None:
+        self.slow, self.asked = slow, list[bool]()
+        self.now = 0.0
+
+    def seconds(self, calls: Iterable[Call], cold: bool) -> float:
+        num = len(list(calls))
+        self.asked.append(cold)
+        each = 1e-3 * (1.0 + 0.5 * max(0, self.slow - len(self.asked)))
+        self.now += num * each
+        return num * each
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from chanas.prescheduler.kernels.cuda.graph import operator_program
+
+    path = tmp_path_factory.mktemp("library") / "kernel.so"
+    save_program(operator_program(WORKLOAD, POINT, GPU), GPU, path)
+    return path
+
+
+@pytest.mark.parametrize("cold_bytes", [0, 1])
+def test_seconds_are_those_of_one_copy_cold_where_that_is_asked(library: Path, case: Path, cold_bytes: int) -> None:
+    device = Clocked()
+    result = Timer(lambda: device, lambda: device.now).measure(str(library), str(case), cold_bytes=cold_bytes)
+    assert result["seconds"] == pytest.approx(1e-3 / COPIES)
+    assert device.asked[-1] is bool(cold_bytes)
+
+
+def test_nothing_is_timed_before_the_clock_rates_have_settled(library: Path, case: Path) -> None:
+    device = Clocked(slow=20)
+    result = Timer(lambda: device, lambda: device.now).measure(str(library), str(case), cold_bytes=1)
+    assert result["seconds"] == pytest.approx(1e-3 / COPIES)
+    assert device.asked.index(True) >= 20
+
+
+def test_a_device_that_never_settles_is_timed_all_the_same(library: Path, case: Path) -> None:
+    device = Clocked(slow=10**6)
+    assert Timer(lambda: device, lambda: device.now).measure(str(library), str(case))["seconds"] > 0.0
+
+
+def test_clock_rates_that_have_settled_are_not_waited_for_again(library: Path, case: Path) -> None:
+    device = Clocked()
+    timer = Timer(lambda: device, lambda: device.now)
+    timer.measure(str(library), str(case), cold_bytes=1)
+    before = len(device.asked)
+    timer.measure(str(library), str(case), cold_bytes=1)
+    assert all(device.asked[before:])
+
+
+def test_an_output_that_is_not_written_is_wrong(library: Path, case: Path) -> None:
+    class Idle(Clocked):
+        def load(self, library: Path | str) -> Any:
+            machine = super().load(library)
+            return {"main": lambda *_: None, "new_output": machine["new_output"]}
+
+    result = Timer(Idle).measure(str(library), str(case))
+    assert result == {"wrong": math.inf}

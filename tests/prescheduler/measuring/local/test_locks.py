@@ -1,0 +1,144 @@
+"""chanas/prescheduler/measuring/local/locks.py: one process times at a time, one prescheduler works in a run
+directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import TimeoutError as NotYet
+from pathlib import Path
+
+import pytest
+
+from chanas.errors import ChanasError, MeasureError, RunBusyError
+from chanas.prescheduler.measuring.local.locks import device_lock, run_lock
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+
+from ...cases import HOST
+
+ROOT = Path(__file__).resolve().parents[4]
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from chanas.prescheduler.measuring.local.locks import device_lock, run_lock
+with run_lock(Path(sys.argv[1])), device_lock():
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> subprocess.Popen[str]:
+    """Another process that holds both locks."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.kill()
+
+
+def test_a_gpu_is_timed_while_the_processor_is() -> None:
+    with device_lock(), device_lock(gpu="0"), device_lock(gpu="1"):
+        pass
+    with device_lock(gpu="0"), pytest.raises(MeasureError), device_lock(lambda: True, gpu="0"):
+        pass
+
+
+# ---- the device -----------------------------------------------------------------------------------------------------
+def test_what_is_timed_waits_for_another_process_and_that_is_not_its_own_time(
+    pool: WorkerPool, holder: subprocess.Popen[str]
+) -> None:
+    """Its time limit is shorter than the wait."""
+    try:
+        waiting = pool.measure("ping", {}, timeout_s=0.5)
+        with pytest.raises(NotYet):
+            waiting.result(1.0)
+    finally:
+        end(holder)
+    answer = waiting.result(60.0)
+    assert answer.error is None
+    assert answer.wall_s < 0.5
+
+
+def test_building_waits_for_nobody(pool: WorkerPool, holder: subprocess.Popen[str]) -> None:
+    try:
+        assert pool.build("ping", {}, 60.0).result(120.0).error is None
+    finally:
+        end(holder)
+
+
+def test_a_pool_that_is_closed_stops_waiting(holder: subprocess.Popen[str]) -> None:
+    try:
+        with WorkerPool(HOST) as workers:
+            waiting = workers.measure("ping", {}, 60.0)
+            started = time.monotonic()
+            while not waiting.running():
+                assert time.monotonic() - started < 60.0
+                time.sleep(0.01)
+        with pytest.raises(MeasureError, match="given up while another process was timing on this machine"):
+            waiting.result(60.0)
+    finally:
+        end(holder)
+
+
+def test_who_waits_for_the_device_is_next() -> None:
+    order: list[str] = []
+
+    def want() -> None:
+        with device_lock():
+            order.append("who waited")
+
+    other = threading.Thread(target=want)
+    with device_lock():
+        other.start()
+        time.sleep(0.2)
+    with device_lock():
+        order.append("the holder, again")
+    other.join()
+    assert order == ["who waited", "the holder, again"]
+
+
+# ---- a run directory ------------------------------------------------------------------------------------------------
+def test_a_run_directory_in_use_is_refused_with_the_process_number(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    try:
+        with (
+            pytest.raises(RunBusyError, match=rf"prescheduler \(pid {holder.pid}\) is at work in .*; wait until it is"),
+            run_lock(tmp_path / "run"),
+        ):
+            pass
+        with run_lock(tmp_path / "another run"):
+            pass
+    finally:
+        end(holder)
+
+
+def test_a_process_that_was_killed_holds_nothing(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    end(holder)
+    with run_lock(tmp_path / "run"), device_lock():
+        assert (tmp_path / "run" / "prescheduler.lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_run_directory_can_be_used_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with run_lock(tmp_path):
+            pass
+
+
+def test_a_file_where_the_run_directory_should_be_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with (
+        pytest.raises(ChanasError, match=r"run directory .* cannot be written: File exists; "),
+        run_lock(tmp_path / "run"),
+    ):
+        pass

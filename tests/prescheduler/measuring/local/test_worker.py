@@ -1,0 +1,203 @@
+"""chanas/prescheduler/measuring/local/worker.py: a time counts only for a right result, and is taken as a network would
+run it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.cpu.reference import operator_case
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.local.worker import _interquartile_range, _time_in_turns
+from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE, ReferenceCase
+from chanas.prescheduler.workloads.workload import Workload
+
+from ...cases import HOST, Workbench
+
+ROOT = Path(__file__).resolve().parents[4]
+WORKLOAD = Workload("pointwise", 4, 24, 40)
+POINT = schedule_space(WORKLOAD, HOST).points[0]
+
+
+@pytest.fixture(scope="module")
+def case() -> ReferenceCase:
+    return operator_case(WORKLOAD, HOST.vector_lanes)
+
+
+@pytest.fixture(scope="module")
+def library(workbench: Workbench) -> Path:
+    """A kernel that computes `WORKLOAD`."""
+    candidate = workbench.candidate(WORKLOAD, POINT)
+    assert workbench.pool.build(candidate.build, candidate.build_arguments, 60.0).result().error is None
+    return candidate.library
+
+
+def measure(workbench: Workbench, library: Path, case: ReferenceCase, **arguments: Any) -> Answer:
+    call = {"library": str(library), "case": str(workbench.save(case)), "min_repeat_s": 1e-6, **arguments}
+    return workbench.pool.measure("measure", call, 60.0).result()
+
+
+# ---- right and wrong ------------------------------------------------------------------------------------------------
+def test_a_right_result_has_a_time(workbench: Workbench, library: Path, case: ReferenceCase) -> None:
+    answer = measure(workbench, library, case)
+    assert answer.error is None
+    assert set(answer.result) == {"seconds", "spread_s", "repeats", "max_error"}
+    assert answer.result["seconds"] > 0.0
+    assert answer.result["spread_s"] >= 0.0
+    assert answer.result["max_error"] < FLOAT32_TOLERANCE
+
+
+@pytest.mark.parametrize("index", [0, 17, -1])
+def test_one_wrong_value_is_a_wrong_result_without_a_time(
+    workbench: Workbench, library: Path, case: ReferenceCase, index: int
+) -> None:
+    expected = case.expected.copy()
+    expected.flat[index] += 0.01 * np.abs(expected).max()
+    answer = measure(workbench, library, dataclasses.replace(case, expected=expected))
+    assert answer.error is None
+    assert answer.result == {"wrong": pytest.approx(0.01, rel=0.05)}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_result_that_is_no_number_is_wrong(
+    workbench: Workbench, library: Path, case: ReferenceCase, value: float
+) -> None:
+    _, weights, bias = case.arguments
+    spoilt = bias.copy()
+    spoilt[0, 0] = value
+    answer = measure(workbench, library, dataclasses.replace(case, arguments=(case.arguments[0], weights, spoilt)))
+    assert answer.result == {"wrong": math.inf}
+
+
+def test_an_output_that_is_not_written_is_wrong(workbench: Workbench, library: Path, case: ReferenceCase) -> None:
+    """What an earlier call left in the output does not pass for a result."""
+    assert "seconds" in measure(workbench, library, case).result
+    longer = np.concatenate([case.expected, case.expected[:1]])
+    assert measure(workbench, library, dataclasses.replace(case, expected=longer)).result == {"wrong": math.inf}
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error(workbench: Workbench, case: ReferenceCase) -> None:
+    broken = workbench.path(".so")
+    broken.write_bytes(b"\x7fELF but not really")
+    answer = measure(workbench, broken, case)
+    assert answer.result is None
+    assert answer.error is not None
+
+
+# ---- the same program -----------------------------------------------------------------------------------------------
+def test_the_same_machine_code_is_known_by_its_hash(workbench: Workbench) -> None:
+    """Wherever the library lies; another tile is another program."""
+    points = schedule_space(WORKLOAD, HOST).points
+    smallest, largest = (choose(points, key=lambda p: p[1] * p[3] * p[5]) for choose in (min, max))
+    built = [workbench.candidate(WORKLOAD, p).build_arguments for p in (largest, smallest, largest)]
+    first, other, again = [workbench.pool.build("build_operator", a, 60.0).result().result["code"] for a in built]
+    assert first == again != other
+
+
+# ---- time -----------------------------------------------------------------------------------------------------------
+def test_at_least_as_many_repeats_are_made_as_are_asked_for(
+    workbench: Workbench, library: Path, case: ReferenceCase
+) -> None:
+    assert 6 <= measure(workbench, library, case, repeats=6).result["repeats"] <= 24
+
+
+def test_a_hopeless_candidate_is_timed_once(workbench: Workbench, library: Path, case: ReferenceCase) -> None:
+    result = measure(workbench, library, case, repeats=6, hopeless_s=1e-12).result
+    assert result["repeats"] == 1
+    assert result["seconds"] > 1e-12
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"cold_bytes": 100_000}, {"code_copies": 5}, {"cold_bytes": 50_000, "code_copies": 3}]
+)
+def test_copies_of_weights_and_code_are_removed_and_change_no_result(
+    workbench: Workbench, library: Path, case: ReferenceCase, arguments: dict[str, int]
+) -> None:
+    before = set(library.parent.glob("*.so"))
+    result = measure(workbench, library, case, **arguments).result
+    assert result["max_error"] < FLOAT32_TOLERANCE
+    assert set(library.parent.glob("*.so")) == before
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"), [([3.0], 0.0), ([1.0, 4.0, 2.0], 3.0), ([float(i) for i in range(1, 12)], 6.0)]
+)
+def test_the_spread_is_the_interquartile_range(samples: list[float], expected: float) -> None:
+    assert _interquartile_range(samples) == expected
+
+
+# ---- in turns -------------------------------------------------------------------------------------------------------
+def test_functions_are_timed_in_turns_and_a_wrong_one_is_left_out(
+    workbench: Workbench, library: Path, case: ReferenceCase
+) -> None:
+    folder = workbench.path("")
+    folder.mkdir()
+    other = workbench.candidate(WORKLOAD, POINT)
+    wrong = Workload("pointwise", 4, 24, 40, epilogue="relu")  # the same shapes
+    arguments = {**other.build_arguments, "workload": wrong.to_json(), "library": str(folder / "1.so")}
+    assert workbench.pool.build("build_operator", arguments, 60.0).result().error is None
+    for name in ("0.so", "2.so"):
+        shutil.copyfile(library, folder / name)
+    call = {"library": str(folder), "num": 3, "case": str(workbench.save(case)), "repeats": 4, "min_repeat_s": 1e-6}
+    members = workbench.pool.measure("measure_in_turns", {**call, "code_copies": 2}, 60.0).result().result["members"]
+    assert [set(m) for m in members] == [
+        {"seconds", "spread_s", "repeats", "max_error"},
+        {"wrong"},
+        {"seconds", "spread_s", "repeats", "max_error"},
+    ]
+    assert all(m["repeats"] == 4 and m["seconds"] > 0.0 for m in members[::2])
+
+
+def test_turns_alternate() -> None:
+    called: list[str] = []
+    contenders = [[(called.append, (name,))] for name in "abc"]
+    _time_in_turns(contenders, num_warm_up=1, repeats=3, min_repeat_s=0.0)
+    assert "".join(called[-9:]) == "abcabcabc"
+
+
+# ---- the process ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["build", "measure"])
+def test_workers_do_without_torch(
+    pool: WorkerPool, workbench: Workbench, library: Path, case: ReferenceCase, kind: str
+) -> None:
+    assert "seconds" in measure(workbench, library, case).result
+    pid = getattr(pool, kind)("ping", {}, 60.0).result().result["pid"]
+    mapped = Path(f"/proc/{pid}/maps").read_text()
+    assert "libtvm" in mapped
+    assert "libtorch" not in mapped
+
+
+def test_errors_are_one_short_line(workbench: Workbench) -> None:
+    arguments = {"target": HOST.to_json(), "workload": WORKLOAD.to_json(), "point": list(range(3000)), "library": "/x"}
+    broken = {**arguments, "point": POINT, "library": "/nowhere/" + "x" * 5000 + ".so"}
+    for call in (arguments, broken):
+        answer = workbench.pool.build("build_operator", call, 60.0).result()
+        assert answer.error is not None
+        assert len(answer.error) < 400
+        assert "\n" not in answer.error
+
+
+def test_a_worker_serves_until_its_input_ends() -> None:
+    requests = [{"call": "ping", "arguments": {}}, {"call": "juggle", "arguments": {}}]
+    done = subprocess.run(
+        [sys.executable, "-m", "chanas.prescheduler.measuring.local.worker"],
+        input="".join(json.dumps(r) + "\n" for r in requests),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first["result"]["pid"] > 0
+    assert second == {"error": "KeyError: 'juggle'"}

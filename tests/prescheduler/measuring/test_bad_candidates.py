@@ -1,0 +1,78 @@
+"""Candidates that crash, hang, compute nonsense or eat memory, in the real workers: each ends as a record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.measuring.local import worker_process
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.tuning.jobs import TuningJobs
+from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.workloads.workload import Workload
+
+from ..cases import HOST
+
+WORKLOAD = Workload("pointwise", 4, 8, 32)
+POINTS = schedule_space(WORKLOAD, HOST).points
+ERRORS = {
+    "compiler fails": "RuntimeError: planted",
+    "compiler crashes": "crash: the worker ended with signal 11 (SIGSEGV) in build_operator",
+    "compiler never ends": "timeout: build_operator took more than 3 s",
+    "compiler takes all memory": "out of memory: a worker may allocate ",
+    "kernel crashes": "crash: the worker ended with signal 11 (SIGSEGV) in measure",
+    "kernel never ends": "timeout: measure took more than 3 s",
+    "kernel takes all memory": "crash: the worker ended with signal 11 (SIGSEGV) in measure",
+    "kernel is wrong": "wrong result: relative error ",
+}
+PLANTED = dict(zip(ERRORS, POINTS[1::2], strict=False))
+TIMEOUT_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Point, TuningRecord]]:
+    """All points of an operator, eight of which are bad, after tuning."""
+    folder = tmp_path_factory.mktemp("planted")
+    (folder / "plan.json").write_text(json.dumps([[point, kind] for kind, point in PLANTED.items()]))
+    worker = Path(__file__).parents[1] / "planted_worker.py"
+    call = WorkerProcess.call
+
+    def impatient(self: WorkerProcess, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+        return call(self, name, arguments, min(timeout_s, TIMEOUT_S))
+
+    store = RecordStore(folder / "records.sqlite", HOST)
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "_WORKER", (str(worker), str(folder / "plan.json")))
+        patch.setattr(WorkerProcess, "call", impatient)
+        with WorkerPool(HOST) as workers:
+            config = TuneConfig(num_trials=len(POINTS), batch_size=len(POINTS))
+            TuningJobs(workers, HOST, store, config, scratch, model="random").run([WORKLOAD], progress=False)
+    assert list(scratch.iterdir()) == []
+    yield {r.point: r for r in store.load(WORKLOAD.key)}
+    store.close()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_planted_candidate_ends_as_a_record_with_its_error(records: dict[Point, TuningRecord], kind: str) -> None:
+    record = records[PLANTED[kind]]
+    assert (record.error or "").startswith(ERRORS[kind])
+    assert record.seconds is None
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_all_other_candidates_are_measured(records: dict[Point, TuningRecord]) -> None:
+    assert set(records) == set(POINTS)
+    others = [r for point, r in records.items() if point not in PLANTED.values()]
+    assert all(r.error is None and (r.seconds or 0.0) > 0.0 for r in others)

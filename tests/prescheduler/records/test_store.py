@@ -1,0 +1,400 @@
+"""chanas/prescheduler/records/store.py: what was measured stays, whatever happens to the process."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chanas.core import target as core_target
+from chanas.core.target import HardwareTarget
+from chanas.errors import CheckpointError
+from chanas.prescheduler.measuring.outcomes import Reading
+from chanas.prescheduler.records import store as module
+from chanas.prescheduler.records.store import SCHEMA, BlockRecord, RecordStore, TuningRecord, Work
+
+from ..cases import HOST, device
+
+Opener = Callable[..., RecordStore]
+ROOT = Path(__file__).resolve().parents[3]
+
+points = st.lists(st.integers(0, 300), max_size=8).map(tuple)
+seconds = st.floats(1e-9, 10.0)
+numbers = itertools.count()
+tuning_records = st.one_of(
+    st.builds(TuningRecord, points, seconds, seconds),
+    st.builds(TuningRecord, points, st.none(), st.none(), st.text()),
+)
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[Opener]:
+    """Opens `records.sqlite`, again whenever it is called."""
+    stores = []
+
+    def open_(target: HardwareTarget = HOST, path: Path = tmp_path / "records.sqlite") -> RecordStore:
+        stores.append(RecordStore(path, target))
+        return stores[-1]
+
+    yield open_
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordStore]:
+    store = RecordStore(tmp_path_factory.mktemp("records") / "records.sqlite", HOST)
+    yield store
+    store.close()
+
+
+@given(st.lists(tuning_records, max_size=6, unique_by=lambda r: r.point))
+def test_records_come_back_as_they_went(lasting: RecordStore, records: list[TuningRecord]) -> None:
+    workload = f"workload {next(numbers)}"
+    lasting.add(workload, records)
+    assert lasting.load(workload) == records
+
+
+def test_records_outlive_the_store(open_store: Opener) -> None:
+    record = TuningRecord((1, 2), 1e-6, 1e-8)
+    open_store().add("w", [record])
+    assert open_store().load("w") == [record]
+    assert open_store().load("another") == []
+
+
+def test_a_point_that_is_measured_again_replaces_the_old_record(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((1, 2), 2e-6), TuningRecord((3, 4), 5e-6)])
+    store.add("w", [TuningRecord((1, 2), 1e-6)])
+    assert sorted(r.seconds or 0.0 for r in store.load("w")) == [1e-6, 5e-6]
+
+
+def test_failures_are_kept_with_their_error_and_counted(open_store: Opener) -> None:
+    failure = TuningRecord((1,), None, None, "crash: the worker ended with signal 11 (SIGSEGV) in measure")
+    store = open_store()
+    store.add("w", [failure, TuningRecord((2,), 1e-6), TuningRecord((3,), 1e-6)])
+    assert store.load("w")[0] == failure
+    assert not failure.is_valid
+    assert store.count() == (2, 1)
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(open_store: Opener) -> None:
+    def batch() -> Iterator[TuningRecord]:
+        yield TuningRecord((1,), 1e-6)
+        raise KeyboardInterrupt
+
+    store = open_store()
+    with pytest.raises(KeyboardInterrupt):
+        store.add("w", batch())
+    assert store.load("w") == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [device(num_threads=2), dataclasses.replace(HOST, fingerprint="0123456789ab")],
+    ids=["two threads", "another machine"],
+)
+def test_devices_do_not_share_records(open_store: Opener, other: HardwareTarget) -> None:
+    mine, theirs = open_store(), open_store(other)
+    mine.add("w", [TuningRecord((1,), 1e-6)])
+    mine.add_block("b", BlockRecord((("w", (1,)),), 1e-6))
+    assert theirs.load("w") == []
+    assert theirs.load_block("b", (("w", (1,)),)) is None
+    assert theirs.count() == (0, 0)
+
+
+def test_compiler_versions_do_not_share_records(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store().add("w", [TuningRecord((1,), 1e-6)])
+    monkeypatch.setattr(module, "tvm_version", lambda: "0.99")
+    assert open_store().load("w") == []
+
+
+# ---- measured again -------------------------------------------------------------------------------------------------
+def test_second_figures_stand_beside_the_first(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((1,), 1e-6, 1e-8), TuningRecord((2,), 2e-6, 1e-8), TuningRecord((3,), 3e-6)])
+    measured = [
+        TuningRecord((1,), None, again_s=5e-6, again_spread_s=1e-9),
+        TuningRecord((2,), None, again_error="crash"),
+    ]
+    store.add_remeasured("w", measured)
+    assert open_store().load("w") == [
+        TuningRecord((1,), 1e-6, 1e-8, None, 5e-6, 1e-9),
+        TuningRecord((2,), 2e-6, 1e-8, None, None, None, "crash"),
+        TuningRecord((3,), 3e-6),
+    ]
+
+
+def test_the_last_turns_count_and_earlier_ones_stay_in_the_file(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((i,), 1e-6) for i in range(3)])
+    store.add_remeasured("w", [TuningRecord((0,), None, again_s=2e-6), TuningRecord((1,), None, again_s=3e-6)])
+    store.add_remeasured("w", [TuningRecord((1,), None, again_s=4e-6), TuningRecord((2,), None, again_s=5e-6)])
+    assert [r.again_s for r in store.load("w")] == [None, 4e-6, 5e-6]
+    assert store._db.execute("SELECT COUNT(*) FROM remeasured").fetchone() == (4,)
+
+
+# ---- drift ----------------------------------------------------------------------------------------------------------
+def test_what_is_the_same_program_is_kept(open_store: Opener) -> None:
+    records = [TuningRecord((1, 2), 1e-6, code="ab"), TuningRecord((2, 1), 1e-6, code="ab", same_as=(1, 2))]
+    open_store().add("w", records)
+    assert open_store().load("w") == records
+
+
+def test_a_workload_that_was_given_up_is_kept(open_store: Opener) -> None:
+    open_store().stop("w", 12, 0.01, 0.02)
+    store = open_store()
+    assert (store.stopped_after("w"), store.stopped_after("another")) == (12, None)
+    store.stop("w", 20, 0.01, 0.02)
+    assert store.stopped_after("w") == 20
+
+
+def test_what_all_runs_took_is_summed_up_and_a_run_may_say_it_again(open_store: Opener) -> None:
+    store = open_store()
+    assert store.worked() == Work(0.0, 0.0, 0.0)
+    store.note_work(1.7e9, Work(10.0, 2.0, 8.0))
+    store.note_work(1.7e9, Work(20.0, 4.0, 16.0))
+    store.note_work(1.8e9, Work(1.0, 0.5, 0.25))
+    assert open_store().worked() == Work(21.0, 4.5, 16.25)
+
+
+def test_drift_and_the_canary_are_kept(open_store: Opener) -> None:
+    readings = [Reading(5e-6, 1e-8, 1.0, 1.7e9), Reading(6e-6, 1e-8, 1.2, 1.7e9 + 2.0)]
+    record, block = TuningRecord((1,), 1e-6, drift=1.2), BlockRecord((("w", (1,)),), 1e-5, drift=0.9)
+    store = open_store()
+    for reading in readings:
+        store.add_canary(reading)
+    store.add("w", [record])
+    store.add_block("b", block)
+    again = open_store()
+    assert again.load_canary() == readings
+    assert again.load("w") == [record]
+    assert again.load_block("b", block.schedules) == block
+    assert open_store(device(num_threads=2)).load_canary() == []
+
+
+# ---- blocks ---------------------------------------------------------------------------------------------------------
+SCHEDULES = (("pool-7px", (1, 2)), ("pointwise-7px", (3, 4, 5)))
+
+
+def test_a_block_is_found_by_its_schedules(open_store: Opener) -> None:
+    record = BlockRecord(SCHEDULES, 1e-5, 1e-7, created=1.7e9)
+    open_store().add_block("b", record)
+    store = open_store()
+    assert store.load_block("b", SCHEDULES) == record
+    assert store.load_block("b", SCHEDULES[:1]) is None
+    assert store.load_block("another", SCHEDULES) is None
+
+
+def test_a_block_of_another_version_is_kept_but_not_used(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = BlockRecord(SCHEDULES, 1e-5, created=1.7e9)
+    store = open_store()
+    store.add_block("b", record)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "BLOCK_VERSION", module.BLOCK_VERSION + 1)
+        assert store.load_block("b", SCHEDULES) is None
+        store.add_block("b", BlockRecord(SCHEDULES, 2e-5))
+    assert store.load_block("b", SCHEDULES) == record
+
+
+def test_a_failed_block_is_replaced_when_it_works_later(open_store: Opener) -> None:
+    store = open_store()
+    store.add_block("b", BlockRecord(SCHEDULES, None, None, "timeout: build_block took more than 60 s"))
+    failed = store.load_block("b", SCHEDULES)
+    assert failed is not None
+    assert failed.error == "timeout: build_block took more than 60 s"
+    store.add_block("b", BlockRecord(SCHEDULES, 1e-5))
+    working = store.load_block("b", SCHEDULES)
+    assert working is not None
+    assert working.seconds == 1e-5
+
+
+def test_rounds_of_a_block_are_no_measurement_of_it_yet(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = [BlockRecord(SCHEDULES, 1e-5 * i, 1e-7, created=1.7e9 + i, drift=1.1) for i in range(3)]
+    for record in rounds:
+        open_store().add_round("b", record)
+    store = open_store()
+    assert store.load_block("b", SCHEDULES) is None
+    assert store.load_rounds("b", SCHEDULES) == rounds
+    assert store.load_rounds("another", SCHEDULES) == []
+    assert open_store(device(num_threads=2)).load_rounds("b", SCHEDULES) == []
+    monkeypatch.setattr(module, "BLOCK_VERSION", module.BLOCK_VERSION + 1)
+    assert store.load_rounds("b", SCHEDULES) == []
+
+
+# ---- what is not a store --------------------------------------------------------------------------------------------
+def test_a_file_that_is_no_database_is_refused_and_left_alone(open_store: Opener, tmp_path: Path) -> None:
+    file = tmp_path / "records.sqlite"
+    file.write_text("seconds,point\n" * 100)
+    with pytest.raises(CheckpointError, match=r"records\.sqlite is not a database of tuning records .*; move it away"):
+        open_store()
+    assert file.read_text() == "seconds,point\n" * 100
+
+
+def test_a_newer_schema_is_refused_and_left_alone(open_store: Opener, tmp_path: Path) -> None:
+    file = tmp_path / "records.sqlite"
+    with sqlite3.connect(file) as database:
+        database.execute(f"PRAGMA user_version={SCHEMA + 1}")
+    database.close()
+    before = file.read_bytes()
+    with pytest.raises(CheckpointError, match=rf"of schema {SCHEMA} or older, got {SCHEMA + 1} in .*; use the chanas"):
+        open_store()
+    assert file.read_bytes() == before
+
+
+def test_a_folder_in_the_way_is_one_error(open_store: Opener, tmp_path: Path) -> None:
+    (tmp_path / "records.sqlite").mkdir()
+    with pytest.raises(CheckpointError, match=r"tuning records .*records\.sqlite cannot be opened"):
+        open_store()
+
+
+def test_a_file_in_the_way_of_the_folder_is_one_error(open_store: Opener, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(CheckpointError, match=r"tuning records .* cannot be opened"):
+        open_store(path=tmp_path / "run" / "records.sqlite")
+
+
+def test_a_store_that_cannot_be_written_is_one_error(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((1,), 1e-6)])
+    store._db.execute("PRAGMA query_only=1")
+    with pytest.raises(CheckpointError, match=r"cannot be written: .*; what was written before is whole"):
+        store.add("w", [TuningRecord((2,), 1e-6)])
+    assert len(store.load("w")) == 1
+
+
+def test_a_full_disk_is_one_error_that_says_what_to_do(open_store: Opener) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((1,), 1e-6)])
+    store._db.execute("PRAGMA max_page_count=1")  # SQLite makes it the number of pages that there are
+    with pytest.raises(
+        CheckpointError, match=r"cannot be written: database or disk is full; .* whole; free some space"
+    ):
+        store.add("w", [TuningRecord((2, i), 1e-6) for i in range(5000)])
+    assert store.load("w") == [TuningRecord((1,), 1e-6)]
+
+
+def test_the_most_frequent_error_counts_operators_and_blocks(open_store: Opener) -> None:
+    store = open_store()
+    assert store.most_frequent_error() is None
+    store.add("w", [TuningRecord((i,), None, None, error) for i, error in enumerate(("crash", "timeout"))])
+    store.add("v", [TuningRecord((1,), 1e-6)])
+    store.add_block("b", BlockRecord(SCHEDULES, None, None, "timeout"))
+    assert store.most_frequent_error() == "timeout"
+    assert open_store(device(num_threads=2)).most_frequent_error() is None
+
+
+# ---- older files ----------------------------------------------------------------------------------------------------
+def make_older(file: Path, version: int) -> None:
+    """A file as the chanas of that schema left it, with one operator and one block."""
+    database = sqlite3.connect(file)
+    for step in module._STEPS[:version]:
+        for statement in step:
+            database.execute(statement)
+    device = f"{HOST.fingerprint}/{HOST.num_threads}t/tvm-{core_target.tvm_version()}"
+    columns = "seconds, spread, created, device"
+    database.execute(
+        f"INSERT INTO records (workload, point, {columns}) VALUES ('w', '[1]', 1e-6, 0, 1.7e9, ?)", [device]
+    )
+    schedules = json.dumps(SCHEDULES)
+    versioned = version >= 6  # drift has no default there
+    columns += ", drift, version" * versioned
+    values = (
+        f"INSERT INTO blocks (block, schedules, {columns}) VALUES ('b', ?, 1e-5, 0, 1.7e9, ?{', 1, 1' * versioned})"
+    )
+    database.execute(values, [schedules, device])
+    database.execute(f"PRAGMA user_version={version}")
+    database.commit()
+    database.close()
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA))
+def test_a_file_of_an_older_schema_is_brought_up_to_date_in_place(
+    open_store: Opener, tmp_path: Path, version: int
+) -> None:
+    make_older(tmp_path / "records.sqlite", version)
+    store = open_store()
+    assert store.load("w") == [TuningRecord((1,), 1e-6, 0.0)]
+    assert store._version() == SCHEMA
+    assert store._db.execute("SELECT block, seconds, drift FROM blocks").fetchall() == [("b", 1e-5, 1.0)]
+    # Whether a block of an old file was timed with one array of parameters is not known: none of them is used.
+    assert store.load_block("b", SCHEDULES) is None
+    assert store.load_rounds("b", SCHEDULES) == []
+    assert list(store._db.execute("PRAGMA foreign_key_check")) == []
+    store.add("w", [TuningRecord((2,), 1e-6)])
+    assert open_store().count() == (2, 0)
+
+
+def test_an_update_that_is_cut_off_leaves_the_old_file(
+    open_store: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_older(tmp_path / "records.sqlite", 1)
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match="cannot be used: near"):
+        patch.setattr(module, "_STEPS", (*module._STEPS, ("CREATE TABLE half (n)", "no statement")))
+        open_store()
+    database = sqlite3.connect(tmp_path / "records.sqlite")
+    assert database.execute("PRAGMA user_version").fetchone() == (1,)
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    database.close()
+    assert tables == {"records", "blocks"}
+    assert len(open_store().load("w")) == 1
+
+
+# ---- a process that dies --------------------------------------------------------------------------------------------
+WRITER = """
+import sys
+from pathlib import Path
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.devices.host import load_target
+
+store = RecordStore(Path(sys.argv[1]), load_target("cpu"))
+for batch in range(100_000):
+    store.add("w", [TuningRecord((batch, i), 1e-6) for i in range(4)])
+    print(batch, flush=True)
+"""
+
+
+def test_what_was_stored_before_the_process_was_killed_is_there(open_store: Opener, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "records.sqlite")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        confirmed = [int(writer.stdout.readline()) for _ in range(20)]
+        writer.send_signal(signal.SIGKILL)
+        confirmed += [int(line) for line in writer.stdout if line.endswith("\n")]
+    found = {r.point for r in open_store().load("w")}
+    assert {(batch, i) for batch in confirmed for i in range(4)} <= found
+    assert len(found) % 4 == 0
+    open_store().add("w", [TuningRecord((-1, 0), 1e-6)])
+
+
+def test_two_processes_that_write_at_once_lose_nothing(open_store: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "records.sqlite"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER.replace('"w"', f'"{name}"'), str(path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "another")
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert [int(writer.stdout.readline()) for _ in range(20)] == list(range(20))
+    for writer in writers:
+        with writer:
+            writer.kill()
+    store = open_store()
+    for name in ("one", "another"):
+        assert {(batch, i) for batch in range(20) for i in range(4)} <= {r.point for r in store.load(name)}
+    assert store._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,0 +1,456 @@
+"""chanas/prescheduler/tables/lut.py: a table without holes, filled once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.latency import LatencyLUT, LUTRow
+from chanas.core.target import tvm_version
+from chanas.errors import CheckpointError, LUTError, MeasureError
+from chanas.files.run import RunDirectory
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.records import store as records
+from chanas.prescheduler.records.remeasure import ranked
+from chanas.prescheduler.records.store import BlockRecord, RecordStore
+from chanas.prescheduler.tables import lut
+from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, preschedule, surroundings
+from chanas.prescheduler.tuning import jobs
+from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.prescheduler.workloads.workload import Workload
+
+from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, device, interrupted_bar, is_preflight, synthetic_seconds
+
+NARROW = NANO.sub_spaces[:1]
+CONFIG = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
+# Timings that may be under way, or wait for the canary, when a process ends.
+IN_FLIGHT = len(NANO.all_blocks(NUM_CLASSES))
+
+
+def workloads_of(blocks: tuple[BlockConfig, ...]) -> list[Workload]:
+    return list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
+
+
+def num_trials(workloads: list[Workload], config: TuneConfig = CONFIG) -> int:
+    return sum(min(config.num_trials, len(schedule_space(w, HOST).points)) for w in workloads)
+
+
+ALL_BLOCKS, NARROW_BLOCKS = NANO.all_blocks(NUM_CLASSES), NANO.all_blocks(NUM_CLASSES, NARROW)
+ALL_TRIALS, NARROW_TRIALS = (num_trials(workloads_of(blocks)) for blocks in (ALL_BLOCKS, NARROW_BLOCKS))
+
+
+def fill(run: RunDirectory, config: TuneConfig = CONFIG, model: str = "random", **options: Any) -> PrescheduleSummary:
+    return preschedule(run, NANO, HOST, NUM_CLASSES, config, model=model, progress=False, **options)
+
+
+def done(summary: PrescheduleSummary) -> tuple[int, int]:
+    return summary.num_new_trials, summary.num_new_blocks
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def measured(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, PrescheduleSummary]]:
+    """A run directory whose table has one sub-space, really measured."""
+    run = RunDirectory(tmp_path_factory.mktemp("measured"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lut, "WorkerPool", lambda _target: _lent(pool))
+        yield run.root, fill(run, model="gp", sub_spaces=NARROW)
+
+
+class _lent:  # noqa: N801
+    """A pool that its borrower does not close."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+
+    def __enter__(self) -> WorkerPool:
+        return self._pool
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def copied(measured: tuple[Path, PrescheduleSummary], run: RunDirectory) -> PrescheduleSummary:
+    """The summary of that run; `run` is a copy of its directory."""
+    shutil.copytree(measured[0], run.root)
+    return measured[1]
+
+
+# ---- what a run leaves ----------------------------------------------------------------------------------------------
+def test_a_run_fills_the_table_without_holes(measured: tuple[Path, PrescheduleSummary]) -> None:
+    root, summary = measured
+    assert summary.path == RunDirectory(root).lut(HOST.name)
+    assert done(summary) == (NARROW_TRIALS, len(NARROW_BLOCKS))
+    assert (summary.num_operators, summary.num_failed_trials) == (len(workloads_of(NARROW_BLOCKS)), 0)
+    assert set(summary.lut.rows) == {b.key for b in NARROW_BLOCKS}
+    assert LatencyLUT.load(summary.path) == summary.lut
+    summary.lut.check(NANO, HOST)
+
+
+def test_a_row_has_a_time_and_a_schedule_for_each_operator(measured: tuple[Path, PrescheduleSummary]) -> None:
+    for block in NARROW_BLOCKS:
+        row = measured[1].lut.rows[block.key]
+        operators = block_workloads(block)
+        assert row.median_s > 0.0
+        assert row.spread_s >= 0.0
+        assert [key for key, _ in row.schedules] == [w.key for w in operators]
+        assert all(
+            schedule_space(w, HOST).contains(point) for w, (_, point) in zip(operators, row.schedules, strict=True)
+        )
+        assert row.num_trials == num_trials(list(operators))
+
+
+def test_rows_have_the_best_record_of_each_operator(measured: tuple[Path, PrescheduleSummary]) -> None:
+    root, summary = measured
+    store = RecordStore(RunDirectory(root).records, HOST)
+    best = {w.key: ranked(store.load(w.key))[0].point for w in workloads_of(NARROW_BLOCKS)}
+    store.close()
+    assert all(best[key] == point for row in summary.lut.rows.values() for key, point in row.schedules)
+
+
+# ---- running again --------------------------------------------------------------------------------------------------
+def test_a_second_run_measures_nothing_and_changes_no_row(
+    copied: PrescheduleSummary, run: RunDirectory, synthetic_pool: SyntheticPool
+) -> None:
+    again = fill(run, sub_spaces=NARROW)
+    assert done(again) == (0, 0)
+    assert synthetic_pool.built == []
+    assert again.lut.rows == copied.lut.rows
+
+
+def test_a_table_that_was_deleted_comes_back_from_the_records(
+    copied: PrescheduleSummary, run: RunDirectory, synthetic_pool: SyntheticPool
+) -> None:
+    run.lut(HOST.name).unlink()
+    again = fill(run, sub_spaces=NARROW)
+    assert done(again) == (0, 0)
+    assert again.lut.rows == copied.lut.rows
+
+
+def test_more_trials_only_add(copied: PrescheduleSummary, run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
+    synthetic_pool.seconds = lambda _: 1.0  # slower than anything real: the best schedules stay
+    more = TuneConfig(num_trials=5)
+    again = fill(run, more, sub_spaces=NARROW)
+    workloads = workloads_of(NARROW_BLOCKS)
+    assert done(again) == (num_trials(workloads, more) - num_trials(workloads), 0)
+    for key, row in copied.lut.rows.items():
+        assert dataclasses.replace(again.lut.rows[key], num_trials=row.num_trials) == row
+        assert again.lut.rows[key].num_trials >= row.num_trials
+
+
+def test_a_better_schedule_is_measured_in_its_blocks(
+    copied: PrescheduleSummary, run: RunDirectory, synthetic_pool: SyntheticPool
+) -> None:
+    """Only blocks of which an operator has become faster are timed again."""
+    faster = next(w for w in workloads_of(NARROW_BLOCKS) if w.op == "conv")
+    synthetic_pool.seconds = lambda asked: 1e-12 if asked.get("workload", {}).get("op") == "conv" else 1.0
+    again = fill(run, TuneConfig(num_trials=4), sub_spaces=NARROW)
+    changed = {key for key, row in again.lut.rows.items() if row.schedules != copied.lut.rows[key].schedules}
+    assert changed == {b.key for b in NARROW_BLOCKS if faster in block_workloads(b)}
+    assert again.num_new_blocks == len(changed) == 1
+
+
+def test_the_rest_of_the_space_is_added_to_a_part_of_it(
+    copied: PrescheduleSummary, run: RunDirectory, synthetic_pool: SyntheticPool
+) -> None:
+    whole = fill(run)
+    assert done(whole) == (ALL_TRIALS - NARROW_TRIALS, len(ALL_BLOCKS) - len(NARROW_BLOCKS))
+    assert set(whole.lut.rows) == {b.key for b in ALL_BLOCKS}
+    assert copied.lut.rows.items() <= whole.lut.rows.items()
+    part = fill(run, sub_spaces=NARROW)
+    assert done(part) == (0, 0)
+    assert part.lut.rows == whole.lut.rows
+
+
+@pytest.mark.parametrize("change", ["space", "compiler", "threads"])
+def test_a_table_of_something_else_is_refused_by_name_and_not_mixed_into(
+    copied: PrescheduleSummary,
+    run: RunDirectory,
+    synthetic_pool: SyntheticPool,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+) -> None:
+    space, target = NANO, HOST
+    if change == "space":
+        space = dataclasses.replace(NANO, head_width=24)
+        difference = f"expected a LUT of space 'nano' \\({space.digest}\\), got one of 'nano' \\({NANO.digest}\\)"
+    elif change == "compiler":
+        for module in ("chanas.core.latency", "chanas.prescheduler.tables.lut", "chanas.prescheduler.records.store"):
+            monkeypatch.setattr(f"{module}.tvm_version", lambda: "0.99")
+        difference = f"another TVM version: expected 0.99, got {tvm_version()}"
+    else:
+        target = dataclasses.replace(device(num_threads=2), name="cpu-2t")
+        difference = "another target: expected cpu-2t, got cpu"
+    with pytest.raises(LUTError, match=difference):
+        copied.lut.check(space, target)
+    shutil.copyfile(run.lut("cpu"), run.lut("cpu-2t"))
+    again = preschedule(run, space, target, NUM_CLASSES, CONFIG, sub_spaces=NARROW, progress=False)
+    assert again.num_new_blocks == (2 if change == "space" else len(NARROW_BLOCKS))  # head and classifier differ
+    assert set(again.lut.rows) == {b.key for b in space.all_blocks(NUM_CLASSES, NARROW)}
+    again.lut.check(space, target)
+
+
+# ---- interruptions --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("num_measured", [1, 5, ALL_TRIALS])
+def test_ctrl_c_while_tuning_keeps_what_was_measured(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_measured: int
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(jobs, "progress_bar", interrupted_bar(num_measured))
+        fill(run)
+    assert not run.lut(HOST.name).exists()
+    assert done(fill(run)) == (ALL_TRIALS - num_measured, len(ALL_BLOCKS))
+
+
+@pytest.mark.parametrize("num_measured", [1, 4, len(ALL_BLOCKS)])
+def test_ctrl_c_while_timing_blocks_keeps_what_was_measured(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_measured: int
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(lut, "progress_bar", interrupted_bar(num_measured))
+        fill(run)
+    half = LatencyLUT.load(run.lut(HOST.name))
+    assert len(half.rows) == num_measured
+    whole = fill(run)
+    assert done(whole) == (0, len(ALL_BLOCKS) - num_measured)
+    assert half.rows.items() <= whole.lut.rows.items()
+
+
+def block_timings(pool: SyntheticPool) -> list[str]:
+    """Which blocks were timed, in order."""
+    keys = {b.key for b in ALL_BLOCKS}
+    timed = [Path(library).stem.rpartition("-")[0] for library in pool.timed]
+    return [key for key in timed if key in keys]
+
+
+@pytest.mark.parametrize("num_timings", [1, 3, len(ALL_BLOCKS), len(ALL_BLOCKS) + 2, 3 * len(ALL_BLOCKS) - 1])
+def test_a_process_that_ends_between_rounds_loses_no_timing(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_timings: int
+) -> None:
+    """Each block is timed three times in all, however often the process ends."""
+    measure = synthetic_pool.measure
+
+    def dying(name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+        if len(block_timings(synthetic_pool)) == num_timings:
+            raise KeyboardInterrupt
+        return measure(name, arguments, timeout_s)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(synthetic_pool, "measure", dying)
+        fill(run)
+    store = RecordStore(run.records, HOST)
+    assert store._db.execute("SELECT COUNT(*) FROM blocks").fetchone() == (0,)
+    (num_kept,) = store._db.execute("SELECT COUNT(*) FROM rounds").fetchone()
+    store.close()
+    assert num_timings - IN_FLIGHT <= num_kept <= num_timings
+    synthetic_pool.timed.clear()
+    summary = fill(run)
+    assert done(summary) == (0, len(ALL_BLOCKS))
+    assert len(block_timings(synthetic_pool)) == 3 * len(ALL_BLOCKS) - num_kept
+    assert done(fill(run)) == (0, 0)
+
+
+def test_a_row_is_never_one_round_where_three_are_due(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
+    first = fill(run)
+    lucky = next(b for b in ALL_BLOCKS if b.kind == "head")
+    store = RecordStore(run.records, HOST)
+    for table in ("blocks", "rounds"):
+        store._db.execute(f"DELETE FROM {table} WHERE block = ?", [lucky.key])
+    store._db.commit()
+    store.add_round(lucky.key, BlockRecord(first.lut.rows[lucky.key].schedules, 1e-12, 0.0))
+    store.close()
+    synthetic_pool.timed.clear()
+    again = fill(run)
+    assert again.lut.rows[lucky.key].median_s == first.lut.rows[lucky.key].median_s
+    assert block_timings(synthetic_pool) == [lucky.key] * 2
+
+
+def test_a_block_whose_rounds_are_all_there_is_not_built(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
+    first = fill(run)
+    store = RecordStore(run.records, HOST)
+    store._db.execute("DELETE FROM blocks")
+    store._db.commit()
+    store.close()
+    synthetic_pool.built.clear()
+    again = fill(run)
+    assert [asked for asked in synthetic_pool.built if "block" in asked] == []
+    assert {k: r.median_s for k, r in again.lut.rows.items()} == {k: r.median_s for k, r in first.lut.rows.items()}
+
+
+def test_ctrl_c_leaves_no_open_store(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, close = [], RecordStore.close
+
+    def noted(store: RecordStore) -> None:
+        closed.append(store.path)
+        close(store)
+
+    monkeypatch.setattr(RecordStore, "close", noted)
+    monkeypatch.setattr(jobs, "progress_bar", interrupted_bar(1))
+    with pytest.raises(KeyboardInterrupt):
+        fill(run)
+    assert closed == [run.records]
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
+STEM = ALL_BLOCKS[0]
+
+
+def test_a_block_that_fails_is_a_hole_and_the_others_are_kept(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
+    working = synthetic_pool.seconds
+    synthetic_pool.seconds = lambda asked: "crash" if asked.get("block") == STEM.to_json() else working(asked)
+    message = (
+        rf"1 of {len(ALL_BLOCKS)} blocks could not be measured \(the first: {STEM.key}\); the LUT holds the others"
+    )
+    with pytest.raises(MeasureError, match=message):
+        fill(run)
+    assert set(LatencyLUT.load(run.lut(HOST.name)).rows) == {b.key for b in ALL_BLOCKS} - {STEM.key}
+    synthetic_pool.seconds = working
+    assert done(fill(run)) == (0, 1)
+
+
+def test_an_operator_that_never_works_makes_holes_of_its_blocks(
+    run: RunDirectory, synthetic_pool: SyntheticPool
+) -> None:
+    synthetic_pool.seconds = lambda asked: (
+        "timeout" if asked.get("workload", {}).get("op") == "conv" else synthetic_seconds(asked)
+    )
+    message = r"what failed most often: timeout; run .* with more trials where no schedule of an operator worked$"
+    with pytest.raises(MeasureError, match=message):
+        fill(run)
+    missing = LatencyLUT.load(run.lut(HOST.name)).missing(ALL_BLOCKS)
+    assert missing == [b for b in ALL_BLOCKS if b.kind == "stem"]
+
+
+def test_a_block_that_fails_at_its_best_schedules_gets_the_next_best(
+    run: RunDirectory, synthetic_pool: SyntheticPool
+) -> None:
+    first = fill(run)
+    shutil.rmtree(run.luts)
+    with_records = RecordStore(run.records, HOST)
+    for table in ("blocks", "rounds"):
+        with_records._db.execute(f"DELETE FROM {table}")
+    with_records._db.commit()
+    with_records.close()
+    best = [list(point) for _, point in first.lut.rows[STEM.key].schedules]
+
+    def fails_at_best(asked: dict[str, Any]) -> float | str:
+        at_best = asked.get("block") == STEM.to_json() and [list(p) for p in asked["points"]] == best
+        return "crash" if at_best else synthetic_seconds(asked)
+
+    synthetic_pool.seconds = fails_at_best
+    second = fill(run)
+    assert second.lut.rows[STEM.key].schedules != first.lut.rows[STEM.key].schedules
+    assert {k: r.schedules for k, r in second.lut.rows.items() if k != STEM.key} == {
+        k: r.schedules for k, r in first.lut.rows.items() if k != STEM.key
+    }
+    third = fill(run)
+    assert done(third) == (0, 0)
+    assert third.lut.rows == second.lut.rows
+
+
+def test_records_that_are_no_database_are_refused_and_left_alone(run: RunDirectory) -> None:
+    run.root.mkdir()
+    run.records.write_text("not a database, " * 100)
+    with pytest.raises(CheckpointError, match="is not a database of tuning records"):
+        fill(run)
+    assert run.records.read_text() == "not a database, " * 100
+
+
+def test_blocks_of_an_older_version_are_timed_again_and_operators_are_not(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = fill(run)
+    monkeypatch.setattr(records, "BLOCK_VERSION", records.BLOCK_VERSION + 1)
+    again = fill(run)
+    assert done(again) == (0, len(ALL_BLOCKS))
+    assert set(again.lut.rows) == set(first.lut.rows)
+
+
+# ---- what surrounds a block -----------------------------------------------------------------------------------------
+def test_surroundings_are_those_of_the_mean_network(tiny_space: SearchSpace) -> None:
+    around = surroundings(tiny_space, 10)
+    smallest, largest = (
+        sum(w.weight_bytes for b in a.blocks(tiny_space, 10) for w in block_workloads(b))
+        for a in (tiny_space.smallest, tiny_space.largest)
+    )
+    assert smallest < around.weight_bytes < largest
+    assert 4 + tiny_space.num_stages <= around.num_blocks <= 4 + tiny_space.num_stages * tiny_space.max_depth
+    assert surroundings(tiny_space, 10) == around
+
+
+def test_surroundings_of_a_space_of_one_depth() -> None:
+    one = dataclasses.replace(NANO, width_multipliers=(1.0,))
+    blocks = one.smallest.blocks(one, NUM_CLASSES)
+    weights = sum(w.weight_bytes for b in blocks for w in block_workloads(b))
+    assert surroundings(one, NUM_CLASSES) == Surroundings(weights, len(blocks))
+
+
+def test_blocks_are_timed_as_cold_as_in_the_mean_network(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    class Noting(SyntheticPool):
+        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+            library = arguments["library"]
+            if not library.endswith("canary.so") and not is_preflight(library):  # which tell of the machine alone
+                seen.append((arguments["cold_bytes"], arguments["code_copies"]))
+            return super().measure(name, arguments, timeout_s)
+
+    monkeypatch.setattr(lut, "WorkerPool", lambda _target: Noting())
+    fill(run)
+    around = surroundings(NANO, NUM_CLASSES)
+    assert set(seen) == {(around.weight_bytes, around.num_blocks)}
+
+
+def test_a_row_survives_json(measured: tuple[Path, PrescheduleSummary]) -> None:
+    for row in measured[1].lut.rows.values():
+        assert LUTRow.from_json(row.to_json()) == row
+
+
+def test_compiler_and_device_are_in_the_records(measured: tuple[Path, PrescheduleSummary]) -> None:
+    store = RecordStore(RunDirectory(measured[0]).records, HOST)
+    store.close()
+    assert store.device == f"{HOST.fingerprint}/1t/tvm-{tvm_version()}"
+
+
+# ---- dtypes ---------------------------------------------------------------------------------------------------------
+def test_each_dtype_has_a_table_and_records_of_its_own(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
+    half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
+    plain = fill(run, sub_spaces=NARROW)
+    summary = preschedule(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
+    assert (plain.lut.header.dtype, summary.lut.header.dtype) == ("float32", "bfloat16")
+    assert summary.path == run.lut("cpu-bf16") != plain.path
+    assert summary.num_new_blocks == len(NARROW_BLOCKS)
+    keys = {key for row in summary.lut.rows.values() for key, _ in row.schedules}
+    assert keys
+    assert all(key.endswith("-bfloat16") for key in keys)
+    summary.lut.check(NANO, half)
+    with pytest.raises(LUTError, match="another target: expected cpu, got cpu-bf16"):
+        summary.lut.check(NANO, HOST)
+    assert fill(run, sub_spaces=NARROW).num_new_trials == 0
+
+
+def test_a_dtype_that_is_slower_is_told_once(
+    run: RunDirectory, synthetic_pool: SyntheticPool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
+    synthetic_pool.seconds = lambda asked: 4e-5 if asked["target"]["dtype"] == "bfloat16" else 1e-5
+    told = []
+    for _ in range(2):
+        preschedule(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
+        told.append(capsys.readouterr().err)
+    assert told == ["bf16 is slower than f32 here: 40 us against 10 us of a 1×1 convolution; going on\n", ""]

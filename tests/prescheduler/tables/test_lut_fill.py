@@ -1,0 +1,263 @@
+"""chanas/workflows/stages/tables.py with the prescheduler behind it: holes are filled and nothing else; calibration
+alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tables import save_space
+
+from chanas.core.latency import LatencyLUT
+from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, StageOrderError
+from chanas.files.run import RunDirectory
+from chanas.prescheduler.measuring.local.locks import run_lock
+from chanas.prescheduler.tables import lut
+from chanas.prescheduler.tables.lut import preschedule
+from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.workflows.stages import tables
+from chanas.workflows.stages.tables import FillSummary, open_table
+
+from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, interrupted_bar, random_lut, synthetic_seconds
+
+SPACE = dataclasses.replace(NANO, expand_ratios=(2, 3))
+ALL = SPACE.all_blocks(NUM_CLASSES)
+NARROW, WIDE = (SPACE.all_blocks(NUM_CLASSES, (s,)) for s in SPACE.sub_spaces)
+
+
+@pytest.fixture
+def run(tmp_path: Path, synthetic_pool: SyntheticPool) -> RunDirectory:
+    """A run whose table has the first of two sub-spaces."""
+    run = RunDirectory(tmp_path / "run")
+    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "model": "random", "progress": False}
+    preschedule(run, SPACE, HOST, NUM_CLASSES, TuneConfig(num_trials=2), **options)
+    synthetic_pool.built.clear()
+    return run
+
+
+@pytest.fixture
+def yaml_file(tmp_path: Path) -> Path:
+    return save_space(SPACE, tmp_path / "nano.yaml")
+
+
+def fill(run: RunDirectory, yaml_file: Path, **options: Any) -> FillSummary:
+    options = {"num_calibration": 0, "num_trials": 2, "cost_model": "random", **options}
+    return tables.fill(run, space=yaml_file, progress=False, **options)
+
+
+def table(run: RunDirectory) -> LatencyLUT:
+    return LatencyLUT.load(run.lut("cpu"))
+
+
+def built_blocks(pool: SyntheticPool) -> set[str]:
+    keys = {str(b.to_json()): b.key for b in ALL}
+    return {keys[str(asked["block"])] for asked in pool.built if "block" in asked}
+
+
+# ---- holes ----------------------------------------------------------------------------------------------------------
+def test_holes_are_filled_and_no_other_row_changes(
+    run: RunDirectory, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    """Not even where another schedule is now known to be faster."""
+    before = table(run)
+    synthetic_pool.seconds = lambda asked: 1e-9
+    summary = fill(run, yaml_file, num_trials=4)
+    holes = {b.key for b in ALL} - before.rows.keys()
+    assert (summary.num_holes, summary.num_blocks) == (len(holes), len(ALL))
+    assert built_blocks(synthetic_pool) == holes
+    assert table(run) == summary.lut
+    assert table(run).rows.keys() == {b.key for b in ALL}
+    assert before.rows.items() <= table(run).rows.items()
+
+
+def test_a_row_that_is_lost_comes_back(run: RunDirectory, yaml_file: Path, synthetic_pool: SyntheticPool) -> None:
+    """From the records: nothing is measured."""
+    whole = table(run)
+    lost = NARROW[2].key
+    table_without = LatencyLUT(whole.header, {k: r for k, r in whole.rows.items() if k != lost})
+    table_without.save(run.lut("cpu"))
+    summary = fill(run, yaml_file, sub_spaces=["r8-w1"])
+    assert (summary.num_holes, summary.num_new_trials) == (1, 0)
+    assert table(run).rows == whole.rows
+    assert synthetic_pool.built == []
+
+
+def test_a_table_without_holes_is_left_as_it_is(
+    run: RunDirectory, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    before = run.lut("cpu").read_bytes()
+    summary = fill(run, yaml_file, sub_spaces=["r8-w1"], num_trials=16)
+    assert (summary.num_holes, summary.num_blocks, summary.num_new_trials) == (0, len(NARROW), 0)
+    assert run.lut("cpu").read_bytes() == before
+    assert synthetic_pool.built == []
+
+
+def test_what_an_interrupted_run_left_out_is_filled(
+    run: RunDirectory, yaml_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_before = len(table(run).rows)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(lut, "progress_bar", interrupted_bar(2))
+        fill(run, yaml_file)
+    half = table(run)
+    assert len(half.rows) == num_before + 2
+    summary = fill(run, yaml_file)
+    assert summary.num_holes == len(ALL) - num_before - 2
+    assert half.rows.items() <= table(run).rows.items()
+
+
+def test_a_block_that_fails_stays_a_hole_and_the_others_are_kept(
+    run: RunDirectory, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    bad = WIDE[0]
+    synthetic_pool.seconds = lambda asked: "crash" if asked.get("block") == bad.to_json() else synthetic_seconds(asked)
+    with pytest.raises(MeasureError, match=rf"blocks could not be measured \(the first: {bad.key}\)"):
+        fill(run, yaml_file)
+    assert table(run).missing(ALL) == [bad]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"sub_spaces": ["r9-w1"]}, ConfigError, "unknown sub-space 'r9-w1'; known: r8-w1, r8-w2"),
+        ({"num_trials": 0}, ConfigError, "at least 1 trial"),
+    ],
+)
+def test_bad_options_measure_nothing(
+    run: RunDirectory,
+    yaml_file: Path,
+    synthetic_pool: SyntheticPool,
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=message):
+        fill(run, yaml_file, **options)
+    assert synthetic_pool.built == []
+
+
+def test_there_must_be_a_table(tmp_path: Path, yaml_file: Path) -> None:
+    with pytest.raises(StageOrderError, match="there is no latency table of target 'cpu'"):
+        fill(RunDirectory(tmp_path / "other"), yaml_file)
+
+
+def test_a_table_of_another_number_of_threads_under_the_wrong_name_is_refused(
+    run: RunDirectory, yaml_file: Path
+) -> None:
+    two = dataclasses.replace(HOST, name="cpu-2t", num_threads=2)
+    random_lut(SPACE, NARROW, two).save(run.lut("cpu"))
+    with pytest.raises(
+        (LUTError, Exception), match=r"another target: expected cpu, got cpu-2t|between 1 and 1 threads"
+    ):
+        fill(run, yaml_file)
+
+
+# ---- calibration ----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def deep(tmp_path: Path, synthetic_pool: SyntheticPool) -> tuple[RunDirectory, Path]:
+    """A run whose table has one of two sub-spaces, with architectures enough to calibrate; and its space's file."""
+    space = dataclasses.replace(SPACE, name="deep", depths=(1, 2))
+    run = RunDirectory(tmp_path / "deep")
+    options: dict[str, Any] = {"sub_spaces": space.sub_spaces[:1], "model": "random", "progress": False}
+    preschedule(run, space, HOST, NUM_CLASSES, TuneConfig(num_trials=1), **options)
+    synthetic_pool.built.clear()
+    return run, save_space(space, tmp_path / "deep.yaml")
+
+
+def networks(pool: SyntheticPool) -> list[Any]:
+    return [asked["blocks"] for asked in pool.built if "blocks" in asked]
+
+
+def test_calibrating_stores_the_correction_and_changes_no_row(
+    deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool
+) -> None:
+    run, file = deep
+    before = table(run)
+    calibration = tables.calibrate(open_table(run=run, space=file), num_networks=7, progress=False)
+    after = table(run)
+    assert (after.calibration, after.calibration.num_networks if after.calibration else 0) == (calibration, 7)
+    assert (before.calibration, before.rows, before.header) == (None, after.rows, after.header)
+    assert len(networks(synthetic_pool)) == 7
+
+
+def test_a_file_anywhere_can_be_calibrated(deep: tuple[RunDirectory, Path], tmp_path: Path) -> None:
+    run, file = deep
+    shutil.copyfile(run.lut("cpu"), tmp_path / "copy.json")
+    opened = open_table(tmp_path / "copy.json", space=file)
+    calibration = tables.calibrate(opened, num_networks=6, progress=False)
+    assert LatencyLUT.load(tmp_path / "copy.json").calibration == calibration
+    assert table(run).calibration is None
+
+
+def test_too_few_networks_that_work_leave_the_table_alone(
+    deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool
+) -> None:
+    run, file = deep
+    before = run.lut("cpu").read_bytes()
+    synthetic_pool.seconds = lambda asked: "timeout"
+    with pytest.raises(MeasureError, match="calibration needs 6 measured networks, got 0 of 6"):
+        tables.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
+    assert run.lut("cpu").read_bytes() == before
+
+
+def test_a_run_in_use_is_not_calibrated(deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool) -> None:
+    run, file = deep
+    before = run.lut("cpu").read_bytes()
+    with run_lock(run.root), pytest.raises(RunBusyError, match=rf"prescheduler \(pid {os.getpid()}\) is at work in "):
+        tables.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
+    assert (networks(synthetic_pool), run.lut("cpu").read_bytes()) == ([], before)
+    tables.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
+
+
+def test_a_run_is_locked_while_it_is_calibrated(deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool) -> None:
+    run, file = deep
+    refused = []
+
+    def asked_meanwhile(asked: dict[str, Any]) -> float | str:
+        try:
+            with run_lock(run.root):
+                pass
+        except RunBusyError:
+            refused.append(asked)
+        return synthetic_seconds(asked)
+
+    synthetic_pool.seconds = asked_meanwhile
+    tables.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
+    assert len(refused) >= 6
+
+
+def test_rows_that_came_in_meanwhile_are_not_overwritten(deep: tuple[RunDirectory, Path]) -> None:
+    run, file = deep
+    opened = open_table(run=run, space=file)
+    fill(run, file, num_trials=1)
+    grown = table(run)
+    calibration = tables.calibrate(opened, num_networks=6, progress=False)
+    assert (table(run).rows, table(run).calibration) == (grown.rows, calibration)
+    assert opened.lut == table(run)
+
+
+def test_filling_calibrates_with_networks_of_all_that_is_covered(
+    deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool
+) -> None:
+    run, file = deep
+    first = fill(run, file, sub_spaces=["r8-w2"], num_trials=1, num_calibration=8).lut.calibration
+    assert first is not None
+    stems = {blocks[0]["out_channels"] for blocks in networks(synthetic_pool)}
+    assert stems == {8, 16}
+    synthetic_pool.built.clear()
+    assert fill(run, file, num_trials=1, num_calibration=8).lut.calibration == first
+    assert synthetic_pool.built == []
+
+
+def test_a_whole_table_without_calibration_gets_one(
+    deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool
+) -> None:
+    run, file = deep
+    summary = fill(run, file, sub_spaces=["r8-w1"], num_trials=1, num_calibration=6)
+    assert summary.num_holes == 0
+    assert summary.lut.calibration is not None
+    assert table(run).calibration == summary.lut.calibration

@@ -1,0 +1,150 @@
+"""chanas/prescheduler/tables/networks.py: a network compiled from its blocks' schedules is its PyTorch network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.latency import LatencyLUT, LUTRow
+from chanas.core.target import in_batches
+from chanas.errors import CheckpointError, LUTError, MeasureError
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.tables import networks
+from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks, network_case
+
+from ..cases import HOST, SyntheticPool, network_job, random_lut
+from ..cuda_cases import GPU
+
+CLASSES = 10
+
+
+@pytest.fixture(scope="module")
+def tiny_lut(tiny_space: SearchSpace) -> LatencyLUT:
+    return random_lut(tiny_space, tiny_space.all_blocks(CLASSES), HOST)
+
+
+def job(space: SearchSpace, architecture: Architecture, folder: Path, seed: int = 0) -> NetworkJob:
+    return network_job(architecture.blocks(space, CLASSES), folder / f"{architecture.key}-{seed}.so", seed)
+
+
+def test_networks_are_right_and_a_wrong_one_is_an_outcome(
+    tiny_space: SearchSpace, tiny_lut: LatencyLUT, shared_pool: WorkerPool, tmp_path: Path
+) -> None:
+    deep = replace(tiny_space, depths=(1, 2, 3))  # the second and the third block of a stage are one function
+    small, large = (job(deep, a, tmp_path) for a in (deep.smallest, deep.largest))
+    assert len(set(large.blocks)) < len(large.blocks)
+    wrong = job(tiny_space, tiny_space.smallest, tmp_path, seed=1)
+    wrong.logits[0, 3] += 1.0
+    right, failed, also_right = compile_networks(tiny_lut, HOST, [small, wrong, large], progress=False)
+    for outcome, network in ((right, small), (also_right, large)):
+        assert outcome.error is None
+        assert outcome.seconds is not None
+        assert network.library.is_file()
+    assert failed.seconds is None
+    assert failed.error is not None
+    assert failed.error.startswith("wrong result: relative error")
+    assert failed.max_error is not None
+    assert failed.max_error > 0.01
+
+
+def test_a_network_that_does_not_build_is_an_outcome(
+    tiny_space: SearchSpace, tiny_lut: LatencyLUT, shared_pool: WorkerPool, tmp_path: Path
+) -> None:
+    network = job(tiny_space, tiny_space.smallest, tmp_path)
+    stem = network.blocks[0].key
+    key, point = tiny_lut.rows[stem].schedules[0]
+    broken = LatencyLUT(
+        tiny_lut.header, {**tiny_lut.rows, stem: replace(tiny_lut.rows[stem], schedules=((key, (*point, 1)),))}
+    )
+    (outcome,) = compile_networks(broken, HOST, [network], progress=False)
+    assert outcome.seconds is None
+    assert outcome.error == (
+        f"ScheduleError: expected a point of {len(point)} integers for workload {key}, got {len(point) + 1}"
+    )
+    assert not network.library.exists()
+
+
+def test_outcomes_come_in_the_order_of_the_jobs(
+    tiny_space: SearchSpace, tiny_lut: LatencyLUT, synthetic_pool: SyntheticPool, tmp_path: Path
+) -> None:
+    jobs = [job(tiny_space, tiny_space.smallest, tmp_path, seed) for seed in range(5)]
+    synthetic_pool.seconds = lambda asked: float(Path(asked["library"]).stem[-1])
+    outcomes = compile_networks(tiny_lut, HOST, jobs, progress=False)
+    assert [o.seconds for o in outcomes] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_network_is_timed_in_three_processes_and_in_two_more_where_they_disagree(
+    tiny_space: SearchSpace, tiny_lut: LatencyLUT, synthetic_pool: SyntheticPool, tmp_path: Path
+) -> None:
+    steady, moody = (job(tiny_space, tiny_space.smallest, tmp_path, seed) for seed in range(2))
+
+    def seconds(asked: dict[str, Any]) -> float:
+        if asked["library"] == str(steady.library):
+            return 1.0 + 0.01 * synthetic_pool.num_renewed
+        return (1.0, 1.2, 1.0, 1.1, 1.3)[synthetic_pool.num_renewed]
+
+    synthetic_pool.seconds = seconds
+    first, second = compile_networks(tiny_lut, HOST, [steady, moody], progress=False)
+    assert synthetic_pool.num_renewed == 4
+    assert first.seconds == 1.01
+    assert first.disagreement == pytest.approx(0.02 / 1.02)
+    assert second.seconds == 1.1
+    assert second.disagreement == pytest.approx(0.3 / 1.3)
+    timed = Counter(synthetic_pool.timed)
+    assert (timed[str(steady.library)], timed[str(moody.library)]) == (9, 15)
+
+
+def test_no_networks_are_no_outcomes(tiny_lut: LatencyLUT, synthetic_pool: SyntheticPool) -> None:
+    assert compile_networks(tiny_lut, HOST, [], progress=False) == []
+
+
+def test_a_network_with_a_block_that_the_table_lacks_is_refused(
+    tiny_space: SearchSpace, tiny_lut: LatencyLUT, synthetic_pool: SyntheticPool, tmp_path: Path
+) -> None:
+    network = job(tiny_space, tiny_space.smallest, tmp_path)
+    last = network.blocks[-1].key
+    holed = LatencyLUT(tiny_lut.header, {k: r for k, r in tiny_lut.rows.items() if k != last})
+    with pytest.raises(LUTError, match=rf"no row for block {last}; run `chanas prescheduler` to fill it"):
+        compile_networks(holed, HOST, [network], progress=False)
+
+
+def test_the_points_of_a_network_are_those_of_its_rows(tiny_space: SearchSpace, tiny_lut: LatencyLUT) -> None:
+    blocks = tiny_space.largest.blocks(tiny_space, CLASSES)
+    rows: list[LUTRow] = [tiny_lut.rows[b.key] for b in blocks]
+    assert block_points(tiny_lut, blocks) == [[point for _, point in row.schedules] for row in rows]
+
+
+def test_the_case_of_a_network_has_an_image_then_weights_then_padded_logits(
+    tiny_space: SearchSpace, tmp_path: Path
+) -> None:
+    network = job(tiny_space, tiny_space.smallest, tmp_path)
+    case = network_case(network, lanes=16)
+    np.testing.assert_array_equal(case.arguments[0], network.images[0].reshape(3, -1))
+    assert case.weights == tuple(range(1, len(case.arguments)))
+    assert case.expected.shape == (1, 1, 16)
+    assert case.expected[0, 0, :CLASSES].tolist() == network.logits[0].tolist()
+    assert np.all(case.expected[0, 0, CLASSES:] == 0.0)
+
+
+def test_weights_of_another_network_are_refused(tiny_space: SearchSpace, tmp_path: Path) -> None:
+    network = job(tiny_space, tiny_space.smallest, tmp_path)
+    del network.parameters[2]["depthwise.conv.weight"]
+    with pytest.raises(CheckpointError, match=r"parameter depthwise.conv.weight of block mbconv-.* is missing"):
+        network_case(network, lanes=16)
+
+
+def test_a_target_takes_as_many_of_the_images_as_its_batch_has(tiny_space: SearchSpace, tmp_path: Path) -> None:
+    """One job serves targets of different batches."""
+    network = network_job(tiny_space.smallest.blocks(tiny_space, CLASSES), tmp_path / "network.so", batch=3)
+    case = networks._case(network, in_batches(GPU, 2))
+    np.testing.assert_array_equal(case.arguments[0], network.images[:2].reshape(6, -1))
+    np.testing.assert_array_equal(case.expected, network.logits[:2])
+    assert networks._case(network, HOST).expected.shape[1:] == (1, HOST.vector_lanes)
+    with pytest.raises(MeasureError, match=r"^expected at least 4 images of a network for cuda-sm_90-b4, got 3$"):
+        networks._case(network, in_batches(GPU, 4))

@@ -1,0 +1,102 @@
+"""chanas/prescheduler/cost_model: what holds for every cost model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from chanas.errors import ConfigError
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tuning.cost_model.base import CostModel
+from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.workloads.space import Point, ScheduleSpace
+from chanas.prescheduler.workloads.workload import Workload
+
+from ...cases import device, synthetic_seconds
+
+NAMES = ("gp", "random")
+HERE = device()
+SPACE = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu"), HERE)
+OTHER = schedule_space(Workload("pointwise", 8, 48, 192), HERE)
+
+every_model = pytest.mark.parametrize("name", NAMES)
+
+
+def sample(space: ScheduleSpace, num: int, seed: int = 0) -> list[Point]:
+    return space.sample(num, np.random.default_rng(seed))
+
+
+def measured(space: ScheduleSpace, num: int, seed: int = 0) -> list[TuningRecord]:
+    """Records that follow no rule, so that there is nothing to be learnt by chance."""
+    return [TuningRecord(p, float(synthetic_seconds({"point": json.dumps(p)})), 1e-9) for p in sample(space, num, seed)]
+
+
+def failed(space: ScheduleSpace, num: int, seed: int = 1) -> list[TuningRecord]:
+    return [TuningRecord(p, None, None, "timeout: build took more than 20 s") for p in sample(space, num, seed)]
+
+
+def predictions(model: CostModel, space: ScheduleSpace = SPACE) -> tuple[list[float], list[float]]:
+    mean, deviation = model.predict(space, sample(space, 30, seed=9))
+    return mean.tolist(), deviation.tolist()
+
+
+def assert_sound(model: CostModel, space: ScheduleSpace, num: int) -> None:
+    mean, deviation = model.predict(space, sample(space, num, seed=9))
+    assert mean.shape == deviation.shape == (num,)
+    assert mean.dtype == deviation.dtype == np.float64
+    assert np.all(np.isfinite(mean))
+    assert np.all(np.isfinite(deviation))
+    assert np.all(deviation >= 0.0)
+
+
+@every_model
+@pytest.mark.parametrize("num_points", [1, 40])
+@pytest.mark.parametrize("num_records", [0, 1, 5, 6, 60])
+def test_predictions_are_finite_whatever_was_observed(name: str, num_records: int, num_points: int) -> None:
+    model = cost_model(name, HERE, seed=0)
+    model.observe(SPACE, measured(SPACE, num_records))
+    assert_sound(model, SPACE, num_points)
+    assert_sound(model, OTHER, num_points)
+
+
+@every_model
+def test_equal_times_are_no_trouble(name: str) -> None:
+    model = cost_model(name, HERE, seed=0)
+    model.observe(SPACE, [TuningRecord(p, 1e-6, 0.0) for p in sample(SPACE, 20)])
+    assert_sound(model, SPACE, 30)
+
+
+@every_model
+def test_a_model_is_determined_by_its_seed_and_its_records(name: str) -> None:
+    first, again = (cost_model(name, HERE, seed=3) for _ in range(2))
+    for model in (first, again):
+        model.observe(SPACE, measured(SPACE, 20))
+        model.observe(OTHER, measured(OTHER, 10))
+    assert predictions(first) == predictions(again)
+    for model in (first, again):
+        model.observe(OTHER, measured(OTHER, 30, seed=4))
+    assert predictions(first, OTHER) == predictions(again, OTHER)
+
+
+@every_model
+def test_failed_records_teach_nothing(name: str) -> None:
+    with_failures, without = (cost_model(name, HERE, seed=3) for _ in range(2))
+    without.observe(SPACE, measured(SPACE, 20))
+    with_failures.observe(SPACE, failed(SPACE, 10))
+    with_failures.observe(SPACE, [*failed(SPACE, 5, seed=2), *measured(SPACE, 20), *failed(SPACE, 5, seed=3)])
+    assert predictions(with_failures) == predictions(without)
+
+
+@every_model
+def test_nothing_observed_changes_nothing(name: str) -> None:
+    told, untold = (cost_model(name, HERE, seed=3) for _ in range(2))
+    told.observe(SPACE, [])
+    assert predictions(told) == predictions(untold)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=rf"^unknown cost model 'xgb'; known: {', '.join(NAMES)}$"):
+        cost_model("xgb", HERE, seed=0)

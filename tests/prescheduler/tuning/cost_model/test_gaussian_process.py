@@ -1,0 +1,163 @@
+"""chanas/prescheduler/tuning/cost_model/gaussian_process.py: it learns which schedules are fast, and carries that
+over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tuning.cost_model import gaussian_process
+from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
+from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.workloads.space import ScheduleSpace
+from chanas.prescheduler.workloads.workload import Workload
+
+from ...cases import device, landscape_seconds
+
+HERE = device()
+SPACE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HERE)
+SIMILAR = schedule_space(Workload("pointwise", 12, 64, 128, epilogue="hswish"), HERE)
+
+
+def measured(space: ScheduleSpace, num: int, seed: int, noise: float) -> list[TuningRecord]:
+    rng = np.random.default_rng(seed)
+    return [
+        TuningRecord(p, landscape_seconds(space, p) * math.exp(noise * rng.normal())) for p in space.sample(num, rng)
+    ]
+
+
+def tau(model_name: str, told: list[tuple[ScheduleSpace, int]], asked: ScheduleSpace, noise: float = 0.03) -> float:
+    """Kendall's rank correlation of predictions and true times, after some records of some workloads."""
+    model = cost_model(model_name, HERE, seed=0)
+    for space, num in told:
+        model.observe(space, measured(space, num, seed=1, noise=noise))
+    points = asked.sample(150, np.random.default_rng(2))
+    mean, _ = model.predict(asked, points)
+    return float(kendalltau(mean, [landscape_seconds(asked, p) for p in points]).statistic)
+
+
+def test_a_few_records_teach_the_ranking() -> None:
+    assert tau("gp", [(SPACE, 40)], SPACE) > 0.7
+    assert abs(tau("random", [(SPACE, 40)], SPACE)) < 0.2
+
+
+def test_more_records_teach_more() -> None:
+    assert tau("gp", [(SPACE, 80)], SPACE) > tau("gp", [(SPACE, 10)], SPACE)
+
+
+def test_what_was_learnt_carries_over_to_another_workload() -> None:
+    assert tau("gp", [(SPACE, 60)], SIMILAR) > 0.6
+
+
+def test_only_the_order_within_a_workload_is_learnt() -> None:
+    """Another operator of the same shape that is fifty times slower says the same about what is fast."""
+    slow = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="hswish"), HERE)
+    model = cost_model("gp", HERE, seed=0)
+    model.observe(SPACE, measured(SPACE, 30, seed=1, noise=0.03))
+    model.observe(slow, [replace(r, seconds=50 * (r.seconds or 0.0)) for r in measured(slow, 30, seed=2, noise=0.03)])
+    points = SPACE.sample(150, np.random.default_rng(3))
+    mean, _ = model.predict(SPACE, points)
+    assert kendalltau(mean, [landscape_seconds(SPACE, p) for p in points]).statistic > 0.7
+
+
+def test_records_of_another_workload_help_where_there_are_few() -> None:
+    assert tau("gp", [(SPACE, 60), (SIMILAR, 4)], SIMILAR) > tau("gp", [(SIMILAR, 6)], SIMILAR)
+
+
+@pytest.mark.parametrize(("noise", "expected"), [(0.03, 0.9), (0.3, 0.8)])
+def test_more_records_than_one_fit_takes_teach_the_ranking_at_once(noise: float, expected: float) -> None:
+    """What a resumed run begins with."""
+    assert tau("gp", [(SPACE, 200), (SIMILAR, 200)], SPACE, noise) > expected
+
+
+def test_what_is_known_is_less_uncertain_than_what_is_not() -> None:
+    model = cost_model("gp", HERE, seed=0)
+    records = measured(SPACE, 40, seed=1, noise=0.03)
+    model.observe(SPACE, records)
+    tried = [r.point for r in records]
+    untried = [p for p in SPACE.sample(200, np.random.default_rng(3)) if p not in tried]
+    assert model.predict(SPACE, tried)[1].mean() < model.predict(SPACE, untried)[1].mean()
+
+
+# ---- records of other workloads -------------------------------------------------------------------------------------
+def upside_down(records: list[TuningRecord]) -> list[TuningRecord]:
+    """What is fast comes out slow, and the other way round."""
+    return [replace(r, seconds=1e-9 / (r.seconds or 1.0)) for r in records]
+
+
+def after_misleading(num_own: int) -> GaussianProcessModel:
+    """A model that was misled about `SPACE`, and has then seen some of its records, four at a time."""
+    model = GaussianProcessModel(HERE)
+    model.observe(SIMILAR, upside_down(measured(SIMILAR, 60, seed=1, noise=0.03)))
+    own = measured(SPACE, num_own, seed=2, noise=0.03)
+    for start in range(0, num_own, 4):
+        model.observe(SPACE, own[start : start + 4])
+    return model
+
+
+def tau_of(model: GaussianProcessModel) -> float:
+    points = SPACE.sample(150, np.random.default_rng(3))
+    return float(kendalltau(model.predict(SPACE, points)[0], [landscape_seconds(SPACE, p) for p in points]).statistic)
+
+
+def test_records_that_mislead_are_dropped_after_the_first_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = after_misleading(num_own=16)
+    monkeypatch.setattr(gaussian_process, "_MIN_CORRELATION", -2.0)
+    trusting = after_misleading(num_own=16)
+    assert guarded._alone == {SPACE.workload.key}
+    assert trusting._alone == set()
+    assert tau_of(guarded) > tau_of(trusting)
+    assert tau_of(after_misleading(num_own=0)) < -0.5
+
+
+def test_a_workload_that_is_left_alone_does_not_leave_others_alone() -> None:
+    model = after_misleading(num_own=16)
+    alike = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu"), HERE)
+    model.predict(alike, alike.points[:2])
+    assert len(model._select(alike.workload.key, with_own=True).y) == 60 + 16
+
+
+def test_records_that_agree_stay() -> None:
+    model = GaussianProcessModel(HERE)
+    model.observe(SIMILAR, measured(SIMILAR, 60, seed=1, noise=0.03))
+    own = measured(SPACE, 16, seed=2, noise=0.03)
+    for start in range(0, 16, 4):
+        model.observe(SPACE, own[start : start + 4])
+    assert model._alone == set()
+    assert tau_of(model) > 0.6
+
+
+def test_the_most_similar_workloads_are_asked() -> None:
+    """Hundreds of records of unlike workloads don't drown those of one that is alike."""
+    model = GaussianProcessModel(HERE)
+    for size in (112, 96, 80, 56):
+        unlike = schedule_space(Workload("pointwise", size, 16, 64), HERE)
+        model.observe(unlike, upside_down(measured(unlike, 100, seed=size, noise=0.03)))
+    model.observe(SIMILAR, measured(SIMILAR, 128, seed=1, noise=0.03))
+    assert tau_of(model) > 0.6
+
+
+def test_however_many_records_there_are_a_fit_takes_a_few_hundred() -> None:
+    model = GaussianProcessModel(HERE)
+    for channels in range(64, 192, 8):
+        space = schedule_space(Workload("pointwise", 14, 64, channels), HERE)
+        model.observe(space, measured(space, 60, seed=channels, noise=0.03))
+    own = measured(SPACE, 60, seed=0, noise=0.03)
+    model.observe(SPACE, own)
+    chosen = model._select(SPACE.workload.key, with_own=True)
+    assert (chosen.groups == 0).sum() == 60
+    assert len(chosen.y) == 60 + 128
+
+
+def test_of_too_many_records_the_fastest_are_kept() -> None:
+    y = np.random.default_rng(0).permutation(1000).astype(np.float64)
+    _, kept = gaussian_process._at_most(100, y[:, None], y)
+    assert len(np.unique(kept)) == 100
+    assert set(range(50)) <= set(kept.tolist())
+    assert kept.max() == 999.0

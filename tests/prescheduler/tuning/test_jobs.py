@@ -1,0 +1,437 @@
+"""chanas/prescheduler/tuning/jobs.py: many operators side by side, and nothing that was measured is lost or measured
+twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.measuring.canary import Canary
+from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.tuning import jobs as module
+from chanas.prescheduler.tuning.jobs import TuningJobs
+from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.workloads.workload import Workload
+
+from ..cases import SyntheticPool, answered, device, interrupted_bar, landscape_seconds
+
+HERE = device()
+WORKLOADS = [
+    Workload("pointwise", 4, 16, 32, epilogue="relu"),
+    Workload("pointwise", 6, 16, 24),
+    Workload("pointwise", 1, 16, 8, epilogue="hsigmoid"),
+    Workload("depthwise", 4, 16, 16, 3),
+    Workload("depthwise", 5, 24, 24, 5, 2),
+    Workload("conv", 8, 3, 8, 3, 2),
+    Workload("pool", 2, 16, 16),
+]
+CONFIG = TuneConfig(num_trials=9, num_initial=3, batch_size=2)
+Asked = tuple[str, Point]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RecordStore]:
+    opened = RecordStore(tmp_path / "records.sqlite", HERE)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
+
+
+def tuning(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = CONFIG, **options: Any) -> TuningJobs:
+    return TuningJobs(pool, HERE, store, config, scratch, **options)
+
+
+def num_trials(workload: Workload, config: TuneConfig = CONFIG) -> int:
+    return min(config.num_trials, len(schedule_space(workload, HERE).points))
+
+
+def asked_of(pool: SyntheticPool) -> list[Asked]:
+    return [(Workload.from_json(a["workload"]).key, a["point"]) for a in pool.built]
+
+
+def kept_in(store: RecordStore) -> set[Asked]:
+    return {(w.key, r.point) for w in WORKLOADS for r in store.load(w.key)}
+
+
+TOTAL = sum(map(num_trials, WORKLOADS))
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("model", ["gp", "random"])
+def test_every_operator_gets_its_trials(store: RecordStore, scratch: Path, model: str, overlap: bool) -> None:
+    pool = SyntheticPool(overlap=overlap)
+    best = tuning(pool, store, scratch, model=model).run(WORKLOADS, progress=False)
+    assert {w.key: len(records) for w, records in best.items()} == {w.key: num_trials(w) for w in WORKLOADS}
+    assert len(set(asked_of(pool))) == len(pool.built) == len(pool.timed) == TOTAL
+    assert kept_in(store) == set(asked_of(pool))
+    assert list(scratch.iterdir()) == []
+
+
+# ---- the best ones again --------------------------------------------------------------------------------------------
+LUCKY = Workload("pointwise", 4, 96, 192)
+LUCKY_POINTS = schedule_space(LUCKY, HERE).points[:6]
+
+
+def keep(store: RecordStore, *seconds: float) -> None:
+    """First timings of `LUCKY_POINTS`, in order."""
+    store.add(LUCKY.key, [TuningRecord(p, s) for p, s in zip(LUCKY_POINTS, seconds, strict=False)])
+
+
+def in_turns(again: dict[Point, float | str]) -> SyntheticPool:
+    """Seconds by point for the second time."""
+    return SyntheticPool(lambda asked: again[tuple(asked["point"])] if asked.get("again") else 1.0)
+
+
+def settle(pool: Any, store: RecordStore, scratch: Path) -> list[TuningRecord]:
+    return tuning(pool, store, scratch, TuneConfig(num_trials=1)).run([LUCKY], progress=False)[LUCKY]
+
+
+def test_contenders_are_measured_in_turns_and_noise_does_not_choose(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6)
+    a, b, c, d, *_ = LUCKY_POINTS
+    pool = in_turns({a: 1.2e-6, b: 1.05e-6, c: 1.1e-6})
+    assert [r.point for r in settle(pool, store, scratch)] == [b, c, a, d]
+    assert [t["points"] for t in pool.turns] == [(a, b, c)]
+    assert {r.point: (r.seconds, r.again_s) for r in store.load(LUCKY.key)} == {
+        a: (1.00e-6, 1.2e-6),
+        b: (1.02e-6, 1.05e-6),
+        c: (1.04e-6, 1.1e-6),
+        d: (1.10e-6, None),
+    }
+    assert list(scratch.iterdir()) == []
+
+
+def test_turns_are_not_repeated(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6)
+    first = settle(in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6)), store, scratch)
+    again = SyntheticPool()
+    assert settle(again, store, scratch) == first
+    assert again.turns == again.built == []
+
+
+def test_a_clear_case_is_not_measured_again(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.0e-6, 1.1e-6)
+    pool = SyntheticPool()
+    settle(pool, store, scratch)
+    assert pool.turns == []
+
+
+def test_a_new_contender_makes_new_turns(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6)
+    settle(in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6)), store, scratch)
+    keep(store, 1.00e-6, 1.02e-6, 0.99e-6)
+    pool = in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6))
+    settle(pool, store, scratch)
+    assert [set(t["points"]) for t in pool.turns] == [set(LUCKY_POINTS[:3])]
+
+
+def test_one_contender_that_crashes_in_its_turn_is_found_and_comes_last(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6)
+    a, b, c, d, *_ = LUCKY_POINTS
+    pool = in_turns({a: "crash: signal 11", b: 1.05e-6, c: 1.02e-6})
+    assert [r.point for r in settle(pool, store, scratch)] == [c, b, d, a]
+    assert [t["points"] for t in pool.turns] == [(a, b, c), (a,), (b,), (c,)]
+    assert {r.point: r.again_error for r in store.load(LUCKY.key)} == {a: "crash: signal 11", b: None, c: None, d: None}
+
+
+def test_turns_in_which_all_fail_change_nothing_and_are_made_again(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.02e-6)
+    failing = in_turns(dict.fromkeys(LUCKY_POINTS, "timeout"))
+    assert [r.point for r in settle(failing, store, scratch)] == list(LUCKY_POINTS[:2])
+    working = in_turns({LUCKY_POINTS[0]: 2e-6, LUCKY_POINTS[1]: 1e-6})
+    assert [r.point for r in settle(working, store, scratch)] == [LUCKY_POINTS[1], LUCKY_POINTS[0]]
+
+
+@pytest.mark.parametrize("name", ["build_operators", "measure_in_turns"])
+def test_a_run_that_is_cut_off_in_the_turns_of_an_operator_repeats_those_alone(
+    store: RecordStore, scratch: Path, name: str
+) -> None:
+    class Cut(SyntheticPool):
+        num_left = 2
+
+        def count(self, called: str) -> None:
+            self.num_left -= called == name
+            if self.num_left == 0:
+                raise KeyboardInterrupt
+
+        def build(self, called: str, *rest: Any) -> Any:
+            self.count(called)
+            return super().build(called, *rest)
+
+        def measure(self, called: str, *rest: Any) -> Any:
+            self.count(called)
+            return super().measure(called, *rest)
+
+    whole, alike = SyntheticPool(lambda _: 1e-6), WORKLOADS[:3]
+    with pytest.raises(KeyboardInterrupt):
+        tuning(Cut(lambda _: 1e-6), store, scratch).run(alike, progress=False)
+    settled = {w for w in alike if any(r.was_remeasured for r in store.load(w.key))}
+    num_kept = sum(len(store.load(w.key)) for w in alike)
+    for left in scratch.iterdir():  # the folder of a run of its own
+        left.rmdir() if left.is_dir() else left.unlink()
+    tuning(whole, store, scratch).run(alike, progress=False)
+    assert len(settled) <= 1
+    assert {t["workload"]["input_size"] for t in whole.turns} == {w.input_size for w in alike if w not in settled}
+    assert len(whole.built) == sum(map(num_trials, alike)) - num_kept
+
+
+def test_planted_bad_candidates_end_as_records_and_the_others_have_their_turns(
+    pool: WorkerPool, store: RecordStore, scratch: Path
+) -> None:
+    """Kept times that are lies, and one point that can't be built any more."""
+    keep(store, 1e-12, 1.01e-12, 1.02e-12)
+    broken = LUCKY_POINTS[1]
+
+    class Planted:
+        overlap, num_builders, num_devices = pool.overlap, pool.num_builders, pool.num_devices
+
+        def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+            if name == "build_operators":
+                points = [(7, 7) if p == broken else p for p in arguments["points"]]
+                arguments = {**arguments, "points": points}
+            return pool.build(name, arguments, timeout_s)
+
+        measure = pool.measure
+
+    settle(Planted(), store, scratch)
+    records = {r.point: r for r in store.load(LUCKY.key)}
+    assert (records[broken].again_error or "").startswith("ScheduleError: expected a point of")
+    assert all((records[p].again_s or 0.0) > 0.0 for p in LUCKY_POINTS[:3] if p != broken)
+    assert list(scratch.iterdir()) == []
+
+
+def test_records_come_fastest_first(store: RecordStore, scratch: Path) -> None:
+    best = tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
+    for records in best.values():
+        seconds = [r.seconds or 0.0 for r in records]
+        assert seconds == sorted(seconds)
+
+
+def test_an_operator_that_many_blocks_have_is_tuned_once(store: RecordStore, scratch: Path) -> None:
+    pool = SyntheticPool()
+    best = tuning(pool, store, scratch).run([WORKLOADS[0]] * 3, progress=False)
+    assert list(best) == [WORKLOADS[0]]
+    assert len(pool.built) == num_trials(WORKLOADS[0])
+
+
+def test_nothing_to_tune_is_nothing(store: RecordStore, scratch: Path) -> None:
+    assert tuning(SyntheticPool(), store, scratch).run([], progress=False) == {}
+
+
+def test_a_second_run_measures_nothing_and_returns_the_same(store: RecordStore, scratch: Path) -> None:
+    first = tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
+    pool = SyntheticPool()
+    assert tuning(pool, store, scratch).run(WORKLOADS, progress=False) == first
+    assert pool.built == []
+
+
+def test_more_trials_add_to_those_that_are_there(store: RecordStore, scratch: Path) -> None:
+    tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
+    before = kept_in(store)
+    pool, more = SyntheticPool(), TuneConfig(num_trials=12)
+    tuning(pool, store, scratch, more).run(WORKLOADS, progress=False)
+    assert before.isdisjoint(asked_of(pool))
+    assert len(pool.built) == sum(num_trials(w, more) - num_trials(w) for w in WORKLOADS) > 0
+
+
+@pytest.mark.parametrize("num_measured", [1, 2, 7, TOTAL - 1, TOTAL])
+def test_ctrl_c_keeps_what_was_measured_and_the_next_run_makes_the_rest(
+    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch, num_measured: int
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "progress_bar", interrupted_bar(num_measured))
+        tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
+    kept = kept_in(store)
+    assert len(kept) == num_measured
+    pool = SyntheticPool()
+    tuning(pool, store, scratch).run(WORKLOADS, progress=False)
+    assert kept.isdisjoint(asked_of(pool))
+    assert len(pool.built) == TOTAL - num_measured
+
+
+def test_failures_are_kept_with_their_error_and_not_tried_again(store: RecordStore, scratch: Path) -> None:
+    def fails(asked: dict[str, Any]) -> float | str:
+        return "timeout: measure took more than 40 s" if asked["workload"]["op"] == "depthwise" else 1e-6
+
+    best = tuning(SyntheticPool(fails), store, scratch).run(WORKLOADS, progress=False)
+    for workload in WORKLOADS:
+        failed = workload.op == "depthwise"
+        assert (best[workload] == []) == failed
+        assert {r.error for r in store.load(workload.key)} == {
+            "timeout: measure took more than 40 s" if failed else None
+        }
+    again = SyntheticPool(fails)
+    tuning(again, store, scratch).run(WORKLOADS, progress=False)
+    assert again.built == []
+
+
+def test_records_of_points_that_are_no_more_are_left_out(store: RecordStore, scratch: Path) -> None:
+    store.add(WORKLOADS[0].key, [TuningRecord((1, 2, 3), 1e-12)])
+    best = tuning(SyntheticPool(), store, scratch).run(WORKLOADS[:1], progress=False)
+    assert len(best[WORKLOADS[0]]) == num_trials(WORKLOADS[0])
+    assert (1, 2, 3) not in {r.point for r in best[WORKLOADS[0]]}
+
+
+def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scratch: Path) -> None:
+    limits: list[float | None] = []
+
+    class Noting(SyntheticPool):
+        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+            if name == "measure":
+                limits.append(arguments["hopeless_s"])
+            return super().measure(name, arguments, timeout_s)
+
+    tuning(Noting(lambda _: 2e-6), store, scratch).run(WORKLOADS[:1], progress=False)
+    assert limits[: CONFIG.num_initial] == [None] * CONFIG.num_initial
+    assert set(limits[CONFIG.num_initial :]) == {6e-6}
+
+
+# ---- a common budget ------------------------------------------------------------------------------------------------
+BUDGET = TuneConfig(num_trials=12, num_initial=3, batch_size=2, shared=True)
+LARGE_ONES = [Workload("pointwise", 6, 48, 96), Workload("pointwise", 7, 96, 64), Workload("pointwise", 12, 96, 192)]
+COUNTS = np.array([[0.0, 1.0, 40.0]])
+
+
+def landscape(asked: dict[str, Any]) -> float:
+    return landscape_seconds(schedule_space(Workload.from_json(asked["workload"]), HERE), asked["point"])
+
+
+def spread_out(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = BUDGET) -> list[int]:
+    """Records of each workload after a run with a common budget."""
+    tuning(pool, store, scratch, config).run(LARGE_ONES, progress=False, counts=COUNTS)
+    return [len(store.load(w.key)) for w in LARGE_ONES]
+
+
+def test_a_common_budget_is_spent_and_goes_where_networks_spend_their_time(store: RecordStore, scratch: Path) -> None:
+    unused, rare, frequent = spread_out(SyntheticPool(landscape), store, scratch)
+    assert unused + rare + frequent == 3 * 12
+    assert unused == 6 <= rare < 12 < frequent
+
+
+def test_a_common_budget_that_is_spent_is_not_spent_again(store: RecordStore, scratch: Path) -> None:
+    first = spread_out(SyntheticPool(landscape), store, scratch)
+    pool = SyntheticPool(landscape)
+    assert spread_out(pool, store, scratch) == first
+    assert pool.built == pool.turns == []
+
+
+@pytest.mark.parametrize("num_measured", [1, 17, 19, 30])
+def test_a_common_budget_that_was_cut_off_is_spent_to_the_end(
+    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch, num_measured: int
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "progress_bar", interrupted_bar(num_measured))
+        spread_out(SyntheticPool(landscape), store, scratch)
+    assert sum(len(store.load(w.key)) for w in LARGE_ONES) == num_measured
+    assert sum(spread_out(SyntheticPool(landscape), store, scratch)) == 36
+
+
+def test_a_workload_stops_where_improvement_is_under_the_noise(
+    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OperatorTuner, "noise", 10.0)
+    assert spread_out(SyntheticPool(landscape), store, scratch) == [6, 6, 6]
+    assert [store.stopped_after(w.key) for w in LARGE_ONES] == [6, 6, 6]
+    monkeypatch.undo()
+    pool = SyntheticPool(landscape)
+    assert spread_out(pool, store, scratch) == [6, 6, 6]
+    assert pool.built == []
+
+
+def test_a_workload_of_failures_has_its_part_of_a_common_budget(store: RecordStore, scratch: Path) -> None:
+    def fails(asked: dict[str, Any]) -> float | str:
+        return "crash" if asked["workload"] == LARGE_ONES[0].to_json() else landscape(asked)
+
+    failing, *others = spread_out(SyntheticPool(fails), store, scratch)
+    assert failing > 6
+    assert failing + sum(others) == 36
+
+
+# ---- points that are the same program -------------------------------------------------------------------------------
+def like_even(asked: dict[str, Any]) -> str:
+    """Points that differ in the order of loops alone are the same program."""
+    return str(asked["point"][:6])
+
+
+def test_the_same_program_is_timed_once_and_the_others_say_whose_time_it_is(store: RecordStore, scratch: Path) -> None:
+    pool = SyntheticPool()
+    pool.code = like_even
+    config = TuneConfig(num_trials=50, num_initial=4, batch_size=3)
+    tuning(pool, store, scratch, config).run([LUCKY], progress=False)
+    records = {r.point: r for r in store.load(LUCKY.key)}
+    assert len(records) == len(pool.built) == 50
+    assert len(pool.timed) == len({p[:6] for p in records}) < 50
+    for point, record in records.items():
+        assert record.code == str(point[:6])
+        if record.same_as is not None:
+            original = records[record.same_as]
+            assert (original.same_as, original.code, original.seconds) == (None, record.code, record.seconds)
+    assert sum(r.same_as is not None for r in records.values()) == 50 - len(pool.timed)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_resumed_run_knows_the_programs_of_the_first(store: RecordStore, scratch: Path) -> None:
+    timed = 0
+    for num_trials in (10, 40, 80):
+        pool = SyntheticPool()
+        pool.code = like_even
+        tuning(pool, store, scratch, TuneConfig(num_trials=num_trials)).run([LUCKY], progress=False)
+        timed += len(pool.timed)
+    assert timed == len({r.point[:6] for r in store.load(LUCKY.key)}) < 80
+
+
+def test_the_same_program_as_a_failed_one_fails_alike(store: RecordStore, scratch: Path) -> None:
+    pool = SyntheticPool(lambda _: "crash: signal 11")
+    pool.code = lambda _: "all the same"
+    tuning(pool, store, scratch).run([LUCKY], progress=False)
+    assert len(pool.timed) == 1
+    assert {r.error for r in store.load(LUCKY.key)} == {"crash: signal 11"}
+
+
+def test_twins_are_no_contenders(store: RecordStore, scratch: Path) -> None:
+    pool = SyntheticPool(lambda _: 1e-6)
+    pool.code = lambda _: "all the same"
+    tuning(pool, store, scratch).run([LUCKY], progress=False)
+    assert pool.turns == []
+
+
+def test_records_say_under_which_drift_they_were_measured(store: RecordStore, scratch: Path) -> None:
+    class Slowing(SyntheticPool):
+        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+            slow = 1.0 if len(self.timed) < 10 else 1.2
+            answer = super().measure(name, arguments, timeout_s).result()
+            return answered(Answer({**answer.result, "seconds": 1e-6 * slow}, None, 0.1))
+
+    canary = Canary(HERE, scratch, store.add_canary)
+    tuning(Slowing(), store, scratch, TuneConfig(num_trials=30), canary=canary).run([LUCKY], progress=False)
+    records = store.load(LUCKY.key)
+    assert len(records) == 30
+    assert {1.0, 1.2} <= {round(r.drift, 6) for r in records}
+    assert [r.seconds for r in records] == pytest.approx([1e-6] * 30, rel=0.21)
+    assert store.load_canary() == canary.readings
+
+
+def test_real_operators_are_tuned(pool: WorkerPool, store: RecordStore, scratch: Path) -> None:
+    workloads = [WORKLOADS[0], WORKLOADS[3]]
+    config = TuneConfig(num_trials=4, num_initial=2, batch_size=2)
+    best = tuning(pool, store, scratch, config, cold_bytes=20_000, code_copies=3).run(workloads, progress=False)
+    assert store.count() == (8, 0)
+    for workload in workloads:
+        assert len(best[workload]) == 4
+        assert all(r.seconds is not None and r.seconds > 0.0 for r in best[workload])
+        assert all(r.spread_s is not None and r.spread_s >= 0.0 for r in best[workload])
+    assert list(scratch.iterdir()) == []

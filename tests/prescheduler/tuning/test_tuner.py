@@ -1,0 +1,234 @@
+"""chanas/prescheduler/tuning/tuner.py: which points are tried, in what order, and when it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.workloads.space import Point, ScheduleSpace
+from chanas.prescheduler.workloads.workload import Operator, Workload
+
+from ..cases import OPERATORS, device, landscape_seconds, random_workload
+
+HERE = device()
+LARGE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HERE)
+SMALL = schedule_space(Workload("pool", 2, 40, 40), HERE)
+
+every_model = pytest.mark.parametrize("model", ["gp", "random"])
+
+
+def seconds_of(point: Point) -> float:
+    """Smooth in the logarithms of the factors, best at one corner of the space, never twice the same."""
+    return 1e-6 * math.exp(sum((i + 1) * 0.1 * math.log2(max(v, 1)) ** 2 for i, v in enumerate(point)) / len(point))
+
+
+def record_of(point: Point) -> TuningRecord:
+    return TuningRecord(point, seconds_of(point), 1e-9)
+
+
+def failure_of(point: Point) -> TuningRecord:
+    return TuningRecord(point, None, None, "timeout: build_operator took more than 20 s")
+
+
+def tuner_of(
+    space: ScheduleSpace, config: TuneConfig, kept: list[TuningRecord] | None = None, model: str = "gp", seed: int = 0
+) -> OperatorTuner:
+    return OperatorTuner(space, cost_model(model, HERE, seed), config, kept or [], seed)
+
+
+def explore(tuner: OperatorTuner, measure: Callable[[Point], TuningRecord] = record_of) -> list[Point]:
+    """All points that a tuner asks for, in order."""
+    asked: list[Point] = []
+    while batch := tuner.propose():
+        asked += batch
+        tuner.observe([measure(p) for p in batch])
+    return asked
+
+
+@every_model
+@pytest.mark.parametrize("op", OPERATORS)
+def test_no_point_is_asked_for_twice_and_all_are_legal(op: Operator, model: str, rng: np.random.Generator) -> None:
+    space = schedule_space(random_workload(op, rng), HERE)
+    asked = explore(tuner_of(space, TuneConfig(num_trials=30, random_share=0.5), model=model))
+    assert len(set(asked)) == len(asked) == min(30, len(space.points))
+    assert all(space.contains(p) for p in asked)
+
+
+@every_model
+@pytest.mark.parametrize("num_trials", [0, 1, 3, 4, 5, 17])
+def test_it_ends_after_the_number_of_trials(num_trials: int, model: str) -> None:
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=num_trials, num_initial=4, batch_size=4), model=model)
+    assert tuner.num_left == num_trials
+    assert len(explore(tuner)) == num_trials
+    assert tuner.num_tried == num_trials
+    assert tuner.num_left == 0
+    assert tuner.propose() == []
+
+
+@every_model
+def test_it_ends_when_the_space_is_exhausted(model: str) -> None:
+    asked = explore(tuner_of(SMALL, TuneConfig(num_trials=1000), model=model))
+    assert sorted(asked) == sorted(SMALL.points)
+
+
+def test_the_initial_set_comes_at_once_and_then_batches() -> None:
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=13, num_initial=6, batch_size=3))
+    sizes = []
+    while batch := tuner.propose():
+        sizes.append(len(batch))
+        tuner.observe([record_of(p) for p in batch])
+    assert sizes == [6, 3, 3, 1]
+
+
+@every_model
+def test_kept_records_count_as_trials(model: str) -> None:
+    kept = [record_of(p) for p in LARGE.points[:10]]
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=16), kept, model)
+    assert tuner.num_left == 6
+    asked = explore(tuner)
+    assert len(asked) == 6
+    assert set(asked).isdisjoint(r.point for r in kept)
+
+
+def test_more_kept_records_than_trials_ask_for_nothing() -> None:
+    assert tuner_of(LARGE, TuneConfig(num_trials=4), [record_of(p) for p in LARGE.points[:10]]).propose() == []
+
+
+def test_kept_records_of_points_that_are_no_more_are_left_out() -> None:
+    tuner = tuner_of(SMALL, TuneConfig(num_trials=3), [record_of((5, 5, 5, 5)), record_of(SMALL.points[0])])
+    assert tuner.num_tried == 1
+
+
+@every_model
+def test_it_survives_failures_only(model: str) -> None:
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=14), [failure_of(p) for p in LARGE.points[:3]], model)
+    asked = explore(tuner, failure_of)
+    assert len(set(asked)) == 11
+    assert tuner.best is None
+    assert tuner.best_s is None
+
+
+@every_model
+def test_it_goes_on_from_the_valid_ones_among_failures(model: str) -> None:
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=20), model=model)
+    explore(tuner, lambda p: record_of(p) if p[0] % 2 else failure_of(p))
+    assert tuner.num_tried == 20
+    assert tuner.best is not None
+    assert tuner.best.point[0] % 2 == 1
+
+
+def test_the_best_is_the_fastest_of_new_and_kept_records() -> None:
+    kept = [record_of(p) for p in LARGE.points[:10]]
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=20), kept)
+    asked = explore(tuner)
+    assert tuner.best_s == min(seconds_of(p) for p in [*asked, *(r.point for r in kept)])
+
+
+def test_points_that_no_mutation_reaches_are_scored_too() -> None:
+    """The model sees at a glance where the best of the space lies, far from all that was tried."""
+
+    class Seer:
+        def observe(self, space: ScheduleSpace, records: Sequence[TuningRecord]) -> None:
+            pass
+
+        def predict(self, space: ScheduleSpace, points: Sequence[Point]) -> tuple[Any, Any]:
+            return np.array([math.log(landscape_seconds(space, p)) for p in points]), np.zeros(len(points))
+
+    worst = sorted(LARGE.points, key=lambda p: -landscape_seconds(LARGE, p))
+    config = TuneConfig(num_trials=16, random_share=0.0)
+    kept = [TuningRecord(p, landscape_seconds(LARGE, p)) for p in worst[:12]]
+    assert set(OperatorTuner(LARGE, Seer(), config, kept, 0).propose()) == set(worst[-4:])
+
+
+@every_model
+def test_the_same_seed_tries_the_same_points(model: str) -> None:
+    first, again, other = (explore(tuner_of(LARGE, TuneConfig(num_trials=16), model=model, seed=s)) for s in (1, 1, 2))
+    assert first == again != other
+
+
+# ---- what is left to gain -------------------------------------------------------------------------------------------
+@every_model
+def test_nothing_is_left_to_gain_where_all_is_tried(model: str) -> None:
+    tuner = tuner_of(SMALL, TuneConfig(num_trials=1000), model=model)
+    assert tuner.expected_improvement() == math.inf
+    explore(tuner)
+    assert (tuner.expected_improvement(), tuner.room) == (0.0, 0)
+
+
+def test_less_is_left_to_gain_the_more_is_known() -> None:
+    drawn = LARGE.sample(len(LARGE.points), np.random.default_rng(0))
+    worst = sorted(drawn, key=lambda p: -landscape_seconds(LARGE, p))
+    few, most = worst[:12], worst[-160:]
+
+    def left(points: list[Point]) -> float:
+        kept = [TuningRecord(p, landscape_seconds(LARGE, p), 0.0) for p in points]
+        return tuner_of(LARGE, TuneConfig(), kept).expected_improvement()
+
+    assert left(few) > 0.1 > 0.05 > left(most) >= 0.0
+
+
+def test_asking_what_is_left_changes_no_proposal() -> None:
+    kept = [record_of(p) for p in LARGE.points[:10]]
+    asked, other = (tuner_of(LARGE, TuneConfig(num_trials=14), kept) for _ in range(2))
+    asked.expected_improvement()
+    assert asked.propose() == other.propose()
+
+
+def test_a_limit_may_be_raised() -> None:
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=4))
+    assert len(explore(tuner)) == 4
+    tuner.limit = 7
+    assert len(explore(tuner)) == 3
+
+
+def test_noise_is_the_relative_spread_of_the_best() -> None:
+    tuner = tuner_of(LARGE, TuneConfig(), [TuningRecord(LARGE.points[0], 2e-6, 1e-7), record_of(LARGE.points[-1])])
+    best = tuner.best
+    assert best is not None
+    assert tuner.noise == pytest.approx((best.spread_s or 0.0) / (best.seconds or 1.0))
+    assert tuner_of(LARGE, TuneConfig()).noise == 0.0
+
+
+def share_of_faster_points(space: ScheduleSpace, points: list[Point]) -> float:
+    """Mean over `points`: the share of the space that is faster."""
+    every = np.array([landscape_seconds(space, p) for p in space.points])
+    return float(np.mean([np.mean(every < landscape_seconds(space, p)) for p in points]))
+
+
+def test_a_model_that_knows_similar_operators_chooses_the_initial_set() -> None:
+    similar = schedule_space(Workload("pointwise", 12, 64, 192, epilogue="relu"), HERE)
+    config = TuneConfig(num_trials=8, num_initial=8, random_share=0.0)
+    blind, taught = [], []
+    for seed in range(5):
+        blind += tuner_of(similar, config, seed=seed).propose()
+        model = cost_model("gp", HERE, seed)
+        known = LARGE.sample(60, np.random.default_rng(seed))
+        model.observe(LARGE, [TuningRecord(p, landscape_seconds(LARGE, p)) for p in known])
+        taught += OperatorTuner(similar, model, config, [], seed).propose()
+    assert share_of_faster_points(similar, taught) < 0.15
+    assert share_of_faster_points(similar, blind) > 0.35
+
+
+def test_the_best_of_a_landscape_is_found_more_often_than_at_random() -> None:
+    """24 trials among 230 points, 16 times over: at random, one run in ten meets the best point."""
+    seconds = {p: landscape_seconds(LARGE, p) for p in LARGE.points}
+    nearly_best = 1.001 * min(seconds.values())
+
+    def num_found(model: str) -> int:
+        tuners = [tuner_of(LARGE, TuneConfig(num_trials=24), model=model, seed=seed) for seed in range(16)]
+        for tuner in tuners:
+            explore(tuner, lambda p: TuningRecord(p, seconds[p]))
+        return sum((t.best_s or math.inf) <= nearly_best for t in tuners)
+
+    drawn = [LARGE.sample(24, np.random.default_rng(seed)) for seed in range(16)]
+    at_random = sum(min(seconds[p] for p in points) <= nearly_best for points in drawn)
+    assert num_found("gp") >= 11
+    assert max(at_random, num_found("random")) <= 8

@@ -1,0 +1,451 @@
+"""chanas/prescheduler/tuning/warm_start.py: which records of another device may be begun with, and what they become."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from chanas.core.latency import LatencyLUT, LUTHeader
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
+from chanas.files.run import RunDirectory
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
+from chanas.prescheduler.tables.lut import preschedule
+from chanas.prescheduler.tuning.cost_model.base import Prior
+from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.tuning.jobs import TuningJobs
+from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
+from chanas.prescheduler.tuning.warm_start import agree, open_warm_start, translated
+from chanas.prescheduler.workloads.space import SPACE_VERSION, Point, ScheduleSpace
+from chanas.prescheduler.workloads.workload import Workload
+
+from ..cases import (
+    DEVICES,
+    NANO,
+    NUM_CLASSES,
+    SyntheticPool,
+    device,
+    landscape_seconds,
+    random_workload,
+    synthetic_seconds,
+    workloads,
+)
+
+ONE, TWO = device(), dataclasses.replace(device(num_threads=2), name="cpu-2t")
+OTHER = dataclasses.replace(ONE, fingerprint="0123456789ab", device="Another processor")
+WORKLOAD = Workload("pointwise", 14, 96, 192, epilogue="relu")
+DEPTHWISE = Workload("depthwise", 28, 64, 64, 3, 1, "relu")
+
+
+def seconds_of(space: ScheduleSpace, point: Point) -> float:
+    """A landscape where there is one, some number that belongs to the point elsewhere."""
+    if space.workload.op == "pointwise":
+        return landscape_seconds(space, point)
+    return float(synthetic_seconds({"point": json.dumps(point)}))
+
+
+def records_of(workload: Workload, target: HardwareTarget, num: int = 24, seed: int = 1) -> list[TuningRecord]:
+    space = schedule_space(workload, target)
+    points = space.sample(num, np.random.default_rng(seed))
+    return [TuningRecord(p, seconds_of(space, p), 1e-9) for p in points]
+
+
+def stored(run: RunDirectory, target: HardwareTarget, *asked: Workload) -> RunDirectory:
+    """A run with records of some workloads on a target."""
+    store = RecordStore(run.records, target)
+    for workload in asked or (WORKLOAD,):
+        store.add(workload.key, records_of(workload, target))
+    store.close()
+    return run
+
+
+def run_of(folder: Path, name: str = "run") -> RunDirectory:
+    return RunDirectory(folder / name)
+
+
+# ---- points of one space in another ---------------------------------------------------------------------------------
+@given(workload=workloads)
+def test_points_of_one_thread_stand_for_those_of_two_that_agree_in_everything_else(workload: Workload) -> None:
+    one, two = schedule_space(workload, ONE), schedule_space(workload, TWO)
+    assert agree(one, two)
+    records = [TuningRecord(p, 1e-6 * (i + 1)) for i, p in enumerate(one.points[:40])]
+    prior = translated(records, one, two, ONE)
+    assert prior is not None
+    assert list(prior.seconds) == sorted(prior.seconds)
+    for record, points in zip(records, prior.points, strict=True):
+        for point in points:
+            shared = {k: v for k, v in two.decode(point).items() if k != "fuse"}
+            assert shared == one.decode(record.point)
+
+
+@given(workload=workloads)
+def test_on_the_way_back_the_best_of_those_that_fall_together_counts(workload: Workload) -> None:
+    one, two = schedule_space(workload, ONE), schedule_space(workload, TWO)
+    records = [TuningRecord(p, 1e-6 * (i + 1)) for i, p in enumerate(two.points[:40])]
+    prior = translated(records, two, one, TWO)
+    assert prior is not None
+    assert len(set(prior.points)) == len(prior.points)
+    back = translated([TuningRecord(p, s) for (p,), s in zip(prior.points, prior.seconds, strict=True)], one, two, ONE)
+    assert back is not None
+    best = dict(zip(back.points, back.seconds, strict=True))
+    for points, seconds in best.items():
+        assert seconds == min(r.seconds for r in records if r.seconds and r.point in points)
+
+
+def test_equal_spaces_need_no_translation() -> None:
+    space, records = schedule_space(WORKLOAD, ONE), records_of(WORKLOAD, ONE)
+    prior = translated(records, space, schedule_space(WORKLOAD, OTHER), ONE)
+    assert prior is not None
+    assert prior.points == tuple((r.point,) for r in records)
+
+
+def test_failures_and_points_that_are_no_more_are_left_out() -> None:
+    space = schedule_space(WORKLOAD, ONE)
+    records = [TuningRecord(space.points[0], None, None, "timeout"), TuningRecord((9, 9, 9), 1e-6)]
+    assert translated(records, space, space, ONE) is None
+
+
+def test_spaces_of_different_vectors_do_not_agree() -> None:
+    assert not agree(schedule_space(WORKLOAD, device(lanes=16)), schedule_space(WORKLOAD, device(lanes=8)))
+
+
+# ---- which records --------------------------------------------------------------------------------------------------
+def test_another_run_of_the_same_kind_of_processor(tmp_path: Path) -> None:
+    """The file itself says what the other device is."""
+    source = stored(run_of(tmp_path, "theirs"), OTHER)
+    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+    assert warm.source.target.device == "Another processor"
+    prior = warm.prior(schedule_space(WORKLOAD, ONE))
+    assert prior is not None
+    assert len(prior.points) == 24
+    assert list(prior.seconds) == sorted(prior.seconds)
+    assert warm.prior(schedule_space(DEPTHWISE, ONE)) is None
+
+
+def test_another_target_of_the_same_run(tmp_path: Path) -> None:
+    run = stored(run_of(tmp_path), ONE)
+    warm = open_warm_start("cpu", run, TWO)
+    assert (warm.source.target.name, warm.source.target.num_threads) == ("cpu", 1)
+    assert warm.prior(schedule_space(WORKLOAD, TWO)) is not None
+
+
+def test_the_other_dtype_where_spaces_agree(tmp_path: Path) -> None:
+    run = stored(run_of(tmp_path), ONE, WORKLOAD, DEPTHWISE)
+    bf16 = dataclasses.replace(ONE, name="cpu-bf16", dtype="bfloat16")
+    warm = open_warm_start("cpu", run, bf16)
+    for workload in (WORKLOAD, DEPTHWISE):
+        space = schedule_space(dataclasses.replace(workload, dtype="bfloat16"), bf16)
+        there = agree(schedule_space(workload, ONE), space)
+        assert (warm.prior(space) is not None) == there
+    assert agree(schedule_space(DEPTHWISE, ONE), schedule_space(dataclasses.replace(DEPTHWISE, dtype="bfloat16"), bf16))
+
+
+def test_a_file_of_before_devices_were_noted_is_understood_by_the_table_beside_it(tmp_path: Path) -> None:
+    source = stored(run_of(tmp_path, "theirs"), OTHER)
+    with sqlite3.connect(source.records) as database:
+        database.execute("DROP TABLE devices")
+        database.execute("DROP TABLE warm_starts")
+        database.execute("PRAGMA user_version = 8")
+    with pytest.raises(StageOrderError, match=r"nothing in .* to warm-start target 'cpu' from"):
+        open_warm_start(str(source.records), run_of(tmp_path, "mine"), ONE)
+    LatencyLUT(LUTHeader(OTHER, tvm_version(), "nano", "0" * 16)).save(source.lut("cpu"))
+    assert open_warm_start(str(source.records), run_of(tmp_path, "mine"), ONE).source.target.device == OTHER.device
+
+
+def test_the_nearest_of_several_is_taken(tmp_path: Path) -> None:
+    source = run_of(tmp_path, "theirs")
+    for target in (OTHER, dataclasses.replace(OTHER, num_threads=2, name="cpu-2t"), TWO):
+        stored(source, target)
+    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+    assert (warm.source.target.fingerprint, warm.source.target.num_threads) == (ONE.fingerprint, 2)
+
+
+def test_nothing_is_written_to_the_source(tmp_path: Path) -> None:
+    source = stored(run_of(tmp_path, "theirs"), OTHER)
+    before = hashlib.sha256(source.records.read_bytes()).digest()
+    open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+    assert hashlib.sha256(source.records.read_bytes()).digest() == before
+
+
+def test_the_digest_stands_for_the_records(tmp_path: Path) -> None:
+    source, mine = stored(run_of(tmp_path, "theirs"), OTHER), run_of(tmp_path, "mine")
+    first = open_warm_start(str(source.root), mine, ONE).digest
+    assert open_warm_start(str(source.records), mine, TWO).digest == first
+    stored(source, OTHER, DEPTHWISE)
+    assert open_warm_start(str(source.root), mine, ONE).digest != first
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"vector_lanes": 8}, "float32 values in a vector: 8 instead of 16"),
+        ({"num_vector_registers": 16}, "vector registers: 16 instead of 32"),
+        ({"kind": "cuda"}, "only processors seed each other"),
+    ],
+)
+def test_a_device_of_other_points_is_refused_by_what_differs(
+    tmp_path: Path, changes: dict[str, object], expected: str
+) -> None:
+    source = run_of(tmp_path, "theirs")
+    store = RecordStore(source.records, dataclasses.replace(OTHER, **changes))  # type: ignore[arg-type]
+    store.add(WORKLOAD.key, records_of(WORKLOAD, ONE))
+    store.close()
+    with pytest.raises(TargetError, match=expected):
+        open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+
+
+def test_records_of_another_version_of_the_spaces_are_refused(tmp_path: Path) -> None:
+    source = stored(run_of(tmp_path, "theirs"), OTHER)
+    with sqlite3.connect(source.records) as database:
+        database.execute("UPDATE devices SET spaces = ?", (SPACE_VERSION + 1,))
+    with pytest.raises(TargetError, match="version of the schedule spaces"):
+        open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+
+
+def no_file(run: RunDirectory) -> str:
+    return str(run.root / "nowhere")
+
+
+def own_records(run: RunDirectory) -> str:
+    return str(stored(run, ONE).records)
+
+
+def no_database(run: RunDirectory) -> str:
+    path = run.root / "text"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("these are no records, and long enough to be none\n" * 20)
+    return str(path)
+
+
+def newer(run: RunDirectory) -> str:
+    path = stored(RunDirectory(run.root / "newer"), OTHER).records
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 99")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "expected"),
+    [
+        (no_file, StageOrderError, "expected a run directory, a file of records or a target of run"),
+        (own_records, StageOrderError, "there are records of: no other known device"),
+        (no_database, CheckpointError, "cannot be read"),
+        (newer, CheckpointError, "got 99"),
+    ],
+)
+def test_what_is_no_source_is_one_clear_line(
+    tmp_path: Path, make: Callable[[RunDirectory], str], kind: type[ChanasError], expected: str
+) -> None:
+    run = run_of(tmp_path)
+    with pytest.raises(kind, match=expected) as caught:
+        open_warm_start(make(run), run, ONE)
+    assert "\n" not in str(caught.value)
+
+
+# ---- a search that begins with them ---------------------------------------------------------------------------------
+def prior_of(space: ScheduleSpace, sign: float = 1.0, num: int = 40, seed: int = 5) -> Prior:
+    """What a device says on which seconds are `sign` times as ordered as on this one."""
+    points = space.sample(num, np.random.default_rng(seed))
+    seconds = np.array([seconds_of(space, p) ** sign for p in points])
+    seconds *= 3e-6 / seconds.mean()
+    order = np.argsort(seconds)
+    return Prior(tuple((points[i],) for i in order), seconds[order], OTHER)
+
+
+def tuner_with(prior: Prior | None, space: ScheduleSpace, min_tau: float = 0.0, seed: int = 0) -> OperatorTuner:
+    config = TuneConfig(num_trials=16, min_tau=min_tau)
+    return OperatorTuner(space, cost_model("gp", ONE, seed), config, [], seed, prior)
+
+
+def explored(tuner: OperatorTuner) -> list[float]:
+    """Seconds of what is asked for, in order."""
+    made: list[float] = []
+    while points := tuner.propose():
+        batch = [TuningRecord(p, seconds_of(tuner.space, p), 1e-9) for p in points]
+        tuner.observe(batch)
+        made += [r.seconds or math.inf for r in batch]
+    return made
+
+
+SPACE = schedule_space(WORKLOAD, ONE)
+
+
+def test_the_best_of_the_other_device_are_tried_first() -> None:
+    prior = prior_of(SPACE)
+    batch = tuner_with(prior, SPACE).propose()
+    assert batch[0] == prior.points[0][0]
+    assert len(set(batch)) == len(batch) == TuneConfig().num_initial
+    assert all(SPACE.contains(p) for p in batch)
+
+
+def test_a_true_prior_is_kept_and_saves_trials() -> None:
+    warm, cold = [], []
+    for seed in range(4):
+        tuner = tuner_with(prior_of(SPACE, seed=seed), SPACE, seed=seed)
+        warm.append(min(explored(tuner)[:4]))
+        cold.append(min(explored(tuner_with(None, SPACE, seed=seed))[:4]))
+        assert not tuner.prior_dropped
+        assert tuner.tau is not None
+        assert tuner.tau > 0.3
+    assert np.mean(warm) < np.mean(cold)
+
+
+def test_a_prior_that_misleads_is_dropped_after_the_first_batch() -> None:
+    tuner = tuner_with(prior_of(SPACE, sign=-1.0), SPACE)
+    points = tuner.propose()
+    tuner.observe([TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points])
+    assert tuner.prior_dropped
+    assert tuner.tau is not None
+    assert tuner.tau < 0.0
+
+
+def test_dropping_it_is_worth_something() -> None:
+    """The batch after the first one is better than what the misleading records would have asked for."""
+    found = {
+        min_tau: [explored(tuner_with(prior_of(SPACE, -1.0, seed=s), SPACE, min_tau, s))[4:8] for s in range(4)]
+        for min_tau in (0.0, -2.0)
+    }
+    assert np.mean(found[0.0]) < 0.95 * np.mean(found[-2.0])
+
+
+def test_what_is_dropped_says_nothing_any_more() -> None:
+    """The model is then the one that never heard of it."""
+    tuner = tuner_with(prior_of(SPACE, sign=-1.0), SPACE)
+    points = tuner.propose()
+    batch = [TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points]
+    tuner.observe(batch)
+    assert tuner._model.foretell(SPACE, points) is None
+    told = cost_model("gp", ONE, 0)
+    told.transfer(SPACE, prior_of(SPACE))
+    told.drop(SPACE)
+    assert told.foretell(SPACE, points) is None
+
+
+def test_kept_records_judge_it_at_once() -> None:
+    """A run that was cut off comes to the same verdict when it goes on."""
+    kept = [TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in SPACE.sample(8, np.random.default_rng(3))]
+    config = TuneConfig(num_trials=16)
+    for sign, dropped in ((1.0, False), (-1.0, True)):
+        tuner = OperatorTuner(SPACE, cost_model("gp", ONE, 0), config, kept, 0, prior_of(SPACE, sign))
+        assert tuner.prior_dropped == dropped
+
+
+@pytest.mark.parametrize("model", ["gp", "random"])
+def test_a_search_with_a_prior_asks_for_each_point_once_and_ends(model: str, rng: np.random.Generator) -> None:
+    for name in ("16-lanes-1-threads", "16-lanes-2-threads"):
+        for op in ("pointwise", "depthwise", "pool"):
+            space = schedule_space(random_workload(op, rng), DEVICES[name])  # type: ignore[arg-type]
+            config = TuneConfig(num_trials=12)
+            tuner = OperatorTuner(space, cost_model(model, DEVICES[name], 0), config, [], 0, prior_of(space, num=10))
+            asked: list[Point] = []
+            while points := tuner.propose():
+                asked += points
+                tuner.observe([TuningRecord(p, None, None, "wrong result") for p in points[:1]])
+                tuner.observe([TuningRecord(p, seconds_of(space, p), 1e-9) for p in points[1:]])
+            assert len(set(asked)) == len(asked) == min(12, len(space.points))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tau"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], 1.0),
+        ([4.0, 3.0, 2.0, 1.0], -1.0),
+        ([1.02, 1.01, 1.0, 2.0], 1.0),  # all but the last are alike
+        ([1.02, 1.01, 1.0, 1.0], None),
+        ([2.0, 1.0, 4.0, 3.0], 1 / 3),
+    ],
+)
+def test_only_seconds_that_differ_are_ordered(seconds: list[float], tau: float | None) -> None:
+    found = rank_correlation(np.arange(4.0), np.array(seconds))
+    assert found == (None if tau is None else pytest.approx(tau))
+
+
+def test_a_forecast_that_says_nothing_is_no_forecast() -> None:
+    assert rank_correlation(np.zeros(4), np.arange(1.0, 5.0)) is None
+
+
+# ---- what is kept of it ---------------------------------------------------------------------------------------------
+def test_the_store_keeps_what_came_of_it(tmp_path: Path) -> None:
+    store = RecordStore(run_of(tmp_path).records, TWO)
+    store.note_warm_starts(
+        {"a": WarmStartNote("dev/1t", "d1", 6, 0.5, False), "b": WarmStartNote("dev/1t", "d1", 6, None, False)}
+    )
+    store.note_warm_starts(
+        {"b": WarmStartNote("dev/1t", "d1", 6, -0.5, True), "c": WarmStartNote("dev/2t", "d2", 3, 0.1, False)}
+    )
+    assert store.warm_starts({"a", "b"}) == (
+        {"source": "dev/1t", "digest": "d1", "num_operators": 2, "num_dropped": 1},
+    )
+    assert len(store.warm_starts({"a", "b", "c"})) == 2
+    assert store.warm_starts(set()) == ()
+    store.close()
+
+
+WORKLOADS = [WORKLOAD, DEPTHWISE, Workload("pool", 7, 96, 96)]
+
+
+def test_a_run_begins_where_the_other_ended_and_says_so(tmp_path: Path) -> None:
+    """Both devices are invented, and alike."""
+    theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
+    scratch.mkdir()
+    first, second = SyntheticPool(), SyntheticPool()
+    config = TuneConfig(num_trials=12)
+    store = RecordStore(theirs.records, OTHER)
+    best = TuningJobs(first, OTHER, store, config, scratch).run(WORKLOADS, progress=False)
+    store.close()
+    warm = open_warm_start(str(theirs.root), mine, ONE)
+    store = RecordStore(mine.records, ONE)
+    TuningJobs(second, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, progress=False)
+    for workload in WORKLOADS:
+        asked = [tuple(a["point"]) for a in second.built if a.get("workload") == workload.to_json() and "point" in a]
+        assert asked[0] == best[workload][0].point
+    (note,) = store.warm_starts({w.key for w in WORKLOADS})
+    assert (note["source"], note["digest"]) == (warm.source.device, warm.digest)
+    assert (note["num_operators"], note["num_dropped"]) == (3, 0)
+    assert f"records {warm.digest}: 3 operators, dropped for 0" in warm.describe([note])
+    store.close()
+
+
+def test_a_table_says_it_of_all_rows_and_keeps_it_when_nothing_is_tuned_any_more(
+    tmp_path: Path, synthetic_pool: SyntheticPool
+) -> None:
+    def filled(run: RunDirectory, target: HardwareTarget, num_trials: int = 3, **options: Any) -> LatencyLUT:
+        config = TuneConfig(num_trials=num_trials, num_initial=2, batch_size=2)
+        return preschedule(run, NANO, target, NUM_CLASSES, config, model="random", progress=False, **options).lut
+
+    theirs, mine = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine")
+    filled(theirs, OTHER)
+    warm = open_warm_start(str(theirs.root), mine, ONE)
+    first = filled(mine, ONE, warm_start=warm).header.warm_starts
+    assert [(n["digest"], n["num_operators"]) for n in first] == [(warm.digest, len(warm.records))]
+    assert filled(mine, ONE, sub_spaces=NANO.sub_spaces[:1]).header.warm_starts == first
+    filled(theirs, OTHER, 5)
+    grown = open_warm_start(str(theirs.root), mine, ONE)
+    assert grown.digest != warm.digest
+    assert filled(mine, ONE, warm_start=grown).header.warm_starts == first
+
+
+def test_a_table_says_where_its_schedules_began() -> None:
+    notes = ({"source": "dev/1t", "digest": "d1", "num_operators": 2, "num_dropped": 1},)
+    header = LUTHeader(ONE, tvm_version(), "nano", "0" * 16, warm_starts=notes)
+    assert LUTHeader.from_json(json.loads(json.dumps(header.to_json()))) == header
+    assert LUTHeader.from_json({k: v for k, v in header.to_json().items() if k != "warm_starts"}).warm_starts == ()
+
+
+def test_a_version_stands_for_the_points_of_the_spaces() -> None:
+    """When this fails, points came to mean something else or there are others: raise SPACE_VERSION and its digest here
+    if they mean something else; only the digest if points were merely added or taken away."""
+    asked = [WORKLOAD, DEPTHWISE, Workload("conv", 32, 3, 16, 3, 2, "hswish"), Workload("pool", 7, 96, 96)]
+    listed = json.dumps([[w.key, [(c.name, c.options) for c in schedule_space(w, TWO).coordinates]] for w in asked])
+    assert (SPACE_VERSION, hashlib.sha256(listed.encode()).hexdigest()[:12]) == (1, "9467a4097f57")

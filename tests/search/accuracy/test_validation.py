@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import sample
+from chanas.errors import ConfigError
+from chanas.search.accuracy.validation import cross_validate, kendall_tau, top_decile_recall
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=30))
+def test_kendall_tau_equals_scipys(pairs: list[tuple[int, int]]) -> None:
+    from scipy.stats import kendalltau
+
+    left, right = zip(*pairs, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reference = float(kendalltau(left, right).statistic)
+    got = kendall_tau(left, right)
+    if got is None:
+        assert np.isnan(reference)
+    else:
+        assert got == pytest.approx(reference)
+
+
+def test_top_decile_recall() -> None:
+    truth = np.arange(100.0)
+    assert top_decile_recall(truth, truth) == 1.0
+    assert top_decile_recall(truth, -truth) == 0.0
+    assert top_decile_recall(truth, np.where(truth >= 95, truth, -truth)) == 0.5
+
+
+def test_all_kinds_are_judged_on_the_same_rows(
+    demo_space: SearchSpace, make_accuracy: Callable[..., Any], rng: np.random.Generator
+) -> None:
+    genomes = sample(demo_space, 60, rng)
+    found = cross_validate(demo_space, genomes, make_accuracy(demo_space).many(genomes), num_folds=3)
+    assert list(found) == ["mlp", "mlp-plain", "ridge", "gp"]
+    for figures in found.values():
+        assert figures.num_architectures == 60
+        assert 0.0 < figures.rmse_points < 5.0
+        assert figures.kendall_tau is not None
+        assert figures.kendall_tau > 0.4
+        assert 0.0 <= figures.top_decile_recall <= 1.0
+
+
+def test_too_few_rows_for_the_folds(demo_space: SearchSpace, rng: np.random.Generator) -> None:
+    with pytest.raises(ConfigError, match="outside each of 5 folds, got 9"):
+        cross_validate(demo_space, sample(demo_space, 9, rng), np.full(9, 0.5))

@@ -1,0 +1,158 @@
+"""The schedule: which sub-networks, resolution and learning rate a step has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chanas.core.arch import SearchSpace
+from chanas.errors import ConfigError
+from chanas.supernet.training.phases import PhaseConfig, Schedule, TrainConfig
+
+MakeConfig = Callable[..., TrainConfig]
+
+
+@pytest.mark.parametrize(("name", "space"), [("digits", "mbv3-32"), ("imagenet-mbv3", "mbv3")])
+def test_a_preset_fits_its_space(name: str, space: str) -> None:
+    config = TrainConfig.load(name)
+    assert config.space == space
+    schedule = Schedule(config, SearchSpace.load(space), num_train=1000)
+    last = schedule.spaces[-1]
+    assert dataclasses.replace(last, name=space) == SearchSpace.load(space)
+
+
+def test_the_presets_have_the_papers_optimiser_and_lambda() -> None:
+    config = TrainConfig.load("imagenet-mbv3")
+    assert (config.optimizer.momentum, config.optimizer.weight_decay) == (0.9, 3e-5)
+    assert config.objective.gap_weight == 0.45
+    assert config.phases[0].base_lr * 2048 / config.optimizer.lr_batch_size == 2.5
+
+
+def test_the_imagenet_preset_shrinks_step_by_step() -> None:
+    schedule = Schedule(TrainConfig.load("imagenet-mbv3"), SearchSpace.load("mbv3"), num_train=640)
+    sizes = [(len(s.kernel_sizes), s.depths, s.expand_ratios, len(s.width_multipliers)) for s in schedule.spaces]
+    assert sizes == [
+        (1, (4,), (6,), 1),
+        (3, (4,), (6,), 1),
+        (3, (3, 4), (6,), 1),
+        (3, (2, 3, 4), (6,), 1),
+        (3, (2, 3, 4), (4, 6), 1),
+        (3, (2, 3, 4), (3, 4, 6), 1),
+        (3, (2, 3, 4), (3, 4, 6), 4),
+    ]
+    sorting = [schedule.plan(start).sorts_channels for start in schedule.starts[:-1]]
+    assert sorting == [False, False, False, False, True, True, False]
+
+
+def test_a_config_survives_json(make_config: MakeConfig) -> None:
+    config = make_config(seed=4)
+    assert TrainConfig.from_json(config.to_json()) == config
+
+
+def test_changes_of_a_config_are_checked(make_config: MakeConfig) -> None:
+    config = make_config().changed(seed=5, data={"convert_rgb": True})
+    assert (config.seed, config.data.convert_rgb, config.data.augment) == (5, True, make_config().data.augment)
+    with pytest.raises(ConfigError, match=r"seed: .*greater than or equal to 0, got -1"):
+        config.changed(seed=-1)
+
+
+def test_an_unknown_preset_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="unknown training config 'digit'; known: digits, imagenet-mbv3"):
+        TrainConfig.load("digit")
+
+
+def test_an_unknown_key_in_a_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("phases: [{name: a, steps: 1, base_lr: 0.1}]\nbatchsize: 3\n")
+    with pytest.raises(ConfigError, match=r"my\.yaml: unknown key 'batchsize'"):
+        TrainConfig.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a: [", "not valid YAML"), ("- 1", "expected a mapping"), (None, "does not exist")]
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "my.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        TrainConfig.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kernel_sizes": [3, 9]}, r"names kernel_sizes \[9\], which space 'tiny' lacks; choose from \[3, 5\]"),
+        ({"depths": [4]}, r"names depths \[4\]"),
+        ({"width_multipliers": [2.0]}, r"names width_multipliers \[2.0\]"),
+        ({"resolutions": []}, r"names resolutions \[\]"),
+    ],
+)
+def test_a_choice_that_the_space_lacks_is_named(
+    tiny_space: SearchSpace, changes: dict[str, list[float]], message: str
+) -> None:
+    phase = PhaseConfig.model_validate({"name": "p", "steps": 3, "base_lr": 0.1, **changes})
+    with pytest.raises(ConfigError, match=message):
+        phase.restrict(tiny_space)
+
+
+def test_choices_left_out_are_the_largest(tiny_space: SearchSpace) -> None:
+    space = PhaseConfig(name="p", steps=1, base_lr=0.1, depths="all").restrict(tiny_space)
+    assert space.depths == (1, 2)
+    assert (space.kernel_sizes, space.expand_ratios, space.resolutions) == ((5,), (3,), (16,))
+
+
+def test_a_sandwich_step_has_the_largest_first_then_the_smallest(
+    tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    schedule = Schedule(make_config(), tiny_space, 100)
+    for plan in schedule.plans(0):
+        at = dataclasses.replace(tiny_space, resolutions=(plan.resolution,))
+        assert [name for name, _ in plan.subnets] == ["largest", "smallest", "random"]
+        assert [a for _, a in plan.subnets[:2]] == [at.largest, at.smallest]
+        assert at.contains(plan.subnets[2][1])
+
+
+def test_a_step_is_the_same_whoever_asks(tiny_space: SearchSpace, make_config: MakeConfig) -> None:
+    phases = [{"name": "all", "steps": 40, "base_lr": 0.1, "num_subnets": 3, "resolutions": "all", "depths": "all"}]
+    first, second = (Schedule(make_config(phases=phases), tiny_space, 100) for _ in range(2))
+    assert list(first.plans(20)) == list(second.plans(0))[20:]
+    assert {plan.resolution for plan in first.plans(0)} == {12, 16}
+    other = Schedule(make_config(phases=phases, seed=1), tiny_space, 100)
+    assert [p.subnets for p in other.plans(0)] != [p.subnets for p in first.plans(0)]
+
+
+def test_a_phase_with_nothing_elastic_trains_the_largest_alone(
+    tiny_space: SearchSpace, progressive: TrainConfig
+) -> None:
+    schedule = Schedule(progressive, tiny_space, 100)
+    assert schedule.plan(0).subnets == (("largest", tiny_space.largest),)
+    assert [len(plan.subnets) for plan in schedule.plans(0)] == [1, 1, 1, 1, 2, 2]
+    assert [plan.sorts_channels for plan in schedule.plans(0)] == [False, False, False, False, True, False]
+
+
+def test_the_learning_rate_warms_up_then_falls_along_a_cosine(tiny_space: SearchSpace, make_config: MakeConfig) -> None:
+    phase = {"name": "a", "steps": 12, "base_lr": 0.4, "warmup_steps": 4}
+    config = make_config(phases=[phase, {**phase, "name": "b"}], batch_size=8, optimizer={"lr_batch_size": 16})
+    rates = [plan.lr for plan in Schedule(config, tiny_space, 100).plans(0)]
+    assert rates[:5] == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.2])
+    assert rates[8] == pytest.approx(0.1)
+    assert rates[4:12] == sorted(rates[4:12], reverse=True)
+    assert rates[12:] == rates[:12]
+
+
+def test_epochs_become_steps_by_the_number_of_train_images(tiny_space: SearchSpace, make_config: MakeConfig) -> None:
+    phases = [{"name": "a", "epochs": 2.5, "base_lr": 0.1, "warmup_epochs": 0.5}]
+    schedule = Schedule(make_config(phases=phases, batch_size=8), tiny_space, num_train=100)
+    assert schedule.num_steps == 32
+    assert schedule.plan(6).lr == schedule.plan(7).lr == max(plan.lr for plan in schedule.plans(0))
+
+
+def test_a_phase_of_nothing_but_warmup_is_refused(tiny_space: SearchSpace, make_config: MakeConfig) -> None:
+    phases = [{"name": "a", "steps": 5, "base_lr": 0.1, "warmup_steps": 5}]
+    with pytest.raises(ConfigError, match="phase 'a' has 5 steps, all of them warmup"):
+        Schedule(make_config(phases=phases), tiny_space, 100)

@@ -1,0 +1,459 @@
+"""Training leaves a checkpoint that can be trusted: resumed, interrupted, rolled back or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from chanas.core.arch import SearchSpace
+from chanas.errors import ChanasError, CheckpointError, ConfigError, DataError
+from chanas.files.run import RunDirectory
+from chanas.supernet.data.images import load_data
+from chanas.supernet.data.splits import save_splits
+from chanas.supernet.training import step as training_step
+from chanas.supernet.training import train
+from chanas.supernet.training.checkpoint import (
+    checkpoint_path,
+    kept_checkpoints,
+    metrics_path,
+    read_checkpoint,
+    read_header,
+    splits_path,
+)
+from chanas.supernet.training.evaluate import SupernetEvaluator
+from chanas.supernet.training.metrics import read_metrics
+from chanas.supernet.training.phases import TrainConfig
+from chanas.supernet.training.train import TrainSummary, train_supernet
+
+MakeConfig = Callable[..., TrainConfig]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it, nothing is written after it."""
+
+
+def go(run: RunDirectory, space: SearchSpace, config: TrainConfig, **options: bool) -> TrainSummary:
+    return train_supernet(run, space, config, progress=False, **options)
+
+
+def before_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], Any]) -> None:
+    """Let `action` happen when `step` (from 0) is about to be computed, the first time it is."""
+    original, fired = training_step.accumulate_gradients, []
+
+    def wrapped(network: Any, batch: Any, plan: Any, *rest: Any) -> Any:
+        if plan.step == step and not fired:
+            fired.append(step)
+            action()
+        return original(network, batch, plan, *rest)
+
+    monkeypatch.setattr(train, "accumulate_gradients", wrapped)
+
+
+def kill() -> None:
+    raise Killed
+
+
+def diverge() -> None:
+    raise training_step.NonFiniteError("loss nan")
+
+
+def tensors(run: RunDirectory) -> dict[str, torch.Tensor]:
+    return read_checkpoint(run).tensors
+
+
+def assert_same_result(run: RunDirectory, other: RunDirectory) -> None:
+    ours, theirs = tensors(run), tensors(other)
+    assert set(ours) == set(theirs)
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
+    volatile = {"images_per_s", "wall_s"}
+    rows = [[{k: v for k, v in row.items() if k not in volatile} for row in read_metrics(r)] for r in (run, other)]
+    assert rows[0] == rows[1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, tiny_space: SearchSpace, make_config: MakeConfig) -> RunDirectory:
+    """An uninterrupted sandwich run."""
+    run = RunDirectory(tmp_path_factory.mktemp("whole"))
+    go(run, tiny_space, make_config())
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole_progressive(
+    tmp_path_factory: pytest.TempPathFactory, tiny_space: SearchSpace, progressive: TrainConfig
+) -> RunDirectory:
+    """An uninterrupted progressive run."""
+    run = RunDirectory(tmp_path_factory.mktemp("whole_progressive"))
+    go(run, tiny_space, progressive)
+    return run
+
+
+@pytest.fixture
+def copy(whole: RunDirectory, run: RunDirectory) -> RunDirectory:
+    """The uninterrupted sandwich run, free to be changed."""
+    shutil.copytree(whole.root, run.root)
+    return run
+
+
+def test_a_run_leaves_checkpoint_splits_and_metrics(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    summary = go(run, tiny_space, make_config())
+    assert (summary.num_steps, summary.resumed_from, summary.num_rollbacks) == (6, 0, 0)
+    assert 0 <= summary.top1_smallest <= 1
+    header = read_header(run)
+    assert header is not None
+    assert (header["step"], header["done"], header["num_classes"]) == (6, True, 10)
+    assert header["space"] == tiny_space.to_json()
+    assert header["class_names"] == list("0123456789")
+    assert json.loads(splits_path(run).read_text())["num_images"] == 1797
+    rows = read_metrics(run)
+    assert [row["step"] for row in rows if row["kind"] == "training"] == [1, 2, 3, 4, 5, 6]
+    assert rows[-1] == {
+        "kind": "evaluation",
+        "step": 6,
+        "phase": "end",
+        "top1_largest": summary.top1_largest,
+        "top1_smallest": summary.top1_smallest,
+        "wall_s": max(row["wall_s"] for row in rows),
+    }
+    assert rows[-1]["wall_s"] > 0
+    names = ("lr", "loss", "train_loss", "gap_loss", "generalization_gap", "distillation", "images_per_s")
+    for row in rows[:-1]:
+        assert all(math.isfinite(row[name]) for name in names)
+        assert set(row["by_size"]) == {"largest", "smallest", "random"}
+        assert row["generalization_gap"] == pytest.approx(row["gap_loss"] - row["train_loss"])
+
+
+def test_the_seed_alone_decides_the_result(
+    run: RunDirectory, whole: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    torch.manual_seed(99)
+    go(run, tiny_space, make_config())
+    assert_same_result(run, whole)
+
+
+@pytest.mark.parametrize("step", [1, 4, 5])
+def test_a_killed_sandwich_run_resumes_to_the_same_bits(
+    run: RunDirectory, whole: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, step: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, step, kill)
+        with pytest.raises(Killed):
+            go(run, tiny_space, make_config())
+    summary = go(run, tiny_space, make_config(), resume=True)
+    assert summary.resumed_from == (0 if step < 4 else 4)
+    assert_same_result(run, whole)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_a_killed_progressive_run_resumes_to_the_same_bits(
+    run: RunDirectory, whole_progressive: RunDirectory, tiny_space: SearchSpace, progressive: TrainConfig, step: int
+) -> None:
+    """Killed on entering the kernel phase, inside it (with a teacher by then), and on entering the expand phase."""
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, step, kill)
+        with pytest.raises(Killed):
+            go(run, tiny_space, progressive)
+    assert go(run, tiny_space, progressive, resume=True).resumed_from == step
+    assert_same_result(run, whole_progressive)
+    assert any(name.startswith("teacher.") for name in tensors(run))
+
+
+def test_ctrl_c_checkpoints_the_finished_step_first(
+    run: RunDirectory, whole: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, 2, lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            go(run, tiny_space, make_config())
+    header = read_header(run)
+    assert header is not None
+    assert (header["step"], header["done"]) == (3, False)
+    go(run, tiny_space, make_config(), resume=True)
+    assert_same_result(run, whole)
+
+
+def test_sigterm_checkpoints_and_exits_cleanly(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_step(monkeypatch, 1, lambda: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as caught:
+        go(run, tiny_space, make_config())
+    assert caught.value.code == 0
+    assert read_checkpoint(run).header["step"] == 2
+
+
+def test_a_finished_run_resumes_to_itself(
+    copy: RunDirectory, whole: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    assert go(copy, tiny_space, make_config(), resume=True).resumed_from == 6
+    assert_same_result(copy, whole)
+
+
+def test_seconds_of_training_are_summed_over_processes(
+    copy: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    rows = [{**row, "wall_s": 1000.0 + row["step"]} for row in read_metrics(copy)]
+    metrics_path(copy).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    go(copy, tiny_space, make_config(), resume=True)
+    assert read_metrics(copy)[-1]["wall_s"] >= 1006.0
+
+
+def test_a_finished_run_is_not_overwritten_unasked(
+    copy: RunDirectory, whole: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    with pytest.raises(CheckpointError, match=r"holds a finished run; use --resume .* or --overwrite"):
+        go(copy, tiny_space, make_config(seed=1))
+    assert_same_result(copy, whole)
+    go(copy, tiny_space, make_config(seed=1), overwrite=True)
+    stem = "supernet.stem.conv.conv.weight"
+    assert not torch.equal(tensors(copy)[stem], tensors(whole)[stem])
+    assert len(read_metrics(copy)) == len(read_metrics(whole))
+
+
+def test_an_unfinished_run_is_not_overwritten_unasked(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_step(monkeypatch, 5, kill)
+    with pytest.raises(Killed):
+        go(run, tiny_space, make_config())
+    with pytest.raises(CheckpointError, match="holds a run that did 4 of 6 steps"):
+        go(run, tiny_space, make_config())
+
+
+def test_nothing_to_resume_is_said(run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig) -> None:
+    with pytest.raises(CheckpointError, match=r"nothing to resume: .*start without --resume"):
+        go(run, tiny_space, make_config(), resume=True)
+    assert not run.root.exists()
+
+
+def test_another_space_or_config_is_not_resumed(
+    copy: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    with pytest.raises(CheckpointError, match=r"is of space 'tiny' .*not of 'tiny'"):
+        go(copy, dataclasses.replace(tiny_space, head_width=40), make_config(), resume=True)
+    with pytest.raises(CheckpointError, match="was made with another batch_size, seed"):
+        go(copy, tiny_space, make_config(batch_size=16, seed=2), resume=True)
+    go(copy, tiny_space, make_config(checkpoint_every=1, log_every=3), resume=True)
+
+
+def test_splits_of_another_run_are_not_resumed_with(
+    copy: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    config = make_config()
+    save_splits(splits_path(copy), load_data(config.data, seed=1).splits)
+    with pytest.raises(CheckpointError, match="is not the one of the checkpoint beside it"):
+        go(copy, tiny_space, config, resume=True)
+
+
+def test_a_diverging_step_rolls_back_with_half_the_learning_rate(
+    run: RunDirectory,
+    tiny_space: SearchSpace,
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before_step(monkeypatch, 5, diverge)
+    summary = go(run, tiny_space, make_config())
+    assert summary.num_rollbacks == 1
+    assert "loss nan: back to step 4 with 0.5 of the learning rate" in capsys.readouterr().err
+    header = read_header(run)
+    assert header is not None
+    assert (header["lr_scale"], header["step"]) == (0.5, 6)
+    assert [row["step"] for row in read_metrics(run)] == [1, 2, 3, 4, 5, 6, 6]
+
+
+def test_a_run_that_keeps_diverging_gives_up_and_keeps_the_last_good_checkpoint(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = training_step.accumulate_gradients
+
+    def diverging(network: Any, batch: Any, plan: Any, *rest: Any) -> Any:
+        if plan.step == 5:
+            diverge()
+        return original(network, batch, plan, *rest)
+
+    monkeypatch.setattr(train, "accumulate_gradients", diverging)
+    with pytest.raises(ChanasError, match="still fails after 3 rollbacks"):
+        go(run, tiny_space, make_config())
+    assert read_checkpoint(run).header["step"] == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"data": {"dataset": "digit"}}, DataError, "unknown data set 'digit'; known: "),
+        ({"data": {"dataset": "imagefolder"}}, DataError, "needs `root`"),
+        ({"phases": [{"name": "p", "steps": 2, "base_lr": 1, "depths": [9]}]}, ConfigError, r"names depths \[9\]"),
+    ],
+)
+def test_bad_input_writes_nothing(
+    run: RunDirectory,
+    tiny_space: SearchSpace,
+    make_config: MakeConfig,
+    changes: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=message):
+        go(run, tiny_space, make_config(**changes))
+    assert not run.root.exists()
+
+
+def test_a_space_of_grey_images_is_refused(run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match="in_channels 1; images are RGB"):
+        go(run, dataclasses.replace(tiny_space, in_channels=1), make_config())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_a_gpu_that_is_not_there_is_said(run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match="device cuda is not there"):
+        go(run, tiny_space, make_config(device="cuda"))
+
+
+def test_an_image_folder_trains(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, image_folder: Any
+) -> None:
+    data = {"dataset": "imagefolder", "root": str(image_folder), "augment": {"flip": True}}
+    go(run, tiny_space, make_config(data=data))
+    header = read_header(run)
+    assert header is not None
+    assert header["class_names"] == ["dark", "light"]
+
+
+@pytest.mark.parametrize("changes", [{"ema_decay": 0.5}, {"precision": "bf16"}, {"precision": "f16"}])
+def test_a_killed_run_with_more_state_resumes_to_the_same_bits(
+    tmp_path: Any, tiny_space: SearchSpace, make_config: MakeConfig, changes: dict[str, Any]
+) -> None:
+    whole, run, config = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "run"), make_config(**changes)
+    go(whole, tiny_space, config)
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, 5, kill)
+        with pytest.raises(Killed):
+            go(run, tiny_space, config)
+    assert go(run, tiny_space, config, resume=True).resumed_from == 4
+    assert_same_result(run, whole)
+
+
+def test_the_moving_average_is_what_is_judged_and_loaded(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    summary = go(run, tiny_space, make_config(ema_decay=0.5))
+    saved = read_checkpoint(run)
+    name = "stem.conv.conv.weight"
+    assert not torch.equal(saved.part("ema")[name], saved.part("supernet")[name])
+    evaluator = SupernetEvaluator.load(run)
+    static = evaluator.extract(tiny_space.largest)
+    assert torch.equal(static.blocks[0].conv.conv.weight, saved.part("ema")[name])
+    assert evaluator.top1(tiny_space.largest) == summary.top1_largest
+
+
+def collapse_at(monkeypatch: pytest.MonkeyPatch, accuracies: dict[int, float]) -> None:
+    """Let the accuracy of all sub-networks be 0.9, but for one judged when `accuracies` says otherwise."""
+    asked: list[int] = []
+
+    def top1(*rest: Any) -> float:
+        asked.append(1)
+        return accuracies.get(len(asked), 0.9)
+
+    monkeypatch.setattr(train, "top1", top1)
+
+
+def test_a_collapse_rolls_back_to_the_last_state_that_passed(
+    run: RunDirectory,
+    tiny_space: SearchSpace,
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Evaluations at 2 and 4 judge the largest and the smallest; the fourth is the smallest at 4."""
+    collapse_at(monkeypatch, {4: 0.1})
+    summary = go(run, tiny_space, make_config(evaluate_every=2, checkpoint_every=1))
+    assert summary.num_rollbacks == 1
+    said = capsys.readouterr().err
+    assert "collapsed from 90.0% to 10.0% (guessing: 1" in said
+    assert "at step 4: back to step 2 with 0.5 of the learning rate (rollback 1)" in said
+    rows = read_metrics(run)
+    assert [row["step"] for row in rows if row["kind"] == "training"] == [1, 2, 3, 4, 5, 6]
+    assert [row["lr"] for row in rows if row["kind"] == "training"][2] < 0.5 * 0.05
+    assert [row["step"] for row in rows if row["kind"] == "evaluation"] == [2, 4, 6]
+
+
+def test_a_network_that_never_learned_is_no_collapse(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collapse_at(monkeypatch, dict.fromkeys(range(1, 100), 0.1))
+    assert go(run, tiny_space, make_config(evaluate_every=2)).num_rollbacks == 0
+
+
+def test_a_sub_network_that_no_phase_trained_cannot_collapse(
+    run: RunDirectory, tiny_space: SearchSpace, progressive: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five evaluations of two networks each; the last is of the smallest of the space, which these phases leave out."""
+    collapse_at(monkeypatch, {12: 0.1})
+    summary = go(run, tiny_space, progressive.changed(evaluate_every=1))
+    assert (summary.num_rollbacks, summary.top1_smallest) == (0, 0.1)
+
+
+def test_a_run_that_keeps_collapsing_gives_up(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collapse_at(monkeypatch, dict.fromkeys(range(3, 100), 0.1))
+    with pytest.raises(ChanasError, match="still fails after 3 rollbacks \\(accuracy of the smallest sub-network"):
+        go(run, tiny_space, make_config(evaluate_every=2))
+    assert read_checkpoint(run).header["step"] == 2
+
+
+def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(
+    run: RunDirectory,
+    whole: RunDirectory,
+    tiny_space: SearchSpace,
+    make_config: MakeConfig,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, 5, kill)
+        with pytest.raises(Killed):
+            go(run, tiny_space, make_config())
+    newest = checkpoint_path(run)
+    content = newest.read_bytes()
+    newest.unlink()  # the kept ones share its blocks
+    kept_checkpoints(run)[0].unlink()
+    newest.write_bytes(content[: len(content) // 2])
+    assert go(run, tiny_space, make_config(), resume=True).resumed_from == 0
+    assert "is damaged; going on from" in capsys.readouterr().err
+    assert_same_result(run, whole)
+
+
+def test_a_checkpoint_is_written_when_the_clock_says_so(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_step(monkeypatch, 2, kill)
+    with pytest.raises(Killed):
+        go(run, tiny_space, make_config(checkpoint_every=1000, checkpoint_minutes=1e-9))
+    assert read_checkpoint(run).header["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_micro_batches": 3}, "batch_size 8 cannot be shared equally by 1 process.* multiple of 3"),
+        ({"num_micro_batches": 8, "gap_batch_size": 8}, "leaves 1 image to each .* BN needs at least 2"),
+    ],
+)
+def test_a_batch_that_cannot_be_shared_is_refused(
+    run: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        go(run, tiny_space, make_config(**changes))
+    assert not run.root.exists()

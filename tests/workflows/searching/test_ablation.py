@@ -1,0 +1,133 @@
+"""chanas/workflows/searching/ablation.py from end to end: blocks of a tiny space with default schedules, networks with
+tuned ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from chanas.commands.main import app
+from chanas.core.arch import Architecture
+from chanas.core.latency import LatencyLUT
+from chanas.errors import ConfigError, InfeasibleError, StageOrderError
+from chanas.files.run import RunDirectory
+from chanas.files.writing import read_json
+from chanas.prescheduler.tables import defaults
+from chanas.search.config import SearchConfig
+from chanas.search.evolution.evolution import EvolutionConfig
+from chanas.search.proof import ProofRecord
+from chanas.workflows.searching import ablation
+from chanas.workflows.searching.ablation import ablate
+
+from ...prescheduler.cases import CHOICES, HOST, NUM_CLASSES, random_lut
+from ...tables import save_accuracies, save_space
+
+FAST = SearchConfig(
+    predictor="ridge",
+    num_samples=20,
+    num_finalists=1,
+    pareto_generations=3,
+    evolution=EvolutionConfig(population=8, generations=3),
+)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run directory that has a latency table, a space file, and a table of accuracies."""
+    folder = tmp_path_factory.mktemp("ablation")
+    save_space(CHOICES, folder / "space.yaml")
+    lut = random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), HOST)
+    for i, (key, row) in enumerate(lut.rows.items()):  # a hundred times what they take, so that budgets hold
+        lut.rows[key] = dataclasses.replace(row, median_s=1e-3 * (1 + i / 100))
+    lut.save(RunDirectory(folder / "run").lut(HOST.name))
+    save_accuracies(CHOICES, folder / "accuracies.csv", NUM_CLASSES)
+    return folder
+
+
+def run_on(prepared: Path, **changes: Any) -> ablation.AblationResult:
+    settings: dict[str, Any] = {"accuracy_table": prepared / "accuracies.csv", "space": prepared / "space.yaml"}
+    settings |= {"num_points": 2, "config": FAST, "progress": False, **changes}
+    return ablate(RunDirectory(prepared / "run"), **settings)
+
+
+@pytest.fixture(scope="module")
+def result(prepared: Path) -> ablation.AblationResult:
+    return run_on(prepared, schedules=("pytorch",))
+
+
+def test_both_searches_are_measured_and_kept(prepared: Path, result: ablation.AblationResult) -> None:
+    document = read_json(result.path, "result")
+    assert set(document["searched"]) == {"tuned", "pytorch"}
+    for name, side in document["searched"].items():
+        assert side["winner"] is not None, name
+        assert all(p["measured"]["latency_s"] > 0 for p in side["front"])
+    lut = LatencyLUT.load(prepared / "run" / "ablation" / "cpu-pytorch.json")
+    assert set(lut.rows) == {b.key for b in CHOICES.all_blocks(NUM_CLASSES)}
+    assert -1.0 <= document["searched"]["pytorch"]["ranking"]["kendall_tau"] <= 1.0
+    assert document["tables"]["pytorch"]["compiler"] == lut.header.compiler
+    assert document["space"]["digest"] == CHOICES.digest
+    text = "\n".join(result.lines())
+    assert "PyTorch eager" in text
+    assert str(result.path) in text
+
+
+def test_default_tables_are_measured_once(
+    prepared: Path, result: ablation.AblationResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(architectures: Sequence[Architecture]) -> list[ProofRecord]:
+        return [ProofRecord(a, 1e-5, 0.0, 0.5, 0.0) for a in architectures]
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("measured again")
+
+    kind = defaults.KINDS["pytorch"]
+    monkeypatch.setitem(defaults.KINDS, "pytorch", dataclasses.replace(kind, measure=never))
+    monkeypatch.setattr(ablation, "RandomWeightsProver", lambda *_: measured)
+    found = run_on(prepared, schedules=("pytorch",)).ablation
+    assert [s.name for s in found.others] == ["pytorch"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        (
+            {"schedules": ("tflite",)},
+            ConfigError,
+            "unknown kind of default schedules 'tflite'; known: pytorch, untuned",
+        ),
+        ({"schedules": ()}, ConfigError, "each kind of default schedules once, of untuned, pytorch, got none"),
+        ({"schedules": ("untuned", "untuned")}, ConfigError, "got untuned, untuned"),
+        ({"num_points": 1}, ConfigError, "at least 2 points"),
+        ({"latency_s": 1e-9}, InfeasibleError, "the smallest reachable is"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_measured(
+    changes: dict[str, Any], error: type[Exception], says: str, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "default_table", None)
+    with pytest.raises(error, match=says):
+        run_on(prepared, **changes)
+
+
+def test_what_is_missing_is_named(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageOrderError, match="train-supernet"):
+        ablate(RunDirectory(tmp_path))
+    with pytest.raises(StageOrderError, match="no latency table of target 'cpu'"):
+        ablate(RunDirectory(tmp_path), accuracy_table=prepared / "accuracies.csv")
+
+
+def test_the_command_prints_what_was_found(
+    prepared: Path, result: ablation.AblationResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(ablation, "ablate", lambda run, **options: asked.update(options) or result)
+    arguments = ["ablate", "--latency", "2ms", "--schedules", "pytorch", "--run", str(prepared / "run")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert (asked["latency_s"], asked["schedules"]) == (2e-3, ["pytorch"])
+    assert done.output.splitlines() == "\n".join(result.lines()).splitlines()

@@ -1,0 +1,145 @@
+"""What `chanas.workflows.searching.search` hands over of a search with a supernet: weights, and a tested module for
+every target."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from chanas.bundle.codesign import CoDesign
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import encode
+from chanas.devices.host import load_target
+from chanas.errors import MeasureError
+from chanas.files.run import RunDirectory
+from chanas.files.writing import file_digest, write_json
+from chanas.network.preprocess import Preprocess
+from chanas.network.static import StaticNetwork, random_static_network
+from chanas.search.cosearch import FurtherOutcome, SearchOutcome
+from chanas.supernet.training.evaluate import SupernetEvaluator
+from chanas.workflows.searching.search import Prover, hand_over
+from chanas.workflows.searching.targets import TargetTable
+
+from ...prescheduler.cases import HOST, random_lut
+
+CLASSES = ("ant", "bee", "cat", "dog", "eel")
+SEED = 3
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a target of two threads needs two cores")
+
+
+class Supernet:
+    """Random weights for every architecture, and a few random images that its own network labels."""
+
+    class_names, num_classes, digest = CLASSES, len(CLASSES), "0123456789abcdef"
+    data = SimpleNamespace(splits=SimpleNamespace(digest="fedcba9876543210"))
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+
+    def extract(self, architecture: Architecture) -> StaticNetwork:
+        return random_static_network(architecture.blocks(self.space, self.num_classes), SEED)
+
+    def top1(self, architecture: Architecture, split: str) -> float:
+        return 0.75
+
+    def images(self, split: str, resolution: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        rng = np.random.default_rng(len(split))
+        return rng.standard_normal((16, 3, resolution, resolution), dtype=np.float32), rng.integers(5, size=16)
+
+    def preprocess(self, resolution: int) -> Preprocess:
+        return Preprocess(resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return RunDirectory(tmp_path_factory.mktemp("hand-over") / "run")
+
+
+@pytest.fixture(scope="module")
+def prover(tiny_space: SearchSpace, run: RunDirectory) -> Prover:
+    """For this machine on one thread and on two."""
+    two = load_target("cpu", 2)
+    write_json(run.supernet / "checkpoint.json", {"seed": 11})
+    blocks = tiny_space.all_blocks(len(CLASSES))
+    luts = [random_lut(tiny_space, blocks, target, seed=i) for i, target in enumerate((HOST, two))]
+    for lut in luts:
+        lut.save(run.lut(lut.header.target.name))
+    further = (TargetTable(two, 2.0, luts[1], run.lut(two.name)),)
+    scratch = run.root.parent / "scratch"
+    scratch.mkdir()
+    supernet = cast(SupernetEvaluator, Supernet(tiny_space))
+    return Prover(supernet, luts[0], HOST, scratch, progress=False, further=further)
+
+
+@pytest.fixture(scope="module")
+def outcome(prover: Prover) -> SearchOutcome:
+    """The smallest network as a search hands it over, its proof measured."""
+    architecture = prover.supernet.space.smallest
+    (proof,) = prover([architecture])
+    assert proof.error is None
+    (timing,) = proof.further
+    genome = tuple(int(g) for g in encode(prover.supernet.space, [architecture])[0])
+    further = (FurtherOutcome(timing.target, 2.0, 1.5, timing.latency_s, timing.spread_s),)
+    unused: Any = None
+    return SearchOutcome(architecture, genome, 0.5, 0.7, 0.01, proof, (), unused, 9, Path(), further)
+
+
+def test_the_bundle_has_weights_and_a_tested_module_for_every_target(
+    run: RunDirectory, prover: Prover, outcome: SearchOutcome
+) -> None:
+    path = run.root / "elsewhere" / "bundle"
+    bundle = hand_over(run, path, outcome, prover, 1.0, {"macs": 1e9, "params": None}, seed=5)
+    assert bundle.path == path
+    assert not run.bundle.exists()
+    assert {p.name for p in path.iterdir()} == {
+        "codesign.json",
+        "module.so",
+        "module-cpu-2t.so",
+        "weights.safetensors",
+    }
+    document = bundle.document
+    assert document["seeds"] == {"search": 5, "prescheduler": 0, "supernet": 11}
+    assert document["constraints"] == {"latency_s": 1.0, "macs": 1e9}
+    (part,) = document["further_targets"]
+    for measured in (document["measured"], part["measured"]):
+        assert measured["num_test_images"] == 16
+        assert measured["num_disagreements"] == 0
+        assert measured["latency_s"] > 0
+    assert document["measured"]["top1_holdout"] == 0.75
+    assert document["measured"]["pytorch_eager_latency_s"] > 0
+    assert part["hashes"]["lut"] == file_digest(run.lut("cpu-2t"))
+    two = CoDesign.load(path, "cpu-2t")
+    images, _ = prover.supernet.images("test", outcome.architecture.resolution)
+    assert two.predict(images) == pytest.approx(bundle.predict(images), rel=1e-3, abs=1e-4)
+
+
+def test_nothing_is_handed_over_when_one_targets_module_disagrees_with_pytorch(
+    run: RunDirectory, prover: Prover, outcome: SearchOutcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict = CoDesign.predict
+
+    def turned(self: CoDesign, images: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        sign = -1 if self.target.name == "cpu-2t" else 1
+        return np.float32(sign) * predict(self, images)
+
+    monkeypatch.setattr(CoDesign, "predict", turned)
+    with pytest.raises(MeasureError, match="compiled for cpu-2t classifies 16 of 16 test images otherwise"):
+        hand_over(run, run.bundle, outcome, prover, 1.0, {}, seed=5)
+    assert not run.bundle.exists()
+
+
+def test_a_module_for_another_device_is_handed_over_although_it_cannot_run_here(
+    run: RunDirectory, prover: Prover, outcome: SearchOutcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CoDesign, "runs_here", property(lambda self: self.target.name == "cpu"))
+    document = hand_over(run, run.root / "two" / "bundle", outcome, prover, 1.0, {}, seed=5).document
+    (part,) = document["further_targets"]
+    assert document["measured"]["num_test_images"] == 16
+    assert set(part["measured"]) == {"latency_s", "spread_s"}

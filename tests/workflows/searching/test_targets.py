@@ -1,0 +1,246 @@
+"""chanas/workflows/searching/targets.py: from `cpu-2t:4ms` to a device, its table and its budget."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
+from chanas.errors import ConfigError, TargetError, UnitError
+from chanas.prescheduler.measuring import devices
+from chanas.prescheduler.tables import networks
+from chanas.workflows.searching import targets as search_targets
+from chanas.workflows.searching.targets import (
+    RemoteTargets,
+    held_budgets,
+    measured_on,
+    named_target,
+    parse_latencies,
+    target_budgets,
+)
+
+HOST = load_target("cpu")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, int]]:
+    """What `load_target` was asked for."""
+    calls: list[tuple[str, int, str, int]] = []
+
+    def load(name: str, num_threads: int = 1, dtype: str = "f32", batch: int = 1) -> HardwareTarget:
+        calls.append((name, num_threads, dtype, batch))
+        return HOST
+
+    monkeypatch.setattr(search_targets, "load_target", load)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [
+        ("cpu", ("cpu", 1, "f32", 1)),
+        ("cpu-2t", ("cpu", 2, "f32", 1)),
+        ("cpu-bf16", ("cpu", 1, "bf16", 1)),
+        ("cpu-16t-bf16", ("cpu", 16, "bf16", 1)),
+        ("cuda-f16", ("cuda", 1, "f16", 1)),
+        ("cuda-tf32", ("cuda", 1, "tf32", 1)),
+        ("cuda-b32", ("cuda", 1, "f32", 32)),
+        ("cuda-f16-b8", ("cuda", 1, "f16", 8)),
+        ("raspberry-pi-4", ("raspberry-pi-4", 1, "f32", 1)),
+        ("raspberry-pi-4-4t", ("raspberry-pi-4", 4, "f32", 1)),
+        ("", ("", 1, "f32", 1)),
+    ],
+)
+def test_a_targets_name_says_how_the_device_is_used(
+    name: str, means: tuple[str, int, str, int], asked: list[tuple[str, int, str, int]]
+) -> None:
+    named_target(name)
+    assert asked == [means]
+
+
+@pytest.mark.parametrize("name", ["cpu"])
+def test_the_name_of_a_target_leads_back_to_it(name: str) -> None:
+    assert named_target(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("texts", "latencies"),
+    [
+        (["20ms"], 0.02),
+        (["cpu:5ms"], {"cpu": 5e-3}),
+        (["cpu:5ms", "cpu-2t: 4ms"], {"cpu": 5e-3, "cpu-2t": 4e-3}),
+    ],
+)
+def test_latencies_are_one_or_one_for_each_target(texts: list[str], latencies: float | Mapping[str, float]) -> None:
+    assert parse_latencies(texts) == latencies
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "says"),
+    [
+        (["5ms", "4ms"], ConfigError, "expected a target before each of several latencies, such as cpu-2t:5ms"),
+        (["cpu:5ms", "4ms"], ConfigError, "expected a target before each of several latencies, such as cpu-2t:4ms"),
+        ([":4ms"], ConfigError, "expected a target before each"),
+        (["cpu:5ms", "cpu:4ms"], ConfigError, "target 'cpu' has two latency budgets"),
+        (["cpu:5"], UnitError, "expected a positive latency with a unit"),
+        (["cpu:5MB"], UnitError, "unknown unit 'MB' in latency"),
+        (["cpu:"], UnitError, "expected a positive latency with a unit"),
+    ],
+)
+def test_latencies_that_are_not_clear_are_one_line(texts: list[str], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        parse_latencies(texts)
+
+
+def test_a_single_latency_is_that_of_the_target_asked_for(asked: list[tuple[str, int, str, int]]) -> None:
+    (budget,) = target_budgets(2e-3, "cpu", 4, "bf16")
+    assert asked == [("cpu", 4, "bf16", 1)]
+    assert budget.budget_s == 2e-3
+
+
+def test_an_unknown_target_names_the_known_ones() -> None:
+    with pytest.raises(TargetError, match="unknown target 'moon'"):
+        target_budgets({"cpu": 1.0, "moon-2t": 1.0}, "cpu", 1, "f32")
+
+
+def test_two_names_of_one_target_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected one latency for each of some targets, got cpu, cpu"):
+        target_budgets({"cpu": 1.0, "cpu-1t": 2.0}, "cpu", 1, "f32")
+
+
+# ---- a device elsewhere ---------------------------------------------------------------------------------------------
+def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[Any] = []
+    target = dataclasses.replace(load_target("cpu"), name="cpu-2t@pi4")
+
+    @contextlib.contextmanager
+    def held(*how: Any, num_devices: int, batch: int, shared: bool) -> Iterator[Any]:
+        log.append((how, num_devices, batch, shared))
+        yield target, "its pool"
+        log.append("given back")
+
+    monkeypatch.setattr(devices, "timing_device", held)
+    with held_budgets(2e-3, "cpu", 2, "f32", "127.0.0.1:9190", "pi4") as (budgets, open_pools):
+        assert [(b.hardware, b.budget_s) for b in budgets] == [(target, 2e-3)]
+        assert open_pools == {"cpu-2t@pi4": "its pool"}
+    assert log == [(("cpu", 2, "f32", "127.0.0.1:9190", "pi4"), 1, 1, False), "given back"]
+
+
+@pytest.fixture
+def tracker(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A tracker that has one device of every key: what is done with them, in order."""
+    log: list[Any] = []
+
+    @contextlib.contextmanager
+    def held(target: str, num_threads: int, dtype: str, rpc: str, key: str, **usage: Any) -> Iterator[Any]:
+        name = f"{target}{'' if num_threads == 1 else f'-{num_threads}t'}@{key}"
+        log.append(f"take {name} of {rpc}")
+        assert usage == {"num_devices": 1, "batch": 1, "shared": False}
+        yield dataclasses.replace(HOST, name=name, num_threads=num_threads), pool
+        log.append(f"give {name} back")
+
+    @contextlib.contextmanager
+    def pool(target: HardwareTarget) -> Iterator[Any]:
+        log.append(f"time on {target.name}")
+        yield
+
+    monkeypatch.setattr(devices, "timing_device", held)
+    return log
+
+
+def test_several_targets_name_the_keys_of_their_devices(tracker: list[Any]) -> None:
+    with held_budgets({"cpu": 2.0, "cpu@pi4": 1.0}, "cpu", 1, "f32", "host:9190", None) as (budgets, open_pools):
+        assert [(b.hardware.name, b.budget_s) for b in budgets] == [("cpu", 2.0), ("cpu@pi4", 1.0)]
+        assert set(open_pools) == {"cpu@pi4"}
+        for _ in range(2):
+            with open_pools["cpu@pi4"](budgets[1].hardware):
+                pass
+    assert tracker == ["take cpu@pi4 of host:9190", *2 * ["time on cpu@pi4"], "give cpu@pi4 back"]
+
+
+def test_targets_of_one_key_take_turns_on_its_device(tracker: list[Any]) -> None:
+    asked = {"cpu@pi4": 1.0, "cpu-2t@pi4": 1.0}
+    with held_budgets(asked, "cpu", 1, "f32", "host:9190", None) as (budgets, open_pools):
+        tracker.clear()  # both were asked what they are
+        for budget in budgets:
+            with open_pools[budget.hardware.name](budget.hardware):
+                pass
+    assert tracker == [
+        "give cpu-2t@pi4 back",
+        "take cpu@pi4 of host:9190",
+        "time on cpu@pi4",
+        "give cpu@pi4 back",
+        "take cpu-2t@pi4 of host:9190",
+        "time on cpu-2t@pi4",
+        "give cpu-2t@pi4 back",
+    ]
+
+
+@pytest.mark.usefixtures("tracker")
+def test_another_kind_of_device_does_not_take_ones_place() -> None:
+    with contextlib.closing(RemoteTargets("host:9190")) as remote:
+        hardware, open_pool = remote.take("cpu@pi4")
+        other = dataclasses.replace(hardware, fingerprint="0123456789ab", device="A board")
+        with (
+            pytest.raises(TargetError, match=r"of key 'pi4' are of different kinds: .*device A board there"),
+            open_pool(other),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "rpc", "key", "says"),
+    [
+        ({"cpu": 1.0, "cpu@pi4": 1.0}, "host:9190", "pi4", "name it in the target: cpu@pi4:5ms"),
+        ({"cpu": 1.0}, "host:9190", None, "expected a target elsewhere with --rpc, such as --latency cpu@KEY:5ms"),
+        ({"cpu@pi4": 1.0, "cpu-1t@pi4": 1.0}, "host:9190", None, "one latency for each of some targets"),
+    ],
+)
+def test_where_to_time_and_the_targets_have_to_fit(
+    latency_s: dict[str, float], rpc: str, key: str | None, says: str, tracker: list[Any]
+) -> None:
+    with pytest.raises(ConfigError, match=says), held_budgets(latency_s, "cpu", 1, "f32", rpc, key):
+        pass
+    assert len([line for line in tracker if "take" in line]) == len([line for line in tracker if "give" in line])
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("cpu@pi4", "--rpc HOST:PORT --key pi4"),
+        ("cpu-2t-bf16@zen4", "--rpc HOST:PORT --key zen4 --threads 2 --dtype bf16"),
+        ("cuda-f16-b32@h200", "--target cuda --rpc HOST:PORT --key h200 --dtype f16 --batch 32"),
+    ],
+)
+def test_a_target_elsewhere_names_the_command_that_makes_its_table(name: str, command: str) -> None:
+    with pytest.raises(TargetError, match=f"`chanas prescheduler {command}` makes its table"):
+        named_target(name)
+
+
+def test_a_target_elsewhere_needs_a_tracker() -> None:
+    with (
+        pytest.raises(TargetError, match=r"`chanas search --latency cpu@pi4:BUDGET --rpc HOST:PORT` takes it"),
+        held_budgets({"cpu@pi4": 1.0}, "cpu", 1, "f32", None, None),
+    ):
+        pass
+
+
+def test_each_target_times_its_finalists_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = load_target("cpu")
+    there = dataclasses.replace(here, name="cpu@pi4")
+    asked: list[Any] = []
+
+    def compile_networks(_lut: Any, target: Any, _jobs: Any, _progress: bool, open_pool: Any) -> list[Any]:
+        asked.append((target.name, open_pool))
+        return []
+
+    monkeypatch.setattr(networks, "compile_networks", compile_networks)
+    tables: Any = [(None, here), (None, there)]
+    assert measured_on(tables, [], [], [], tmp_path, False, {"cpu@pi4": "its pool"}) == []  # type: ignore[dict-item]
+    assert asked == [("cpu", None), ("cpu@pi4", "its pool")]
