@@ -20,7 +20,7 @@ hide_torch()
 from chanas.core.arch import BlockConfig  # noqa: E402
 from chanas.core.target import HardwareTarget  # noqa: E402
 from chanas.prescheduler.checks.target_check import small_block  # noqa: E402
-from chanas.prescheduler.codegen.cpu.build import build_object
+from chanas.prescheduler.codegen.cpu.build import build_object  # noqa: E402
 from chanas.prescheduler.kernels.cpu.blocks import schedule_block  # noqa: E402
 from chanas.prescheduler.tuning.default_points import default_points  # noqa: E402
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline, timed_in_rounds
+from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
@@ -43,7 +44,8 @@ from chanas.prescheduler.workloads.workload import Workload
 
 _NETWORKS_FOR_MEAN = 64
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
-_ROUNDS, _GROUP = 3, 64
+# Rounds of a block, seconds that they lie apart where others are timed meanwhile, and libraries that are kept for them.
+_ROUNDS, _APART_S, _GROUP = 3, 4.0, 64
 GPU_TIMING = "device events, clock rates settled, L2 cold (flushed before each launch)"
 # When a block built from the best schedules fails, the next best of each operator are tried this many times.
 _FALLBACKS = 2
@@ -307,6 +309,16 @@ class StoredRounds:
         self.store.add_round(block.key, record)
 
 
+@dataclass
+class _Waiting:
+    """A block between two rounds: what came of those so far, how many are left, and since when it waits."""
+
+    candidate: Candidate[BlockTask]
+    outcomes: list[Outcome]
+    num_left: int
+    since: float = 0.0
+
+
 def time_blocks(
     todo: list[BlockTask],
     pool: Pool,
@@ -316,42 +328,59 @@ def time_blocks(
     canary: Canary | None = None,
     rounds: StoredRounds | None = None,
 ) -> Iterator[tuple[BlockTask, Outcome]]:
-    """Compile, check and time blocks, as rows of a table are, in groups that are timed in several rounds.
+    """Compile, check and time blocks, as rows of a table are, each in several rounds while others are compiled.
 
     A slow moment of the machine lasts seconds: the median over rounds that lie seconds apart is free of it. `todo` is
     emptied; who iterates may append to it. A block may be in it once at a time. `canary` tells of drift. `rounds` gets
     each round as it ends; those that it knows from before count, and are not timed again.
     """
     line: CandidatePipeline[BlockTask] = CandidatePipeline(pool, canary)
-    num_in_group = _GROUP * pool.num_devices
+    blocks: dict[BlockTask, _Waiting] = {}
+    between: deque[_Waiting] = deque()
+    num_again = 0  # rounds after the first that are under way
+    num_at_once, num_kept = 2 * pool.num_builders + pool.num_devices, _GROUP * pool.num_devices
+    while todo or blocks:
+        while todo and len(blocks) < num_kept and line.num_in_flight - num_again < num_at_once:
+            task = todo.pop(0)
+            stored = [] if rounds is None else rounds.load(task)
+            if len(stored) >= _ROUNDS:
+                yield task, median_outcome(stored[:_ROUNDS])
+                continue
+            candidate = _block_candidate(*task, target, scratch, around)
+            blocks[task] = _Waiting(candidate, stored, _ROUNDS - len(stored))
+            line.submit(candidate)
+        # those that have waited long enough; the others only when a device has nothing else to do
+        while between and (time.monotonic() - between[0].since >= _APART_S or line.num_in_flight < pool.num_devices):
+            block = between.popleft()
+            line.time_again(block.candidate, block.outcomes[-1].device)
+            num_again += 1
+        for candidate, outcome in line.finished():
+            block = blocks[candidate.token]
+            num_again -= block.since > 0.0
+            if _ends(block, outcome, rounds):
+                del blocks[candidate.token]
+                block.candidate.library.unlink(missing_ok=True)
+                (scratch / f"{candidate.token[0].key}.npz").unlink(missing_ok=True)
+                last = block.outcomes[-1]
+                yield candidate.token, last if last.seconds is None else median_outcome(block.outcomes)
+            else:
+                block.since = time.monotonic()
+                between.append(block)
 
-    def keep(task: BlockTask, outcome: Outcome) -> None:
+
+def _ends(block: _Waiting, outcome: Outcome, rounds: StoredRounds | None) -> bool:
+    """Take in a round; whether it was the last. One that fails is left out, but the first of a block that nothing is
+    known of, or that does not build."""
+    block.num_left -= 1
+    if outcome.seconds is not None:
+        block.outcomes.append(outcome)
         if rounds is not None:
-            rounds.keep(task, outcome)
-
-    while todo:
-        group: list[tuple[Candidate[BlockTask], list[Outcome]]] = []
-        earlier: dict[BlockTask, list[Outcome]] = {}
-        while line.num_in_flight or (todo and len(group) < num_in_group):
-            while todo and line.num_in_flight < min(
-                2 * pool.num_builders + pool.num_devices, num_in_group - len(group)
-            ):
-                task = todo.pop(0)
-                earlier[task] = [] if rounds is None else rounds.load(task)
-                if len(earlier[task]) < _ROUNDS:
-                    line.submit(_block_candidate(*task, target, scratch, around))
-                else:
-                    yield task, median_outcome(earlier[task][:_ROUNDS])
-            for candidate, outcome in line.finished():
-                stored = earlier[candidate.token]
-                left_out = stored and outcome.seconds is None and candidate.library.exists()  # as in any later round
-                group.append((candidate, stored if left_out else [*stored, outcome]))
-                if outcome.seconds is not None:
-                    keep(candidate.token, outcome)
-        for candidate, outcome in timed_in_rounds(group, pool, _ROUNDS, canary, keep):
-            candidate.library.unlink(missing_ok=True)
-            (scratch / f"{candidate.token[0].key}.npz").unlink(missing_ok=True)
-            yield candidate.token, outcome
+            rounds.keep(block.candidate.token, outcome)
+        return block.num_left == 0
+    if not block.outcomes or not block.candidate.library.exists():
+        block.outcomes.append(outcome)
+        return True
+    return block.num_left == 0
 
 
 def _block_candidate(

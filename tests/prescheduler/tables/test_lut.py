@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,15 +253,57 @@ def test_a_process_that_ends_between_rounds_loses_no_timing(
         patch.setattr(synthetic_pool, "measure", dying)
         fill(run)
     store = RecordStore(run.records, HOST)
-    assert store._db.execute("SELECT COUNT(*) FROM blocks").fetchone() == (0,)
+    (num_done,) = store._db.execute("SELECT COUNT(*) FROM blocks").fetchone()
     (num_kept,) = store._db.execute("SELECT COUNT(*) FROM rounds").fetchone()
     store.close()
     assert num_timings - IN_FLIGHT <= num_kept <= num_timings
     synthetic_pool.timed.clear()
     summary = fill(run)
-    assert done(summary) == (0, len(ALL_BLOCKS))
+    assert done(summary) == (0, len(ALL_BLOCKS) - num_done)
     assert len(block_timings(synthetic_pool)) == 3 * len(ALL_BLOCKS) - num_kept
     assert done(fill(run)) == (0, 0)
+
+
+def order_of_block_work(pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Fills with ("build" or "time", block) as a pool is asked for it."""
+    keys = {b.key for b in ALL_BLOCKS}
+    order: list[tuple[str, str]] = []
+
+    def noting(what: str, call: Any) -> Any:
+        def noted(name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+            key = Path(arguments["library"]).name.rpartition("-")[0]
+            if key in keys:
+                order.append((what, key))
+            return call(name, arguments, timeout_s)
+
+        return noted
+
+    monkeypatch.setattr(pool, "build", noting("build", pool.build))
+    monkeypatch.setattr(pool, "measure", noting("time", pool.measure))
+    return order
+
+
+def test_blocks_are_timed_again_while_others_are_compiled(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lut, "_APART_S", 0.0)
+    order = order_of_block_work(synthetic_pool, monkeypatch)
+    fill(run)
+    first, last = (next(key for what, key in events if what == "build") for events in (order, order[::-1]))
+    rounds = [i for i, event in enumerate(order) if event == ("time", first)]
+    assert len(rounds) == 3
+    assert rounds[-1] < order.index(("build", last))
+
+
+def test_rounds_of_a_block_lie_apart_as_long_as_there_is_something_else_to_time(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lut, "_APART_S", math.inf)
+    order = order_of_block_work(synthetic_pool, monkeypatch)
+    fill(run)
+    timed = [key for what, key in order if what == "time"]
+    assert len(timed) == 3 * len(ALL_BLOCKS)
+    assert set(timed[: len(ALL_BLOCKS)]) == {b.key for b in ALL_BLOCKS}
 
 
 def test_a_row_is_never_one_round_where_three_are_due(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
