@@ -312,7 +312,3 @@ class CoDesign:
         with torch.inference_mode():
             logits: Array = self.torch_module()(torch.from_numpy(images)).numpy()
         return logits
-
-
-MODULE_ALONE = "module alone"
-"""The contender that a search's measurement of the bundle is comparable with."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from chanas.bundle.codesign import MODULE_ALONE
+from chanas.bundle.benchmark import MODULE_ALONE
 from chanas.core.units import format_bytes, format_count, format_duration, format_latency
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json
@@ -47,9 +47,9 @@ def then_and_now(bundle: CoDesign, rows: Sequence[BenchmarkRow]) -> Iterator[str
     where one of them is not there."""
     medians = {row.name: row.median_s for row in rows}
     own_s, alone_s = medians.get("chanas"), medians.get(MODULE_ALONE)
-    then_s = bundle.part.get("measured", {}).get("latency_s")
     if own_s is None or alone_s is None:
         return
+    then_s = bundle.part.get("measured", {}).get("latency_s")
     yield f"Python's share of chanas is {format_latency(max(0.0, own_s - alone_s))}: an image copied in, logits out."
     if not then_s:
         return

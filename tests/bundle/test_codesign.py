@@ -19,8 +19,8 @@ import pytest
 import torch
 from PIL import Image
 
-from chanas.bundle.benchmark import BenchmarkRow, benchmark, interleaved_latency_s
-from chanas.bundle.codesign import MODULE_ALONE, SCHEMA, CoDesign, write_bundle
+from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow, benchmark, interleaved_latency_s
+from chanas.bundle.codesign import SCHEMA, CoDesign, write_bundle
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices import host
