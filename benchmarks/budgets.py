@@ -112,10 +112,10 @@ def reachable_range(lut: LatencyLUT, space: SearchSpace) -> tuple[float, float]:
 
 def made_table(folder: Path, trials: int, progress: bool) -> LatencyLUT:
     """A latency table of `mbv3-32` on this machine."""
-    from chanas.workflows.stages.tuning import preschedule
+    from chanas.workflows.stages.tuning import Tuning, preschedule
 
     run = RunDirectory(folder)
-    return preschedule(run, space=SPACE, num_classes=NUM_CLASSES, num_trials=trials, progress=progress).lut
+    return preschedule(run, space=SPACE, num_classes=NUM_CLASSES, tuning=Tuning(trials), progress=progress).lut
 
 
 # ---- 1: winners measured --------------------------------------------------------------------------------------------

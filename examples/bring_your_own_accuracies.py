@@ -23,7 +23,9 @@ from chanas.core.units import format_latency
 from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
 from chanas.workflows import search_with_table
+from chanas.workflows.searching.table_search import AccuracyFile
 from chanas.workflows.stages import tables
+from chanas.workflows.stages.tuning import Tuning
 
 NUM_CLASSES = 10
 space_file = Path(__file__).parent / "small_space.yaml"
@@ -54,10 +56,15 @@ with accuracies.open("w", newline="") as file:
 # ## Table and search
 
 # %%
-table = workflows.preschedule(run, space=space_file, num_classes=NUM_CLASSES, num_trials=4, num_calibration=8).lut
+table = workflows.preschedule(
+    run, space=space_file, num_classes=NUM_CLASSES, tuning=Tuning(num_trials=4, num_calibration=8)
+).lut
 budget_s = tables.median_latency_s(table, space, NUM_CLASSES)
 bundle, given = search_with_table(
-    run, accuracies, latency_s=budget_s, space=space_file, config=SearchConfig(predictor="ridge", num_finalists=2)
+    run,
+    AccuracyFile(accuracies, space=space_file),
+    latency_s=budget_s,
+    config=SearchConfig(predictor="ridge", num_finalists=2),
 )
 predicted, measured = bundle.document["predicted"], bundle.document["measured"]
 print(f"{len(given.architectures)} accuracies")

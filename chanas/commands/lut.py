@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from chanas.commands.options import RPC, Devices, Key, Shared, WarmStart
+from chanas.commands.options import RPC, Devices, Key, Shared, WarmStart, usage_of
+from chanas.core.usage import Usage
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
@@ -49,38 +50,18 @@ def _print(result: _Result, as_json: bool) -> None:
             typer.echo(line)
 
 
-def _open(
-    file: Path | None,
-    run: Path,
-    target: str,
-    threads: int,
-    dtype: str,
-    batch: int,
-    space: str | None,
-    num_classes: int | None,
-    key: str | None = None,
-) -> OpenTable:
+def _open(file: Path | None, run: Path, usage: Usage, space: str | None, num_classes: int | None) -> OpenTable:
     from chanas.workflows.stages import tables
 
-    return tables.open_table(
-        file,
-        RunDirectory(run),
-        target=target,
-        num_threads=threads,
-        dtype=dtype,
-        batch=batch,
-        key=key,
-        space=space,
-        num_classes=num_classes,
-    )
+    return tables.open_table(file, RunDirectory(run), usage=usage, space=space, num_classes=num_classes)
 
 
-def _where(target: str, rpc: str | None, key: str | None, devices: int | None) -> dict[str, Any]:
-    """What says where to measure. Raises ConfigError: it doesn't go together."""
+def _checked(usage: Usage) -> Usage:
+    """The same. Raises ConfigError: what says where to measure doesn't go together."""
     from chanas.prescheduler.measuring.devices import check_place
 
-    check_place(target, rpc, key, devices)
-    return {"rpc": rpc, "key": key, "num_devices": devices}
+    check_place(usage.device, usage.place)
+    return usage
 
 
 @app.command()
@@ -98,7 +79,7 @@ def show(
     """What a table has: device, blocks, covered sub-spaces, latencies, calibration."""
     from chanas.workflows.stages import tables
 
-    table = _open(file, run, target, threads, dtype, batch, space, num_classes)
+    table = _open(file, run, Usage(target, threads, dtype, batch), space, num_classes)
     summary = tables.show(table)
     if not as_json:
         typer.echo(f"table      {table.path}")
@@ -131,14 +112,14 @@ def check(
     from chanas.prescheduler.tables.lut_check import Tolerances
     from chanas.workflows.stages import tables
 
-    tolerances, where = Tolerances(median_tolerance, row_tolerance, share), _where(target, rpc, key, devices)
+    tolerances = Tolerances(median_tolerance, row_tolerance, share)
+    usage = _checked(usage_of(target, threads, dtype, batch, rpc, key, devices, shared))
     result = tables.check(
-        _open(file, run, target, threads, dtype, batch, space, num_classes, key),
+        _open(file, run, usage, space, num_classes),
         num_rows=sample,
         num_networks=networks,
         tolerances=tolerances,
-        **where,
-        shared=shared,
+        place=usage.place,
         seed=seed,
         progress=not as_json,
     )
@@ -171,22 +152,14 @@ def fill(
 ) -> None:
     """Tune and time the blocks that the run's table lacks, and nothing else."""
     from chanas.workflows.stages import tables
+    from chanas.workflows.stages.tuning import Tuning
 
     summary = tables.fill(
         RunDirectory(run),
-        target=target,
-        num_threads=threads,
-        dtype=dtype,
-        batch=batch,
+        _checked(usage_of(target, threads, dtype, batch, rpc, key, devices, shared)),
         space=space,
         num_classes=num_classes,
-        num_trials=trials,
-        sub_spaces=sub_space or (),
-        cost_model=cost_model,
-        num_calibration=calibrate,
-        **_where(target, rpc, key, devices),
-        warm_start=warm_start,
-        shared=shared,
+        tuning=Tuning(trials, sub_space or (), cost_model, calibrate, warm_start),
         seed=seed,
     )
     typer.echo(
@@ -238,10 +211,10 @@ def calibrate(
     """Calibrate a table against whole networks, and store that in it."""
     from chanas.workflows.stages import tables
 
-    where = _where(target, rpc, key, devices)
-    table = _open(file, run, target, threads, dtype, batch, space, num_classes, key)
+    usage = _checked(usage_of(target, threads, dtype, batch, rpc, key, devices, shared))
+    table = _open(file, run, usage, space, num_classes)
     before = table.lut.calibration
-    calibration = tables.calibrate(table, num_networks=networks, **where, shared=shared, seed=seed)
+    calibration = tables.calibrate(table, num_networks=networks, place=usage.place, seed=seed)
     if before is not None:
         typer.echo(f"before     {before.describe()}")
     typer.echo(f"sum        {calibration.describe()}\ntable      {table.path}")

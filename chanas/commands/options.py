@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from chanas.core.usage import Place, Usage
+
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
 Dtype = Annotated[str, typer.Option(help="Weights and activations: f32; bf16 with AVX512_BF16; f16 or tf32 on GPUs.")]
@@ -23,3 +25,17 @@ Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although a
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name
 Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory: where the stages read and write.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
+
+
+def usage_of(
+    target: str,
+    threads: int,
+    dtype: str,
+    batch: int,
+    rpc: str | None = None,
+    key: str | None = None,
+    devices: int | None = None,
+    shared: bool = False,
+) -> Usage:
+    """The use of a device that options ask for."""
+    return Usage(target, threads, dtype, batch, Place(rpc, key, devices, shared))

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chanas.commands import target as target_commands
-from chanas.commands.options import RPC, Batch, Devices, Dtype, Key, Run, Seed, Shared, Target, Threads, WarmStart
+from chanas.commands.options import (
+    RPC,
+    Batch,
+    Devices,
+    Dtype,
+    Key,
+    Run,
+    Seed,
+    Shared,
+    Target,
+    Threads,
+    WarmStart,
+    usage_of,
+)
+from chanas.core.usage import Usage
 from chanas.errors import ConfigError
 from chanas.files.run import DEFAULT_RUN, RunDirectory
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.tables.lut import PrescheduleSummary
 
 
 def prescheduler(
@@ -40,37 +57,34 @@ def prescheduler(
 ) -> None:
     """Tune every block on the device and fill the latency table; what was measured before is reused."""
     if compile_only:
+        from chanas.workflows.stages.compile_only import Points
+
         if any(given is not None for given in (rpc, key, devices, warm_start)):
             raise ConfigError(
                 "--rpc, --key, --devices and --warm-start time on devices; leave them out with --compile-only"
             )
+        points = Points(trials, limit, sub_space or ())
         target_commands.compile_kernels(
-            RunDirectory(run), target, arch, dtype, batch, space, num_classes, trials, limit, sub_space or (), seed
+            RunDirectory(run), Usage(target, 1, dtype, batch), arch, space, num_classes, points, seed
         )
         return
     if arch is not None or limit is not None:
         raise ConfigError("--arch and --limit go with --compile-only")
     from chanas import workflows
+    from chanas.workflows.stages.tuning import Tuning
 
     summary = workflows.preschedule(
         RunDirectory(run),
-        target=target,
-        num_threads=threads,
-        dtype=dtype,
-        batch=batch,
+        usage_of(target, threads, dtype, batch, rpc, key, devices, shared),
         space=space,
         num_classes=num_classes,
-        num_trials=trials,
-        sub_spaces=sub_space or (),
-        cost_model=cost_model,
-        num_calibration=calibrate,
-        rpc=rpc,
-        key=key,
-        warm_start=warm_start,
-        num_devices=devices,
-        shared=shared,
+        tuning=Tuning(trials, sub_space or (), cost_model, calibrate, warm_start),
         seed=seed,
     )
+    _say(summary)
+
+
+def _say(summary: PrescheduleSummary) -> None:
     typer.echo(
         f"table      {summary.path}: {len(summary.lut.rows)} blocks, {summary.num_new_blocks} timed now\n"
         f"trials     {summary.num_new_trials} new ({summary.num_failed_trials} failed), "

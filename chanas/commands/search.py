@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import RPC, Batch, Dtype, Key, Run, Seed, Shared, Target, Threads
+from chanas.commands.options import RPC, Batch, Dtype, Key, Run, Seed, Shared, Target, Threads, usage_of
 from chanas.commands.search_text import say, say_bundle
+from chanas.core.task import Limits
 from chanas.core.units import parse_bytes, parse_count, parse_latency_s
+from chanas.core.usage import HERE, THIS_MACHINE, Usage
 from chanas.errors import ConfigError
 from chanas.files.run import DEFAULT_RUN, RunDirectory
+
+if TYPE_CHECKING:
+    from chanas.search.config import SearchConfig
+    from chanas.workflows.searching.table_search import AccuracyFile
+    from chanas.workflows.searching.targets import Latencies
 
 
 def search(
@@ -67,17 +75,18 @@ def search(
         raise ConfigError("expected --latency, such as --latency 2ms, or --pareto (with --points, if any)")
     if accuracy_table is None and (space is not None or num_classes is not None):
         raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
-    limits: dict[str, Any] = {
-        "macs": None if macs is None else parse_count(macs, "number of multiply-accumulates"),
-        "params": None if params is None else parse_count(params, "number of parameters"),
-        "peak_memory": None if peak_memory is None else parse_bytes(peak_memory, "peak memory"),
-    }
-    from chanas import workflows
+    limits = Limits(
+        macs=None if macs is None else parse_count(macs, "number of multiply-accumulates"),
+        params=None if params is None else parse_count(params, "number of parameters"),
+        peak_memory=None if peak_memory is None else parse_bytes(peak_memory, "peak memory"),
+    )
     from chanas.search.config import SearchConfig
-    from chanas.workflows.searching.targets import check_remote, parse_latencies
+    from chanas.workflows.searching.table_search import AccuracyFile
+    from chanas.workflows.searching.targets import parse_latencies
 
     latency_s = parse_latencies(latency) if latency else None
-    if isinstance(latency_s, dict) and (target, threads, dtype, batch) != ("cpu", 1, "f32", 1):
+    usage = usage_of(target, threads, dtype, batch, rpc, key, shared=shared)
+    if isinstance(latency_s, dict) and replace(usage, place=THIS_MACHINE) != HERE:
         raise ConfigError(
             "--target, --threads, --dtype and --batch don't go with TARGET:BUDGET; name it there, as cpu-2t:2ms"
         )
@@ -86,65 +95,79 @@ def search(
     if evaluations is not None:
         settings["initial_evaluations"] = min(36, evaluations)
     config = SearchConfig.parse({k: v for k, v in settings.items() if v is not None})
+    accuracies = None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes)
+    request = _Request(RunDirectory(run), usage, accuracies, config, limits, seed)
     if per_target or unproven:
         if not (per_target and isinstance(latency_s, dict)):
             raise ConfigError(
                 "expected --per-target with --latency TARGET:BUDGET, such as cpu:5ms (and --unproven, if any)"
             )
-        check_remote(latency_s, rpc, key)
-        from chanas.workflows.searching.per_target import search_per_target
+        request.per_target(latency_s, unproven)
+    elif latency_s is None:
+        request.front(points)
+    else:
+        request.bundle(latency_s)
 
-        sources: dict[str, Any] = {"accuracy_table": accuracy_table, "space": space, "num_classes": num_classes}
-        how: dict[str, Any] = {"config": config, **limits, "unproven": unproven, "shared": shared, "seed": seed}
-        found = search_per_target(RunDirectory(run), latency_s=latency_s, rpc=rpc, **sources, **how)
+
+@dataclass(frozen=True)
+class _Request:
+    """The options that all kinds of searches have."""
+
+    run: RunDirectory
+    usage: Usage
+    accuracies: AccuracyFile | None
+    config: SearchConfig
+    limits: Limits
+    seed: int
+
+    def per_target(self, latency_s: dict[str, float], unproven: bool) -> None:
+        """A search for each target."""
+        from chanas.workflows.searching.per_target import search_per_target
+        from chanas.workflows.searching.targets import check_remote
+
+        check_remote(latency_s, self.usage.place)
+        found = search_per_target(
+            self.run,
+            latency_s=latency_s,
+            place=replace(self.usage.place, unproven=unproven),
+            accuracies=self.accuracies,
+            config=self.config,
+            limits=self.limits,
+            seed=self.seed,
+        )
         say(found.lines())
         found.check()
-        return
-    where: dict[str, Any] = {"target": target, "num_threads": threads, "dtype": dtype, "batch": batch}
-    where |= {"rpc": rpc, "key": key, "shared": shared}
-    if latency_s is None:
+
+    def front(self, points: int | None) -> None:
+        """The front of all budgets."""
         from chanas.workflows.searching.front import DEFAULT_POINTS, search_front
 
         front = search_front(
-            RunDirectory(run),
-            accuracy_table=accuracy_table,
-            **where,
-            space=space,
-            num_classes=num_classes,
+            self.run,
+            accuracies=self.accuracies,
+            usage=self.usage,
             num_points=DEFAULT_POINTS if points is None else points,
-            config=config,
-            **limits,
-            seed=seed,
+            config=self.config,
+            limits=self.limits,
+            seed=self.seed,
         )
-        say(search_text.front_lines(front, RunDirectory(run)))
-        return
-    if accuracy_table is not None:
-        from chanas.workflows.searching.table_search import search_with_table
+        say(search_text.front_lines(front, self.run))
 
-        bundle, accuracies = search_with_table(
-            RunDirectory(run),
-            accuracy_table,
-            latency_s=latency_s,
-            **where,
-            space=space,
-            num_classes=num_classes,
-            config=config,
-            **limits,
-            seed=seed,
-        )
-        typer.echo(f"{'accuracies':19s} {accuracies.describe()}")
-    else:
-        bundle = workflows.search(
-            RunDirectory(run),
-            latency_s=latency_s,
-            **where,
-            config=config,
-            **limits,
-            seed=seed,
-        )
-    say_bundle(bundle, RunDirectory(run))
-    if config.compares_rules:
-        say(search_text.regret_lines(RunDirectory(run)))
+    def bundle(self, latency_s: Latencies) -> None:
+        """One network inside all budgets."""
+        from chanas import workflows
+
+        how: dict[str, Any] = {"config": self.config, "limits": self.limits, "seed": self.seed}
+        if self.accuracies is None:
+            bundle = workflows.search(self.run, latency_s=latency_s, usage=self.usage, **how)
+        else:
+            from chanas.workflows.searching.table_search import search_with_table
+
+            bundle, table = search_with_table(self.run, self.accuracies, latency_s=latency_s, usage=self.usage, **how)
+            typer.echo(f"{'accuracies':19s} {table.describe()}")
+        say_bundle(bundle, self.run)
+        if self.config.compares_rules:
+            say(search_text.regret_lines(self.run))
 
 
 def ablate(
@@ -168,17 +191,15 @@ def ablate(
     budget_s = None if latency is None else parse_latency_s(latency)
     from chanas.search.config import SearchConfig
     from chanas.workflows.searching import ablation
+    from chanas.workflows.searching.table_search import AccuracyFile
 
+    num_points = ablation.DEFAULT_POINTS if points is None else points
     result = ablation.ablate(
         RunDirectory(run),
         latency_s=budget_s,
-        schedules=schedules or ablation.DEFAULT_SCHEDULES,
-        accuracy_table=accuracy_table,
-        target=target,
-        num_threads=threads,
-        space=space,
-        num_classes=num_classes,
-        num_points=ablation.DEFAULT_POINTS if points is None else points,
+        comparison=ablation.Comparison(schedules or ablation.DEFAULT_SCHEDULES, num_points),
+        accuracies=None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes),
+        usage=Usage(target, threads),
         config=SearchConfig.parse({"rule": rule}),
         seed=seed,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +16,9 @@ from chanas.errors import TargetError
 from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
+    from chanas.core.usage import Usage
     from chanas.prescheduler.checks.target_check import Step
+    from chanas.workflows.stages.compile_only import Points
 
 app = typer.Typer(
     help="List hardware targets, show what is known of one, check whether it works.",
@@ -73,33 +75,17 @@ def check(name: Name, shared: Shared = False, as_json: AsJson = False) -> None:
 
 def compile_kernels(
     run: RunDirectory,
-    target: str,
+    usage: Usage,
     arch: str | None,
-    dtype: str,
-    batch: int,
     space: str | None,
     num_classes: int | None,
-    trials: int | None,
-    limit: int | None,
-    sub_spaces: Sequence[str],
+    points: Points,
     seed: int,
 ) -> None:
     """`chanas prescheduler --compile-only`: call, and print what compiles."""
     from chanas.workflows.stages.compile_only import compile_only
 
-    summary = compile_only(
-        run,
-        target=target,
-        arch=arch,
-        dtype=dtype,
-        batch=batch,
-        space=space,
-        num_classes=num_classes,
-        num_points=trials,
-        limit=limit,
-        sub_spaces=sub_spaces,
-        seed=seed,
-    )
+    summary = compile_only(run, usage, arch=arch, space=space, num_classes=num_classes, points=points, seed=seed)
     typer.echo(f"target     {summary.target.name}: {summary.target.device}, {summary.compiler}")
     for kind in summary.kinds:
         typer.echo(kind.line())

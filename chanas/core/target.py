@@ -13,15 +13,14 @@ from typing import Any, Literal
 
 from chanas.core.gpu import GPUFeatures
 from chanas.core.processor import Processor, host_processor
+from chanas.core.usage import DTYPES as DTYPES
+from chanas.core.usage import GPU_DTYPES as GPU_DTYPES
+from chanas.core.usage import TargetName
 from chanas.errors import TargetError, unknown_name
 
 LOCAL_TARGETS = ("cpu", "cuda")
 """What is detected on this machine; other targets are descriptions (`chanas.devices.target_files`)."""
 YAML_SUFFIXES = (".yaml", ".yml")
-DTYPES = {"f32": "float32", "bf16": "bfloat16"}
-"""Types of weights and activations by the names that commands have for them."""
-GPU_DTYPES = {"f32": "float32", "f16": "float16", "tf32": "tf32"}
-"""Those that GPUs have kernels for. tf32 is float32 in memory; its products are rounded by tensor cores."""
 _FIRST_TF32 = 80
 # Flags by which processors of one model are told apart: what schedules may depend on.
 _X86_SCHEDULING_FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16")
@@ -208,7 +207,7 @@ def gpu_in_dtype(target: HardwareTarget, dtype: str) -> HardwareTarget:
         raise TargetError(f"dtype tf32 needs a GPU of sm_{_FIRST_TF32} or newer, got {gpu.arch}; use --dtype f32")
     if dtype == "f32":
         return target
-    return dataclasses.replace(target, name=f"{target.name}-{dtype}", dtype=GPU_DTYPES[dtype])
+    return dataclasses.replace(target, name=str(TargetName(target.name, dtype=dtype)), dtype=GPU_DTYPES[dtype])
 
 
 def in_batches(target: HardwareTarget, batch: int) -> HardwareTarget:
@@ -223,8 +222,8 @@ def in_batches(target: HardwareTarget, batch: int) -> HardwareTarget:
         return target
     if target.gpu is None:
         raise TargetError(f"expected batch 1 on a processor, got {batch}; only GPUs (--target cuda) take more so far")
-    name, at, place = target.name.partition("@")
-    return dataclasses.replace(target, name=f"{name}-b{batch}{at}{place}", batch=batch)
+    name, _, key = target.name.partition("@")
+    return dataclasses.replace(target, name=str(TargetName(name, batch=batch, key=key)), batch=batch)
 
 
 def fingerprint(identity: dict[str, Any]) -> str:

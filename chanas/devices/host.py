@@ -24,6 +24,7 @@ from chanas.core.target import (
     scheduling_flags,
     this_machine,
 )
+from chanas.core.usage import TargetName, Usage
 from chanas.devices.driver import find_gpu
 from chanas.errors import TargetError, unknown_name
 from chanas.files.yaml_files import presets
@@ -73,7 +74,7 @@ def _host_cpu(num_threads: int) -> HardwareTarget:
     if processor.mattr:  # else family and flags say it all
         identity["compiled for"] = processor.compiled_for
     return HardwareTarget(
-        name="cpu" if num_threads == 1 else f"cpu-{num_threads}t",
+        name=str(TargetName("cpu", num_threads)),
         kind="llvm",
         num_threads=num_threads,
         vector_lanes=lanes,
@@ -149,4 +150,9 @@ def load_target(name: str, num_threads: int = 1, dtype: str = "f32", batch: int 
         return target
     if "bf16" not in processor_dtypes(host_processor()):
         raise TargetError(f"dtype bf16 needs a processor with AVX512_BF16, got {target.device}; use --dtype f32")
-    return dataclasses.replace(target, name=f"{target.name}-{dtype}", dtype=DTYPES[dtype])
+    return dataclasses.replace(target, name=str(TargetName(target.name, dtype=dtype)), dtype=DTYPES[dtype])
+
+
+def load_used(usage: Usage) -> HardwareTarget:
+    """The target of this machine that is asked for; raises what `load_target` does."""
+    return load_target(usage.device, usage.threads, usage.dtype, usage.batch)

@@ -7,10 +7,11 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json
@@ -18,7 +19,7 @@ from chanas.workflows.searching.search import search, searched_stages
 from chanas.workflows.stages.stored import load_supernet
 from chanas.workflows.stages.tables import median_latency_s
 from chanas.workflows.stages.training import train_supernet
-from chanas.workflows.stages.tuning import preschedule
+from chanas.workflows.stages.tuning import Tuning, preschedule
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
@@ -63,13 +64,13 @@ def demo(
     if not done:
         train_supernet(run, seed=seed, resume=stored.is_file(), progress=progress)
     times_s.append(time.perf_counter())
-    preschedule(run, target=target, num_trials=num_trials, shared=shared, seed=seed, progress=progress)
+    usage = Usage(target, place=Place(shared=shared))
+    preschedule(run, usage, tuning=Tuning(num_trials), seed=seed, progress=progress)
     times_s.append(time.perf_counter())
     space, classes, lut = searched_stages(run, load_target(target))
     budget_s = latency_s or median_latency_s(lut, space, classes)
     config = SearchConfig(num_evaluations=_DEMO_EVALUATIONS[0], refine_evaluations=_DEMO_EVALUATIONS[1])
-    how: dict[str, Any] = {"config": config, "shared": shared, "seed": seed, "progress": progress}
-    bundle = search(run, target=target, latency_s=budget_s, **how)
+    bundle = search(run, latency_s=budget_s, usage=usage, config=config, seed=seed, progress=progress)
     times_s.append(time.perf_counter())
     folder = run.root / "images"
     shutil.rmtree(folder, ignore_errors=True)

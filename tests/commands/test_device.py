@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from chanas import workflows
 from chanas.commands.main import app
+from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError, ConfigError, MeasureError
 from chanas.files.run import RunDirectory
@@ -137,12 +138,7 @@ def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyP
     with pytest.raises(ChanasError, match="far enough"):
         workflows.preschedule(
             RunDirectory(tmp_path),
-            target="cuda",
-            dtype="f16",
-            rpc="127.0.0.1:9190",
-            key="h200",
-            num_devices=3,
-            shared=True,
+            usage=Usage("cuda", dtype="f16", place=Place(rpc="127.0.0.1:9190", key="h200", num_devices=3, shared=True)),
             progress=False,
         )
     device = (Address("127.0.0.1", 9190), "h200", 1, "f16", 3, {"target": "cuda", "shared": True})

@@ -21,6 +21,7 @@ from chanas.bundle.benchmark import benchmark
 from chanas.commands.main import app
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
+from chanas.core.usage import Place, Usage
 from chanas.devices import host
 from chanas.devices.driver import FoundGPU
 from chanas.devices.gpu_use import MIN_FREE_MIB, GPUProcess, check_free, free_mib, other_processes, require_free
@@ -157,7 +158,7 @@ def test_a_search_is_refused_by_the_api_too_and_may_share(run: RunDirectory) -> 
     with pytest.raises(TargetError, match=r"^the GPU is busy"):
         workflows.search(run, latency_s={"cuda": 1e-3}, progress=False)
     with pytest.raises(StageOrderError, match="there is no supernet"):  # what comes next
-        workflows.search(run, latency_s={"cuda": 1e-3}, shared=True, progress=False)
+        workflows.search(run, latency_s={"cuda": 1e-3}, usage=Usage(place=Place(shared=True)), progress=False)
 
 
 @pytest.mark.usefixtures("busy")

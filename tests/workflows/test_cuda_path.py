@@ -15,13 +15,15 @@ from chanas.bundle.benchmark import benchmark
 from chanas.bundle.codesign import CoDesign
 from chanas.core.arch import SearchSpace, StageSpec
 from chanas.core.latency import LatencyLUT
+from chanas.core.usage import Usage
 from chanas.devices import cuda_runtime, host
 from chanas.devices.driver import find_gpu
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.measuring import canary
 from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.workloads.workload import Workload
-from chanas.workflows.searching.table_search import search_with_table
+from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
+from chanas.workflows.stages.tuning import Tuning
 
 from ..prescheduler.stand_in import WORKER, StandIn, found
 from ..tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
@@ -78,8 +80,8 @@ def walk(tmp_path: Path, batch: int = 1) -> LatencyLUT:
         "cuda" if batch == 1 else f"cuda-b{batch}",
     )
     save_space(SPACE, space)
-    how: dict[str, Any] = {"num_trials": 1, "num_calibration": 6, "progress": False}
-    summary = workflows.preschedule(run, target="cuda", batch=batch, space=space, num_classes=CLASSES, **how)
+    how: dict[str, Any] = {"tuning": Tuning(1, num_calibration=6), "progress": False}
+    summary = workflows.preschedule(run, usage=Usage("cuda", batch=batch), space=space, num_classes=CLASSES, **how)
     lut = LatencyLUT.load(run.lut(name))
     assert summary.num_failed_trials == 0
     assert not lut.missing(SPACE.all_blocks(CLASSES))
@@ -89,7 +91,7 @@ def walk(tmp_path: Path, batch: int = 1) -> LatencyLUT:
 
     table = save_accuracies(SPACE, tmp_path / "accuracies.csv")
     bundle, _ = search_with_table(
-        run, table, latency_s={name: 10.0}, space=space, num_classes=CLASSES, config=QUICK, progress=False
+        run, AccuracyFile(table, space=space, num_classes=CLASSES), latency_s={name: 10.0}, config=QUICK, progress=False
     )
     assert bundle.targets == (name,)
     assert bundle.document["measured"]["latency_s"] > 0.0

@@ -25,6 +25,7 @@ import numpy as np
 
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import DTYPES, HardwareTarget, tvm_version
+from chanas.core.usage import TargetName
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space
@@ -271,10 +272,8 @@ def _dtype_of(workload: str) -> str | None:
 
 def _name(match: re.Match[str], dtype: str) -> str:
     """What the target of such records is called: `cpu-2t-bf16`."""
-    threads = "" if match["threads"] == "1" else f"-{match['threads']}t"
     short = next(name for name, long in DTYPES.items() if long == dtype)
-    place = f"@{match['place']}" if match["place"] else ""
-    return f"cpu{threads}" + ("" if short == "f32" else f"-{short}") + place
+    return str(TargetName("cpu", int(match["threads"]), short, key=match["place"] or ""))
 
 
 def _load(database: sqlite3.Connection, path: Path, source: Source) -> dict[str, tuple[TuningRecord, ...]]:

@@ -21,6 +21,7 @@ from chanas.core.genome import BlockTable, CostTable, FloatArray, Genomes, decod
 from chanas.core.latency import LatencyLUT
 from chanas.core.memory import activation_memory
 from chanas.core.target import HardwareTarget
+from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.units import format_bytes, format_count, format_latency
 from chanas.errors import ConfigError, InfeasibleError
 
@@ -106,20 +107,18 @@ def memory_constraint(
 def further_constraints(
     space: SearchSpace,
     num_classes: int,
-    macs: float | None = None,
-    params: float | None = None,
-    peak_memory: float | None = None,
+    limits: Limits = NO_LIMITS,
     targets: Sequence[HardwareTarget] = (),
 ) -> list[Constraint]:
     """The limits that are given, besides latency; that on memory (bytes) once for each kind of activations that one of
     the targets has."""
-    given = [macs_constraint(space, num_classes, macs)] if macs is not None else []
-    given += [params_constraint(space, num_classes, params)] if params is not None else []
-    if peak_memory is not None:
+    given = [macs_constraint(space, num_classes, limits.macs)] if limits.macs is not None else []
+    given += [params_constraint(space, num_classes, limits.params)] if limits.params is not None else []
+    if limits.peak_memory is not None:
         kinds = {(t.gpu is None, t.vector_lanes, t.dtype, t.batch): t for t in reversed(targets)}
         for target in reversed(kinds.values()):
             name = "peak memory" if len(kinds) == 1 else f"peak memory on {target.name}"
-            given.append(memory_constraint(space, num_classes, peak_memory, target, name))
+            given.append(memory_constraint(space, num_classes, limits.peak_memory, target, name))
     return given
 
 

@@ -11,13 +11,14 @@ from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
-from chanas.devices.host import load_target
+from chanas.core.usage import HERE, Usage
+from chanas.devices.host import load_used
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import file_digest, write_json
 from chanas.workflows.searching.search import Prover, searched_stages
-from chanas.workflows.searching.table_search import RandomWeightsProver, open_accuracies
+from chanas.workflows.searching.table_search import Accuracies, RandomWeightsProver, open_accuracies
 from chanas.workflows.stages.stored import load_supernet
 from chanas.workflows.stages.tables import median_latency_s
 
@@ -32,6 +33,17 @@ if TYPE_CHECKING:
 SCHEMA = 1
 DEFAULT_SCHEDULES = ("untuned", "pytorch")
 DEFAULT_POINTS = 8
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The kinds of default schedules that tuned ones are compared with, and the points of each front to measure."""
+
+    schedules: Sequence[str] = DEFAULT_SCHEDULES
+    num_points: int = DEFAULT_POINTS
+
+
+DEFAULT_COMPARISON = Comparison()
 
 
 @dataclass(frozen=True)
@@ -88,13 +100,9 @@ def ablate(
     run: RunDirectory,
     *,
     latency_s: float | None = None,
-    schedules: Sequence[str] = DEFAULT_SCHEDULES,
-    accuracy_table: Path | str | None = None,
-    target: str = "cpu",
-    num_threads: int = 1,
-    space: str | Path | None = None,
-    num_classes: int | None = None,
-    num_points: int = DEFAULT_POINTS,
+    comparison: Comparison = DEFAULT_COMPARISON,
+    accuracies: Accuracies | None = None,
+    usage: Usage = HERE,
     config: SearchConfig | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -102,7 +110,7 @@ def ablate(
     """Repeat the run's search with tables of default schedules; `ablation/result.json` keeps what came of it.
 
     Default tables are measured once, as `ablation/TARGET-KIND.json`. The default budget is the median latency of the
-    space. `space` and `num_classes` go with an `accuracy_table`; without one the run's supernet is evaluated.
+    space. Without `accuracies` the run's supernet is evaluated.
 
     Raises:
         ConfigError: a kind of schedules is unknown, none or one twice is named, or too few points are asked for.
@@ -112,15 +120,15 @@ def ablate(
     """
     from chanas.search.accuracy.evaluations import EvaluationStore, TableEvaluations
 
-    _check_schedules(schedules)
-    if num_points < 2:
-        raise ConfigError(f"expected at least 2 points of each front, got {num_points}")
-    hardware = load_target(target, num_threads)
+    _check_schedules(comparison.schedules)
+    if comparison.num_points < 2:
+        raise ConfigError(f"expected at least 2 points of each front, got {comparison.num_points}")
+    hardware = load_used(usage)
     with scratch_folder() as scratch:
         evaluations: Evaluations
         evaluate: Evaluate | None = None
         prove: Prove
-        if accuracy_table is None:
+        if accuracies is None:
             loaded, classes, lut = searched_stages(run, hardware)
             job = _Job(run, loaded, classes, hardware, lut, seed, progress)
             latency = job.latency(latency_s)  # out of reach is told before the supernet is loaded
@@ -129,13 +137,13 @@ def ablate(
             evaluations = EvaluationStore(run.search / "evaluations.jsonl", loaded, source)
             evaluate, prove = supernet.top1, Prover(supernet, lut, hardware, scratch, progress)
         else:
-            opened, table = open_accuracies(run, accuracy_table, hardware, space, num_classes)
+            opened, table = open_accuracies(run, accuracies, hardware)
             loaded, classes, lut, source = opened.required_space(), opened.num_classes, opened.lut, table.digest
             job = _Job(run, loaded, classes, hardware, lut, seed, progress)
             latency = job.latency(latency_s)
             evaluations = TableEvaluations(table, source)
             prove = RandomWeightsProver(loaded, classes, table, lut, hardware, scratch, progress)
-        return job.run_with(latency, schedules, evaluate, evaluations, source, prove, num_points, config)
+        return job.run_with(latency, comparison, evaluate, evaluations, source, prove, config)
 
 
 def _check_schedules(schedules: Sequence[str]) -> None:
@@ -183,12 +191,11 @@ class _Job:
     def run_with(
         self,
         latency: Constraint,
-        schedules: Sequence[str],
+        comparison: Comparison,
         evaluate: Evaluate | None,
         evaluations: Evaluations,
         source: str,
         prove: Prove,
-        num_points: int,
         config: SearchConfig | None,
     ) -> AblationResult:
         """Everything after the stages are open: default tables, the predictor, the searches, the result; `latency`
@@ -201,7 +208,7 @@ class _Job:
         space, classes, seed = self.space, self.num_classes, self.seed
         config = config or SearchConfig()
         luts, paths = {TUNED: self.lut}, {TUNED: self.run.lut(self.target.name)}
-        for kind in schedules:
+        for kind in comparison.schedules:
             paths[kind] = self.folder / f"{self.target.name}-{kind}.json"
             luts[kind] = default_table(
                 paths[kind], kind, space, self.target, classes, seed=seed, progress=self.progress
@@ -214,11 +221,11 @@ class _Job:
             evaluations,
             prove,
             budget_s=latency.limit,
-            num_points=num_points,
+            num_points=comparison.num_points,
             config=config,
             seed=seed,
         )
-        names = {TUNED: "tuned", **{kind: KINDS[kind].text for kind in schedules}}
+        names = {TUNED: "tuned", **{kind: KINDS[kind].text for kind in comparison.schedules}}
         made: dict[str, Any] = {
             name: {"text": names[name], "compiler": lut.header.compiler, "lut": file_digest(paths[name])}
             for name, lut in luts.items()

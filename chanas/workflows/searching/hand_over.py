@@ -13,6 +13,7 @@ from chanas.core.genome import encode
 from chanas.core.latency import LatencyLUT
 from chanas.core.memory import activation_memory
 from chanas.core.target import tvm_version
+from chanas.core.task import NO_LIMITS, Limits
 from chanas.devices.gpu_use import gpu_of
 from chanas.errors import MeasureError
 from chanas.files.writing import file_digest
@@ -49,11 +50,11 @@ def winner_document(
     num_classes: int,
     lut: LatencyLUT,
     budget_s: float,
-    limits: Mapping[str, float | None] | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> dict[str, Any]:
     """What every bundle says of its network, wherever the accuracies came from.
 
-    `limits` are the constraints besides latency, by name; those that are None were not asked for.
+    `limits` are the constraints besides latency; those that are None were not asked for.
     """
     winner = outcome.architecture
     blocks = winner.blocks(space, num_classes)
@@ -64,7 +65,7 @@ def winner_document(
         "space": space.to_json(),
         "target": target.to_json(),
         **_block_facts(blocks, lut),
-        "constraints": {"latency_s": budget_s} | {k: v for k, v in (limits or {}).items() if v is not None},
+        "constraints": {"latency_s": budget_s} | {k: v for k, v in limits.to_json().items() if v is not None},
         "predicted": {"latency_s": outcome.predicted_latency_s, "top1": outcome.predicted_top1},
         "measured": {"latency_s": outcome.proof.measured_latency_s, "spread_s": outcome.proof.spread_s},
         "num_macs": sum(b.num_macs for b in blocks),

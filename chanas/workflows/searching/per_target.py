@@ -4,14 +4,13 @@ a sub-space, a winner and a bundle of its own."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import hashlib
 import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,9 @@ from tqdm import tqdm
 
 from chanas.core.arch import Architecture
 from chanas.core.latency import LatencyLUT
+from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.units import format_latency
+from chanas.core.usage import THIS_MACHINE, Place
 from chanas.devices.gpu_use import check_free
 from chanas.errors import ChanasError, CheckpointError, InfeasibleError, LUTError, MeasureError, TargetError
 from chanas.files.run import RunDirectory
@@ -29,6 +30,7 @@ from chanas.workflows.searching.cross_latency import CrossLatency, cross_latenci
 from chanas.workflows.searching.hand_over import versions
 from chanas.workflows.searching.results import PerTarget, TargetResult, check_all, foretold, handed_over, started
 from chanas.workflows.searching.sources import AccuracySource, FinalistProver, open_source
+from chanas.workflows.searching.table_search import Accuracies
 from chanas.workflows.searching.targets import (
     RemoteTargets,
     TargetTable,
@@ -53,9 +55,8 @@ _NAME = re.compile(r"\w[\w.@+-]*")  # a target's name is a file's and a folder's
 def target_tables(
     run: RunDirectory,
     latency_s: Mapping[str, float],
-    unproven: bool = False,
+    place: Place = THIS_MACHINE,
     remote: RemoteTargets | None = None,
-    shared: bool = False,
 ) -> tuple[TargetTable, ...]:
     """The run's latency tables of the targets with their budgets, in order; `remote` has those with a key.
 
@@ -68,7 +69,7 @@ def target_tables(
     tables = [_table(run, name, budget_s, remote) for name, budget_s in latency_s.items()]
     check_distinct([t.hardware.name for t in tables])
     for table in tables:
-        if table.elsewhere and not unproven:
+        if table.elsewhere and not place.unproven:
             key = key_of(table.hardware.name)
             over_rpc = f"name a tracker that knows devices of key '{key}' (--rpc HOST:PORT); " if key else ""
             raise TargetError(
@@ -76,7 +77,7 @@ def target_tables(
                 f"hands over what was measured: run it on that device, with this run directory; {over_rpc}or add "
                 "--unproven for the network that the table foretells, without a bundle"
             )
-    check_free([t.hardware for t in tables if not t.elsewhere and t.open_pool is None], shared)
+    check_free([t.hardware for t in tables if not t.elsewhere and t.open_pool is None], place.shared)
     return tuple(tables)
 
 
@@ -93,7 +94,7 @@ def _table(run: RunDirectory, name: str, budget_s: float, remote: RemoteTargets 
             return TargetTable(this_device(lut), budget_s, lut, path)
         hardware, open_pool = remote.take(name)
         check_device(lut, hardware)
-        return TargetTable(dataclasses.replace(hardware, name=name), budget_s, lut, path, open_pool=open_pool)
+        return TargetTable(replace(hardware, name=name), budget_s, lut, path, open_pool=open_pool)
     except LUTError:
         return TargetTable(made_on, budget_s, lut, path, f"its table is of another device ({made_on.device})")
     except (TargetError, MeasureError) as error:
@@ -104,16 +105,10 @@ def search_per_target(
     run: RunDirectory,
     *,
     latency_s: Mapping[str, float],
-    rpc: str | None = None,
-    accuracy_table: Path | str | None = None,
-    space: str | Path | None = None,
-    num_classes: int | None = None,
+    place: Place = THIS_MACHINE,
+    accuracies: Accuracies | None = None,
     config: SearchConfig | None = None,
-    macs: float | None = None,
-    params: float | None = None,
-    peak_memory: float | None = None,
-    unproven: bool = False,
-    shared: bool = False,
+    limits: Limits = NO_LIMITS,
     seed: int = 0,
     progress: bool = True,
 ) -> PerTarget:
@@ -125,15 +120,14 @@ def search_per_target(
 
     Args:
         latency_s: seconds by target, such as `{"cpu": 5e-3, "cpu-2t": 4e-3, "cpu@pi4": 2e-2}`.
-        rpc: HOST:PORT of a tracker, on whose devices targets with a key (`cpu@pi4`) are measured.
-        accuracy_table: CSV of accuracies instead of the run's supernet; `space` and `num_classes` go with it.
-        macs, params, peak_memory: limits of every target, as for `chanas.workflows.searching.search.search`.
-        unproven: for a target that can't be measured here, the network that its table foretells, without a bundle.
-        shared: finalists are measured on a GPU that another process uses, too.
+        place: a tracker, on whose devices targets with a key (`cpu@pi4`) are measured; with `unproven`, for a target
+            that can't be measured here, the network that its table foretells, without a bundle.
+        accuracies: CSV of accuracies instead of the run's supernet.
+        limits: of every target.
 
     Raises:
         StageOrderError: the supernet or a latency table is missing.
-        TargetError: a target is unknown, or can't be measured here and `unproven` is not set.
+        TargetError: a target is unknown, or can't be measured here and `place.unproven` is not set.
         ConfigError: a tracker is named, and no target with a key.
         InfeasibleError: no target's budget can be met.
     """
@@ -141,20 +135,16 @@ def search_per_target(
     from chanas.search.evolution.constraints import further_constraints
 
     config = config or SearchConfig()
-    check_remote(latency_s, rpc, None)
+    check_remote(latency_s, replace(place, key=None))
     with contextlib.ExitStack() as stack:
-        remote = None if rpc is None else stack.enter_context(contextlib.closing(RemoteTargets(rpc, shared)))
-        tables = target_tables(run, latency_s, unproven, remote, shared)
-        source = open_source(run, tables[0].path, accuracy_table, space, num_classes)
+        remote = None if place.rpc is None else stack.enter_context(contextlib.closing(RemoteTargets(place)))
+        tables = target_tables(run, latency_s, place, remote)
+        source = open_source(run, tables[0].path, accuracies)
         for table in tables:
             table.lut.check_space(source.space)
             if not table.elsewhere:
                 table.lut.check(source.space, table.hardware)
-        limits = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
-        others = [
-            further_constraints(source.space, source.num_classes, macs, params, peak_memory, [t.hardware])
-            for t in tables
-        ]
+        others = [further_constraints(source.space, source.num_classes, limits, [t.hardware]) for t in tables]
         searches = _Searches(run, source, tables, others, limits, config, seed, progress)
         return searches.run_all()
 
@@ -167,7 +157,7 @@ class _Searches:
     source: AccuracySource
     tables: Sequence[TargetTable]
     others: Sequence[Sequence[Constraint]]
-    limits: Mapping[str, float | None]
+    limits: Limits
     config: SearchConfig
     seed: int
     progress: bool
@@ -231,7 +221,7 @@ class _Searches:
                     self.source.space, self.source.num_classes, [task.budget], task.constraints, self.config, self.seed
                 )
             except InfeasibleError as error:
-                out[table.hardware.name] = dataclasses.replace(self._started(table), error=str(error))
+                out[table.hardware.name] = replace(self._started(table), error=str(error))
                 if self.progress and len(self.tables) > 1:
                     tqdm.write(f"{table.hardware.name}: {error}; the other targets go on", file=sys.stderr)
         return out
@@ -281,7 +271,7 @@ class _Searches:
                 return foretold(result, outcome, "table" if self.source.table else "holdout")
             bundle = self.source.hand_over(self.run.target_bundle(name), outcome, prover, table, self.limits, self.seed)
         except (InfeasibleError, MeasureError, TargetError) as error:
-            return dataclasses.replace(result, error=str(error))
+            return replace(result, error=str(error))
         return handed_over(result, outcome, bundle)
 
     def _request(self, learned: Learned) -> str:
@@ -292,7 +282,7 @@ class _Searches:
             "classes": self.source.num_classes,
             "space": self.source.space.digest,
             "config": self.config.model_dump(mode="json"),
-            "limits": dict(self.limits),
+            "limits": self.limits.to_json(),
             "seed": self.seed,
             "evaluations": sorted((key, e.top1) for key, e in learned.evaluations.found.items()),
             "versions": versions(),
@@ -338,10 +328,10 @@ class _Searches:
                 "num_classes": self.source.num_classes,
                 "seed": self.seed,
                 "config": self.config.model_dump(mode="json"),
-                "limits": {k: v for k, v in self.limits.items() if v is not None},
+                "limits": {k: v for k, v in self.limits.to_json().items() if v is not None},
                 "num_evaluations": len(learned.evaluations.found),
                 "error_points": 100.0 * learned.predictor.error,
                 "targets": [r.to_json(self.run) for r in known],
-                "cross": [dataclasses.asdict(c) for c in cross or ()],
+                "cross": [asdict(c) for c in cross or ()],
             },
         )

@@ -16,6 +16,8 @@ import numpy as np
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
+from chanas.core.task import NO_LIMITS, Limits
+from chanas.core.usage import HERE, Usage
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import file_digest, read_json
@@ -123,17 +125,9 @@ def search(
     run: RunDirectory,
     *,
     latency_s: Latencies,
-    target: str = "cpu",
-    num_threads: int = 1,
-    dtype: str = "f32",
-    batch: int = 1,
-    rpc: str | None = None,
-    key: str | None = None,
+    usage: Usage = HERE,
     config: SearchConfig | None = None,
-    macs: float | None = None,
-    params: float | None = None,
-    peak_memory: float | None = None,
-    shared: bool = False,
+    limits: Limits = NO_LIMITS,
     seed: int = 0,
     progress: bool = True,
 ) -> CoDesign:
@@ -142,11 +136,9 @@ def search(
     The test split is touched once, here, for the winner alone.
 
     Args:
-        latency_s: seconds on the target that `target`, `num_threads`, `dtype` and `batch` say, or seconds by the names
-            of several targets, such as `{"cpu": 5e-3, "cpu-2t": 4e-3}`; of one call, so of all images of a batch.
-        rpc, key: a tracker's HOST:PORT and a device's key: its table is searched, and it measures the finalists.
-        macs, params, peak_memory: limits on multiply-accumulates, parameters, and bytes of activations.
-        shared: finalists are measured on a GPU that another process uses, too.
+        latency_s: seconds on the target that `usage` says, or seconds by the names of several targets, such as
+            `{"cpu": 5e-3, "cpu-2t": 4e-3}`; of one call, so of all images of a batch.
+        usage: of the device; with a tracker and a key as place its table is searched, and it measures the finalists.
 
     Raises:
         StageOrderError: supernet or a latency table are missing.
@@ -155,14 +147,13 @@ def search(
     """
     from chanas.search.cosearch import LatencyBudget, check_limits
     from chanas.search.cosearch import search as cosearch
-    from chanas.search.evolution import constraints as limits
+    from chanas.search.evolution.constraints import further_constraints
 
-    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, batch=batch, shared=shared)
-    with held as ((first, *others), open_pools), scratch_folder() as scratch:
+    with held_budgets(latency_s, usage) as ((first, *others), open_pools), scratch_folder() as scratch:
         space, classes, lut = searched_stages(run, first.hardware)
         tables = further_tables(run, space, others)
         devices = [first.hardware, *(t.hardware for t in tables)]
-        further = limits.further_constraints(space, classes, macs, params, peak_memory, devices)
+        further = further_constraints(space, classes, limits, devices)
         budgets = [LatencyBudget(lut, first.budget_s), *(t.budget() for t in tables)]
         check_limits(space, classes, budgets, further, config, seed)
         supernet = load_supernet(run)
@@ -182,8 +173,7 @@ def search(
             seed=seed,
             progress=progress,
         )
-        given = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
-        return hand_over(run, run.bundle, outcome, prover, first.budget_s, given, seed)
+        return hand_over(run, run.bundle, outcome, prover, first.budget_s, limits, seed)
 
 
 def hand_over(
@@ -192,7 +182,7 @@ def hand_over(
     outcome: SearchOutcome,
     prover: Prover,
     budget_s: float,
-    limits: Mapping[str, float | None],
+    limits: Limits,
     seed: int,
 ) -> CoDesign:
     """Write the bundle: first as it will be, to test the very module that is handed over; then with what came out.

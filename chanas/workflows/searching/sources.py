@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.task import Limits
 from chanas.files.run import RunDirectory
 from chanas.workflows.searching.search import Prover, hand_over
-from chanas.workflows.searching.table_search import RandomWeightsProver, hand_over_without_weights
+from chanas.workflows.searching.table_search import (
+    Accuracies,
+    AccuracyFile,
+    RandomWeightsProver,
+    hand_over_without_weights,
+)
 from chanas.workflows.searching.targets import TargetTable
 from chanas.workflows.stages.stored import load_supernet, supernet_task
 from chanas.workflows.stages.tables import open_table
@@ -53,7 +59,7 @@ class AccuracySource(Protocol):
         outcome: SearchOutcome,
         prover: Any,
         table: TargetTable,
-        limits: Mapping[str, float | None],
+        limits: Limits,
         seed: int,
     ) -> CoDesign: ...
 
@@ -88,7 +94,7 @@ class OfSupernet:
         outcome: SearchOutcome,
         prover: Prover,
         table: TargetTable,
-        limits: Mapping[str, float | None],
+        limits: Limits,
         seed: int,
     ) -> CoDesign:
         return hand_over(self.run, path, outcome, prover, table.budget_s, limits, seed)
@@ -122,19 +128,13 @@ class OfTable:
         outcome: SearchOutcome,
         prover: RandomWeightsProver,
         table: TargetTable,
-        limits: Mapping[str, float | None],
+        limits: Limits,
         seed: int,
     ) -> CoDesign:
         return hand_over_without_weights(path, outcome, prover, table, limits, seed)
 
 
-def open_source(
-    run: RunDirectory,
-    first: Path,
-    accuracy_table: Path | str | None,
-    space: str | Path | None,
-    num_classes: int | None,
-) -> AccuracySource:
+def open_source(run: RunDirectory, first: Path, accuracies: Accuracies | None) -> AccuracySource:
     """The run's supernet, or a CSV of accuracies of the space that the latency table in `first` is of.
 
     Raises:
@@ -142,10 +142,11 @@ def open_source(
         DataError: the CSV cannot be used.
         LUTError: the space of the latency table is not at hand.
     """
-    if accuracy_table is None:
+    if accuracies is None:
         return OfSupernet(run)
     from chanas.search.accuracy.table import load_accuracy_table
 
-    opened = open_table(first, space=space, num_classes=num_classes)
+    file = AccuracyFile.of(accuracies)
+    opened = open_table(first, space=file.space, num_classes=file.num_classes)
     loaded = opened.required_space()
-    return OfTable(loaded, opened.num_classes, load_accuracy_table(accuracy_table, loaded))
+    return OfTable(loaded, opened.num_classes, load_accuracy_table(file.path, loaded))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
+from chanas.core.task import NO_LIMITS, Limits
+from chanas.core.usage import HERE, Usage
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import file_digest
@@ -75,13 +77,25 @@ class RandomWeightsProver:
         return measured_on(tables, architectures, jobs, top1, self.scratch, self.progress, self.open_pools)
 
 
-def open_accuracies(
-    run: RunDirectory,
-    table: Path | str,
-    hardware: HardwareTarget,
-    space: str | Path | None,
-    num_classes: int | None,
-) -> tuple[OpenTable, AccuracyTable]:
+@dataclass(frozen=True)
+class AccuracyFile:
+    """A CSV file of accuracies (docs/formats.md), and the space and number of classes that it is of: those of the
+    latency table where nothing is said."""
+
+    path: Path | str
+    space: str | Path | None = None
+    num_classes: int | None = None
+
+    @classmethod
+    def of(cls, file: Accuracies) -> AccuracyFile:
+        """A file by its path is one of which no more is said."""
+        return file if isinstance(file, AccuracyFile) else cls(file)
+
+
+Accuracies = AccuracyFile | Path | str
+
+
+def open_accuracies(run: RunDirectory, file: Accuracies, hardware: HardwareTarget) -> tuple[OpenTable, AccuracyTable]:
     """The run's latency table of a target, and the accuracies of a file, both of one space.
 
     Raises:
@@ -91,38 +105,27 @@ def open_accuracies(
     """
     from chanas.search.accuracy.table import load_accuracy_table
 
-    opened = open_table(stored_table(run, hardware), space=space, num_classes=num_classes)
+    file = AccuracyFile.of(file)
+    opened = open_table(stored_table(run, hardware), space=file.space, num_classes=file.num_classes)
     loaded = opened.required_space()
     opened.lut.check(loaded, hardware)
-    return opened, load_accuracy_table(table, loaded)
+    return opened, load_accuracy_table(file.path, loaded)
 
 
 def search_with_table(
     run: RunDirectory,
-    table: Path | str,
+    accuracies: Accuracies,
     *,
     latency_s: Latencies,
-    target: str = "cpu",
-    num_threads: int = 1,
-    dtype: str = "f32",
-    batch: int = 1,
-    rpc: str | None = None,
-    key: str | None = None,
-    space: str | Path | None = None,
-    num_classes: int | None = None,
+    usage: Usage = HERE,
     config: SearchConfig | None = None,
-    macs: float | None = None,
-    params: float | None = None,
-    peak_memory: float | None = None,
-    shared: bool = False,
+    limits: Limits = NO_LIMITS,
     seed: int = 0,
     progress: bool = True,
 ) -> tuple[CoDesign, AccuracyTable]:
     """Search under latency budgets with the accuracies of a CSV file (docs/formats.md); the bundle has no weights.
 
-    Latencies and limits are written as for `chanas.workflows.searching.search.search`. Space and number of classes are
-    those of the first
-    target's latency table, where nothing else is asked for.
+    Latencies and limits are written as for `chanas.workflows.searching.search.search`.
 
     Raises:
         DataError: the file cannot be used.
@@ -130,18 +133,15 @@ def search_with_table(
         InfeasibleError: no architecture meets the constraints; the message names the smallest reachable value.
     """
     from chanas.search.cosearch import search
-    from chanas.search.evolution import constraints as limits
+    from chanas.search.evolution.constraints import further_constraints
 
-    held = held_budgets(latency_s, target, num_threads, dtype, rpc, key, batch=batch, shared=shared)
-    with held as ((first, *others), open_pools), scratch_folder() as scratch:
-        opened, accuracies = open_accuracies(run, table, first.hardware, space, num_classes)
+    with held_budgets(latency_s, usage) as ((first, *others), open_pools), scratch_folder() as scratch:
+        opened, table = open_accuracies(run, accuracies, first.hardware)
         lut, loaded, classes = opened.lut, opened.required_space(), opened.num_classes
         tables = further_tables(run, loaded, others)
         devices = [first.hardware, *(t.hardware for t in tables)]
-        further = limits.further_constraints(loaded, classes, macs, params, peak_memory, devices)
-        prover = RandomWeightsProver(
-            loaded, classes, accuracies, lut, first.hardware, scratch, progress, tables, open_pools
-        )
+        further = further_constraints(loaded, classes, limits, devices)
+        prover = RandomWeightsProver(loaded, classes, table, lut, first.hardware, scratch, progress, tables, open_pools)
         outcome = search(
             loaded,
             lut,
@@ -150,17 +150,16 @@ def search_with_table(
             budget_s=first.budget_s,
             num_classes=classes,
             store=run,
-            supernet=accuracies.digest,
+            supernet=table.digest,
             config=config,
             constraints=further,
             further=[t.budget() for t in tables],
-            table=accuracies,
+            table=table,
             seed=seed,
             progress=progress,
         )
-        given = {"macs": macs, "params": params, "peak_memory_bytes": peak_memory}
         budget = TargetTable(first.hardware, first.budget_s, lut, opened.path)
-        return hand_over_without_weights(run.bundle, outcome, prover, budget, given, seed), accuracies
+        return hand_over_without_weights(run.bundle, outcome, prover, budget, limits, seed), table
 
 
 def hand_over_without_weights(
@@ -168,7 +167,7 @@ def hand_over_without_weights(
     outcome: SearchOutcome,
     prover: RandomWeightsProver,
     first: TargetTable,
-    limits: Mapping[str, float | None],
+    limits: Limits,
     seed: int,
 ) -> CoDesign:
     """Write the bundle of a search with accuracies from a table; `first` is the first target's budget and table."""

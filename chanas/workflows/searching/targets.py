@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from chanas.core.arch import Architecture
 from chanas.core.latency import LatencyLUT
-from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, differences
+from chanas.core.target import HardwareTarget, differences
 from chanas.core.units import parse_latency_s
+from chanas.core.usage import HERE, Place, TargetName, Usage
 from chanas.devices.gpu_use import check_free
-from chanas.devices.host import load_target
+from chanas.devices.host import load_used
 from chanas.errors import ConfigError, TargetError
 from chanas.workflows.searching.hand_over import proof_record
-from chanas.workflows.stages.stored import _prescheduler
+from chanas.workflows.stages.stored import prescheduler_command
 
 if TYPE_CHECKING:
     from chanas.prescheduler.measuring.local.pool import OpenPool, Pool
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 Latencies = float | Mapping[str, float]
 """Seconds on the target that is named beside it, or seconds by the names of several targets."""
 
-_DTYPE = "|".join(DTYPES | GPU_DTYPES)
-_NAME = re.compile(rf"(?P<device>.+?)(-(?P<threads>\d+)t)?(-(?P<dtype>{_DTYPE}))?(-b(?P<batch>\d+))?")
-
 
 def named_target(name: str) -> HardwareTarget:
     """The target that a latency table is called after: `cpu`, `cpu-2t` for two threads, `cpu-2t-bf16`, `cuda-f16-b32`.
@@ -41,26 +38,18 @@ def named_target(name: str) -> HardwareTarget:
     Raises:
         TargetError: the device is unknown or not there, or it cannot be used like that.
     """
-    kind, _, key = name.partition("@")
-    if key:
+    parsed = TargetName.parse(name)
+    if parsed.key:
         raise TargetError(
-            f"target '{name}' is a device elsewhere: `{_prescheduler(*_usage(kind), key)}` makes its table, and "
+            f"target '{name}' is a device elsewhere: `{prescheduler_command(parsed)}` makes its table, and "
             f"`chanas search --latency {name}:BUDGET --rpc HOST:PORT` takes it"
         )
-    return load_target(*_usage(name))
+    return load_used(Usage.of(parsed))
 
 
 def key_of(name: str) -> str:
     """The key of a target elsewhere, `pi4` of `cpu-2t@pi4`; empty for one of this machine."""
-    return name.partition("@")[2]
-
-
-def _usage(name: str) -> tuple[str, int, str, int]:
-    """Device, threads, dtype and batch of a target's name, as `load_target` takes them."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return name, 1, "f32", 1
-    return match["device"], int(match["threads"] or 1), match["dtype"] or "f32", int(match["batch"] or 1)
+    return TargetName.parse(name).key
 
 
 class RemoteTargets:
@@ -70,8 +59,8 @@ class RemoteTargets:
     key is first asked for until another one of that key is, or until the end.
     """
 
-    def __init__(self, rpc: str, shared: bool = False) -> None:
-        self._rpc, self._shared = rpc, shared
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._held: dict[str, tuple[str, HardwareTarget, OpenPool, contextlib.ExitStack]] = {}
 
     def take(self, name: str) -> tuple[HardwareTarget, OpenPool]:
@@ -101,10 +90,9 @@ class RemoteTargets:
         if key not in self._held or self._held[key][0] != name:
             self._let_go(key)
             with contextlib.ExitStack() as stack:
-                kind, num_threads, dtype, batch = _usage(name.partition("@")[0])
-                where = (kind, num_threads, dtype, self._rpc, key)
-                held = timing_device(*where, num_devices=1, batch=batch, shared=self._shared)
-                hardware, open_pool = stack.enter_context(held)
+                place = dataclasses.replace(self._place, key=key, num_devices=1)
+                usage = dataclasses.replace(Usage.of(TargetName.parse(name)), place=place)
+                hardware, open_pool = stack.enter_context(timing_device(usage))
                 assert open_pool is not None
                 self._held[key] = name, hardware, open_pool, stack.pop_all()
         return self._held[key][1:3]
@@ -149,17 +137,15 @@ class TargetBudget:
     budget_s: float
 
 
-def target_budgets(
-    latency_s: Latencies, target: str, num_threads: int, dtype: str, batch: int = 1
-) -> tuple[TargetBudget, ...]:
-    """The targets of a search with their budgets, the first one first; a single latency is that of `target`.
+def target_budgets(latency_s: Latencies, usage: Usage = HERE) -> tuple[TargetBudget, ...]:
+    """The targets of a search with their budgets, the first one first; a single latency is that of `usage`.
 
     Raises:
         ConfigError: there is no latency, or two names mean the same target.
         TargetError: a target is unknown or not there.
     """
     if not isinstance(latency_s, Mapping):
-        return (TargetBudget(load_target(target, num_threads, dtype, batch), latency_s),)
+        return (TargetBudget(load_used(usage), latency_s),)
     budgets = tuple(TargetBudget(named_target(name), seconds) for name, seconds in latency_s.items())
     check_distinct([b.hardware.name for b in budgets])
     return budgets
@@ -171,32 +157,25 @@ def check_distinct(names: Sequence[str]) -> None:
         raise ConfigError(f"expected one latency for each of some targets, got {', '.join(names) or 'none'}")
 
 
-def check_remote(names: Iterable[str], rpc: str | None, key: str | None) -> None:
+def check_remote(names: Iterable[str], place: Place) -> None:
     """Raises ConfigError: a key is named besides those of the targets, or a tracker without a target elsewhere."""
-    if key is not None:
-        raise ConfigError(f"--key goes with a latency alone; beside several, name it in the target: cpu@{key}:5ms")
-    if rpc is not None and not any(map(key_of, names)):
+    if place.key is not None:
+        raise ConfigError(
+            f"--key goes with a latency alone; beside several, name it in the target: cpu@{place.key}:5ms"
+        )
+    if place.rpc is not None and not any(map(key_of, names)):
         raise ConfigError("expected a target elsewhere with --rpc, such as --latency cpu@KEY:5ms, or one latency alone")
 
 
 @contextlib.contextmanager
 def held_budgets(
-    latency_s: Latencies,
-    target: str,
-    num_threads: int,
-    dtype: str,
-    rpc: str | None,
-    key: str | None,
-    *,
-    batch: int = 1,
-    shared: bool = False,
+    latency_s: Latencies, usage: Usage = HERE
 ) -> Iterator[tuple[tuple[TargetBudget, ...], dict[str, OpenPool]]]:
     """The targets of a search with their budgets, and how to time on those that are not this machine, by their names.
 
-    With `rpc` (a tracker's HOST:PORT) and `key` there is one target: what a device of that key says it is. It is held
-    until the end, and one alone, so that all finalists meet the same device. Several targets name their keys
-    themselves (`cpu-2t@pi4`), and may be of this machine, too (`RemoteTargets`). A GPU that another process uses is
-    taken when `shared`.
+    With a tracker and a key there is one target: what a device of that key says it is. It is held until the end, and
+    one alone, so that all finalists meet the same device. Several targets name their keys themselves (`cpu-2t@pi4`),
+    and may be of this machine, too (`RemoteTargets`).
 
     Raises:
         ConfigError: as `target_budgets`, `timing_device` and `check_remote` say.
@@ -204,18 +183,19 @@ def held_budgets(
     """
     from chanas.prescheduler.measuring.devices import timing_device
 
-    if rpc is None and key is None:
-        budgets = target_budgets(latency_s, target, num_threads, dtype, batch)
-        check_free([b.hardware for b in budgets], shared)
+    place = usage.place
+    if place.rpc is None and place.key is None:
+        budgets = target_budgets(latency_s, usage)
+        check_free([b.hardware for b in budgets], place.shared)
         yield budgets, {}
         return
     if isinstance(latency_s, Mapping):
-        check_remote(latency_s, rpc, key)
-        with contextlib.closing(RemoteTargets(str(rpc), shared)) as remote:
-            yield _taken(latency_s, remote, shared)
+        check_remote(latency_s, place)
+        with contextlib.closing(RemoteTargets(place)) as remote:
+            yield _taken(latency_s, remote, place.shared)
         return
-    held = timing_device(target, num_threads, dtype, rpc, key, num_devices=1, batch=batch, shared=shared)
-    with held as (hardware, open_pool):
+    one = dataclasses.replace(usage, place=dataclasses.replace(place, num_devices=1))
+    with timing_device(one) as (hardware, open_pool):
         assert open_pool is not None
         yield (TargetBudget(hardware, latency_s),), {hardware.name: open_pool}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
+from chanas.core.usage import Usage
 from chanas.devices.target_files import arch_target, describe_target
 from chanas.errors import ConfigError, TargetError
 from chanas.files.run import RunDirectory
@@ -36,30 +38,33 @@ def compile_target(name: str, arch: str | None) -> HardwareTarget:
     return target
 
 
+@dataclass(frozen=True)
+class Points:
+    """The schedules to compile: `num` random ones (None: the default) of each operator of some sub-spaces (all where
+    none is named), and of the first `limit` operators only."""
+
+    num: int | None = None
+    limit: int | None = None
+    sub_spaces: Sequence[str] = ()
+
+
+DEFAULT_CHOICE = Points()
+
+
 def compile_only(
     run: RunDirectory,
+    usage: Usage,
     *,
-    target: str,
     arch: str | None = None,
-    dtype: str = "f32",
-    batch: int = 1,
     space: str | Path | None = None,
     num_classes: int | None = None,
-    num_points: int | None = None,
-    limit: int | None = None,
-    sub_spaces: Sequence[str] = (),
+    points: Points = DEFAULT_CHOICE,
     seed: int = 0,
     progress: bool = True,
 ) -> CompileSummary:
     """Compile random schedules of a space's operators for a GPU and store what they use in `compiled.sqlite`.
 
     Operators are those that a GPU tunes, in the order of the space's blocks.
-
-    Args:
-        dtype: f32, f16 or tf32.
-        batch: images at once.
-        num_points: of each operator.
-        limit: only the first so many operators.
 
     Raises:
         TargetError: the target is no GPU or has no kernels of the dtype, or the compiler does not have its
@@ -69,13 +74,14 @@ def compile_only(
     from chanas.prescheduler.checks.compile_points import compile_points
     from chanas.prescheduler.workloads.blocks import tuned_workloads
 
-    for what, number in (("trials", num_points), ("limit", limit)):
+    for what, number in (("trials", points.num), ("limit", points.limit)):
         if number is not None and number < 1:
             raise ConfigError(f"expected --{what} of at least 1, got {number}")
-    gpu = in_batches(gpu_in_dtype(compile_target(target, arch), dtype), batch)
+    gpu = in_batches(gpu_in_dtype(compile_target(usage.device, arch), usage.dtype), usage.batch)
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
-    blocks = loaded.all_blocks(classes, parse_sub_spaces(loaded, sub_spaces))
-    chosen = tuned_workloads(blocks, gpu)[:limit]
-    return compile_points(run.root / "compiled.sqlite", chosen, gpu, num_points or DEFAULT_POINTS, seed, progress)
+    blocks = loaded.all_blocks(classes, parse_sub_spaces(loaded, points.sub_spaces))
+    chosen = tuned_workloads(blocks, gpu)[: points.limit]
+    num_points = points.num or DEFAULT_POINTS
+    return compile_points(run.root / "compiled.sqlite", chosen, gpu, num_points, seed, progress)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
+from chanas.core.usage import TargetName
 from chanas.devices.gpu_use import GPU_TARGET
 from chanas.errors import CheckpointError, StageOrderError
 from chanas.files.run import RunDirectory
@@ -68,22 +69,22 @@ def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
     found = f"; there are tables of: {', '.join(there)}" if there else ""
     if any("@" in name for name in there):
         found += " (what follows an @ is a device's key: name it with --rpc HOST:PORT --key KEY)"
-    kind, _, key = target.name.partition("@")
-    is_gpu = target.gpu is not None or kind.partition("-")[0] == GPU_TARGET
-    usage = (GPU_TARGET if is_gpu else "cpu", target.num_threads, target.dtype_name, target.batch)
+    name, _, key = target.name.partition("@")
+    is_gpu = target.gpu is not None or name.partition("-")[0] == GPU_TARGET
+    wanted = TargetName(GPU_TARGET if is_gpu else "cpu", target.num_threads, target.dtype_name, target.batch, key)
     return StageOrderError(
         f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
-        f"`{_prescheduler(*usage, key)} --run {run.root}` first"
+        f"`{prescheduler_command(wanted)} --run {run.root}` first"
     )
 
 
-def _prescheduler(kind: str, num_threads: int, dtype: str, batch: int, key: str) -> str:
-    """The command that makes the table of a device that is used like that; `key` where it is elsewhere, or empty."""
-    options = [f"--target {kind}"] if kind == GPU_TARGET or not key else []
-    options += [f"--rpc HOST:PORT --key {key}"] if key else []
-    options += [f"--threads {num_threads}"] if num_threads > 1 else []
-    options += [f"--dtype {dtype}"] if dtype != "f32" else []
-    options += [f"--batch {batch}"] if batch > 1 else []
+def prescheduler_command(target: TargetName) -> str:
+    """The command that makes the table of a target."""
+    options = [f"--target {target.device}"] if target.device == GPU_TARGET or not target.key else []
+    options += [f"--rpc HOST:PORT --key {target.key}"] if target.key else []
+    options += [f"--threads {target.threads}"] if target.threads > 1 else []
+    options += [f"--dtype {target.dtype}"] if target.dtype != "f32" else []
+    options += [f"--batch {target.batch}"] if target.batch > 1 else []
     return " ".join(["chanas prescheduler", *options])
 
 

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, in_batches
+from chanas.core.usage import HERE, THIS_MACHINE, Place, Usage
 from chanas.devices.gpu_use import GPU_TARGET, check_free
-from chanas.devices.host import load_target
+from chanas.devices.host import load_target, load_used
 from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
 from chanas.files.run import RunDirectory
 from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, stored_table, stored_task
@@ -30,7 +31,13 @@ from chanas.workflows.stages.table_report import (
     summarise,
 )
 from chanas.workflows.stages.table_report import compare as compare_tables
-from chanas.workflows.stages.tuning import DEFAULT_CALIBRATION, parse_sub_spaces, tune_config
+from chanas.workflows.stages.tuning import (
+    DEFAULT_CALIBRATION,
+    DEFAULT_TUNING,
+    Tuning,
+    parse_sub_spaces,
+    tune_config,
+)
 
 if TYPE_CHECKING:
     from chanas.prescheduler.measuring.local.pool import OpenPool
@@ -61,15 +68,11 @@ def open_table(
     file: Path | None = None,
     run: RunDirectory | None = None,
     *,
-    target: str = "cpu",
-    num_threads: int = 1,
-    dtype: str = "f32",
-    batch: int = 1,
-    key: str | None = None,
+    usage: Usage = HERE,
     space: str | Path | None = None,
     num_classes: int | None = None,
 ) -> OpenTable:
-    """A table by its file, or a run's table of a target; with `key`, that of the devices of a key.
+    """A table by its file, or a run's table of a target; with a key as place, that of the devices of the key.
 
     Its search space is the one that is named, that of the run's supernet, or a preset, wherever the digest is the
     table's. The number of classes is the supernet's, or that of the classifiers that have rows.
@@ -83,7 +86,7 @@ def open_table(
     if file is None:
         if run is None:
             raise ConfigError("expected a file or a run directory with a latency table, got neither")
-        file = stored_table(run, _named(target, num_threads, dtype, batch, key))
+        file = stored_table(run, _named(usage))
     elif file.absolute().parent.name == "luts":
         run = RunDirectory(file.absolute().parent.parent)
     else:
@@ -102,20 +105,18 @@ def open_table(
     return OpenTable(file, lut, found, classes)
 
 
-def _named(target: str, num_threads: int, dtype: str, batch: int, key: str | None) -> HardwareTarget:
+def _named(usage: Usage) -> HardwareTarget:
     """The target whose table is meant: of devices elsewhere no more than its name is known."""
-    if key is None:
-        return load_target(target, num_threads, dtype, batch)
-    from chanas.prescheduler.measuring.devices import table_name
-
-    dtypes = GPU_DTYPES if target == GPU_TARGET else DTYPES
-    if dtype not in dtypes:
-        raise TargetError(unknown_name("dtype", dtype, dtypes))
+    if usage.place.key is None:
+        return load_used(usage)
+    dtypes = GPU_DTYPES if usage.device == GPU_TARGET else DTYPES
+    if usage.dtype not in dtypes:
+        raise TargetError(unknown_name("dtype", usage.dtype, dtypes))
     here = load_target("cpu")
-    if target != GPU_TARGET:
-        in_batches(here, batch)
-    name = table_name(target, num_threads, dtype, key, batch)
-    return dataclasses.replace(here, name=name, num_threads=num_threads, dtype=dtypes[dtype], batch=batch)
+    if usage.device != GPU_TARGET:
+        in_batches(here, usage.batch)
+    name, dtype = str(usage.name), dtypes[usage.dtype]
+    return dataclasses.replace(here, name=name, num_threads=usage.threads, dtype=dtype, batch=usage.batch)
 
 
 def _is_of(lut: LatencyLUT, space: SearchSpace) -> bool:
@@ -175,13 +176,7 @@ def this_device(lut: LatencyLUT) -> HardwareTarget:
 
 
 @contextlib.contextmanager
-def table_device(
-    lut: LatencyLUT,
-    rpc: str | None = None,
-    key: str | None = None,
-    num_devices: int | None = None,
-    shared: bool = False,
-) -> Iterator[tuple[HardwareTarget, OpenPool | None]]:
+def table_device(lut: LatencyLUT, place: Place = THIS_MACHINE) -> Iterator[tuple[HardwareTarget, OpenPool | None]]:
     """What a table is measured on again: this machine, or devices of a key (`timing_device`), used as the table says.
 
     Raises:
@@ -190,16 +185,15 @@ def table_device(
     """
     from chanas.prescheduler.measuring.devices import check_place, timing_device
 
-    check_place("cpu", rpc, key, num_devices)
-    if rpc is None:
+    check_place("cpu", place)
+    if place.rpc is None:
         here = this_device(lut)
-        check_free([here], shared)
+        check_free([here], place.shared)
         yield here, None
         return
     made_on = lut.header.target
-    kind, usage = _local_name(made_on), (made_on.num_threads, made_on.dtype_name)
-    held = timing_device(kind, *usage, rpc, key, num_devices, batch=made_on.batch, shared=shared)
-    with held as (hardware, open_pool):
+    usage = Usage(_local_name(made_on), made_on.num_threads, made_on.dtype_name, made_on.batch, place)
+    with timing_device(usage) as (hardware, open_pool):
         check_device(lut, hardware)
         yield dataclasses.replace(hardware, name=made_on.name), open_pool
 
@@ -229,15 +223,11 @@ def check(
     num_rows: int = 20,
     num_networks: int = 3,
     tolerances: Tolerances | None = None,
-    rpc: str | None = None,
-    key: str | None = None,
-    num_devices: int | None = None,
-    shared: bool = False,
+    place: Place = THIS_MACHINE,
     seed: int = 0,
     progress: bool = True,
 ) -> TableCheck:
-    """Measure some rows and networks of a table again, on this machine or with `rpc` on devices of a key; nothing is
-    stored. `shared`: on a GPU that another process uses, too.
+    """Measure some rows and networks of a table again, on this machine or on devices of a key; nothing is stored.
 
     Raises:
         LUTError: the table is of another device or compiler, or has no rows of its space.
@@ -245,7 +235,7 @@ def check(
     """
     from chanas.prescheduler.tables.lut_check import check_table
 
-    with table_device(table.lut, rpc, key, num_devices, shared) as (hardware, open_pool):
+    with table_device(table.lut, place) as (hardware, open_pool):
         return check_table(
             table.lut,
             table.required_space(),
@@ -276,29 +266,18 @@ class FillSummary:
 
 def fill(
     run: RunDirectory,
+    usage: Usage = HERE,
     *,
-    target: str = "cpu",
-    num_threads: int = 1,
-    dtype: str = "f32",
-    batch: int = 1,
     space: str | Path | None = None,
     num_classes: int | None = None,
-    num_trials: int | None = None,
-    sub_spaces: Sequence[str] = (),
-    cost_model: str = "gp",
-    num_calibration: int = DEFAULT_CALIBRATION,
-    rpc: str | None = None,
-    key: str | None = None,
-    warm_start: str | None = None,
-    num_devices: int | None = None,
-    shared: bool = False,
+    tuning: Tuning = DEFAULT_TUNING,
     seed: int = 0,
     progress: bool = True,
 ) -> FillSummary:
     """Tune and time the blocks that the run's table lacks, and no others; then calibrate it again if it changed.
 
-    Networks for the calibration come from all sub-spaces that the table then covers. `rpc`, `key`, `warm_start`,
-    `num_devices` and `shared` are those of `chanas.workflows.stages.tuning.preschedule`.
+    Networks for the calibration come from all sub-spaces that the table then covers. Arguments are those of
+    `chanas.workflows.stages.tuning.preschedule`.
 
     Raises:
         StageOrderError: the run has no table of this target, or there are no records to begin with.
@@ -310,16 +289,15 @@ def fill(
     from chanas.prescheduler.tables.lut import preschedule
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
-    check_place(target, rpc, key, num_devices)
-    config = tune_config(num_trials)
-    used: dict[str, Any] = {"num_threads": num_threads, "dtype": dtype, "batch": batch}
-    table = open_table(None, run, target=target, **used, key=key, space=space, num_classes=num_classes)
+    check_place(usage.device, usage.place)
+    config = tune_config(tuning.num_trials)
+    table = open_table(None, run, usage=usage, space=space, num_classes=num_classes)
     loaded = table.required_space()
-    blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, sub_spaces))
-    with table_device(table.lut, rpc, key, num_devices, shared) as (device, open_pool):
+    blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, tuning.sub_spaces))
+    with table_device(table.lut, usage.place) as (device, open_pool):
         hardware = dataclasses.replace(device, name=table.path.stem)
         table.lut.check(loaded, hardware)
-        source = None if warm_start is None else open_warm_start(warm_start, run, hardware)
+        source = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
         holes = table.lut.missing(blocks)
         lut, num_new, num_failed, started = table.lut, 0, 0, ""
         if holes:
@@ -330,7 +308,7 @@ def fill(
                 table.num_classes,
                 config,
                 only=holes,
-                model=cost_model,
+                model=tuning.cost_model,
                 seed=seed,
                 progress=progress,
                 open_pool=open_pool,
@@ -338,9 +316,9 @@ def fill(
             )
             lut, num_new, num_failed = filled.lut, filled.num_new_trials, filled.num_failed_trials
             started = filled.warm_start
-        if num_calibration and (holes or lut.calibration is None):
+        if tuning.num_calibration and (holes or lut.calibration is None):
             changed = OpenTable(table.path, lut, loaded, table.num_classes)
-            _calibrate(changed, hardware, open_pool, num_calibration, seed, progress)
+            _calibrate(changed, hardware, open_pool, tuning.num_calibration, seed, progress)
     return FillSummary(table.path, len(holes), len(blocks), num_new, num_failed, lut, started)
 
 
@@ -348,17 +326,13 @@ def calibrate(
     table: OpenTable,
     *,
     num_networks: int = DEFAULT_CALIBRATION,
-    rpc: str | None = None,
-    key: str | None = None,
-    num_devices: int | None = None,
-    shared: bool = False,
+    place: Place = THIS_MACHINE,
     seed: int = 0,
     progress: bool = True,
 ) -> Calibration:
     """Calibrate a table against whole networks of the sub-spaces that it covers, and store that in its file.
 
     The file is read again first, with its run directory locked until it is written; `table.lut` is then what it holds.
-    `rpc`, `key`, `num_devices` and `shared` are those of `chanas.workflows.stages.tuning.preschedule`.
 
     Raises:
         ConfigError: too few networks are asked for.
@@ -368,7 +342,7 @@ def calibrate(
         ChanasError: as `table_device` says.
     """
     _check_number(num_networks)
-    with table_device(table.lut, rpc, key, num_devices, shared) as (hardware, open_pool):
+    with table_device(table.lut, place) as (hardware, open_pool):
         return _calibrate(table, hardware, open_pool, num_networks, seed, progress)
 
 

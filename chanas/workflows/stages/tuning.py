@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.run import RunDirectory
 from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, stored_task
@@ -19,33 +21,41 @@ if TYPE_CHECKING:
 DEFAULT_CALIBRATION = 12
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """The effort that a latency table is made with.
+
+    num_trials       schedule points per operator on average, kept ones included; None: the default
+    sub_spaces       keys such as r224-w1; all where there are none
+    cost_model       gp or random
+    num_calibration  whole networks that the table is calibrated with; 0 for none
+    warm_start       another run, a file of records, or another target of the run, whose records the tuning begins with
+    """
+
+    num_trials: int | None = None
+    sub_spaces: Sequence[str] = ()
+    cost_model: str = "gp"
+    num_calibration: int = DEFAULT_CALIBRATION
+    warm_start: str | None = None
+
+
+DEFAULT_TUNING = Tuning()
+
+
 def preschedule(
     run: RunDirectory,
+    usage: Usage = HERE,
     *,
-    target: str = "cpu",
-    num_threads: int = 1,
-    dtype: str = "f32",
-    batch: int = 1,
     space: str | Path | None = None,
     num_classes: int | None = None,
-    num_trials: int | None = None,
-    sub_spaces: Sequence[str] = (),
-    cost_model: str = "gp",
-    num_calibration: int = DEFAULT_CALIBRATION,
-    rpc: str | None = None,
-    key: str | None = None,
-    warm_start: str | None = None,
-    num_devices: int | None = None,
-    shared: bool = False,
+    tuning: Tuning = DEFAULT_TUNING,
     seed: int = 0,
     progress: bool = True,
 ) -> PrescheduleSummary:
     """Tune every block on the target, write the latency table, and calibrate it against whole networks.
 
     Space and number of classes are those of the run's supernet where there is one and nothing else is asked for. With
-    `rpc` (a tracker's HOST:PORT) and `key` the target is what devices of that key say they are, and `num_devices` of
-    them time (all that are free by default). `warm_start`: another run, a file of records, or another target of this
-    run, whose records the tuning begins with. `shared`: on a GPU that another process uses, too.
+    a tracker and a key as place the target is what devices of that key say they are.
 
     Raises:
         TargetError: the target is unknown or not there, has no instructions for the dtype, another process uses it, or
@@ -59,9 +69,8 @@ def preschedule(
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
-    config, chosen = tune_config(num_trials), parse_sub_spaces(loaded, sub_spaces)
-    held = timing_device(target, num_threads, dtype, rpc, key, num_devices, batch=batch, shared=shared)
-    with held as (hardware, open_pool):
+    config, chosen = tune_config(tuning.num_trials), parse_sub_spaces(loaded, tuning.sub_spaces)
+    with timing_device(usage) as (hardware, open_pool):
         return fill(
             run,
             loaded,
@@ -69,12 +78,12 @@ def preschedule(
             classes,
             config,
             sub_spaces=chosen,
-            model=cost_model,
+            model=tuning.cost_model,
             seed=seed,
-            num_calibration=num_calibration,
+            num_calibration=tuning.num_calibration,
             progress=progress,
             open_pool=open_pool,
-            warm_start=None if warm_start is None else open_warm_start(warm_start, run, hardware),
+            warm_start=None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware),
         )
 
 

@@ -11,6 +11,7 @@ from strategies import seeds, spaces
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import BlockTable, Genomes, canonical, decode, sample
 from chanas.core.latency import LatencyLUT
+from chanas.core.task import Limits
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, InfeasibleError, LUTError
 from chanas.search.evolution.constraints import (
@@ -111,12 +112,12 @@ def test_the_least_peak_memory_is_the_least_of_all_architectures(
 def test_memory_is_limited_once_for_each_kind_of_activations(tiny_space: SearchSpace) -> None:
     two_threads = dataclasses.replace(HOST, name="cpu-2t", num_threads=2)
     halves = dataclasses.replace(HOST, name="cpu-bf16", dtype="bfloat16")
-    alike = further_constraints(tiny_space, NUM_CLASSES, peak_memory=1e6, targets=[HOST, two_threads])
+    alike = further_constraints(tiny_space, NUM_CLASSES, Limits(peak_memory=1e6), targets=[HOST, two_threads])
     assert [c.name for c in alike] == ["peak memory"]
-    different = further_constraints(tiny_space, NUM_CLASSES, 1e6, 1e5, 1e6, [HOST, two_threads, halves])
+    different = further_constraints(tiny_space, NUM_CLASSES, Limits(1e6, 1e5, 1e6), [HOST, two_threads, halves])
     assert [c.name for c in different[2:]] == ["peak memory on cpu", "peak memory on cpu-bf16"]
     many = dataclasses.replace(HOST, name="cuda-b8", batch=8)
-    batches = further_constraints(tiny_space, NUM_CLASSES, peak_memory=1e6, targets=[HOST, many])
+    batches = further_constraints(tiny_space, NUM_CLASSES, Limits(peak_memory=1e6), targets=[HOST, many])
     assert [c.name for c in batches] == ["peak memory on cpu", "peak memory on cuda-b8"]
 
 

@@ -22,7 +22,8 @@ from chanas.search.config import SearchConfig
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.proof import ProofRecord
 from chanas.workflows.searching import ablation
-from chanas.workflows.searching.ablation import ablate
+from chanas.workflows.searching.ablation import Comparison, ablate
+from chanas.workflows.searching.table_search import AccuracyFile
 
 from ...prescheduler.cases import CHOICES, HOST, NUM_CLASSES, random_lut
 from ...tables import save_accuracies, save_space
@@ -50,8 +51,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_on(prepared: Path, **changes: Any) -> ablation.AblationResult:
-    settings: dict[str, Any] = {"accuracy_table": prepared / "accuracies.csv", "space": prepared / "space.yaml"}
-    settings |= {"num_points": 2, "config": FAST, "progress": False, **changes}
+    compared = {key: changes.pop(key) for key in ("schedules", "num_points") if key in changes}
+    settings: dict[str, Any] = {
+        "comparison": Comparison(**{"num_points": 2, **compared}),
+        "accuracies": AccuracyFile(prepared / "accuracies.csv", prepared / "space.yaml"),
+    }
+    settings |= {"config": FAST, "progress": False, **changes}
     return ablate(RunDirectory(prepared / "run"), **settings)
 
 
@@ -118,7 +123,7 @@ def test_what_is_missing_is_named(prepared: Path, tmp_path: Path) -> None:
     with pytest.raises(StageOrderError, match="train-supernet"):
         ablate(RunDirectory(tmp_path))
     with pytest.raises(StageOrderError, match="no latency table of target 'cpu'"):
-        ablate(RunDirectory(tmp_path), accuracy_table=prepared / "accuracies.csv")
+        ablate(RunDirectory(tmp_path), accuracies=AccuracyFile(prepared / "accuracies.csv"))
 
 
 def test_the_command_prints_what_was_found(
@@ -129,5 +134,5 @@ def test_the_command_prints_what_was_found(
     arguments = ["ablate", "--latency", "2ms", "--schedules", "pytorch", "--run", str(prepared / "run")]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    assert (asked["latency_s"], asked["schedules"]) == (2e-3, ["pytorch"])
+    assert (asked["latency_s"], asked["comparison"].schedules) == (2e-3, ["pytorch"])
     assert done.output.splitlines() == "\n".join(result.lines()).splitlines()

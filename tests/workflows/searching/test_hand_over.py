@@ -15,6 +15,7 @@ import pytest
 from chanas.bundle.codesign import CoDesign
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import encode
+from chanas.core.task import NO_LIMITS, Limits
 from chanas.devices.host import load_target
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
@@ -95,7 +96,7 @@ def test_the_bundle_has_weights_and_a_tested_module_for_every_target(
     run: RunDirectory, prover: Prover, outcome: SearchOutcome
 ) -> None:
     path = run.root / "elsewhere" / "bundle"
-    bundle = hand_over(run, path, outcome, prover, 1.0, {"macs": 1e9, "params": None}, seed=5)
+    bundle = hand_over(run, path, outcome, prover, 1.0, Limits(macs=1e9), seed=5)
     assert bundle.path == path
     assert not run.bundle.exists()
     assert {p.name for p in path.iterdir()} == {
@@ -131,7 +132,7 @@ def test_nothing_is_handed_over_when_one_targets_module_disagrees_with_pytorch(
 
     monkeypatch.setattr(CoDesign, "predict", turned)
     with pytest.raises(MeasureError, match="compiled for cpu-2t classifies 16 of 16 test images otherwise"):
-        hand_over(run, run.bundle, outcome, prover, 1.0, {}, seed=5)
+        hand_over(run, run.bundle, outcome, prover, 1.0, NO_LIMITS, seed=5)
     assert not run.bundle.exists()
 
 
@@ -139,7 +140,7 @@ def test_a_module_for_another_device_is_handed_over_although_it_cannot_run_here(
     run: RunDirectory, prover: Prover, outcome: SearchOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CoDesign, "runs_here", property(lambda self: self.target.name == "cpu"))
-    document = hand_over(run, run.root / "two" / "bundle", outcome, prover, 1.0, {}, seed=5).document
+    document = hand_over(run, run.root / "two" / "bundle", outcome, prover, 1.0, NO_LIMITS, seed=5).document
     (part,) = document["further_targets"]
     assert document["measured"]["num_test_images"] == 16
     assert set(part["measured"]) == {"latency_s", "spread_s"}

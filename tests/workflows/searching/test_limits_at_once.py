@@ -14,6 +14,7 @@ import pytest
 
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
+from chanas.core.task import Limits
 from chanas.devices.host import load_target
 from chanas.errors import CheckpointError, ConfigError, InfeasibleError
 from chanas.files.run import RunDirectory
@@ -23,7 +24,7 @@ from chanas.workflows.searching.ablation import ablate
 from chanas.workflows.searching.front import search_front
 from chanas.workflows.searching.per_target import search_per_target
 from chanas.workflows.searching.search import search
-from chanas.workflows.searching.table_search import search_with_table
+from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 
 from ...tables import CLASSES, random_table, save_accuracies, save_space
 
@@ -49,8 +50,8 @@ def run(tiny_space: SearchSpace, tmp_path: Path) -> RunDirectory:
     ("call", "says"),
     [
         (lambda run: search(run, latency_s=1e-9), LATENCY),
-        (lambda run: search(run, latency_s=1.0, macs=1), MACS),
-        (lambda run: search_front(run, macs=1), MACS),
+        (lambda run: search(run, latency_s=1.0, limits=Limits(macs=1)), MACS),
+        (lambda run: search_front(run, limits=Limits(macs=1)), MACS),
         (lambda run: ablate(run, latency_s=1e-9), LATENCY),
         pytest.param(
             lambda run: search(run, latency_s={"cpu": 1.0, "cpu-2t": 1e-9}),
@@ -107,7 +108,9 @@ def test_the_message_is_that_of_a_search_with_an_accuracy_table(run: RunDirector
     with pytest.raises(InfeasibleError) as by_supernet:
         search(run, latency_s=1e-9)
     with pytest.raises(InfeasibleError) as by_table:
-        search_with_table(run, accuracies, latency_s=1e-9, space=save_space(tiny_space, run.root.parent / "tiny.yaml"))
+        search_with_table(
+            run, AccuracyFile(accuracies, space=save_space(tiny_space, run.root.parent / "tiny.yaml")), latency_s=1e-9
+        )
     assert str(by_table.value) == str(by_supernet.value)
 
 

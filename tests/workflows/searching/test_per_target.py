@@ -20,6 +20,7 @@ from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
+from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, InfeasibleError, LUTError, MeasureError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
@@ -34,6 +35,7 @@ from chanas.workflows.searching.cross_latency import CrossLatency, cross_lines
 from chanas.workflows.searching.per_target import search_per_target, target_tables
 from chanas.workflows.searching.results import PerTarget
 from chanas.workflows.searching.sources import OfTable
+from chanas.workflows.searching.table_search import AccuracyFile
 from chanas.workflows.searching.targets import library_path
 from chanas.workflows.stages.reporting import report
 
@@ -97,8 +99,10 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 
 
 def searched(run: RunDirectory, **more: Any) -> PerTarget:
-    files = {"accuracy_table": run.root.parent / "accuracies.csv", "space": run.root.parent / "space.yaml"}
-    return search_per_target(run, **{"latency_s": BUDGETS, "config": QUICK_SEARCH, "progress": False, **files, **more})
+    folder = run.root.parent
+    accuracies = AccuracyFile(folder / "accuracies.csv", folder / "space.yaml")
+    how = {"latency_s": BUDGETS, "config": QUICK_SEARCH, "progress": False, "accuracies": accuracies}
+    return search_per_target(run, **{**how, **more})
 
 
 @pytest.mark.slow
@@ -296,7 +300,7 @@ def test_a_target_that_is_not_here_is_refused_with_the_ways_out(prepared: RunDir
 
 @pytest.mark.usefixtures("instant")
 def test_a_target_that_is_not_here_can_be_foretold_and_nothing_is_pretended(prepared: RunDirectory) -> None:
-    found = searched(prepared, latency_s={"cpu": 1.0, AWAY: 1.0}, unproven=True)
+    found = searched(prepared, latency_s={"cpu": 1.0, AWAY: 1.0}, place=Place(unproven=True))
     found.check()
     here, away = found.targets
     assert here.measured_s is not None
@@ -319,9 +323,9 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     log: list[str] = []
 
     @contextlib.contextmanager
-    def held(target: str, num_threads: int, dtype: str, rpc: str, key: str, **usage: Any) -> Iterator[Any]:
-        if key != "away":
-            raise MeasureError(f"no device of key '{key}' at tracker {rpc}")
+    def held(usage: Usage) -> Iterator[Any]:
+        if usage.place.key != "away":
+            raise MeasureError(f"no device of key '{usage.place.key}' at tracker {usage.place.rpc}")
         log.append("taken")
         yield (
             dataclasses.replace(load_target("cpu"), name=AWAY, device="A board", fingerprint="0123456789ab"),
@@ -336,7 +340,7 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_target_elsewhere_is_searched_and_measured_over_rpc(
     prepared: RunDirectory, instant: list[tuple[str, list[str]]], tracker: list[str]
 ) -> None:
-    found = searched(prepared, latency_s={"cpu": 0.65, AWAY: 1.0}, rpc="host:9190")
+    found = searched(prepared, latency_s={"cpu": 0.65, AWAY: 1.0}, place=Place("host:9190"))
     found.check()
     here, away = found.targets
     assert away.measured_s is not None
@@ -353,10 +357,11 @@ def test_a_device_that_no_tracker_knows_is_refused_or_foretold(prepared: RunDire
     table = LatencyLUT.load(prepared.lut("cpu"))
     moon = dataclasses.replace(table.header, target=dataclasses.replace(table.header.target, name="cpu@moon"))
     LatencyLUT(moon, table.rows).save(prepared.lut("cpu@moon"))
-    asked = {"latency_s": {"cpu@moon": 1.0, AWAY: 1.0}, "rpc": "host:9190"}
+    latency_s = {"cpu@moon": 1.0, AWAY: 1.0}
     with pytest.raises(TargetError, match=r"on target 'cpu@moon' from here: no device of key 'moon' at tracker host"):
-        searched(prepared, **asked)
-    moon_result, away = searched(prepared, **asked, unproven=True).targets
+        searched(prepared, latency_s=latency_s, place=Place("host:9190"))
+    tolerated = Place("host:9190", unproven=True)
+    moon_result, away = searched(prepared, latency_s=latency_s, place=tolerated).targets
     assert moon_result.measured_s is None
     assert away.measured_s is not None
 
@@ -374,7 +379,7 @@ def test_a_device_that_is_lost_in_the_end_leaves_the_bundles(
         return real(tables, *others)
 
     monkeypatch.setattr(cross_latency, "measured_on", lost)
-    found = searched(prepared, latency_s={"cpu": 0.65, AWAY: 1.0}, rpc="host:9190")
+    found = searched(prepared, latency_s={"cpu": 0.65, AWAY: 1.0}, place=Place("host:9190"))
     found.check()
     assert all(t.bundle is not None for t in found.targets)
     assert {c.error for c in found.cross if c.target == AWAY} == {"no device of key 'away' came back"}

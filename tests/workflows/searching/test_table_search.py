@@ -13,12 +13,13 @@ import pytest
 from chanas.bundle.benchmark import benchmark
 from chanas.bundle.codesign import CoDesign
 from chanas.core.arch import SearchSpace
+from chanas.core.task import Limits
 from chanas.devices.host import load_target
 from chanas.errors import CheckpointError, DataError, InfeasibleError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest, read_json
 from chanas.workflows.searching.front import search_front
-from chanas.workflows.searching.table_search import search_with_table
+from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 from chanas.workflows.stages.reporting import report
 
 from ...prescheduler.cases import HOST, random_lut
@@ -39,9 +40,8 @@ def test_the_winner_is_compiled_and_measured_without_any_weights(prepared: Path,
     run = RunDirectory(prepared / "run")
     bundle, accuracies = search_with_table(
         run,
-        prepared / "accuracies.csv",
+        AccuracyFile(prepared / "accuracies.csv", space=prepared / "space.yaml"),
         latency_s=1.0,
-        space=prepared / "space.yaml",
         config=QUICK_SEARCH,
         progress=False,
     )
@@ -69,8 +69,7 @@ def test_the_front_of_such_a_run_is_measured(prepared: Path, tiny_space: SearchS
     run = RunDirectory(prepared / "run")
     points = search_front(
         run,
-        accuracy_table=prepared / "accuracies.csv",
-        space=prepared / "space.yaml",
+        accuracies=AccuracyFile(prepared / "accuracies.csv", space=prepared / "space.yaml"),
         num_points=2,
         config=QUICK_SEARCH.model_copy(update={"pareto_generations": 5}),
         progress=False,
@@ -89,12 +88,12 @@ def test_the_report_of_such_a_run_is_written(prepared: Path) -> None:
 def test_what_is_missing_or_out_of_reach_is_one_line(prepared: Path, tmp_path: Path) -> None:
     table, space = prepared / "accuracies.csv", prepared / "space.yaml"
     with pytest.raises(StageOrderError, match="no latency table of target 'cpu'"):
-        search_with_table(RunDirectory(tmp_path), table, latency_s=1.0, space=space)
+        search_with_table(RunDirectory(tmp_path), AccuracyFile(table, space=space), latency_s=1.0)
     run = RunDirectory(prepared / "run")
     with pytest.raises(InfeasibleError, match="the smallest reachable is"):
-        search_with_table(run, table, latency_s=1e-9, space=space, config=QUICK_SEARCH, progress=False)
+        search_with_table(run, AccuracyFile(table, space=space), latency_s=1e-9, config=QUICK_SEARCH, progress=False)
     with pytest.raises(DataError, match="cannot read the accuracy table"):
-        search_with_table(run, tmp_path / "none.csv", latency_s=1.0, space=space)
+        search_with_table(run, AccuracyFile(tmp_path / "none.csv", space=space), latency_s=1.0)
 
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a target of two threads needs two cores")
@@ -115,11 +114,9 @@ def test_the_winner_is_compiled_and_measured_on_every_target(
     run = with_two_threads
     bundle, _ = search_with_table(
         run,
-        prepared / "accuracies.csv",
+        AccuracyFile(prepared / "accuracies.csv", space=prepared / "space.yaml"),
         latency_s={"cpu-2t": 1.0, "cpu": 0.9},
-        space=prepared / "space.yaml",
-        macs=3e5,
-        peak_memory=60e3,
+        limits=Limits(macs=3e5, peak_memory=60e3),
         config=QUICK_SEARCH,
         progress=False,
     )
@@ -153,5 +150,7 @@ def test_a_target_without_a_table_names_those_there_are_and_the_command(prepared
     run.lut("cpu-2t").unlink(missing_ok=True)
     with pytest.raises(StageOrderError, match=r"of target 'cpu-2t' in .*; there are tables of: cpu; run .*--threads 2"):
         search_with_table(
-            run, prepared / "accuracies.csv", latency_s={"cpu": 1.0, "cpu-2t": 1.0}, space=prepared / "space.yaml"
+            run,
+            AccuracyFile(prepared / "accuracies.csv", space=prepared / "space.yaml"),
+            latency_s={"cpu": 1.0, "cpu-2t": 1.0},
         )

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from chanas.core.target import HardwareTarget
+from chanas.core.usage import Place, Usage
+from chanas.devices import host
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, TargetError, UnitError
 from chanas.prescheduler.measuring import devices
 from chanas.prescheduler.tables import networks
-from chanas.workflows.searching import targets as search_targets
 from chanas.workflows.searching.targets import (
     RemoteTargets,
     held_budgets,
@@ -26,6 +27,7 @@ from chanas.workflows.searching.targets import (
 )
 
 HOST = load_target("cpu")
+ELSEWHERE = Usage(place=Place("host:9190"))
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, int]]:
         calls.append((name, num_threads, dtype, batch))
         return HOST
 
-    monkeypatch.setattr(search_targets, "load_target", load)
+    monkeypatch.setattr(host, "load_target", load)
     return calls
 
 
@@ -99,19 +101,19 @@ def test_latencies_that_are_not_clear_are_one_line(texts: list[str], error: type
 
 
 def test_a_single_latency_is_that_of_the_target_asked_for(asked: list[tuple[str, int, str, int]]) -> None:
-    (budget,) = target_budgets(2e-3, "cpu", 4, "bf16")
+    (budget,) = target_budgets(2e-3, Usage("cpu", 4, "bf16"))
     assert asked == [("cpu", 4, "bf16", 1)]
     assert budget.budget_s == 2e-3
 
 
 def test_an_unknown_target_names_the_known_ones() -> None:
     with pytest.raises(TargetError, match="unknown target 'moon'"):
-        target_budgets({"cpu": 1.0, "moon-2t": 1.0}, "cpu", 1, "f32")
+        target_budgets({"cpu": 1.0, "moon-2t": 1.0})
 
 
 def test_two_names_of_one_target_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected one latency for each of some targets, got cpu, cpu"):
-        target_budgets({"cpu": 1.0, "cpu-1t": 2.0}, "cpu", 1, "f32")
+        target_budgets({"cpu": 1.0, "cpu-1t": 2.0})
 
 
 # ---- a device elsewhere ---------------------------------------------------------------------------------------------
@@ -120,16 +122,16 @@ def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: py
     target = dataclasses.replace(load_target("cpu"), name="cpu-2t@pi4")
 
     @contextlib.contextmanager
-    def held(*how: Any, num_devices: int, batch: int, shared: bool) -> Iterator[Any]:
-        log.append((how, num_devices, batch, shared))
+    def held(usage: Usage) -> Iterator[Any]:
+        log.append(usage)
         yield target, "its pool"
         log.append("given back")
 
     monkeypatch.setattr(devices, "timing_device", held)
-    with held_budgets(2e-3, "cpu", 2, "f32", "127.0.0.1:9190", "pi4") as (budgets, open_pools):
+    with held_budgets(2e-3, Usage("cpu", 2, place=Place("127.0.0.1:9190", "pi4"))) as (budgets, open_pools):
         assert [(b.hardware, b.budget_s) for b in budgets] == [(target, 2e-3)]
         assert open_pools == {"cpu-2t@pi4": "its pool"}
-    assert log == [(("cpu", 2, "f32", "127.0.0.1:9190", "pi4"), 1, 1, False), "given back"]
+    assert log == [Usage("cpu", 2, place=Place("127.0.0.1:9190", "pi4", num_devices=1)), "given back"]
 
 
 @pytest.fixture
@@ -138,11 +140,11 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     log: list[Any] = []
 
     @contextlib.contextmanager
-    def held(target: str, num_threads: int, dtype: str, rpc: str, key: str, **usage: Any) -> Iterator[Any]:
-        name = f"{target}{'' if num_threads == 1 else f'-{num_threads}t'}@{key}"
-        log.append(f"take {name} of {rpc}")
-        assert usage == {"num_devices": 1, "batch": 1, "shared": False}
-        yield dataclasses.replace(HOST, name=name, num_threads=num_threads), pool
+    def held(usage: Usage) -> Iterator[Any]:
+        name = f"{usage.device}{'' if usage.threads == 1 else f'-{usage.threads}t'}@{usage.place.key}"
+        log.append(f"take {name} of {usage.place.rpc}")
+        assert usage.place.num_devices == 1
+        yield dataclasses.replace(HOST, name=name, num_threads=usage.threads), pool
         log.append(f"give {name} back")
 
     @contextlib.contextmanager
@@ -155,7 +157,7 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_several_targets_name_the_keys_of_their_devices(tracker: list[Any]) -> None:
-    with held_budgets({"cpu": 2.0, "cpu@pi4": 1.0}, "cpu", 1, "f32", "host:9190", None) as (budgets, open_pools):
+    with held_budgets({"cpu": 2.0, "cpu@pi4": 1.0}, ELSEWHERE) as (budgets, open_pools):
         assert [(b.hardware.name, b.budget_s) for b in budgets] == [("cpu", 2.0), ("cpu@pi4", 1.0)]
         assert set(open_pools) == {"cpu@pi4"}
         for _ in range(2):
@@ -166,7 +168,7 @@ def test_several_targets_name_the_keys_of_their_devices(tracker: list[Any]) -> N
 
 def test_targets_of_one_key_take_turns_on_its_device(tracker: list[Any]) -> None:
     asked = {"cpu@pi4": 1.0, "cpu-2t@pi4": 1.0}
-    with held_budgets(asked, "cpu", 1, "f32", "host:9190", None) as (budgets, open_pools):
+    with held_budgets(asked, ELSEWHERE) as (budgets, open_pools):
         tracker.clear()  # both were asked what they are
         for budget in budgets:
             with open_pools[budget.hardware.name](budget.hardware):
@@ -184,7 +186,7 @@ def test_targets_of_one_key_take_turns_on_its_device(tracker: list[Any]) -> None
 
 @pytest.mark.usefixtures("tracker")
 def test_another_kind_of_device_does_not_take_ones_place() -> None:
-    with contextlib.closing(RemoteTargets("host:9190")) as remote:
+    with contextlib.closing(RemoteTargets(ELSEWHERE.place)) as remote:
         hardware, open_pool = remote.take("cpu@pi4")
         other = dataclasses.replace(hardware, fingerprint="0123456789ab", device="A board")
         with (
@@ -205,7 +207,7 @@ def test_another_kind_of_device_does_not_take_ones_place() -> None:
 def test_where_to_time_and_the_targets_have_to_fit(
     latency_s: dict[str, float], rpc: str, key: str | None, says: str, tracker: list[Any]
 ) -> None:
-    with pytest.raises(ConfigError, match=says), held_budgets(latency_s, "cpu", 1, "f32", rpc, key):
+    with pytest.raises(ConfigError, match=says), held_budgets(latency_s, Usage(place=Place(rpc, key))):
         pass
     assert len([line for line in tracker if "take" in line]) == len([line for line in tracker if "give" in line])
 
@@ -226,7 +228,7 @@ def test_a_target_elsewhere_names_the_command_that_makes_its_table(name: str, co
 def test_a_target_elsewhere_needs_a_tracker() -> None:
     with (
         pytest.raises(TargetError, match=r"`chanas search --latency cpu@pi4:BUDGET --rpc HOST:PORT` takes it"),
-        held_budgets({"cpu@pi4": 1.0}, "cpu", 1, "f32", None, None),
+        held_budgets({"cpu@pi4": 1.0}),
     ):
         pass
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from chanas.commands.main import app
 from chanas.core.arch import SearchSpace
+from chanas.core.usage import Usage
 from chanas.devices import host
 from chanas.devices.target_files import arch_target, describe_target
 from chanas.errors import ConfigError, TargetError
@@ -17,7 +18,7 @@ from chanas.files.run import RunDirectory
 from chanas.prescheduler.checks import compile_points as cuda_compile
 from chanas.prescheduler.checks.compile_points import CompileSummary, KindSummary
 from chanas.prescheduler.workloads.blocks import tuned_workloads
-from chanas.workflows.stages.compile_only import DEFAULT_POINTS, compile_only, compile_target
+from chanas.workflows.stages.compile_only import DEFAULT_POINTS, Points, compile_only, compile_target
 
 
 @pytest.fixture
@@ -60,9 +61,9 @@ def test_a_target_that_is_no_gpu_says_so(
 
 def test_limit_takes_the_first_operators(tmp_path: Path, asked: dict[str, Any]) -> None:
     run = RunDirectory(tmp_path)
-    compile_only(run, target="cuda", arch="sm_80", space="mbv3-32")
+    compile_only(run, usage=Usage("cuda"), arch="sm_80", space="mbv3-32")
     every, points = asked["workloads"], asked["num_points"]
-    compile_only(run, target="cuda", arch="sm_80", space="mbv3-32", limit=5, num_points=3)
+    compile_only(run, usage=Usage("cuda"), points=Points(num=3, limit=5), arch="sm_80", space="mbv3-32")
     assert asked["workloads"] == every[:5]
     assert (points, asked["num_points"]) == (DEFAULT_POINTS, 3)
     assert asked["path"] == tmp_path / "compiled.sqlite"
@@ -70,22 +71,22 @@ def test_limit_takes_the_first_operators(tmp_path: Path, asked: dict[str, Any]) 
 
 
 def test_operators_are_those_that_a_gpu_tunes(tmp_path: Path, asked: dict[str, Any]) -> None:
-    compile_only(RunDirectory(tmp_path), target="cuda", arch="sm_80", space="mbv3-32", num_classes=10)
+    compile_only(RunDirectory(tmp_path), usage=Usage("cuda"), arch="sm_80", space="mbv3-32", num_classes=10)
     blocks = SearchSpace.load("mbv3-32").all_blocks(10)
     assert asked["workloads"] == tuned_workloads(blocks, arch_target("sm_80"))
     assert {w.op for w in asked["workloads"]} == {"conv", "pointwise", "depthwise", "squeeze", "pool"}
 
 
 def test_operators_are_those_of_the_batch(tmp_path: Path, asked: dict[str, Any]) -> None:
-    compile_only(RunDirectory(tmp_path), target="cuda", arch="sm_90", dtype="f16", batch=32, space="mbv3-32")
+    compile_only(RunDirectory(tmp_path), usage=Usage("cuda", dtype="f16", batch=32), arch="sm_90", space="mbv3-32")
     assert {w.batch for w in asked["workloads"]} == {32}
     assert asked["target"].name == "cuda-sm_90-f16-b32"
 
 
-@pytest.mark.parametrize("numbers", [{"limit": 0}, {"num_points": 0}])
+@pytest.mark.parametrize("numbers", [{"limit": 0}, {"num": 0}])
 def test_numbers_start_at_one(tmp_path: Path, numbers: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=r"^expected --\w+ of at least 1, got 0$"):
-        compile_only(RunDirectory(tmp_path), target="h100", **numbers)
+        compile_only(RunDirectory(tmp_path), usage=Usage("h100"), points=Points(**numbers))
 
 
 def invoke(*arguments: str) -> str:
@@ -109,7 +110,7 @@ def test_what_goes_with_compile_only_is_refused_without_it(option: list[str]) ->
 
 
 def test_operators_are_those_of_the_dtype(tmp_path: Path, asked: dict[str, Any]) -> None:
-    compile_only(RunDirectory(tmp_path), target="h100", dtype="f16", space="mbv3-32", limit=5)
+    compile_only(RunDirectory(tmp_path), usage=Usage("h100", dtype="f16"), points=Points(limit=5), space="mbv3-32")
     assert {w.dtype for w in asked["workloads"]} == {"float16"}
     assert (asked["target"].name, asked["target"].dtype_name) == ("h100-f16", "f16")
 

@@ -15,6 +15,7 @@ from tables import CLASSES, random_table, save_space
 
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration, LatencyLUT
+from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
 from chanas.errors import CheckpointError, ConfigError, LUTError, MeasureError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
@@ -25,6 +26,7 @@ from chanas.prescheduler.tables import lut as prescheduler_lut
 from chanas.prescheduler.tuning import warm_start
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.tables import open_table, table_error, this_device
+from chanas.workflows.stages.tuning import Tuning
 
 CALIBRATION = Calibration(1e-5, 1.25, 1e-6, 8, 0.012, 0.034, 0.98, 0.1)
 
@@ -157,8 +159,8 @@ def pi4(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     target = dataclasses.replace(load_target("cpu"), name="cpu@pi4", fingerprint="0123456789ab", device="6502")
 
     @contextlib.contextmanager
-    def held(_target: str, *how: Any, **usage: Any) -> Iterator[Any]:
-        asked.append((*how, usage))
+    def held(usage: Usage) -> Iterator[Any]:
+        asked.append(usage)
         yield target, "their pool"
 
     monkeypatch.setattr(devices, "timing_device", held)
@@ -172,24 +174,24 @@ def made_there(run: RunDirectory, tiny_space: SearchSpace) -> RunDirectory:
     return run
 
 
-PLACE: dict[str, Any] = {"rpc": "127.0.0.1:9190", "key": "pi4", "num_devices": 2}
+PLACE = Place("127.0.0.1:9190", "pi4", 2)
 
 
 def test_a_table_made_there_is_found_by_its_key(made_there: RunDirectory) -> None:
-    assert open_table(run=made_there, key="pi4").path == made_there.lut("cpu@pi4")
+    assert open_table(run=made_there, usage=Usage(place=Place(key="pi4"))).path == made_there.lut("cpu@pi4")
     there, usage = r"there are tables of: cpu, cpu@pi4 \(what follows", "--key pi4 --threads 2 --dtype bf16"
     with pytest.raises(StageOrderError, match=rf"'cpu-2t-bf16@pi4' in .*; {there} .* --rpc HOST:PORT {usage}"):
-        open_table(run=made_there, key="pi4", num_threads=2, dtype="bf16")
+        open_table(run=made_there, usage=Usage(threads=2, dtype="bf16", place=Place(key="pi4")))
     with pytest.raises(
         StageOrderError, match=r"'cuda-f16@h200' in .* --target cuda --rpc HOST:PORT --key h200 --dtype f16 "
     ):
-        open_table(run=made_there, target="cuda", key="h200", dtype="f16")
+        open_table(run=made_there, usage=Usage("cuda", dtype="f16", place=Place(key="h200")))
 
 
 @pytest.mark.parametrize(("target", "dtype"), [("cpu", "f16"), ("cuda", "bf16")])
 def test_each_kind_of_device_has_its_own_dtypes(made_there: RunDirectory, target: str, dtype: str) -> None:
     with pytest.raises(TargetError, match=rf"^unknown dtype '{dtype}'; known: "):
-        open_table(run=made_there, target=target, key="pi4", dtype=dtype)
+        open_table(run=made_there, usage=Usage(target, dtype=dtype, place=Place(key="pi4")))
 
 
 @pytest.mark.parametrize("command", ["check", "calibrate", "fill"])
@@ -205,12 +207,12 @@ def test_a_table_made_there_is_measured_there(
     monkeypatch.setattr(lut_check, "check_table", note)
     monkeypatch.setattr(calibrate, "calibrate", note)
     if command == "fill":
-        tables.fill(made_there, space=yaml_file, progress=False, **PLACE)
+        tables.fill(made_there, Usage(place=PLACE), space=yaml_file, progress=False)
     else:
-        table = open_table(run=made_there, key="pi4", space=yaml_file)
-        getattr(tables, command)(table, progress=False, **PLACE)
+        table = open_table(run=made_there, usage=Usage(place=Place(key="pi4")), space=yaml_file)
+        getattr(tables, command)(table, progress=False, place=PLACE)
     assert pools == [("cpu@pi4", "0123456789ab", "their pool")]
-    assert pi4 == [(1, "f32", "127.0.0.1:9190", "pi4", 2, {"batch": 1, "shared": False})]
+    assert pi4 == [Usage(place=PLACE)]
 
 
 def test_holes_are_filled_there(
@@ -225,7 +227,7 @@ def test_holes_are_filled_there(
 
     monkeypatch.setattr(prescheduler_lut, "preschedule", note)
     with pytest.raises(MeasureError, match=r"^cpu@pi4 by their pool$"):
-        tables.fill(made_there, space=yaml_file, progress=False, **PLACE)
+        tables.fill(made_there, Usage(place=PLACE), space=yaml_file, progress=False)
 
 
 def test_holes_are_filled_beginning_with_another_devices_records(
@@ -241,14 +243,14 @@ def test_holes_are_filled_beginning_with_another_devices_records(
     monkeypatch.setattr(prescheduler_lut, "preschedule", note)
     monkeypatch.setattr(warm_start, "open_warm_start", lambda source, _run, target: f"{source} for {target.name}")
     with pytest.raises(MeasureError, match=r"^beginning with runs/other for cpu$"):
-        tables.fill(run, space=yaml_file, warm_start="runs/other", progress=False)
+        tables.fill(run, space=yaml_file, tuning=Tuning(warm_start="runs/other"), progress=False)
 
 
 def test_records_to_begin_with_that_are_not_there_are_told_before_anything_is_filled(
     run: RunDirectory, yaml_file: Path
 ) -> None:
     with pytest.raises(StageOrderError, match="nowhere"):
-        tables.fill(run, space=yaml_file, warm_start="nowhere", progress=False)
+        tables.fill(run, space=yaml_file, tuning=Tuning(warm_start="nowhere"), progress=False)
 
 
 @pytest.mark.parametrize("command", ["check", "calibrate"])
@@ -256,7 +258,7 @@ def test_a_table_of_another_device_is_refused_there_too(
     run: RunDirectory, yaml_file: Path, pi4: list[Any], command: str
 ) -> None:
     with pytest.raises(LUTError, match=r"expected fingerprint 0123456789ab, .* 6502 on the device.*device like that"):
-        getattr(tables, command)(open_table(run=run, space=yaml_file), progress=False, **PLACE)
+        getattr(tables, command)(open_table(run=run, space=yaml_file), progress=False, place=PLACE)
 
 
 @pytest.mark.parametrize("command", ["check", "calibrate", "fill"])

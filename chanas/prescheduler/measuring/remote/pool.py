@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from chanas.core.target import HardwareTarget
+from chanas.core.usage import TargetName
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ChanasError, ConfigError, MeasureError, TargetError
 from chanas.prescheduler.measuring.local.pool import Task, TaskPool
@@ -228,7 +229,7 @@ def held_devices(
             )
         num_more = first.num_free if num_devices is None else num_devices - 1
         more = _connected([device() for _ in range(num_more)], description, key, is_required=num_devices is not None)
-        name = f"{description.target.name}@{key}"
+        name = str(TargetName(description.target.name, key=key))
         yield HeldDevices(
             (first, *more), dataclasses.replace(description.target, name=name), return_within_s=return_within_s
         )

@@ -1,0 +1,40 @@
+"""The task of all stages, and the limits of a search besides latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+
+
+@dataclass(frozen=True)
+class Task:
+    """A search space, and the number of classes that its networks tell apart."""
+
+    space: SearchSpace
+    num_classes: int
+
+    def blocks(self, sub_spaces: tuple[SubSpace, ...] | None = None) -> tuple[BlockConfig, ...]:
+        """Every block of the space, or of some sub-spaces."""
+        return self.space.all_blocks(self.num_classes, sub_spaces)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Hard limits besides latency; None is no limit.
+
+    macs         multiply-accumulates of one image
+    params       parameters
+    peak_memory  bytes of activations at once
+    """
+
+    macs: float | None = None
+    params: float | None = None
+    peak_memory: float | None = None
+
+    def to_json(self) -> dict[str, float | None]:
+        """The limits as bundles and results store them."""
+        return {"macs": self.macs, "params": self.params, "peak_memory_bytes": self.peak_memory}
+
+
+NO_LIMITS = Limits()
