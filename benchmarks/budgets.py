@@ -38,16 +38,18 @@ from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import FloatArray, Genomes, decode, encode, sample
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
+from chanas.core.task import Task
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.cosearch import search
+from chanas.search.cosearch import LatencyBudget, new_job, search
 from chanas.search.evolution.constraints import latency_constraint, least
 from chanas.search.evolution.evolution import EvolutionConfig, evolve
 from chanas.search.evolution.population import unique
+from chanas.search.learning import Source
 from chanas.search.proof import Proof
 
 SPACE, NUM_CLASSES = "mbv3-32", 10
@@ -134,20 +136,9 @@ def winner_rows(
         prover = RandomWeightsProver(space, NUM_CLASSES, known, lut, target, scratch, progress=False)
         row: dict[str, Any] = {"budget_us": 1e6 * budget_s}
         try:
-            outcome = search(
-                space,
-                lut,
-                None,
-                prover,
-                budget_s=budget_s,
-                num_classes=NUM_CLASSES,
-                store=RunDirectory(scratch / "run"),
-                supernet="synthetic",
-                config=config,
-                table=known,
-                seed=seed,
-                progress=False,
-            )
+            job = new_job(Task(space, NUM_CLASSES), [LatencyBudget(lut, budget_s)], config=config, seed=seed)
+            source = Source(RunDirectory(scratch / "run"), "synthetic", table=known)
+            outcome = search(job, source, prover, progress=False)
         except ChanasError as error:
             rows.append({**row, "inside": False, "error": str(error)})
             continue
@@ -245,19 +236,8 @@ def seconds_to_finalists(lut: LatencyLUT, space: SearchSpace, num_classes: int, 
 
     start = time.perf_counter()
     try:
-        search(
-            space,
-            lut,
-            None,
-            stop,
-            budget_s=budget_s,
-            num_classes=num_classes,
-            store=RunDirectory(root),
-            supernet="synthetic",
-            table=known,
-            seed=seed,
-            progress=False,
-        )
+        job = new_job(Task(space, num_classes), [LatencyBudget(lut, budget_s)], seed=seed)
+        search(job, Source(RunDirectory(root), "synthetic", table=known), stop, progress=False)
     except _ReachedError:
         return time.perf_counter() - start
     raise RuntimeError("the search ended without finalists")

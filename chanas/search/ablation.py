@@ -187,7 +187,6 @@ def taught(
 
 
 def ablate(
-    space: SearchSpace,
     tables: Mapping[str, CostTable],
     predictor: AccuracyPredictor,
     evaluations: Evaluations,
@@ -215,6 +214,7 @@ def ablate(
     """
     if num_points < 2:
         raise ConfigError(f"expected at least 2 points of each front, got {num_points}")
+    space = predictor.space
     check_reachable([Constraint("latency", budget_s, tables[TUNED], "s")])
     drawn = sample(space, NUM_FOR_SHARE, np.random.default_rng([seed, _SHARE]))
     share = float(np.mean(tables[TUNED].of(drawn) <= budget_s))

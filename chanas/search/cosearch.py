@@ -9,51 +9,29 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import decode
 from chanas.core.latency import LatencyLUT
+from chanas.core.task import Task
 from chanas.errors import InfeasibleError
-from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
-from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore, TableEvaluations
-from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import Constraint, latency_constraint, least
 from chanas.search.evolution.evolution import EvolutionResult
 from chanas.search.evolution.feasibility import check_together
 from chanas.search.explore import Evaluate
 from chanas.search.job import PICTURE, Job
-from chanas.search.learning import Learned, learn
+from chanas.search.job import LatencyBudget as LatencyBudget
+from chanas.search.learning import Learned, Source, learn
 from chanas.search.pictures import pictures
 from chanas.search.proof import Finalist, Proof, Prove, genome_of, nobody_proves, prove_rounds, unproven
 from chanas.search.subspace import RuleRegret, SubSpaceDivision
 
 SCHEMA = 1
-
-# Relative standard error of a table that was never calibrated.
-UNKNOWN_ERROR = 0.05
-
-
-@dataclass(frozen=True)
-class LatencyBudget:
-    """At most `budget_s` seconds on the target of a table."""
-
-    lut: LatencyLUT
-    budget_s: float
-
-    @property
-    def target(self) -> str:
-        """The target's name."""
-        return self.lut.header.target.name
-
-    @property
-    def error(self) -> float:
-        """Relative standard error of the table's predictions."""
-        return UNKNOWN_ERROR if self.lut.calibration is None else self.lut.calibration.standard_error
 
 
 @dataclass(frozen=True)
@@ -90,116 +68,131 @@ class SearchOutcome:
 
 
 def search(
-    space: SearchSpace,
-    lut: LatencyLUT,
-    evaluate: Evaluate | None,
+    job: Job,
+    source: Source,
     prove: Prove | None,
     *,
-    budget_s: float,
-    num_classes: int,
-    store: RunDirectory,
-    supernet: str,
-    config: SearchConfig | None = None,
-    constraints: Sequence[Constraint] = (),
-    further: Sequence[LatencyBudget] = (),
-    table: AccuracyTable | None = None,
     learned: Learned | None = None,
     result: Path | None = None,
-    seed: int = 0,
     progress: bool = True,
 ) -> SearchOutcome:
-    """The most accurate architecture that measures inside `budget_s` seconds, and inside every other constraint.
+    """The most accurate architecture that measures inside every latency budget, and inside every other constraint.
 
     Args:
-        evaluate: top-1 on holdout of one architecture; None with a `table`.
+        job: what is searched for, from `new_job`. Where it has several targets `prove` measures on all of them, and the
+            figures of the result are the first target's.
+        source: of accuracies.
         prove: compiles, checks, measures and evaluates finalists; None where nothing can be measured: the winner is
-            then the best by prediction (and by `evaluate`), its measured latency NaN.
-        num_classes: of the classifier, for the table's last block.
-        store: where `search/evaluations.jsonl` is kept and `search/result.json` written.
-        supernet: digest of the weights that `evaluate` uses; evaluations of other weights are not reused.
-        constraints: further hard limits, such as `macs_constraint`; the latency budgets need not be among them.
-        further: budgets on other targets, where `prove` measures too; the figures of the result are the first target's.
-        table: measured accuracies that the predictor learns from instead of evaluations.
+            then the best by prediction (and by evaluation), its measured latency NaN.
         learned: what several searches have learnt together (`learn_together`), instead of learning here.
         result: the file to write instead of `search/result.json`.
 
     Raises:
-        InfeasibleError: nothing meets the constraints, by the tables (at once) or when measured (after max_rounds).
-        LUTError: a table is of another space, or has holes that the settings do not allow.
+        InfeasibleError: nothing meets the constraints when measured (after max_rounds).
         MeasureError: no finalist could be compiled and measured.
     """
-    began, proving_s, is_one_of_several = time.perf_counter(), 0.0, learned is not None
-    config = config or SearchConfig()
-    budgets = (LatencyBudget(lut, budget_s), *further)
-    job = new_job(space, num_classes, budgets, constraints, config, seed)
-    config, latencies, first_limits_s = job.config, job.latencies, job.first_limits()
+    began, is_one_of_several = time.perf_counter(), learned is not None
     if learned is None:
-        learned = learn([job], evaluate, _evaluations(space, store, supernet, table), progress)
-    predictor, evaluations = learned.predictor, learned.evaluations
+        learned = learn_together([job], source, progress)
     learning_s = time.perf_counter() - began
-    division = job.divide(predictor, first_limits_s)
-    runs: dict[tuple[float, ...], EvolutionResult] = {}
-
-    def propose(
-        limits_s: tuple[float, ...], tried: set[str]
-    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
-        try:
-            runs[limits_s] = job.evolve(predictor, limits_s, division.chosen)
-            genomes = job.finalists(predictor, runs[limits_s], evaluations, limits_s, division.chosen, tried)
-        except InfeasibleError:  # the tightened limits are below what there is: the fastest of all is the last hope
-            genomes = job.fastest()
-        mean, spread = predictor.predict(genomes)
-        predicted_s = zip(*(c.cost(genomes).tolist() for c in latencies), strict=True)
-        facts = zip(decode(space, genomes), predicted_s, mean.tolist(), spread.tolist(), strict=True)
-        return [fact for fact in facts if fact[0].key not in tried]
-
-    def timed(architectures: Sequence[Architecture]) -> Sequence[Proof]:
-        nonlocal proving_s
-        start = time.perf_counter()
-        try:
-            return nobody_proves(architectures, evaluate) if prove is None else prove(architectures)
-        finally:
-            proving_s += time.perf_counter() - start
-
-    by_target = {b.target: b.budget_s for b in budgets}
-    if prove is None:
-        winner, finalists = unproven(propose, timed, first_limits_s)
-    else:
-        winner, finalists = prove_rounds(propose, timed, by_target, first_limits_s, config.max_rounds)
-    regrets = job.regrets(predictor, division, first_limits_s, runs) if config.compares_rules else ()
-    path = result or store.search / "result.json"
+    steps = _Steps(job, learned, job.divide(learned.predictor, job.first_limits()), source.evaluate, prove)
+    winner, finalists = steps.prove_finalists()
     outcome = SearchOutcome(
         winner.architecture,
-        tuple(genome_of(space, winner.architecture)),
+        tuple(genome_of(job.space, winner.architecture)),
         winner.predicted_latency_s,
         winner.predicted_top1,
         winner.predicted_top1_spread,
         winner.proof,
         tuple(finalists),
-        division,
-        len(evaluations.found),
-        path,
+        steps.division,
+        len(learned.evaluations.found),
+        result or source.store.search / "result.json",
         tuple(
             FurtherOutcome(b.target, b.budget_s, predicted_s, t.latency_s, t.spread_s)
             for b, predicted_s, t in zip(
-                further, winner.predicted_s[1:], winner.proof.further, strict=prove is not None
+                job.budgets[1:], winner.predicted_s[1:], winner.proof.further, strict=prove is not None
             )
         ),
-        regrets,
+        steps.regrets(),
     )
-    predictor.save(store.search)
-    run = next(iter(runs.values()), None)
-    alike: list[Architecture] = []
-    if run is not None and is_one_of_several:
-        alike = decode(space, job.alike(predictor, first_limits_s, run))
-    write_json(
-        path,
-        {
+    learned.predictor.save(source.store.search)
+    document = steps.document(outcome, source.digest, with_alike=is_one_of_several)
+    seconds = {  # the pictures in the document are counted
+        "learning": learning_s,
+        "searching": time.perf_counter() - began - learning_s - steps.proving_s,
+        "proving": steps.proving_s,
+    }
+    write_json(outcome.result, {**document, "seconds": seconds})
+    return outcome
+
+
+@dataclass
+class _Steps:
+    """The steps of one search after learning, and what they leave for its result: evolutions by their limits, and the
+    seconds that proving took."""
+
+    job: Job
+    learned: Learned
+    division: SubSpaceDivision
+    evaluate: Evaluate | None
+    prove: Prove | None
+    runs: dict[tuple[float, ...], EvolutionResult] = field(default_factory=dict)
+    proving_s: float = 0.0
+
+    def prove_finalists(self) -> tuple[Finalist, Sequence[Finalist]]:
+        """The winner, and all finalists; without a prover by what is predicted and evaluated."""
+        job, first_limits_s = self.job, self.job.first_limits()
+        if self.prove is None:
+            return unproven(self.propose, self.timed, first_limits_s)
+        by_target = {b.target: b.budget_s for b in job.budgets}
+        return prove_rounds(self.propose, self.timed, by_target, first_limits_s, job.config.max_rounds)
+
+    def propose(
+        self, limits_s: tuple[float, ...], tried: set[str]
+    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
+        """Architectures to prove that aren't in `tried`, with their predicted seconds, top-1 and its spread."""
+        job, predictor, home = self.job, self.learned.predictor, self.division.chosen
+        try:
+            self.runs[limits_s] = job.evolve(predictor, limits_s, home)
+            genomes = job.finalists(predictor, self.runs[limits_s], self.learned.evaluations, limits_s, home, tried)
+        except InfeasibleError:  # the tightened limits are below what there is: the fastest of all is the last hope
+            genomes = job.fastest()
+        mean, spread = predictor.predict(genomes)
+        predicted_s = zip(*(c.cost(genomes).tolist() for c in job.latencies), strict=True)
+        facts = zip(decode(job.space, genomes), predicted_s, mean.tolist(), spread.tolist(), strict=True)
+        return [fact for fact in facts if fact[0].key not in tried]
+
+    def timed(self, architectures: Sequence[Architecture]) -> Sequence[Proof]:
+        """Proofs of finalists; the seconds that they take are noted."""
+        start = time.perf_counter()
+        try:
+            if self.prove is None:
+                return nobody_proves(architectures, self.evaluate)
+            return self.prove(architectures)
+        finally:
+            self.proving_s += time.perf_counter() - start
+
+    def regrets(self) -> tuple[RuleRegret, ...]:
+        """What each rule of choosing a sub-space costs, where that is asked for."""
+        if not self.job.config.compares_rules:
+            return ()
+        return self.job.regrets(self.learned.predictor, self.division, self.job.first_limits(), self.runs)
+
+    def document(self, outcome: SearchOutcome, digest: str, *, with_alike: bool) -> dict[str, Any]:
+        """What `result.json` holds, but for the seconds that the search took."""
+        job, predictor = self.job, self.learned.predictor
+        first_limits_s, run = job.first_limits(), next(iter(self.runs.values()), None)
+        alike: list[Architecture] = []
+        if run is not None and with_alike:
+            alike = decode(job.space, job.alike(predictor, first_limits_s, run))
+        first, rng = job.latencies[0], job.rng(PICTURE)
+        return {
             "schema": SCHEMA,
-            **provenance(space, lut, supernet, num_classes, seed, config, (*latencies, *constraints)),
-            "budget_s": budget_s,
+            **provenance(job.task, job.budgets[0].lut, digest, job.seed, job.config, (*job.latencies, *job.others)),
+            "budget_s": job.budgets[0].budget_s,
             "latency_limit_s": first_limits_s[0],
-            "smallest_latency_s": least(latencies[0].table)[0],
+            "smallest_latency_s": least(first.table)[0],
             "further_targets": [
                 {
                     "target": b.target,
@@ -208,100 +201,48 @@ def search(
                     "latency_limit_s": limit_s,
                     "smallest_latency_s": least(c.table)[0],
                 }
-                for b, c, limit_s in zip(further, latencies[1:], first_limits_s[1:], strict=True)
+                for b, c, limit_s in zip(job.budgets[1:], job.latencies[1:], first_limits_s[1:], strict=True)
             ],
-            "rule_regrets": [r.to_json() for r in regrets],
-            "winner": winner.architecture.key,
-            "finalists": [f.to_json() for f in finalists],
-            "division": division.to_json(),
+            "rule_regrets": [r.to_json() for r in outcome.regrets],
+            "winner": outcome.architecture.key,
+            "finalists": [f.to_json() for f in outcome.finalists],
+            "division": self.division.to_json(),
             "alike": [a.key for a in alike],
-            "predictor": learned.figures,
+            "predictor": self.learned.figures,
             "evolution": None if run is None else run.history.to_json(),
-            **pictures(space, latencies[0], job.others, config, job.rng(PICTURE), predictor, run, evaluations),
-            "seconds": {  # the pictures above are counted
-                "learning": learning_s,
-                "searching": time.perf_counter() - began - learning_s - proving_s,
-                "proving": proving_s,
-            },
-        },
-    )
-    return outcome
+            **pictures(job.space, first, job.others, job.config, rng, predictor, run, self.learned.evaluations),
+        }
 
 
-@dataclass(frozen=True)
-class TargetTask:
-    """One of several searches that share a predictor: its budget, and its limits besides latency."""
-
-    budget: LatencyBudget
-    constraints: Sequence[Constraint] = ()
-
-
-def learn_together(
-    space: SearchSpace,
-    tasks: Sequence[TargetTask],
-    evaluate: Evaluate | None,
-    *,
-    num_classes: int,
-    store: RunDirectory,
-    supernet: str,
-    config: SearchConfig | None = None,
-    table: AccuracyTable | None = None,
-    seed: int = 0,
-    progress: bool = True,
-) -> Learned:
-    """What searches for several targets learn together, for `search(learned=…)`; arguments as for `search`.
-
-    Raises:
-        InfeasibleError: one of the tasks cannot be met.
-        LUTError: a table is of another space, or has holes that the settings do not allow.
-    """
-    config = config or SearchConfig()
-    jobs = [new_job(space, num_classes, [t.budget], t.constraints, config, seed) for t in tasks]
-    return learn(jobs, evaluate, _evaluations(space, store, supernet, table), progress)
+def learn_together(jobs: Sequence[Job], source: Source, progress: bool = True) -> Learned:
+    """What searches for several targets learn together, for `search(learned=…)`."""
+    return learn(jobs, source.evaluate, source.evaluations(jobs[0].space), progress)
 
 
 def new_job(
-    space: SearchSpace,
-    num_classes: int,
-    budgets: Sequence[LatencyBudget],
-    constraints: Sequence[Constraint],
-    config: SearchConfig,
-    seed: int,
-) -> Job:
-    """A search that can be met, as far as the tables say.
-
-    Raises:
-        InfeasibleError: nothing meets the constraints.
-        LUTError: a table is of another space, or has holes that the settings do not allow.
-    """
-    latencies = latency_constraints(space, num_classes, budgets, config.covered_only)
-    errors = tuple(b.error if config.latency_error is None else config.latency_error for b in budgets)
-    config = config.model_copy(update={"latency_error": errors[0]})
-    known = check_together(space, [*latencies, *constraints], seed)
-    return Job(space, tuple(b.target for b in budgets), latencies, tuple(constraints), config, errors, seed, known)
-
-
-def check_limits(
-    space: SearchSpace,
-    num_classes: int,
+    task: Task,
     budgets: Sequence[LatencyBudget],
     constraints: Sequence[Constraint] = (),
     config: SearchConfig | None = None,
     seed: int = 0,
-) -> None:
-    """What a search would say of its limits at once, before anything is loaded for it.
+) -> Job:
+    """A search that can be met, as far as the tables say, before anything is loaded for it.
+
+    Args:
+        task: its number of classes is for the last block of the tables.
+        budgets: on all targets, the first one first.
+        constraints: further hard limits, such as `macs_constraint`; the latency budgets need not be among them.
 
     Raises:
         InfeasibleError: nothing meets the constraints; the message names the smallest reachable value.
         LUTError: a table is of another space, or has holes that the settings do not allow.
     """
-    new_job(space, num_classes, budgets, constraints, config or SearchConfig(), seed)
-
-
-def _evaluations(space: SearchSpace, store: RunDirectory, supernet: str, table: AccuracyTable | None) -> Evaluations:
-    if table is not None:
-        return TableEvaluations(table, supernet)
-    return EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
+    config = config or SearchConfig()
+    latencies = latency_constraints(task.space, task.num_classes, budgets, config.covered_only)
+    errors = tuple(b.error if config.latency_error is None else config.latency_error for b in budgets)
+    config = config.model_copy(update={"latency_error": errors[0]})
+    known = check_together(task.space, [*latencies, *constraints], seed)
+    return Job(task, tuple(budgets), latencies, tuple(constraints), config, errors, seed, known)
 
 
 def latency_constraints(
@@ -320,10 +261,9 @@ def latency_constraints(
 
 
 def provenance(
-    space: SearchSpace,
+    task: Task,
     lut: LatencyLUT,
     supernet: str,
-    num_classes: int,
     seed: int,
     config: SearchConfig,
     constraints: Sequence[Constraint],
@@ -331,11 +271,11 @@ def provenance(
     """What every result of a search says of where it comes from."""
     return {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "space": {"name": space.name, "digest": space.digest},
+        "space": {"name": task.space.name, "digest": task.space.digest},
         "target": lut.header.target.name,
         "target_fingerprint": lut.header.target.fingerprint,
         "supernet": supernet,
-        "num_classes": num_classes,
+        "num_classes": task.num_classes,
         "seed": seed,
         "config": config.model_dump(mode="json"),
         "constraints": [{"name": c.name, "limit": c.limit, "unit": c.unit} for c in constraints],

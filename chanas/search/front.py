@@ -16,12 +16,11 @@ from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import FloatArray, Genomes, decode
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import progress_bar
+from chanas.core.task import Task
 from chanas.errors import ConfigError, MeasureError
-from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
-from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore, TableEvaluations
+from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore
 from chanas.search.accuracy.predictor import AccuracyPredictor
-from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import provenance
 from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint, latency_constraint
@@ -29,6 +28,7 @@ from chanas.search.evolution.feasibility import check_together
 from chanas.search.evolution.pareto import ParetoResult, nsga2, pareto_front
 from chanas.search.evolution.population import keys
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
+from chanas.search.learning import Source
 from chanas.search.proof import Proof, Prove, proven
 
 SCHEMA = 1
@@ -77,42 +77,31 @@ class FrontPoint:
         }
 
 
-def search_front(
-    space: SearchSpace,
-    lut: LatencyLUT,
-    evaluate: Evaluate | None,
-    prove: Prove,
-    *,
-    num_classes: int,
-    store: RunDirectory,
-    supernet: str,
-    num_points: int = 8,
-    config: SearchConfig | None = None,
-    constraints: Sequence[Constraint] = (),
-    table: AccuracyTable | None = None,
-    seed: int = 0,
-    progress: bool = True,
-) -> tuple[FrontPoint, ...]:
+@dataclass(frozen=True)
+class FrontJob:
+    """A front to search for, from `new_front`; `latency` is without a limit."""
+
+    task: Task
+    lut: LatencyLUT
+    latency: Constraint
+    constraints: tuple[Constraint, ...]
+    num_points: int
+    config: SearchConfig
+    seed: int
+
+
+def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = True) -> tuple[FrontPoint, ...]:
     """Measured points of the front, by measured latency; those that could not be measured come last.
 
-    Arguments are those of `chanas.search.cosearch.search`; `num_points` of the front, spread evenly over the logarithm
-    of latency, are proven. Writes `search/pareto.json`.
+    Points of the front, spread evenly over the logarithm of latency, are proven. Writes `search/pareto.json`.
 
     Raises:
-        ConfigError: fewer than two points are asked for.
-        InfeasibleError: nothing meets the constraints.
-        LUTError: the table is of another space or has holes.
         MeasureError: no point could be compiled and measured.
     """
-    config = config or SearchConfig()
-    latency = front_latency(space, lut, num_classes, num_points, config, constraints, seed)
+    space, latency, config, seed = job.task.space, job.latency, job.config, job.seed
     # what the table does not know takes for ever
-    limits = [latency, *constraints] if config.covered_only else list(constraints)
-    evaluations: Evaluations
-    if table is None:
-        evaluations = EvaluationStore(store.search / "evaluations.jsonl", space, supernet)
-    else:
-        evaluations = TableEvaluations(table, supernet)
+    limits = [latency, *job.constraints] if config.covered_only else list(job.constraints)
+    evaluations = source.evaluations(space)
     settings = config.evolution.model_copy(update={"generations": max(1, config.pareto_generations)})
 
     def front_of(predictor: AccuracyPredictor) -> ParetoResult:
@@ -123,9 +112,9 @@ def search_front(
         rng = np.random.default_rng([seed, _FRONT])
         return nsga2(space, objectives, limits, settings, rng, start=known)
 
-    predictor = _learn(space, evaluate, evaluations, limits, config, seed, front_of, progress)
+    predictor = _learn(space, source.evaluate, evaluations, limits, config, seed, front_of, progress)
     front = front_of(predictor)
-    at = spread_over(front.objectives[:, 0], num_points)
+    at = spread_over(front.objectives[:, 0], job.num_points)
     architectures = decode(space, front.genomes[at])
     proofs = proven(prove, architectures)
     facts = zip(architectures, front.objectives[at].tolist(), proofs, strict=True)
@@ -134,10 +123,10 @@ def search_front(
         raise MeasureError(f"none of {len(points)} points could be compiled and measured; {points[0].proof.error}")
     predicted = zip(decode(space, front.genomes), front.objectives.tolist(), strict=True)
     write_json(
-        store.search / "pareto.json",
+        source.store.search / "pareto.json",
         {
             "schema": SCHEMA,
-            **provenance(space, lut, supernet, num_classes, seed, config, constraints),
+            **provenance(job.task, job.lut, source.digest, seed, config, job.constraints),
             "num_evaluations": len(evaluations.found),
             "error_points": 100.0 * predictor.error,
             "points": [p.to_json() for p in points],
@@ -147,16 +136,16 @@ def search_front(
     return points
 
 
-def front_latency(
-    space: SearchSpace,
+def new_front(
+    task: Task,
     lut: LatencyLUT,
-    num_classes: int,
+    *,
     num_points: int = 8,
     config: SearchConfig | None = None,
     constraints: Sequence[Constraint] = (),
     seed: int = 0,
-) -> Constraint:
-    """The latency of a front that can be searched for, without a limit; arguments as for `search_front`.
+) -> FrontJob:
+    """A front that can be searched for, before anything is loaded for it; `num_points` of it are measured.
 
     Raises:
         ConfigError: fewer than two points are asked for.
@@ -165,10 +154,10 @@ def front_latency(
     """
     if num_points < 2:
         raise ConfigError(f"expected at least 2 points of the front, got {num_points}")
-    covered_only = config is not None and config.covered_only
-    latency = latency_constraint(lut, space, num_classes, NO_LIMIT_S, covered_only=covered_only)
-    check_together(space, [latency, *constraints], seed)
-    return latency
+    config = config or SearchConfig()
+    latency = latency_constraint(lut, task.space, task.num_classes, NO_LIMIT_S, covered_only=config.covered_only)
+    check_together(task.space, [latency, *constraints], seed)
+    return FrontJob(task, lut, latency, tuple(constraints), num_points, config, seed)
 
 
 def _learn(

@@ -10,6 +10,8 @@ import numpy as np
 
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.genome import FloatArray, Genomes, decode
+from chanas.core.latency import LatencyLUT
+from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
@@ -27,18 +29,40 @@ from chanas.search.subspace import RuleRegret, SubSpaceDivision, divide, rule_re
 _DIVIDE, _EVOLVE, PICTURE, _FASTEST, _ALIKE = 1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081
 
 
+# Relative standard error of a table that was never calibrated.
+UNKNOWN_ERROR = 0.05
+
+
+@dataclass(frozen=True)
+class LatencyBudget:
+    """At most `budget_s` seconds on the target of a table."""
+
+    lut: LatencyLUT
+    budget_s: float
+
+    @property
+    def target(self) -> str:
+        """The target's name."""
+        return self.lut.header.target.name
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of the table's predictions."""
+        return UNKNOWN_ERROR if self.lut.calibration is None else self.lut.calibration.standard_error
+
+
 @dataclass(frozen=True)
 class Job:
     """What every step of one search shares.
 
-    targets    their names, in the order of the latencies
+    budgets    of all targets, the first one first
     latencies  one for each target, with the budgets as limits; the first one's is the latency of all pictures
     errors     relative standard error of each target's table
     known      some architectures that meet every limit, int16[N, L]
     """
 
-    space: SearchSpace
-    targets: tuple[str, ...]
+    task: Task
+    budgets: tuple[LatencyBudget, ...]
     latencies: tuple[Constraint, ...]
     others: tuple[Constraint, ...]
     config: SearchConfig
@@ -47,9 +71,13 @@ class Job:
     known: Genomes
 
     @property
+    def space(self) -> SearchSpace:
+        return self.task.space
+
+    @property
     def purpose(self) -> str:
         """What evaluations of its best candidates are kept as; no other search asks for them under this name."""
-        latencies = (f"latency on {name} {c.limit:.9g}" for name, c in zip(self.targets, self.latencies, strict=True))
+        latencies = (f"latency on {b.target} {c.limit:.9g}" for b, c in zip(self.budgets, self.latencies, strict=True))
         asked = ", ".join([*latencies, *(f"{c.name} {c.limit:.9g}" for c in self.others)])
         return f"refine at {asked} by {self.config.rule}"
 

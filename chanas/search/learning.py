@@ -10,16 +10,40 @@ from typing import Any
 
 import numpy as np
 
-from chanas.core.arch import Architecture
+from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import decode, encode
 from chanas.core.progress import progress_bar
-from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore
+from chanas.files.run import RunDirectory
+from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore, TableEvaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.evolution.population import keys
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
 from chanas.search.job import Job
 from chanas.search.pictures import predictor_figures
 from chanas.search.proof import pick
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of accuracies, and the run directory of what is learnt from it and of results.
+
+    store     where `search/evaluations.jsonl` is kept and results are written
+    digest    of the weights that `evaluate` uses, or of the table; evaluations of other weights are not reused
+    evaluate  top-1 on holdout of one architecture; None with a `table`
+    table     measured accuracies that the predictor learns from instead of evaluations
+    """
+
+    store: RunDirectory
+    digest: str
+    evaluate: Evaluate | None = None
+    table: AccuracyTable | None = None
+
+    def evaluations(self, space: SearchSpace) -> Evaluations:
+        """The accuracies that are known, and where further ones are kept."""
+        if self.table is not None:
+            return TableEvaluations(self.table, self.digest)
+        return EvaluationStore(self.store.search / "evaluations.jsonl", space, self.digest)
 
 
 @dataclass(frozen=True)

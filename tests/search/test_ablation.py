@@ -59,7 +59,7 @@ class Bench:
         predictor = taught(self.space, None, self.evaluations, FAST, 0, progress=False)
         settings = {"budget_s": budget_s, "num_points": 5, "config": FAST, **changes}
         tables = {TUNED: self.tuned, "other": other}
-        return ablate(self.space, tables, predictor, self.evaluations, self.prove, **settings)
+        return ablate(tables, predictor, self.evaluations, self.prove, **settings)
 
 
 @pytest.fixture

@@ -18,14 +18,16 @@ import pytest
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import BlockTable, Genomes, decode, encode, sample
 from chanas.core.latency import Calibration, LatencyLUT
+from chanas.core.task import Task
 from chanas.errors import ConfigError, InfeasibleError, LUTError
 from chanas.files.run import RunDirectory
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.cosearch import LatencyBudget, SearchOutcome, search
+from chanas.search.cosearch import LatencyBudget, SearchOutcome, new_job, search
 from chanas.search.evolution.constraints import Constraint, least, macs_constraint
 from chanas.search.evolution.evolution import EvolutionConfig
+from chanas.search.learning import Source
 from chanas.search.proof import ProofRecord, Timing
 
 FAST = SearchConfig(
@@ -65,8 +67,10 @@ class Bench:
         ]
 
     def search(self, budget_s: float, config: SearchConfig = FAST, **more: Any) -> SearchOutcome:
-        settings: dict[str, Any] = {"num_classes": 10, "store": self.run, "supernet": "abc", "progress": False, **more}
-        return search(self.space, self.lut, self.truth, self.prove, budget_s=budget_s, config=config, **settings)
+        budgets = [LatencyBudget(self.lut, budget_s), *more.get("further", ())]
+        job = new_job(Task(self.space, 10), budgets, more.get("constraints", ()), config, more.get("seed", 0))
+        source = Source(self.run, more.get("supernet", "abc"), self.truth, more.get("table"))
+        return search(job, source, self.prove, progress=False)
 
     @property
     def result(self) -> dict[str, Any]:

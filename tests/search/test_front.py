@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import encode
 from chanas.core.latency import LatencyLUT
+from chanas.core.task import Task
 from chanas.errors import ConfigError, InfeasibleError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import least, macs_constraint
 from chanas.search.evolution.evolution import EvolutionConfig
-from chanas.search.front import FrontPoint, judged, search_front, spread_over
+from chanas.search.front import FrontPoint, judged, new_front, search_front, spread_over
+from chanas.search.learning import Source
 from chanas.search.proof import ProofRecord
 
 FAST = SearchConfig(
@@ -57,8 +59,9 @@ def front(
         ]
 
     def search(**changes: Any) -> tuple[FrontPoint, ...]:
-        settings = {"num_classes": 10, "store": run, "supernet": "abc", "config": FAST, "progress": False, **changes}
-        return search_front(demo_space, lut, truth, settings.pop("prove", prove), **settings)
+        own_prove = changes.pop("prove", prove)
+        job = new_front(Task(demo_space, 10), lut, **{"config": FAST, **changes})
+        return search_front(job, Source(run, "abc", truth), own_prove, progress=False)
 
     return search
 

@@ -13,10 +13,12 @@ import pytest
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import encode
 from chanas.core.latency import LatencyLUT
+from chanas.core.task import Task
 from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
-from chanas.search.cosearch import LatencyBudget, TargetTask, learn_together, search
+from chanas.search.cosearch import LatencyBudget, learn_together, new_job, search
 from chanas.search.evolution.evolution import EvolutionConfig
+from chanas.search.learning import Source
 from chanas.search.proof import ProofRecord
 
 FAST = SearchConfig(
@@ -47,11 +49,14 @@ class Lab:
 
     def __init__(self, space: SearchSpace, lut: LatencyLUT, truth: Any, root: Path) -> None:
         self.space, self.truth, self.run = space, truth, RunDirectory(root)
-        self.tasks = [TargetTask(LatencyBudget(lut, 1.2e-4)), TargetTask(LatencyBudget(on_two_threads(lut), 8e-5))]
-        self.settings: dict[str, Any] = {"num_classes": 10, "store": self.run, "supernet": "abc", "progress": False}
+        self.budgets = [LatencyBudget(lut, 1.2e-4), LatencyBudget(on_two_threads(lut), 8e-5)]
+        self.jobs = [new_job(Task(space, 10), [budget], config=FAST) for budget in self.budgets]
 
     def learn(self) -> Any:
-        return learn_together(self.space, self.tasks, self.truth, config=FAST, **self.settings)
+        return learn_together(self.jobs, self.source(), progress=False)
+
+    def source(self) -> Source:
+        return Source(self.run, "abc", self.truth)
 
     @property
     def stored(self) -> list[dict[str, Any]]:
@@ -79,13 +84,13 @@ def test_each_target_has_its_best_evaluated_under_its_name_and_nothing_is_evalua
     ]
     for number, name in enumerate(("cpu ", "cpu-2t ")):
         mine = [row["architecture"] for row in lab.stored if f"on {name}" in row["purpose"]]
-        assert all(lab.seconds(number, key) <= lab.tasks[number].budget.budget_s for key in mine)
+        assert all(lab.seconds(number, key) <= lab.jobs[number].budget.budget_s for key in mine)
 
 
 def test_exploring_goes_inside_the_limits_of_every_target(lab: Lab) -> None:
     lab.learn()
     explored = [row["architecture"] for row in lab.stored if row["purpose"] == "explore"]
-    for number, task in enumerate(lab.tasks):
+    for number, task in enumerate(lab.jobs):
         inside = sum(lab.seconds(number, key) <= task.budget.budget_s for key in explored)
         assert inside >= len(explored) // 5
 
@@ -116,22 +121,12 @@ def test_a_search_with_what_was_learnt_evaluates_nothing_and_writes_where_it_is_
     learned = lab.learn()
     lab.truth.asked.clear()
     path = lab.run.target_result("cpu-2t")
-    budget = lab.tasks[1].budget
+    budget = lab.budgets[1]
 
     def prove(found: Any) -> list[ProofRecord]:
         return [ProofRecord(a, lab.seconds(1, a.key), 1e-7, 0.9, 1e-6) for a in found]
 
-    outcome = search(
-        lab.space,
-        budget.lut,
-        None,
-        prove,
-        budget_s=budget.budget_s,
-        config=FAST,
-        learned=learned,
-        result=path,
-        **lab.settings,
-    )
+    outcome = search(lab.jobs[1], lab.source(), prove, learned=learned, result=path, progress=False)
     assert lab.truth.asked == []
     assert outcome.result == path
     assert not (lab.run.search / "result.json").exists()
@@ -148,10 +143,8 @@ def test_a_search_with_what_was_learnt_evaluates_nothing_and_writes_where_it_is_
 
 def test_where_nothing_can_be_measured_the_best_by_prediction_and_evaluation_wins(lab: Lab) -> None:
     learned = lab.learn()
-    budget = lab.tasks[0].budget
-    outcome = search(
-        lab.space, budget.lut, lab.truth, None, budget_s=budget.budget_s, config=FAST, learned=learned, **lab.settings
-    )
+    budget = lab.budgets[0]
+    outcome = search(lab.jobs[0], lab.source(), None, learned=learned, progress=False)
     assert outcome.proof.measured_latency_s != outcome.proof.measured_latency_s
     assert outcome.predicted_latency_s <= budget.budget_s
     assert outcome.proof.top1_holdout == max(f.top1 for f in outcome.finalists)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
+from chanas.core.task import Task
 from chanas.core.units import format_latency
 from chanas.core.usage import HERE, Usage
 from chanas.devices.host import load_used
@@ -215,7 +216,6 @@ class _Job:
             )
         predictor = taught(space, evaluate, evaluations, config, seed, self.progress)
         found = ablate(
-            space,
             {name: lut.table(space, classes) for name, lut in luts.items()},
             predictor,
             evaluations,
@@ -231,6 +231,6 @@ class _Job:
             for name, lut in luts.items()
         }
         path = self.folder / "result.json"
-        facts = provenance(space, self.lut, source, classes, seed, config, [latency])
+        facts = provenance(Task(space, classes), self.lut, source, seed, config, [latency])
         write_json(path, {"schema": SCHEMA, **facts, "tables": made, **found.to_json()})
         return AblationResult(found, names, path)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from chanas.core.task import NO_LIMITS, Limits
+from chanas.core.task import NO_LIMITS, Limits, Task
 from chanas.core.usage import HERE, Usage
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
@@ -43,44 +43,25 @@ def search_front(
     from chanas.prescheduler.measuring.devices import timing_device
     from chanas.search import front
     from chanas.search.evolution.constraints import further_constraints
+    from chanas.search.learning import Source
 
     place = usage.place
     one = usage if place.rpc is None else replace(usage, place=replace(place, num_devices=1))
     with timing_device(one) as (hardware, open_pool), scratch_folder() as scratch:
         open_pools = {} if open_pool is None else {hardware.name: open_pool}
+        how: dict[str, Any] = {"num_points": num_points, "config": config, "seed": seed}
         if accuracies is None:
             loaded, classes, lut = searched_stages(run, hardware)
-            further = further_constraints(loaded, classes, limits, [hardware])
-            front.front_latency(loaded, lut, classes, num_points, config, further, seed)  # told before it is loaded
+            task, further = Task(loaded, classes), further_constraints(loaded, classes, limits, [hardware])
+            job = front.new_front(task, lut, constraints=further, **how)  # told before the supernet is loaded
             supernet = load_supernet(run)
-            return front.search_front(
-                loaded,
-                lut,
-                supernet.top1,
-                Prover(supernet, lut, hardware, scratch, progress, open_pools=open_pools),
-                num_classes=classes,
-                store=run,
-                supernet=supernet.digest,
-                num_points=num_points,
-                config=config,
-                constraints=further,
-                seed=seed,
-                progress=progress,
-            )
+            prover = Prover(supernet, lut, hardware, scratch, progress, open_pools=open_pools)
+            return front.search_front(job, Source(run, supernet.digest, supernet.top1), prover, progress)
         opened, table = open_accuracies(run, accuracies, hardware)
-        loaded, classes, lut = opened.required_space(), opened.num_classes, opened.lut
-        return front.search_front(
-            loaded,
-            lut,
-            None,
-            RandomWeightsProver(loaded, classes, table, lut, hardware, scratch, progress, open_pools=open_pools),
-            num_classes=classes,
-            store=run,
-            supernet=table.digest,
-            num_points=num_points,
-            config=config,
-            constraints=further_constraints(loaded, classes, limits, [hardware]),
-            table=table,
-            seed=seed,
-            progress=progress,
+        task, lut = Task(opened.required_space(), opened.num_classes), opened.lut
+        further = further_constraints(task.space, task.num_classes, limits, [hardware])
+        job = front.new_front(task, lut, constraints=further, **how)
+        timer = RandomWeightsProver(
+            task.space, task.num_classes, table, lut, hardware, scratch, progress, open_pools=open_pools
         )
+        return front.search_front(job, Source(run, table.digest, table=table), timer, progress)

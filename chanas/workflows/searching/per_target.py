@@ -9,8 +9,8 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from chanas.core.arch import Architecture
 from chanas.core.latency import LatencyLUT
-from chanas.core.task import NO_LIMITS, Limits
+from chanas.core.task import NO_LIMITS, Limits, Task
 from chanas.core.units import format_latency
 from chanas.core.usage import THIS_MACHINE, Place
 from chanas.devices.gpu_use import check_free
@@ -44,9 +44,9 @@ from chanas.workflows.stages.tables import check_device, this_device
 
 if TYPE_CHECKING:
     from chanas.search.config import SearchConfig
-    from chanas.search.cosearch import TargetTask
     from chanas.search.evolution.constraints import Constraint
-    from chanas.search.learning import Learned
+    from chanas.search.job import Job
+    from chanas.search.learning import Learned, Source
 
 SCHEMA = 1
 _NAME = re.compile(r"\w[\w.@+-]*")  # a target's name is a file's and a folder's too
@@ -151,7 +151,8 @@ def search_per_target(
 
 @dataclass
 class _Searches:
-    """What the searches share; `others` are the limits besides latency of each target."""
+    """What the searches share; `others` are the limits besides latency of each target, `jobs` the searches of
+    those that can be met, by their names."""
 
     run: RunDirectory
     source: AccuracySource
@@ -161,23 +162,24 @@ class _Searches:
     config: SearchConfig
     seed: int
     progress: bool
+    jobs: dict[str, Job] = field(default_factory=dict)
 
     def run_all(self) -> PerTarget:
         """Learn, search for one target after the other, and compare what came out."""
-        results = self._infeasible()
+        results = self._find_infeasible()
         if len(results) == len(self.tables):
             check_all(list(results.values()))
-        learned = self._learn(list(results))
+        learned = self._learn()
         request = self._request(learned)
         results |= self._done_before(request)
         with scratch_folder() as scratch:
             provers: dict[str, FinalistProver] = {}
-            for table, others in zip(self.tables, self.others, strict=True):
+            for table in self.tables:
                 name = table.hardware.name
                 provers[name] = self.source.prover(table, scratch / name, self.progress)
                 (scratch / name).mkdir()
                 if name not in results:
-                    results[name] = self._search(table, others, provers[name], learned)
+                    results[name] = self._search(table, provers[name], learned)
                     self._write(request, learned, results)
             ordered = [results[t.hardware.name] for t in self.tables]
             cross = self._cross([r for r in ordered if r.winner], provers, scratch)
@@ -204,47 +206,34 @@ class _Searches:
     def _started(self, table: TargetTable) -> TargetResult:
         return started(self.run, table, self.source.space, self.source.num_classes)
 
-    def _tasks(self) -> Iterator[tuple[TargetTable, TargetTask]]:
-        from chanas.search.cosearch import TargetTask
-
-        for table, others in zip(self.tables, self.others, strict=True):
-            yield table, TargetTask(table.budget(), others)
-
-    def _infeasible(self) -> dict[str, TargetResult]:
-        """The targets whose budget nothing can meet, told at once."""
+    def _find_infeasible(self) -> dict[str, TargetResult]:
+        """The targets whose budget nothing can meet, told at once; the others have a job afterwards."""
         from chanas.search.cosearch import new_job
 
-        out = {}
-        for table, task in self._tasks():
+        out, task = {}, Task(self.source.space, self.source.num_classes)
+        for table, others in zip(self.tables, self.others, strict=True):
+            name = table.hardware.name
             try:
-                new_job(
-                    self.source.space, self.source.num_classes, [task.budget], task.constraints, self.config, self.seed
-                )
+                self.jobs[name] = new_job(task, [table.budget()], others, self.config, self.seed)
             except InfeasibleError as error:
-                out[table.hardware.name] = replace(self._started(table), error=str(error))
+                out[name] = replace(self._started(table), error=str(error))
                 if self.progress and len(self.tables) > 1:
-                    tqdm.write(f"{table.hardware.name}: {error}; the other targets go on", file=sys.stderr)
+                    tqdm.write(f"{name}: {error}; the other targets go on", file=sys.stderr)
         return out
 
-    def _learn(self, failed: Sequence[str]) -> Learned:
+    def _learn(self) -> Learned:
         from chanas.search.cosearch import learn_together
 
-        return learn_together(
-            self.source.space,
-            [task for table, task in self._tasks() if table.hardware.name not in failed],
-            None if self.source.table else self.source.top1,
-            num_classes=self.source.num_classes,
-            store=self.run,
-            supernet=self.source.digest,
-            config=self.config,
-            table=self.source.table,
-            seed=self.seed,
-            progress=self.progress,
-        )
+        return learn_together(list(self.jobs.values()), self._source(can_evaluate=not self.source.table), self.progress)
 
-    def _search(
-        self, table: TargetTable, others: Sequence[Constraint], prover: FinalistProver, learned: Learned
-    ) -> TargetResult:
+    def _source(self, *, can_evaluate: bool = True) -> Source:
+        """The accuracies as the search takes them; those of a table can be asked for, and teach nothing new."""
+        from chanas.search.learning import Source
+
+        evaluate = self.source.top1 if can_evaluate else None
+        return Source(self.run, self.source.digest, evaluate, self.source.table)
+
+    def _search(self, table: TargetTable, prover: FinalistProver, learned: Learned) -> TargetResult:
         from chanas.search.cosearch import search
 
         name, result = table.hardware.name, self._started(table)
@@ -252,19 +241,11 @@ class _Searches:
             tqdm.write(f"searching for {name}, budget {format_latency(table.budget_s)}", file=sys.stderr)
         try:
             outcome = search(
-                self.source.space,
-                table.lut,
-                self.source.top1,
+                self.jobs[name],
+                self._source(),
                 None if table.elsewhere else prover,
-                budget_s=table.budget_s,
-                num_classes=self.source.num_classes,
-                store=self.run,
-                supernet=self.source.digest,
-                config=self.config,
-                constraints=others,
                 learned=learned,
                 result=self.run.target_result(name),
-                seed=self.seed,
                 progress=self.progress,
             )
             if table.elsewhere:

@@ -16,7 +16,7 @@ import numpy as np
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
-from chanas.core.task import NO_LIMITS, Limits
+from chanas.core.task import NO_LIMITS, Limits, Task
 from chanas.core.usage import HERE, Usage
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
@@ -145,9 +145,10 @@ def search(
         InfeasibleError: no architecture meets the constraints; the message names the smallest reachable value.
         MeasureError: the compiled winner does not classify the test images as PyTorch does.
     """
-    from chanas.search.cosearch import LatencyBudget, check_limits
+    from chanas.search.cosearch import LatencyBudget, new_job
     from chanas.search.cosearch import search as cosearch
     from chanas.search.evolution.constraints import further_constraints
+    from chanas.search.learning import Source
 
     with held_budgets(latency_s, usage) as ((first, *others), open_pools), scratch_folder() as scratch:
         space, classes, lut = searched_stages(run, first.hardware)
@@ -155,24 +156,10 @@ def search(
         devices = [first.hardware, *(t.hardware for t in tables)]
         further = further_constraints(space, classes, limits, devices)
         budgets = [LatencyBudget(lut, first.budget_s), *(t.budget() for t in tables)]
-        check_limits(space, classes, budgets, further, config, seed)
+        job = new_job(Task(space, classes), budgets, further, config, seed)
         supernet = load_supernet(run)
         prover = Prover(supernet, lut, first.hardware, scratch, progress, tables, open_pools)
-        outcome = cosearch(
-            space,
-            lut,
-            supernet.top1,
-            prover,
-            budget_s=first.budget_s,
-            num_classes=classes,
-            store=run,
-            supernet=supernet.digest,
-            config=config,
-            constraints=further,
-            further=budgets[1:],
-            seed=seed,
-            progress=progress,
-        )
+        outcome = cosearch(job, Source(run, supernet.digest, supernet.top1), prover, progress=progress)
         return hand_over(run, run.bundle, outcome, prover, first.budget_s, limits, seed)
 
 

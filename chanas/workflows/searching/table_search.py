@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
-from chanas.core.task import NO_LIMITS, Limits
+from chanas.core.task import NO_LIMITS, Limits, Task
 from chanas.core.usage import HERE, Usage
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
@@ -132,8 +132,9 @@ def search_with_table(
         StageOrderError: there is no latency table.
         InfeasibleError: no architecture meets the constraints; the message names the smallest reachable value.
     """
-    from chanas.search.cosearch import search
+    from chanas.search.cosearch import LatencyBudget, new_job, search
     from chanas.search.evolution.constraints import further_constraints
+    from chanas.search.learning import Source
 
     with held_budgets(latency_s, usage) as ((first, *others), open_pools), scratch_folder() as scratch:
         opened, table = open_accuracies(run, accuracies, first.hardware)
@@ -142,22 +143,9 @@ def search_with_table(
         devices = [first.hardware, *(t.hardware for t in tables)]
         further = further_constraints(loaded, classes, limits, devices)
         prover = RandomWeightsProver(loaded, classes, table, lut, first.hardware, scratch, progress, tables, open_pools)
-        outcome = search(
-            loaded,
-            lut,
-            None,
-            prover,
-            budget_s=first.budget_s,
-            num_classes=classes,
-            store=run,
-            supernet=table.digest,
-            config=config,
-            constraints=further,
-            further=[t.budget() for t in tables],
-            table=table,
-            seed=seed,
-            progress=progress,
-        )
+        budgets = [LatencyBudget(lut, first.budget_s), *(t.budget() for t in tables)]
+        job = new_job(Task(loaded, classes), budgets, further, config, seed)
+        outcome = search(job, Source(run, table.digest, table=table), prover, progress=progress)
         budget = TargetTable(first.hardware, first.budget_s, lut, opened.path)
         return hand_over_without_weights(run.bundle, outcome, prover, budget, limits, seed), table
 
