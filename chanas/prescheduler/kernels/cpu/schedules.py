@@ -140,22 +140,16 @@ def _window(sch: Any, workload: Workload, named: Named, prefix: str) -> tuple[li
 
 
 def depthwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
-    pad = sch.get_sblock(f"{prefix}pad")
-    place = named["pad_at"][0]
-    if place == 2:
-        sch.compute_inline(pad)
+    """for c, h, w, v  ->  for c, h_o, w_o: for rh: [rw, h_i, w_i] written out, v a vector; loads pad."""
+    sch.compute_inline(sch.get_sblock(f"{prefix}pad"))
     outer, acc, (c, h, w, v, rh, rw) = _window(sch, workload, named, prefix)
     sch.reorder(rh, rw, h, w, c, v)
     sch.vectorize(v)
     _unroll(sch, rw, h, w, c)
     if named["unroll"][0]:
         sch.unroll(rh)
-    if place < 2:
-        sch.compute_at(pad, outer[place], preserve_unit_loops=True)
-        sch.vectorize(sch.get_loops(pad)[-1])
     if parallel:
-        fusable = 1 if place == 0 else 2
-        _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
+        _parallelise(sch, named, outer)
     _accumulate(sch, acc, rh, 3)
 
 

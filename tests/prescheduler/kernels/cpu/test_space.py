@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -236,6 +237,23 @@ def test_depthwise_tiles_are_neither_tiny_nor_long_to_compile(size: int, kernel_
         assert 4 <= math.prod((named["split_h"][-1], named["split_w"][-1])) <= 16
         assert math.prod((named["split_h"][-1], named["split_w"][-1])) * taps <= 200
     assert {named["pad_at"] for named in found} == {(2,)}
+
+
+@given(
+    target=devices,
+    num_threads=st.integers(1, 8),
+    size=st.integers(1, 64),
+    kernel_size=st.sampled_from((3, 5, 7)),
+    stride=st.sampled_from((1, 2)),
+)
+def test_depthwise_never_stores_its_padding_so_that_any_of_its_outer_loops_can_be_fused(
+    target: HardwareTarget, num_threads: int, size: int, kernel_size: int, stride: int
+) -> None:
+    threaded = dataclasses.replace(target, num_threads=num_threads)
+    space = schedule_space(Workload("depthwise", size, 32, 32, kernel_size, stride), threaded)
+    options = {c.name: c.options for c in space.coordinates}
+    assert options["pad_at"] == ((2,),)
+    assert options.get("fuse", ((1,),)) == (((1,), (2,)) if num_threads > 1 else ((1,),))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 11, 13, 17, 19, 23, 29, 31])
