@@ -37,7 +37,8 @@ NUM_RANKED, NUM_FOR_SHARE = 1000, 5000
 # Limits of finalists, as shares of the budget: a table's error lets some that are just inside measure outside.
 _SHARES = (1.0, 0.95)
 _GRID = 200
-_RANK, _SHARE, _DIVIDE, _EVOLVE, _FRONT = 1_000_061, 1_000_067, 1_000_081, 1_000_099, 1_000_117
+# Streams of random numbers; no two steps of chanas share one.
+_RANK, _SHARE, _DIVIDE, _EVOLVE, _FRONT = 1_000_061, 1_000_067, 1_000_121, 1_000_099, 1_000_117
 
 
 @dataclass(frozen=True)
