@@ -7,7 +7,7 @@ from chanas.core.target import HardwareTarget
 from chanas.prescheduler.kernels.cpu.families import cpu_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
 from chanas.prescheduler.workloads.cases import ReferenceCase
-from chanas.prescheduler.workloads.space import ScheduleSpace
+from chanas.prescheduler.workloads.space import SPACE_VERSION, ScheduleSpace
 from chanas.prescheduler.workloads.workload import Workload
 
 
@@ -20,6 +20,15 @@ def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCa
     if isinstance(what, Workload):
         return operator_case(what, target.vector_lanes)
     return block_case(what, target.vector_lanes, target.dtype)
+
+
+def space_version(target: HardwareTarget) -> int:
+    """The version of the target's schedule spaces: of another one, a point may be another program."""
+    if target.gpu is not None:
+        from chanas.prescheduler.kernels.cuda import space as cuda_space
+
+        return cuda_space.SPACE_VERSION
+    return SPACE_VERSION
 
 
 def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:

@@ -15,8 +15,9 @@ from typing import Any
 
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
+from chanas.prescheduler.kernels.backends import space_version
 from chanas.prescheduler.measuring.outcomes import Reading
-from chanas.prescheduler.workloads.space import SPACE_VERSION, Point
+from chanas.prescheduler.workloads.space import Point
 
 # What makes a database of schema n one of schema n + 1. A database is brought to the newest schema when it is opened,
 # in one transaction: it is either as it was or whole. Steps are only ever added.
@@ -78,8 +79,17 @@ _STEPS: tuple[tuple[str, ...], ...] = (
             num_records INTEGER NOT NULL, tau REAL, dropped INTEGER NOT NULL, created REAL NOT NULL,
             PRIMARY KEY (device, workload, source))""",
     ),
+    (
+        # From here on the version of the spaces belongs to a device's key: `_adopt_unversioned`. Of GPUs it was the
+        # processor's that was noted.
+        """UPDATE devices SET spaces = 2 WHERE target LIKE '%"kind": "cuda"%'""",
+    ),
 )
 SCHEMA = len(_STEPS)
+
+UNVERSIONED_SPACES = {"llvm": 1, "cuda": 2}
+"""Of which version of the schedule spaces points are whose device's key doesn't say it, by the target's kind."""
+_TABLES_OF_DEVICE = ("records", "blocks", "remeasured", "canary", "stopped", "rounds", "devices", "warm_starts")
 
 BLOCK_VERSION = 4
 """How a block is compiled and timed. Records of another version are kept, but are no measurement of today's blocks.
@@ -154,10 +164,18 @@ class WarmStartNote:
     dropped: bool
 
 
-def device_key(target: HardwareTarget, compiler: str) -> str:
-    """What records call a device: fingerprint, threads and compiler version, and the place of one elsewhere."""
+def device_key(target: HardwareTarget, compiler: str, spaces: int | None) -> str:
+    """What records call a device: fingerprint, threads, versions of the compiler and of the schedule `spaces`, and the
+    place of one elsewhere. Records of schema 9 and older say nothing of the spaces: None."""
+    version = "" if spaces is None else f"/space-{spaces}"
     place = target.name.partition("@")[2]  # a device elsewhere is another one, even of the same kind
-    return f"{target.fingerprint}/{target.num_threads}t/tvm-{compiler}" + (f"@{place}" if place else "")
+    return f"{target.fingerprint}/{target.num_threads}t/tvm-{compiler}{version}" + (f"@{place}" if place else "")
+
+
+def _usage(target: HardwareTarget) -> str:
+    """What `runs` add to a device's key: its dtype and batch."""
+    dtype = "" if target.dtype == "float32" else f"/{target.dtype}"
+    return dtype + (f"/batch-{target.batch}" if target.batch > 1 else "")
 
 
 def _point(text: str) -> Point:
@@ -183,7 +201,8 @@ def _remedy(error: Exception) -> str:
 
 
 class RecordStore:
-    """Records of one device (fingerprint, threads and compiler version together) in a file that may hold several.
+    """Records of one device (fingerprint, threads, versions of the compiler and of the schedule spaces together) in a
+    file that may hold several.
 
     A file of an older schema is brought to the newest one.
 
@@ -192,9 +211,9 @@ class RecordStore:
     """
 
     def __init__(self, path: Path, target: HardwareTarget) -> None:
-        self.device = device_key(target, tvm_version())
-        self._target = self.device if target.dtype == "float32" else f"{self.device}/{target.dtype}"
-        self._target += f"/batch-{target.batch}" if target.batch > 1 else ""
+        self._spaces = space_version(target)
+        self.device = device_key(target, tvm_version(), self._spaces)
+        self._target = self.device + _usage(target)
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +241,8 @@ class RecordStore:
                 self._migrate()
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")  # a file that can't be written shows now, not after measuring
-                row = self.device, json.dumps(target.to_json()), SPACE_VERSION
+                self._adopt_unversioned(target)
+                row = self.device, json.dumps(target.to_json()), self._spaces
                 self._db.execute("INSERT OR IGNORE INTO devices VALUES (?, ?, ?)", row)  # the oldest of its records
         except sqlite3.OperationalError as error:
             raise CheckpointError(f"tuning records {self.path} cannot be used: {error}; {_remedy(error)}") from error
@@ -240,6 +260,19 @@ class RecordStore:
                 for statement in step:
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version={SCHEMA}")
+
+    def _adopt_unversioned(self, target: HardwareTarget) -> None:
+        """Give this device's records of schema 9 and older the key that says of which version of the spaces they are.
+
+        Only here is it known whether the device is a processor or a GPU.
+        """
+        old = device_key(target, tvm_version(), None)
+        new = device_key(target, tvm_version(), UNVERSIONED_SPACES[target.kind])
+        for table in _TABLES_OF_DEVICE:
+            self._db.execute(f"UPDATE OR IGNORE {table} SET device = ? WHERE device = ?", (new, old))
+        usage = _usage(target)
+        self._db.execute("UPDATE OR IGNORE runs SET device = ? WHERE device = ?", (new + usage, old + usage))
+        self._db.execute("UPDATE OR IGNORE warm_starts SET source = ? WHERE source = ?", (new, old))
 
     def _insert(self, table: str, rows: Sequence[dict[str, object]]) -> None:
         """Rows by the names of their columns, those that they share with an old row replacing it, in one transaction.
@@ -420,9 +453,8 @@ class RecordStore:
 
     def worked(self) -> Work:
         """What all runs for this target took together."""
-        row = self._db.execute(
-            "SELECT sum(wall), sum(timing), sum(building) FROM runs WHERE device=?", (self._target,)
-        ).fetchone()
+        query = "SELECT sum(wall), sum(timing), sum(building) FROM runs WHERE device=?"
+        (row,) = self._rows(query, (self._target,))
         return Work(*(value or 0.0 for value in row))
 
     def add_canary(self, reading: Reading) -> None:

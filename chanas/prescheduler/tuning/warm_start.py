@@ -28,9 +28,9 @@ from chanas.core.target import DTYPES, HardwareTarget, tvm_version
 from chanas.core.usage import TargetName
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.backends import schedule_space, space_version
 from chanas.prescheduler.records.remeasure import ranked
-from chanas.prescheduler.records.store import SCHEMA, TuningRecord, device_key
+from chanas.prescheduler.records.store import SCHEMA, UNVERSIONED_SPACES, TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.workloads.space import SPACE_VERSION, Named, Point, ScheduleSpace
 
@@ -38,7 +38,9 @@ from chanas.prescheduler.workloads.space import SPACE_VERSION, Named, Point, Sch
 _FREE = frozenset({"fuse"})
 # The first schema with all columns that are read here.
 _OLDEST_SCHEMA = 4
-_DEVICE = re.compile(r"(?P<fingerprint>[0-9a-f]+)/(?P<threads>\d+)t/tvm-(?P<compiler>[^@]+)(?:@(?P<place>.+))?")
+_DEVICE = re.compile(
+    r"(?P<fingerprint>[0-9a-f]+)/(?P<threads>\d+)t/tvm-(?P<compiler>[^@/]+)(?:/space-(?P<spaces>\d+))?(?:@(?P<place>.+))?"
+)
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def open_warm_start(source: str, run: RunDirectory, target: HardwareTarget) -> W
     path, name = _locate(source, run)
     with _reading(path) as database:
         known = _sources(database, path, target)
-        mine = device_key(target, tvm_version())
+        mine = device_key(target, tvm_version(), space_version(target))
         usable = known
         if path.resolve() == run.records.resolve():  # its own are used in any case
             usable = [s for s in known if (s.device, s.target.dtype) != (mine, target.dtype)]
@@ -240,7 +242,8 @@ def _sources(database: sqlite3.Connection, path: Path, target: HardwareTarget) -
         match = _DEVICE.fullmatch(device)
         if match is None or dtype is None:
             continue
-        hardware, spaces = described.get(device, (None, SPACE_VERSION))
+        hardware, spaces = described.get(device, (None, UNVERSIONED_SPACES["llvm"]))
+        spaces = int(match["spaces"] or spaces)
         if hardware is None and match["fingerprint"] == target.fingerprint:  # the same device, used in another way
             hardware = target
         if hardware is None:
@@ -258,7 +261,9 @@ def _described(
     for table in sorted(RunDirectory(path.parent).luts.glob("*.json")):
         with contextlib.suppress(ChanasError):
             header = LatencyLUT.load(table).header
-            found[device_key(header.target, header.compiler)] = header.target, SPACE_VERSION
+            for spaces in (None, space_version(header.target)):
+                unversioned = UNVERSIONED_SPACES[header.target.kind]
+                found[device_key(header.target, header.compiler, spaces)] = header.target, spaces or unversioned
     if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():
         for device, data, spaces in database.execute("SELECT device, target, spaces FROM devices"):
             found[device] = HardwareTarget.from_json(json.loads(data)), int(spaces)

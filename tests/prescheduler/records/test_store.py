@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -19,11 +21,15 @@ from hypothesis import strategies as st
 from chanas.core import target as core_target
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
+from chanas.prescheduler.kernels import backends
+from chanas.prescheduler.kernels.cuda import space as cuda_space
 from chanas.prescheduler.measuring.outcomes import Reading
 from chanas.prescheduler.records import store as module
-from chanas.prescheduler.records.store import SCHEMA, BlockRecord, RecordStore, TuningRecord, Work
+from chanas.prescheduler.records.store import SCHEMA, UNVERSIONED_SPACES, BlockRecord, RecordStore, TuningRecord, Work
+from chanas.prescheduler.workloads import space as workloads_space
 
 from ..cases import HOST, device
+from ..cuda_cases import GPU
 
 Opener = Callable[..., RecordStore]
 ROOT = Path(__file__).resolve().parents[3]
@@ -117,6 +123,75 @@ def test_compiler_versions_do_not_share_records(open_store: Opener, monkeypatch:
     open_store().add("w", [TuningRecord((1,), 1e-6)])
     monkeypatch.setattr(module, "tvm_version", lambda: "0.99")
     assert open_store().load("w") == []
+
+
+@pytest.mark.parametrize(("target", "spaces"), [(HOST, workloads_space), (GPU, cuda_space)], ids=["processor", "GPU"])
+def test_versions_of_the_schedule_spaces_do_not_share_records(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch, target: HardwareTarget, spaces: ModuleType
+) -> None:
+    store = open_store(target)
+    store.add("w", [TuningRecord((1,), 1e-6)])
+    store.add_block("b", BlockRecord(SCHEDULES, 1e-5))
+    assert store.device.endswith(f"/space-{spaces.SPACE_VERSION}")
+    raise_version(monkeypatch, spaces)
+    assert open_store(target).load("w") == []
+    assert open_store(target).load_block("b", SCHEDULES) is None
+    monkeypatch.undo()
+    assert open_store(target).load("w") == [TuningRecord((1,), 1e-6)]
+
+
+def raise_version(monkeypatch: pytest.MonkeyPatch, spaces: ModuleType) -> None:
+    """As if points came to mean something else."""
+    for module_ in (spaces, backends) if spaces is workloads_space else (spaces,):
+        monkeypatch.setattr(module_, "SPACE_VERSION", spaces.SPACE_VERSION + 1)
+
+
+@pytest.mark.parametrize("target", [HOST, device(num_threads=2), GPU], ids=["processor", "two threads", "GPU"])
+def test_records_whose_key_lacks_the_version_stay(
+    open_store: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: HardwareTarget
+) -> None:
+    reading, work = Reading(1e-6, 1e-9, 1.0, 1.7e9), Work(3.0, 2.0, 1.0)
+    store = open_store(target)
+    store.add("w", [TuningRecord((1,), 1e-6, 1e-9), TuningRecord((2,), 2e-6, 1e-9)])
+    store.add_remeasured("w", [TuningRecord((1,), None, again_s=3e-6)])
+    store.add_block("b", BlockRecord(SCHEDULES, 1e-5, created=1.7e9))
+    store.add_round("c", BlockRecord(SCHEDULES, 1e-5, created=1.7e9))
+    store.add_canary(reading)
+    store.stop("w", 7, 0.01, 0.02)
+    store.note_work(1.7e9, work)
+    forget_version(tmp_path / "records.sqlite")
+    again = open_store(target)
+    assert [(r.point, r.seconds, r.again_s) for r in again.load("w")] == [((1,), 1e-6, 3e-6), ((2,), 2e-6, None)]
+    assert again.load_block("b", SCHEDULES) == BlockRecord(SCHEDULES, 1e-5, created=1.7e9)
+    assert again.load_rounds("c", SCHEDULES) == [BlockRecord(SCHEDULES, 1e-5, created=1.7e9)]
+    assert (again.load_canary(), again.stopped_after("w"), again.worked()) == ([reading], 7, work)
+    assert again._db.execute("SELECT device, spaces FROM devices").fetchall() == [
+        (again.device, UNVERSIONED_SPACES[target.kind])
+    ]
+    forget_version(tmp_path / "records.sqlite")
+    raise_version(monkeypatch, cuda_space if target.gpu else workloads_space)
+    assert open_store(target).load("w") == []  # they are of the version of then, not of a later one
+
+
+def forget_version(file: Path) -> None:
+    """Make the file as one of schema 9: keys without the version, that of the processor's spaces noted beside them."""
+    with contextlib.closing(sqlite3.connect(file)) as database, database:
+        for table in ("records", "blocks", "remeasured", "canary", "stopped", "rounds", "runs", "devices"):
+            for version in {workloads_space.SPACE_VERSION, cuda_space.SPACE_VERSION}:
+                database.execute(f"UPDATE {table} SET device = replace(device, ?, '')", (f"/space-{version}",))
+        database.execute("UPDATE devices SET spaces = 1")
+        database.execute("PRAGMA user_version=9")
+
+
+def test_a_locked_file_is_one_error_that_says_what_to_do(open_store: Opener, tmp_path: Path) -> None:
+    store = open_store()
+    store._db.execute("PRAGMA busy_timeout=1")
+    store._db.execute("PRAGMA journal_mode=DELETE")  # in which a writer keeps readers out
+    with contextlib.closing(sqlite3.connect(tmp_path / "records.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for read in (store.worked, store.count, store.load_canary):
+            with pytest.raises(CheckpointError, match=r"cannot be read: database is locked; end the process that uses"):
+                read()
 
 
 # ---- measured again -------------------------------------------------------------------------------------------------

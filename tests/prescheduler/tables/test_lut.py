@@ -26,6 +26,7 @@ from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, pre
 from chanas.prescheduler.tuning import jobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.prescheduler.workloads.space import SPACE_VERSION
 from chanas.prescheduler.workloads.workload import Workload
 
 from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, device, interrupted_bar, is_preflight, synthetic_seconds
@@ -467,7 +468,7 @@ def test_a_row_survives_json(measured: tuple[Path, PrescheduleSummary]) -> None:
 def test_compiler_and_device_are_in_the_records(measured: tuple[Path, PrescheduleSummary]) -> None:
     store = RecordStore(RunDirectory(measured[0]).records, HOST)
     store.close()
-    assert store.device == f"{HOST.fingerprint}/1t/tvm-{tvm_version()}"
+    assert store.device == f"{HOST.fingerprint}/1t/tvm-{tvm_version()}/space-{SPACE_VERSION}"
 
 
 # ---- dtypes ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
+from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tables.lut import preschedule
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
@@ -208,9 +208,21 @@ def test_a_device_of_other_points_is_refused_by_what_differs(
 def test_records_of_another_version_of_the_spaces_are_refused(tmp_path: Path) -> None:
     source = stored(run_of(tmp_path, "theirs"), OTHER)
     with sqlite3.connect(source.records) as database:
-        database.execute("UPDATE devices SET spaces = ?", (SPACE_VERSION + 1,))
+        for table in ("devices", "records"):
+            named = "replace(device, ?, ?)"
+            versions = f"/space-{SPACE_VERSION}", f"/space-{SPACE_VERSION + 1}"
+            database.execute(f"UPDATE {table} SET device = {named}", versions)
     with pytest.raises(TargetError, match="version of the schedule spaces"):
         open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+
+
+def test_records_whose_key_lacks_the_version_are_of_the_version_of_then(tmp_path: Path) -> None:
+    source = stored(run_of(tmp_path, "theirs"), OTHER)
+    with sqlite3.connect(source.records) as database:
+        for table in ("devices", "records"):
+            database.execute(f"UPDATE {table} SET device = replace(device, ?, '')", (f"/space-{SPACE_VERSION}",))
+    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+    assert (warm.source.spaces, list(warm.records)) == (UNVERSIONED_SPACES["llvm"], [WORKLOAD.key])
 
 
 def no_file(run: RunDirectory) -> str:
