@@ -173,7 +173,9 @@ def test_a_bundle_is_timed_with_the_lock_of_its_own_device(
     how: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever else times there waits until it is over."""
-    bundle = SimpleNamespace(target=describe_target(name), runs_here=True, architecture=SimpleNamespace(key="r8"))
+    bundle = SimpleNamespace(
+        target=describe_target(name), runs_here=True, architecture=SimpleNamespace(key="r8"), part={}
+    )
     locked: list[str | None] = []
 
     @contextlib.contextmanager
