@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,8 +42,14 @@ class Import:
     typing_only: bool
 
 
-def imports(file: Path) -> Iterator[Import]:
-    yield from _imports(ast.parse(file.read_text(encoding="utf-8")), file, lazy=False, typing_only=False)
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(file: Path) -> tuple[Import, ...]:
+    return tuple(_imports(parsed(file), file, lazy=False, typing_only=False))
 
 
 def _imports(node: ast.AST, file: Path, lazy: bool, typing_only: bool) -> Iterator[Import]:
@@ -130,7 +137,7 @@ def test_pure_data_imports_neither_torch_nor_tvm(name: str) -> None:
 
 @each_module
 def test_no_module_uses_eval_or_pickle(file: Path) -> None:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parsed(file)
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert called.isdisjoint({"eval", "exec"})
     assert {top(i.name) for i in imports(file)}.isdisjoint({"pickle", "cloudpickle", "dill", "joblib", "shelve"})

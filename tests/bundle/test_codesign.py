@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +32,8 @@ from chanas.errors import ChanasError, CheckpointError, DataError, TargetError
 from chanas.files.writing import file_digest
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
-from chanas.prescheduler.tables.networks import compile_networks
+from chanas.prescheduler.measuring.local.compiler import open_compiler
+from chanas.prescheduler.tables.networks import block_points
 from chanas.workflows.searching import hand_over
 
 from ..prescheduler.cases import HOST, network_job, random_lut
@@ -45,12 +47,16 @@ Change = Callable[[Path], object]
 def make_bundle(
     tiny_space: SearchSpace, folder: Path, target: HardwareTarget, architecture: Architecture | None = None
 ) -> Path:
-    """A compiled network of random weights, in a bundle; by default the smallest."""
+    """A compiled network of random weights and schedules, in a bundle; by default the smallest."""
     architecture = architecture or tiny_space.smallest
-    job = network_job(architecture.blocks(tiny_space, len(CLASSES)), folder / "network.so")
-    lut = random_lut(tiny_space, job.blocks, target)
-    (outcome,) = compile_networks(lut, target, [job], progress=False)
-    assert outcome.error is None
+    blocks = architecture.blocks(tiny_space, len(CLASSES))
+    job, points = (
+        network_job(blocks, folder / "network.so"),
+        block_points(random_lut(tiny_space, blocks, target), blocks),
+    )
+    arguments = {"blocks": [b.to_json() for b in blocks], "points": points, "library": str(job.library)}
+    with open_compiler(target) as compiler:
+        compiler.result("build_network", arguments, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     preprocess = Preprocess(architecture.resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
     document = {
@@ -301,10 +307,14 @@ def test_images_of_another_shape_are_refused(bundle: Path, shape: tuple[int, ...
 
 
 def test_a_bundle_that_was_made_anew_is_not_the_one_that_the_process_has_loaded(
-    tiny_space: SearchSpace, tmp_path: Path
+    bundle: Path, tiny_space: SearchSpace, tmp_path: Path
 ) -> None:
-    for architecture in (tiny_space.smallest, tiny_space.largest):
-        made = make_bundle(tiny_space, tmp_path, HOST, architecture)
+    made = tmp_path / "bundle"
+    shutil.copytree(bundle, made)
+    other = dataclasses.replace(tiny_space.smallest, resolution=tiny_space.largest.resolution)
+    for architecture in (tiny_space.smallest, other):
+        if architecture is other:
+            assert make_bundle(tiny_space, tmp_path, HOST, other) == made
         x = images(1, architecture.resolution)
         np.testing.assert_allclose(CoDesign.load(made).predict(x), logits_of_torch(made, x), rtol=1e-4, atol=1e-4)
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from tables import random_table
 from typer.testing import CliRunner
 
 from chanas import workflows
-from chanas.commands.main import app
+from chanas.commands.main import app, main
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration
 from chanas.files.run import DEFAULT_RUN, RunDirectory
@@ -30,6 +30,22 @@ from chanas.workflows.searching import front
 def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "chanas", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def chanas_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[object, str]]:
+    """The command line in this process and in `tmp_path`: its exit code and what it wrote to standard error."""
+
+    def run(*arguments: str) -> tuple[object, str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["chanas", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, capfd.readouterr().err
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -82,27 +98,39 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("eval", "nowhere", "--architecture", "largest"), "run `chanas train-supernet` first"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing_behind(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    done = _chanas(*arguments, cwd=tmp_path)
-    assert done.returncode == 1
-    assert says in done.stderr
+def test_bad_input_is_one_line_and_leaves_nothing_behind(
+    chanas_here: Callable[..., tuple[object, str]], arguments: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    code, error = chanas_here(*arguments)
+    assert code == 1
+    assert says in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_ends_the_process_with_one_line(tmp_path: Path) -> None:
+    done = _chanas("search", "--latency", "2ms", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "run `chanas train-supernet" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
-    done = _chanas("search", "--latncy", "2ms", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--latncy" in done.stderr
+def test_an_unknown_option_is_a_usage_error(chanas_here: Callable[..., tuple[object, str]]) -> None:
+    code, error = chanas_here("search", "--latncy", "2ms")
+    assert code == 2
+    assert "--latncy" in error
 
 
 @pytest.mark.parametrize("arguments", [(), ("lut",)])
-def test_a_command_that_needs_another_one_prints_its_help_alone(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    done = _chanas(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("Usage: ")
-    assert "Commands:" in done.stderr
-    assert "Try" not in done.stderr
+def test_a_command_that_needs_another_one_prints_its_help_alone(
+    chanas_here: Callable[..., tuple[object, str]], arguments: tuple[str, ...]
+) -> None:
+    code, error = chanas_here(*arguments)
+    assert code == 2
+    assert error.startswith("Usage: ")
+    assert "Commands:" in error
+    assert "Try" not in error
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from chanas.prescheduler.measuring.local.pool import OpenPool
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.proof import ProofRecord
-from chanas.workflows.searching import cross_latency, per_target, results, table_search, targets
+from chanas.workflows.searching import cross_latency, per_target, results, table_search
 from chanas.workflows.searching.cross_latency import CrossLatency, cross_lines
 from chanas.workflows.searching.per_target import search_per_target, target_tables
 from chanas.workflows.searching.results import PerTarget
@@ -371,7 +371,7 @@ def test_a_device_that_no_tracker_knows_is_refused_or_foretold(prepared: RunDire
 def test_a_device_that_is_lost_in_the_end_leaves_the_bundles(
     error: type[Exception], prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = targets.measured_on
+    real = cross_latency.measured_on
 
     def lost(tables: Any, *others: Any) -> list[ProofRecord]:
         if tables[0][1].name == AWAY:

@@ -132,8 +132,8 @@ def a_point(workload: Workload, target: HardwareTarget = GPU, **wanted: tuple[in
     def fits(named: Named) -> bool:
         return all(named[name] == (value if isinstance(value, tuple) else (value,)) for name, value in wanted.items())
 
-    points = space.sample(500, np.random.default_rng(9))
-    return next(p for p in points if fits(space.decode(p)))
+    rng = np.random.default_rng(9)
+    return next(p for _ in range(50) for p in space.sample(10, rng) if fits(space.decode(p)))
 
 
 def text(workload: Workload, point: Point, target: HardwareTarget = GPU) -> str:
