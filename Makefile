@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOG := $(VENV)/install.log
 START := $(shell date +%s)
+# Two processes, for two cores; the tests of a file stay together and share what they compile.
+PARALLEL := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types clean
+.PHONY: help setup demo test slow coverage lint types clean
 
 help:  ## show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv and install chanas into it, when something changed
 
@@ -31,7 +33,13 @@ demo: setup  ## train, tune, search and classify handwritten digits, in at most 
 		printf '\nmake demo took %d:%02d, installation included\n' $$((s / 60)) $$((s % 60))
 
 test: setup  ## run the tests that two CPU cores can run
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q $(PARALLEL) --durations=10
+
+slow: setup  ## run the tests that take minutes
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m 'slow and not cuda and not rpc and not qemu and not browser' --durations=10
+
+coverage: setup  ## run the tests and print which lines and branches of the package they reach
+	@$(BIN)/python -m pytest -q $(PARALLEL) --cov --cov-report=term:skip-covered
 
 lint: setup  ## check style, formatting and the direction of imports
 	@$(BIN)/ruff check .
@@ -42,5 +50,5 @@ types: setup  ## check the types of the package
 	@$(BIN)/mypy chanas
 
 clean:  ## remove the environment, caches and build products; runs/ stays
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* .import_linter_cache
 	@find chanas tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -34,6 +34,12 @@ def shared_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool
 
 
 @pytest.fixture
+def in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks are timed in one process instead of three to five, each of which starts anew."""
+    monkeypatch.setattr(networks, "_MOST_PROCESSES", 1)
+
+
+@pytest.fixture
 def synthetic_pool(monkeypatch: pytest.MonkeyPatch) -> SyntheticPool:
     """Whoever would start workers gets invented seconds, at once."""
     invented = SyntheticPool()

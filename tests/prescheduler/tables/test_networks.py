@@ -34,8 +34,13 @@ def job(space: SearchSpace, architecture: Architecture, folder: Path, seed: int 
 
 
 def test_networks_are_right_and_a_wrong_one_is_an_outcome(
-    tiny_space: SearchSpace, tiny_lut: LatencyLUT, shared_pool: WorkerPool, tmp_path: Path
+    tiny_space: SearchSpace,
+    tiny_lut: LatencyLUT,
+    shared_pool: WorkerPool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(networks, "_MOST_PROCESSES", 2)  # enough for a process that takes over
     deep = replace(tiny_space, depths=(1, 2, 3))  # the second and the third block of a stage are one function
     small, large = (job(deep, a, tmp_path) for a in (deep.smallest, deep.largest))
     assert len(set(large.blocks)) < len(large.blocks)

@@ -173,6 +173,7 @@ def test_a_common_budget_is_left_to_all_or_none(store: RecordStore) -> None:
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64 and runs what it compiles")
 def test_a_dtype_that_the_compiler_aborts_at_ends_in_seconds_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

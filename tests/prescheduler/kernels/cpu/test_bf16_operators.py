@@ -199,6 +199,7 @@ def test_a_wrong_result_is_noticed(workbench: Workbench) -> None:
 
 
 @needs_instructions
+@pytest.mark.usefixtures("in_one_process")
 def test_a_whole_network_is_right(tiny_space: SearchSpace, shared_pool: WorkerPool, tmp_path: Path) -> None:
     blocks = tiny_space.smallest.blocks(tiny_space, NUM_CLASSES)
     network = network_job(blocks, tmp_path / "network.so")

@@ -109,6 +109,7 @@ def test_a_static_library_is_compiled_elsewhere(no_build_here: None, tmp_path: P
     assert path.read_bytes()[:4] == b"\x7fELF"
 
 
+@pytest.mark.usefixtures("in_one_process")
 def test_finalists_of_a_search_are_compiled_elsewhere(
     no_build_here: None, tiny_space: SearchSpace, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from chanas.errors import ChanasError, MeasureError, RunBusyError
+from chanas.prescheduler.measuring.local import locks
 from chanas.prescheduler.measuring.local.locks import device_lock, run_lock
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 
@@ -90,7 +91,9 @@ def test_a_pool_that_is_closed_stops_waiting(holder: subprocess.Popen[str]) -> N
         end(holder)
 
 
-def test_who_waits_for_the_device_is_next() -> None:
+def test_who_waits_for_the_device_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that nobody else wants."""
+    monkeypatch.setattr(locks, "_device_folder", lambda: tmp_path)
     order: list[str] = []
 
     def want() -> None:
