@@ -192,19 +192,19 @@ class CoDesign:
 
     @property
     def runs_here(self) -> bool:
-        """Whether the module was compiled for this machine, with as many threads as it has cores at most."""
+        """True if the module was compiled for this machine, with at most as many threads as it has cores."""
         try:
             return self._host().fingerprint == self.target.fingerprint
         except TargetError:
             return False
 
     def _host(self) -> HardwareTarget:
-        """What this machine has of the target's kind. Raises TargetError: nothing, or too few cores."""
+        """Detect this machine's device of the target's kind. Raises TargetError: there is none, or too few cores."""
         return load_target("cpu" if self.target.gpu is None else "cuda", self.target.num_threads)
 
     @property
     def has_weights(self) -> bool:
-        """Whether the bundle can predict; without weights it can only be timed."""
+        """True if the bundle can predict; without weights it can only be timed."""
         return _WEIGHTS in self.document["hashes"]
 
     @functools.cached_property
@@ -306,7 +306,7 @@ class CoDesign:
         return network.eval()
 
     def torch_logits(self, images: Array) -> Array:
-        """What `predict` should give, by PyTorch (imports torch)."""
+        """Compute the logits that `predict` should give, with PyTorch (imports torch)."""
         import torch
 
         with torch.inference_mode():

@@ -313,7 +313,7 @@ class SearchSpace:
 
     @property
     def num_architectures(self) -> int:
-        """How many architectures there are (blocks beyond a stage's depth don't count)."""
+        """Count the architectures of the space (blocks beyond a stage's depth don't count)."""
         choices = len(self.kernel_sizes) * len(self.expand_ratios)
         per_stage = sum(choices**depth for depth in self.depths)
         return int(per_stage**self.num_stages * len(self.sub_spaces))

@@ -24,7 +24,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GenomeLayout:
-    """Where each choice of a space stands in a genome, and how many values it has."""
+    """The position of each choice of a space in a genome, and its number of values."""
 
     space: SearchSpace
 

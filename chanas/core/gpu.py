@@ -1,5 +1,5 @@
-"""What an NVIDIA GPU is made of, as schedules need it, and the one that is in this machine: asked of the driver itself,
-so that neither torch nor tvm nor a CUDA toolkit has to be there."""
+"""The features of an NVIDIA GPU that schedules need, and the GPU of this machine. The driver itself is asked, so that
+neither torch nor tvm nor a CUDA toolkit has to be installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ the driver has no attribute for it."""
 
 @dataclass(frozen=True)
 class GPUFeatures:
-    """What a schedule may use of a GPU.
+    """The resources of a GPU that a schedule may use.
 
     arch                        architecture as compilers call it: sm_90
     num_sms                     streaming multiprocessors

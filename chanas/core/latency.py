@@ -25,7 +25,7 @@ _ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class LUTHeader:
-    """What a table holds for, and nothing else: any difference makes it another table."""
+    """The conditions that a table holds for: two tables with any difference here are different tables."""
 
     target: HardwareTarget
     compiler: str
@@ -43,7 +43,7 @@ class LUTHeader:
     """Other devices whose records helped to find the schedules: `source`, `digest` of what was taken from it,
     `num_operators` and `num_dropped`."""
     timing: str = ""
-    """How a GPU was timed: clock, clock rates, caches."""
+    """The way a GPU was timed: clock, clock rates, caches."""
 
     def to_json(self) -> dict[str, Any]:
         data = {**dataclasses.asdict(self), "target": self.target.to_json(), "warm_starts": list(self.warm_starts)}

@@ -31,7 +31,7 @@ def _bytes(channels: int, size: int, lanes: int, dtype: str) -> int:
 
 
 def output_bytes(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
-    """What the block hands on; logits are float32 in any dtype."""
+    """Bytes of the block's output; logits are float32 in any dtype."""
     return _bytes(block.out_channels, block.output_size, lanes, "float32" if block.kind == "classifier" else dtype)
 
 

@@ -1,4 +1,4 @@
-"""What a processor can do, by what Linux says of it: flags and vendor, never a model number.
+"""The instructions and vectors of a processor, by what Linux says of it: flags and vendor, never a model number.
 
 A hypervisor may give any model number, and may hide instructions that such a model has; code for the model then does
 not run, or does not use what is there. Flags say what may be used. LLVM is told a microarchitecture (`mcpu`), whose
@@ -141,7 +141,7 @@ class Processor:
 
     @property
     def mattr(self) -> tuple[str, ...]:
-        """What is there beside what `mcpu` has by itself, then what that has and is not there: `+avx512bf16`."""
+        """The features that the processor has beyond `mcpu`, then those of `mcpu` that it lacks: `+avx512bf16`."""
         if self.family not in _FEATURES:
             return ()
         known, used = _FEATURES[self.family], set(self.used_flags)
@@ -151,7 +151,7 @@ class Processor:
 
     @property
     def compiled_for(self) -> str:
-        """What LLVM is told, in one line: `icelake-client +avx512bf16`."""
+        """The processor as it is given to LLVM, in one line: `icelake-client +avx512bf16`."""
         return " ".join((self.mcpu, *self.mattr))
 
 

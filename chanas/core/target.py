@@ -19,7 +19,7 @@ from chanas.core.usage import TargetName
 from chanas.errors import TargetError, unknown_name
 
 LOCAL_TARGETS = ("cpu", "cuda")
-"""What is detected on this machine; other targets are descriptions (`chanas.devices.target_files`)."""
+"""Targets that are detected on this machine; other targets are descriptions (`chanas.devices.target_files`)."""
 YAML_SUFFIXES = (".yaml", ".yml")
 _FIRST_TF32 = 80
 # Flags by which processors of one model are told apart: what schedules may depend on.
@@ -72,18 +72,18 @@ class HardwareTarget:
 
     @property
     def dtype_name(self) -> str:
-        """What commands call the dtype: f32, bf16, f16 or tf32."""
+        """The dtype as commands spell it: f32, bf16, f16 or tf32."""
         return next(name for name, dtype in (DTYPES | GPU_DTYPES).items() if dtype == self.dtype)
 
     @property
     def description(self) -> str:
-        """What it is, in words: `GPU NVIDIA H200 [sm_90]`."""
+        """The device in words: `GPU NVIDIA H200 [sm_90]`."""
         kind, arch = ("CPU", self.compiled_for) if self.gpu is None else ("GPU", self.gpu.arch)
         return f"{kind} {self.device}{f' [{arch}]' if arch else ''}"
 
     @property
     def compiled_for(self) -> str:
-        """What LLVM is told of the processor, in one line: `icelake-client +avx512bf16`; empty: this machine's."""
+        """The processor as it is given to LLVM, in one line: `icelake-client +avx512bf16`; empty: this machine's."""
         return " ".join((self.mcpu, *self.mattr))
 
     @property

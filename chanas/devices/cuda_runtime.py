@@ -146,7 +146,7 @@ class CUDADevice:
         return self._done(self._cuda.cudaEventCreate())
 
     def _done(self, answer: tuple[Any, ...]) -> Any:
-        """What a call of CUDA's gave.
+        """Return the result of a call of CUDA's.
 
         Raises:
             RuntimeError: it failed.

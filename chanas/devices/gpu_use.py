@@ -1,5 +1,5 @@
-"""Whether the GPU is free to be timed on: what else runs there, and how much of its memory is left, asked of
-`nvidia-smi`, which comes with the driver."""
+"""Check that the GPU is free to be timed on: the other processes on it and its free memory, by `nvidia-smi`, which
+comes with the driver."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _ask(query: str) -> list[list[str]] | None:
 
 
 def other_processes() -> list[GPUProcess]:
-    """Who else computes on the GPU; nobody where `nvidia-smi` can't say."""
+    """List the other processes that compute on the GPU; empty if `nvidia-smi` can't say."""
     found = []
     for fields in _ask("--query-compute-apps=pid,process_name,used_memory") or []:
         if len(fields) >= 3 and fields[0].isdigit() and int(fields[0]) != os.getpid():
@@ -85,7 +85,7 @@ def check_free(targets: Iterable[HardwareTarget], shared: bool) -> None:
 
 
 def require_free(shared: bool) -> str | None:
-    """Whether the GPU can be timed on: a warning where another process uses it and that is allowed (`shared`).
+    """Check that the GPU can be timed on. Return a warning if another process uses it and `shared` allows that.
 
     Raises:
         TargetError: another process computes there, or too little of its memory is left.

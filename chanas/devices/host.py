@@ -37,7 +37,7 @@ def host_triple() -> str:
 
 
 def _board() -> str:
-    """What a board with an ARM processor is called, such as `Raspberry Pi 4 Model B Rev 1.4`; "" where nobody says."""
+    """Return the name of a board with an ARM processor, such as `Raspberry Pi 4 Model B Rev 1.4`; "" if unknown."""
     try:
         return Path("/proc/device-tree/model").read_text().rstrip("\0\n")
     except OSError:

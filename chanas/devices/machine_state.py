@@ -1,4 +1,4 @@
-"""What Linux tells of a machine's state that timings depend on: memory, clock rates, load, who else computes.
+"""The state of a machine that timings depend on, as Linux tells it: memory, clock rates, load, other processes.
 
 Everything is read from files below `/proc` and `/sys`, whose places are arguments; what a machine or a container does
 not tell is None.
@@ -27,7 +27,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Frequency:
-    """How clock rates are chosen: the kernel's governor and driver, and whether cores may go beyond their base rate."""
+    """The choice of clock rates: the kernel's governor and driver, and whether cores may exceed their base rate."""
 
     governor: str | None
     driver: str | None
@@ -35,7 +35,7 @@ class Frequency:
 
     @property
     def stays_low(self) -> bool:
-        """Whether clock rates never rise: with drivers that choose by themselves `powersave` means something else."""
+        """True if clock rates never rise: with drivers that choose themselves `powersave` means something else."""
         return self.governor == "powersave" and "pstate" not in (self.driver or "")
 
 
@@ -50,7 +50,7 @@ class Busy:
 
 @dataclass(frozen=True)
 class Activity:
-    """What ran within a stretch of time.
+    """The processes that ran within a stretch of time.
 
     busy    processes by their share of a core, the busiest first
     stolen  share of all cores' time that the host of a virtual machine gave to others; None where it is not told
@@ -104,7 +104,7 @@ def usable_cores() -> int:
 
 
 def watch(seconds: float, proc: Path = PROC, sleep: Callable[[float], None] = time.sleep) -> Activity:
-    """What computes within the next `seconds`, without this process, which waits."""
+    """Observe which processes compute within the next `seconds`, except this one, which waits."""
     before, cores_before, start = _ticks(proc), _core_ticks(proc), time.monotonic()
     sleep(seconds)
     elapsed_s = max(seconds, time.monotonic() - start)

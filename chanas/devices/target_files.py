@@ -72,7 +72,7 @@ class ProcessorFile(BaseModel):
         )
 
     def missing_flags(self) -> tuple[str, ...] | None:
-        """What this machine lacks to run the code; None where it is a machine of another kind altogether."""
+        """The flags that this machine lacks to run the code; None if it is a machine of another kind altogether."""
         machine = self.mtriple.partition("-")[0]
         return tuple(sorted(set(self.needs) - cpu_flags())) if machine == this_machine() else None
 

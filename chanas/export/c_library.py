@@ -44,7 +44,7 @@ _ITEM_BYTES = {"float32": 4, "uint16": 2}
 
 @dataclass(frozen=True)
 class Schedules:
-    """What a network is compiled with.
+    """The schedules that a network is compiled with.
 
     points      one for each operator of each block
     measured_s  seconds of an inference with them on the target; None where nothing was measured
@@ -88,7 +88,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """A written library, with its sizes.
 
     library_bytes   the static library
     weight_bytes    constants in it
@@ -264,7 +264,7 @@ def _buffer_bytes(blocks: Sequence[BlockConfig], target: HardwareTarget) -> tupl
 def _source_values(
     name: str, bundle: CoDesign, schedules: Schedules, kernels: Kernels, offsets: Sequence[int]
 ) -> dict[str, Any]:
-    """What the templates of the sources ask for."""
+    """Return the values of the placeholders in the source templates."""
     assert bundle.preprocess is not None
     target, resolution = schedules.target, bundle.architecture.resolution
     even_bytes, odd_bytes = _buffer_bytes(bundle.blocks, target)
@@ -336,7 +336,7 @@ def _run_example(command: Sequence[str], images: Path, shape: tuple[int, ...]) -
 
 
 def _runner(schedules: Schedules) -> list[str] | str:
-    """What stands before the program's name to run it here: nothing, or an emulator; a text where nothing runs it."""
+    """Return the command that runs a program here: nothing, or an emulator; a text if nothing runs it."""
     triple = schedules.target.mtriple
     if is_native(triple):
         return schedules.why_not or []
@@ -345,7 +345,7 @@ def _runner(schedules: Schedules) -> list[str] | str:
 
 
 def _build_values(name: str, toolchain: CToolchain, check: Check | str) -> dict[str, Any]:
-    """What the templates of Makefile and README ask for besides."""
+    """Return the values of the placeholders in the templates of Makefile and README."""
     arguments = shlex.join(toolchain.program_arguments(("main.c", f"lib{name}.a"), name))
     compiler = shlex.join(toolchain.compiler)
     tried = f"It was not run: {check}." if isinstance(check, str) else f"It was tried: {check.describe()}."

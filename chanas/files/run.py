@@ -35,7 +35,7 @@ class RunDirectory:
         return self.luts / f"{target_name}.json"
 
     def finetuned(self, key: str, from_scratch: bool) -> RunDirectory:
-        """Where one architecture that is trained on its own has its checkpoint, splits and metrics."""
+        """The folder of one architecture that is trained on its own: checkpoint, splits and metrics."""
         return RunDirectory(self.root / "finetuned" / key / ("from-scratch" if from_scratch else "inherited"))
 
     @property
@@ -49,7 +49,7 @@ class RunDirectory:
 
     @property
     def per_target(self) -> Path:
-        """What a search for each of several targets came to."""
+        """The file with the results of a search for each of several targets."""
         return self.search / "targets.json"
 
     def target_result(self, target_name: str) -> Path:

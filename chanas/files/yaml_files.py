@@ -21,7 +21,7 @@ def presets(folder: str) -> dict[str, Traversable]:
 def read_mapping(
     source: Path | Traversable, name: str | Path, kind: str, fields: str, error_type: type[ChanasError]
 ) -> dict[str, Any]:
-    """What a YAML file holds; the errors call it `name`, a `kind` of file that maps `fields`.
+    """Read the mapping in a YAML file; the errors call it `name`, a `kind` of file that maps `fields`.
 
     Raises:
         error_type: the file cannot be read, is not YAML, or holds something else than a mapping.
