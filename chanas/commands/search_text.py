@@ -1,4 +1,4 @@
-"""What `chanas search` says of what it found, line by line."""
+"""The lines that `chanas search` prints about its result."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def front_lines(front: Sequence[FrontPoint], run: RunDirectory) -> Iterator[str]
 
 
 def then_and_now(bundle: CoDesign, rows: Sequence[BenchmarkRow]) -> Iterator[str]:
-    """How far a benchmark's timing of the module alone is from the search's, and what the rest of `chanas` is; nothing
-    where one of them is not there."""
+    """Compare a benchmark's timing of the module alone with the search's, and name the share of `chanas` itself. Yields
+    nothing if one of the two is missing."""
     medians = {row.name: row.median_s for row in rows}
     own_s, alone_s = medians.get("chanas"), medians.get(MODULE_ALONE)
     if own_s is None or alone_s is None:
@@ -119,7 +119,7 @@ def _sizes(document: dict[str, Any]) -> list[str]:
 
 
 def regret_lines(run: RunDirectory) -> Iterator[str]:
-    """What each rule of choosing a sub-space costs, from the run's last search."""
+    """The cost of each rule of choosing a sub-space, from the run's last search."""
     for row in read_json(run.search / "result.json", "result of the search")["rule_regrets"]:
         below = f"{row['regret_points']:.2f} points below the best"
         name = f"rule {row['rule']}"

@@ -106,7 +106,7 @@ def _checked(name: str, target: HardwareTarget, shared: bool) -> Iterator[Step]:
 
 
 def _why_not_here(name: str) -> str | None:
-    """Why a processor's code does not run on this machine; None where it does."""
+    """Return the reason that a processor's code does not run on this machine; None if it does."""
     if name == "cpu":
         return None
     file = read_target_file(name)

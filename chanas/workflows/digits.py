@@ -30,7 +30,7 @@ _DEMO_EVALUATIONS = (60, 16)  # before and after the evolution; each takes a thi
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo leaves behind."""
+    """The result of the demo."""
 
     bundle: CoDesign
     report: Path

@@ -82,7 +82,7 @@ class Diagnosis:
 
     @property
     def works(self) -> bool:
-        """Whether every family of operators works in float32."""
+        """True if every family of operators works in float32."""
         return any(s.name == "dtypes" and s.facts.get("f32", {}).get("works") is True for s in self.sections)
 
     def to_json(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def resources(proc: Path = machine_state.PROC, sys_: Path = machine_state.SYS) -
 def activity(
     proc: Path = machine_state.PROC, watch: Callable[..., machine_state.Activity] = machine_state.watch
 ) -> Section:
-    """What else computes on the machine while nothing is asked of it."""
+    """List what else computes on the machine while it is left alone."""
     load, seen = machine_state.read_load(proc), watch(_WATCHED_S, proc)
     busy = [b for b in seen.busy if b.share >= _MIN_SHARE][:_MAX_LISTED]
     facts = {
@@ -341,7 +341,7 @@ def _dtype_problems(name: str, checks: tuple[FamilyCheck, ...]) -> Iterator[str]
 
 
 def timing(target: HardwareTarget, pool: WorkerPool, scratch: Path, seconds: float = _CANARY_S) -> Section:
-    """How much one operator's time varies within a few seconds: the canary that watches over every tuning."""
+    """Measure how much one operator's time varies within a few seconds: the canary that watches over every tuning."""
     canary, start = Canary(target, scratch), time.monotonic()
     while not canary.readings or time.monotonic() - start < seconds:
         futures = canary.read(pool)

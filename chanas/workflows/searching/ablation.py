@@ -49,7 +49,7 @@ DEFAULT_COMPARISON = Comparison()
 
 @dataclass(frozen=True)
 class AblationResult:
-    """What was found, how its tables are called, and the file with everything."""
+    """The comparison, the names of its tables, and the file with everything."""
 
     ablation: Ablation
     names: dict[str, str]

@@ -1,5 +1,5 @@
-"""What a network that was searched for one target costs on the others: by their tables, and measured where that can be
-done."""
+"""The latency on every target of networks that were searched for another one: by the tables, and measured where that
+can be done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is handed over: what a bundle says of the network that won, and the test of the very module in it."""
+"""The contents of a bundle that is handed over: its description of the winning network, and the test of the very module
+in it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _MAX_DISAGREEMENT = {"float32": 0.0, "bfloat16": 0.02, "float16": 0.02, "tf32": 
 
 
 def proof_record(architecture: Architecture, outcomes: Mapping[str, Outcome], top1: float) -> ProofRecord:
-    """What compiling and measuring a finalist came to, by target, and its top-1 in [0, 1] (NaN: nobody knows)."""
+    """Record a finalist's compilation and measurement, by target, and its top-1 in [0, 1] (NaN: unknown)."""
     from chanas.search.proof import ProofRecord, Timing
 
     timings, max_error = [], 0.0
@@ -52,7 +53,7 @@ def winner_document(
     budget_s: float,
     limits: Limits = NO_LIMITS,
 ) -> dict[str, Any]:
-    """What every bundle says of its network, wherever the accuracies came from.
+    """Describe the winning network in its bundle, wherever the accuracies came from.
 
     `limits` are the constraints besides latency; those that are None were not asked for.
     """
@@ -88,7 +89,7 @@ def _block_facts(blocks: Sequence[BlockConfig], lut: LatencyLUT) -> dict[str, An
 def further_documents(
     outcome: SearchOutcome, space: SearchSpace, num_classes: int, tables: Sequence[tuple[LatencyLUT, Path]]
 ) -> list[dict[str, Any]]:
-    """What a bundle says of each target besides the first; `tables` and their files in the order of the outcome."""
+    """Describe each target of a bundle besides the first; `tables` and their files in the order of the outcome."""
     blocks = outcome.architecture.blocks(space, num_classes)
     return [
         {

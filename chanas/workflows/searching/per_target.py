@@ -271,7 +271,7 @@ class _Searches:
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
     def _done_before(self, request: str) -> dict[str, TargetResult]:
-        """What the same call had done when it was cut off."""
+        """Read the results of the same call that was stopped earlier."""
         from chanas.bundle.codesign import CoDesign
 
         out: dict[str, TargetResult] = {}

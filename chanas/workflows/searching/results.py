@@ -1,4 +1,4 @@
-"""What searches for several targets came to: as data, as lines for people, and in the run's `search/targets.json`."""
+"""Results of searches for several targets: as data, as lines for people, and in the run's `search/targets.json`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetResult:
-    """What the search for one target came to.
+    """The result of the search for one target.
 
     winner, predicted_s, predicted_top1  None where it failed
     measured_s, spread_s                 of the compiled winner; None where nothing can be measured on the target
@@ -57,7 +57,7 @@ class TargetResult:
 
     @property
     def failure(self) -> str:
-        """Why it failed, and whether a bundle of an earlier search stands where its own would."""
+        """The reason of a failure, and a note if a bundle of an earlier search stands where its own would."""
         return f"{self.error}{self._left()}"
 
     def _left(self) -> str:
@@ -100,7 +100,7 @@ class PerTarget:
     document: Path
 
     def lines(self) -> Iterator[str]:
-        """What a command says of it."""
+        """Yield the lines that a command prints of it."""
         for result in self.targets:
             yield result.line()
             yield from self._regrets(result)
@@ -111,7 +111,7 @@ class PerTarget:
         yield f"document     {self.document}"
 
     def _regrets(self, result: TargetResult) -> Iterator[str]:
-        """What each rule of choosing a sub-space costs, where that was asked for."""
+        """The cost of each rule of choosing a sub-space, if that was asked for."""
         path = self.document.parent / "targets" / result.target / "result.json"
         rows = read_json(path, "result of the search")["rule_regrets"] if result.winner else []
         for row in rows:
@@ -133,7 +133,7 @@ def check_all(targets: Sequence[TargetResult]) -> None:
 
 
 def started(run: RunDirectory, table: TargetTable, space: SearchSpace, num_classes: int) -> TargetResult:
-    """What is known of a target before its search."""
+    """Return the result of a target before its search: what is known of it."""
     hardware, lut = table.hardware, file_digest(table.path)
     covered = tuple(s.key for s in table.lut.covered(space, num_classes))
     earlier = run.target_bundle(hardware.name)

@@ -86,7 +86,7 @@ class Prover:
     open_pools: Mapping[str, OpenPool] = field(default_factory=dict)
 
     def library(self, architecture: Architecture, target: HardwareTarget | None = None) -> Path:
-        """Where the compiled module of a proven architecture lies; that for the first target by default."""
+        """Path of the compiled module of a proven architecture, for the first target by default."""
         return library_path(self.scratch, architecture, target or self.target)
 
     def tensors(self, architecture: Architecture) -> dict[str, Any]:
@@ -96,8 +96,8 @@ class Prover:
         return parameters_by_name(self.supernet.extract(architecture))
 
     def jobs(self, architectures: Sequence[Architecture]) -> list[NetworkJob]:
-        """What is compiled, with the first images of holdout and PyTorch's answer on them; where there are fewer than a
-        batch has, they come again."""
+        """List the networks to compile, with the first images of holdout and PyTorch's answer on them; if there are
+        fewer images than a batch has, they are repeated."""
         import torch
 
         from chanas.network.folding import split_tensors

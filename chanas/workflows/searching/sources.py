@@ -1,5 +1,5 @@
-"""Where the accuracies of searches for several targets come from: a supernet or a file; and with them how finalists are
-proven and handed over."""
+"""Sources of accuracies for searches for several targets, a supernet or a file, and with them the ways to prove and to
+hand over finalists."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FinalistProver(Protocol):
 
 
 class AccuracySource(Protocol):
-    """Where accuracies come from, and with them how finalists are proven and handed over."""
+    """A source of accuracies, and with it the ways to prove and to hand over finalists."""
 
     space: SearchSpace
     num_classes: int

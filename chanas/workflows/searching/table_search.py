@@ -55,11 +55,11 @@ class RandomWeightsProver:
     open_pools: Mapping[str, OpenPool] = field(default_factory=dict)
 
     def library(self, architecture: Architecture, target: HardwareTarget | None = None) -> Path:
-        """Where the compiled module of a proven architecture lies; that for the first target by default."""
+        """Path of the compiled module of a proven architecture, for the first target by default."""
         return library_path(self.scratch, architecture, target or self.target)
 
     def jobs(self, architectures: Sequence[Architecture]) -> list[NetworkJob]:
-        """What is compiled, with random weights and images and PyTorch's answer on them."""
+        """List the networks to compile, with random weights and images and PyTorch's answer on them."""
         from chanas.prescheduler.tables.networks import NetworkJob
         from chanas.prescheduler.workloads.cases import random_network
 

@@ -248,7 +248,7 @@ def largest_batch(first: HardwareTarget, further: Sequence[TargetTable]) -> int:
 
 
 def library_path(scratch: Path, architecture: Architecture, target: HardwareTarget) -> Path:
-    """Where the compiled module of a finalist lies."""
+    """Path of the compiled module of a finalist."""
     return scratch / f"{architecture.key}.{target.name}.so"
 
 

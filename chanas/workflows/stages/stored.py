@@ -22,7 +22,7 @@ DEFAULT_NUM_CLASSES = 10
 
 
 def stored_table(run: RunDirectory, target: HardwareTarget) -> Path:
-    """Where the run's latency table of a target lies.
+    """Path of the run's latency table of a target.
 
     Raises:
         StageOrderError: there is none; the message names those that are there and the command that makes it.
@@ -64,7 +64,7 @@ def load_supernet(run: RunDirectory) -> SupernetEvaluator:
 
 
 def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
-    """What to say of a table that isn't there: which ones are, and the command that makes it."""
+    """Return the error for a missing table: the tables that exist, and the command that makes it."""
     there = sorted(p.stem for p in run.luts.glob("*.json"))
     found = f"; there are tables of: {', '.join(there)}" if there else ""
     if any("@" in name for name in there):

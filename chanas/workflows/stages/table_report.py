@@ -1,4 +1,4 @@
-"""What a latency table says, in a form for people and for other tools: one table summed up, and two side by side."""
+"""The contents of a latency table for people and for other tools: one table summed up, and two side by side."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _QUANTILES = {"min": 0.0, "q10": 0.1, "median": 0.5, "q90": 0.9, "max": 1.0}
 # ---- one table ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class SubSpaceSummary:
-    """How much of a sub-space a table has, and seconds of sampled architectures (None where blocks are missing)."""
+    """The share of a sub-space that a table covers, and seconds of sampled architectures (None where blocks are
+    missing)."""
 
     key: str
     num_blocks: int
@@ -65,7 +66,7 @@ class TableSummary:
         return sum(self.rows_by_kind.values())
 
     def to_json(self) -> dict[str, Any]:
-        """What `chanas lut show --json` prints."""
+        """The document that `chanas lut show --json` prints."""
         slowest = [{"block": key, "median_s": seconds} for key, seconds in self.slowest]
         return {**dataclasses.asdict(self), "num_rows": self.num_rows, "slowest": slowest}
 
@@ -225,7 +226,7 @@ class Comparison:
     lost: tuple[BlockChange, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """What `chanas lut compare --json` prints."""
+        """The document that `chanas lut compare --json` prints."""
         changes = {
             name: [{**dataclasses.asdict(change), "ratio": change.ratio} for change in getattr(self, name)]
             for name in ("gained", "lost")

@@ -1,4 +1,4 @@
-"""What can be done with latency tables once they are there: show, check, fill, compare, calibrate.
+"""Show, check, fill, compare and calibrate latency tables that exist.
 
 As in `chanas/workflows/searching/search.py`, functions of the stages are called with what files hold; here a table says
 itself of which space, device and number of threads it is."""
@@ -141,7 +141,7 @@ def _only_number_of_classes(file: Path, lut: LatencyLUT) -> int:
 
 
 def _local_name(made_on: HardwareTarget) -> str:
-    """What a device of that kind is called on this machine."""
+    """Return the name of such a device on this machine."""
     return "cpu" if made_on.gpu is None else GPU_TARGET
 
 
@@ -199,7 +199,7 @@ def table_device(lut: LatencyLUT, place: Place = THIS_MACHINE) -> Iterator[tuple
 
 
 def show(table: OpenTable) -> TableSummary:
-    """What a table has, in numbers."""
+    """Sum up a table in numbers."""
     return summarise(table.lut, table.space, table.num_classes)
 
 
@@ -252,7 +252,7 @@ def check(
 
 @dataclass(frozen=True)
 class FillSummary:
-    """What was missing, of which everything is there now, and the table as it is stored."""
+    """The blocks that were missing, those of them that exist now, and the table as it is stored."""
 
     path: Path
     num_holes: int
@@ -261,7 +261,7 @@ class FillSummary:
     num_failed_trials: int
     lut: LatencyLUT
     warm_start: str = ""
-    """What another device's records were to it (`WarmStart.describe`)."""
+    """The use of another device's records for it (`WarmStart.describe`)."""
 
 
 def fill(

@@ -88,7 +88,8 @@ def preschedule(
 
 
 def tune_config(num_trials: int | None) -> TuneConfig:
-    """How operators are explored; the default without a number. Raises ConfigError: fewer than one trial."""
+    """Return the settings of the exploration; the defaults without a number. Raises ConfigError: fewer than one
+    trial."""
     from chanas.prescheduler.tuning.tuner import TuneConfig
 
     if num_trials is not None and num_trials < 1:
