@@ -22,7 +22,7 @@ Z_95 = 1.959964  # 97.5 % quantile of the normal distribution: 95 % lie within s
 
 @dataclass(frozen=True)
 class Request:
-    """What a text names: one architecture, or several drawn at random."""
+    """A requested architecture, or several drawn at random."""
 
     text: str
     architectures: tuple[Architecture, ...]
@@ -51,7 +51,7 @@ class Judged:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the accuracy on all images of this kind lies with 95 % confidence."""
+        """The interval of the accuracy on all images of this kind with 95 % confidence."""
         return wilson_interval(self.num_correct, self.num_images)
 
     def to_json(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Spread:
 
 
 def parse_request(text: str, space: SearchSpace, seed: int = 0) -> Request:
-    """What `largest`, `smallest`, `random:20` or an architecture's key names in a space.
+    """Parse `largest`, `smallest`, `random:20` or an architecture's key into architectures of a space.
 
     Random ones are drawn as `chanas.core.genome.sample` does, without repeats; the first ones of `random:20` are
     `random:5`.

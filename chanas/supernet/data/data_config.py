@@ -1,4 +1,4 @@
-"""What a training config says about images, and how a mapping from a file becomes a checked config."""
+"""The part of a training config about images, and its checks when it is read from a file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AugmentConfig(BaseModel):
 
 
 class DataConfig(BaseModel):
-    """Which images, how they are split, and how they become a network's input."""
+    """The images, their split, and their way to a network's input."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

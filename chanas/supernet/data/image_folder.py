@@ -87,7 +87,7 @@ def image_folder(config: DataConfig) -> FileSource:
 
 
 def name_and_size_lines(names: Iterable[str], sizes: Iterable[int] | npt.NDArray[np.int64]) -> Iterable[bytes]:
-    """What a digest is taken of: file names may be of any bytes, as the file system has them."""
+    """Yield the lines that a digest is taken of: file names may be of any bytes, as the file system has them."""
     return (f"{name} {size}\n".encode(errors="surrogateescape") for name, size in zip(names, sizes, strict=True))
 
 

@@ -45,7 +45,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class LoaderConfig:
-    """How many images a step takes from each split (0 gap images: none), and from which seed."""
+    """The number of images that a step takes from each split (0 gap images: none), and the seed."""
 
     batch_size: int
     gap_batch_size: int

@@ -151,7 +151,7 @@ def load_source(config: DataConfig) -> ImageSource:
 
 
 def check_classes(source: ImageSource) -> None:
-    """Whether there is something to classify, and an official test part that covers it.
+    """Check that there is something to classify, and an official test part that covers it.
 
     Raises:
         DataError: there are fewer than two classes, fewer images than classes, or a class whose images are all in one

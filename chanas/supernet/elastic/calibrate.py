@@ -32,5 +32,5 @@ def recalibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def num_correct(network: nn.Module, images_nchw: Tensor, labels: Tensor) -> int:
-    """How many of the images float[N, 3, R, R] get the class in int64[N] as their largest logit."""
+    """Count the images float[N, 3, R, R] whose largest logit is that of their class in int64[N]."""
     return int((network(images_nchw).argmax(1) == labels).sum())

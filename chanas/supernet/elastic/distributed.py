@@ -29,7 +29,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the rank that writes files and talks."""
+        """True for the rank that writes files and prints."""
         return self.rank == 0
 
     def mean(self, tensor: Tensor) -> Tensor:

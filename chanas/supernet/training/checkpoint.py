@@ -71,7 +71,7 @@ def checkpoint_path(run: RunDirectory) -> Path:
 
 
 def good_path(run: RunDirectory) -> Path:
-    """Where `mark_good` leaves the checkpoint of the last evaluation that passed."""
+    """Path of the checkpoint of the last evaluation that passed, which `mark_good` leaves."""
     return _kept_folder(run) / "good.safetensors"
 
 

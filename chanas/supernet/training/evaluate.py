@@ -107,13 +107,13 @@ class SupernetEvaluator:
     ) -> None:
         self._supernet = supernet
         self.config = config
-        """What it was trained with."""
+        """The settings of the training run."""
         self._images = EvaluationImages(data, next(supernet.parameters()).device)
         self.data = data
         self.digest = digest
         """First 16 hex digits of the SHA-256 of the checkpoint."""
         self.finished = finished
-        """Whether training ran to its end; an unfinished supernet can be used, its accuracies are of that step."""
+        """True if training ran to its end; an unfinished supernet can be used, its accuracies are of that step."""
         self.step = step
 
     @classmethod

@@ -20,7 +20,7 @@ WARMUP_SHARE = 0.05
 
 @dataclass(frozen=True)
 class FinetuneSummary:
-    """What a call of `finetune` did; accuracies in [0, 1] are on holdout."""
+    """The result of a call of `finetune`; accuracies in [0, 1] are on holdout."""
 
     architecture: Architecture
     top1_inherited: float

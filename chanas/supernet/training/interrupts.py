@@ -34,7 +34,7 @@ class DeferredSignals:
         self._restore()
 
     def raise_received(self) -> None:
-        """What the noted signal stands for, if there is one."""
+        """Raise the exception of the noted signal, if there is one."""
         if self.received is not None:
             self.raise_signal(self.received)
 

@@ -120,7 +120,7 @@ def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 class Log:
-    """Where a training run writes its metrics; usable as a context manager that closes it."""
+    """The writer of a training run's metrics; usable as a context manager that closes it."""
 
     def __init__(self, run: RunDirectory, tensorboard: bool = False) -> None:
         """Nothing is written yet.

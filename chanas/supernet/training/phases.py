@@ -140,7 +140,7 @@ class TrainConfig(BaseModel):
     """Threads of PyTorch; by default one or all, whichever is faster when training starts (resuming keeps it)."""
 
     def check_batch(self, world_size: int) -> None:
-        """Whether a step's images can be shared by the processes and their micro-batches.
+        """Check that a step's images can be shared by the processes and their micro-batches.
 
         Raises:
             ConfigError: they can't, or a part would be too small for BN.
@@ -202,7 +202,7 @@ class TrainConfig(BaseModel):
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What one step does. The teacher of a sandwich step, its largest sub-network, comes first."""
+    """The plan of one step. The teacher of a sandwich step, its largest sub-network, comes first."""
 
     step: int
     phase: int

@@ -1,4 +1,4 @@
-"""What may be resumed, and what may be overwritten."""
+"""Decide which runs may be resumed, and which may be overwritten."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def refuse_existing(run: RunDirectory) -> None:
 def check_resumable(
     header: dict[str, Any], path: Path, space: SearchSpace, config: TrainConfig, only: Architecture | None
 ) -> None:
-    """Whether the checkpoint at `path` is one of this space, config and architecture.
+    """Check that the checkpoint at `path` is one of this space, config and architecture.
 
     Raises:
         CheckpointError: it isn't.

@@ -1,4 +1,4 @@
-"""What a training run carries from step to step, and how a checkpoint holds it."""
+"""The state that a training run carries from step to step, and its form in a checkpoint."""
 
 from __future__ import annotations
 

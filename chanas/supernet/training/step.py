@@ -29,7 +29,7 @@ class NonFiniteError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Execution:
-    """How a step is computed; what it computes is the plan's and the objective's."""
+    """The execution of a step (devices, precision, micro-batches); the plan and the objective define the result."""
 
     world: World = World()  # noqa: RUF009 (frozen)
     parallel: DistributedDataParallel | None = None

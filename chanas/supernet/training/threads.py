@@ -1,5 +1,6 @@
-"""How many threads PyTorch trains with. More are faster on idle cores, but where another process wants one of them,
-threads that wait for each other at every operator make a step tens of times slower; so a few steps are timed first."""
+"""Choose the number of threads that PyTorch trains with. More are faster on idle cores, but where another process wants
+one of them, threads that wait for each other at every operator make a step tens of times slower; so a few steps are
+timed first."""
 
 from __future__ import annotations
 

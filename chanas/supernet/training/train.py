@@ -53,7 +53,7 @@ class CollapseError(ArithmeticError):
 
 @dataclass(frozen=True)
 class TrainSummary:
-    """What a call of `train_supernet` did."""
+    """The result of a call of `train_supernet`."""
 
     checkpoint: Path
     num_steps: int
@@ -66,7 +66,7 @@ class TrainSummary:
     """Accuracy on holdout in [0, 1] of the `largest` and the `smallest` sub-network, or of the `only` one."""
     num_rollbacks: int
     is_main: bool
-    """Whether this process speaks for all."""
+    """True for the process that speaks for all."""
 
     @property
     def top1_largest(self) -> float:
@@ -273,7 +273,7 @@ class Trainer:
         return None
 
     def _is_late(self) -> bool:
-        """Whether the last checkpoint is older than wanted (by rank 0's clock)."""
+        """True if the last checkpoint is older than wanted (by rank 0's clock)."""
         if self.config.checkpoint_minutes is None:
             return False
         minutes = (time.monotonic() - self._saved_at) / 60
