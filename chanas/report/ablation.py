@@ -1,4 +1,4 @@
-"""What tuned schedules are worth to the search (paper, section 4.2 and figure 4), from what `chanas ablate` left."""
+"""The gain from tuned schedules in the search (paper, section 4.2 and figure 4), from the files of `chanas ablate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time goes inside the winning network: a bar for each block, by the latency table."""
+"""The time inside the winning network: a bar for each block, by the latency table."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def _bar(row: int, name: str, length: float, paint: str, told: str, hint: str) -
 
 
 def correction_s(run: RunData) -> float | None:
-    """What the table's calibration adds to the sum of the winner's blocks (start-up, boundaries, scale), in seconds;
-    None where the table is not calibrated or there is no winner."""
+    """Seconds that the table's calibration adds to the sum of the winner's blocks (start-up, boundaries, scale); None
+    if the table is not calibrated or there is no winner."""
     predicted = real(run.bundle, "predicted", "latency_s")
     blocks = block_times(run)
     if predicted is None or not blocks or not isinstance(at(run.table, "calibration"), dict):

@@ -1,4 +1,4 @@
-"""What the run cost, as in the paper's Table 2: once per task, once per device, once per budget. Only what was
+"""The cost of the run, as in the paper's Table 2: once per task, once per device, once per budget. Only what was
 recorded."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run directory holds, read without trusting it: a stage that is missing is None, a damaged file is a note."""
+"""Read a run directory without trusting it: a stage that is missing is None, a damaged file is a note."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RunData:
 
     @property
     def judged(self) -> str:
-        """Where known accuracies come from, as words behind "top-1"."""
+        """The source of known accuracies, as words behind "top-1"."""
         given = at(self.bundle, "hashes", "accuracy_table") is not None
         no_supernet = self.bundle is None and self.checkpoint is None
         return "by the given table" if given or no_supernet else "on holdout"
@@ -218,7 +218,7 @@ def _tuning(run: RunDirectory, bundle: dict[str, Any] | None, notes: list[str]) 
 
 
 def _uses(bundle: dict[str, Any] | None) -> Counter[str]:
-    """How often the winning network runs each workload."""
+    """Count the uses of each workload in the winning network."""
     uses: Counter[str] = Counter()
     for block in dicts(bundle, "schedules"):
         operators = block.get("operators")

@@ -76,7 +76,7 @@ def _told(entry: dict[str, Any]) -> str:
 
 
 def _cross(run: RunData, entries: list[dict[str, Any]]) -> list[str]:
-    """What the network of the one target costs on the others, beside what the target's own network costs there."""
+    """Compare the network of one target on the others with the networks found for them."""
     costs = {(str(c.get("network")), str(c.get("target"))): c for c in dicts(run.targets, "cross")}
     networks = list(dict.fromkeys(network for network, _ in costs))
     targets = list(dict.fromkeys(target for _, target in costs))

@@ -1,5 +1,4 @@
-"""What sets the networks of several targets apart (paper, figure 12): traits of architectures, and which differences
-are more than chance."""
+"""Traits that set the networks of several targets apart (paper, figure 12): which differences are more than chance."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ CLEAR = 0.9
 
 
 def chance_above(a: Sequence[float], b: Sequence[float]) -> float:
-    """That a random member of `a` is above one of `b`; equal ones count half."""
+    """Estimate the probability that a random member of `a` is above one of `b`; equal ones count half."""
     wins = sum((x > y) + 0.5 * (x == y) for x in a for y in b)
     return wins / (len(a) * len(b))
 

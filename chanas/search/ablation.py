@@ -1,5 +1,6 @@
-"""What schedules are worth to a search (CHaNAS-W against CHaNAS-W/O; paper, section 4.2 and figure 4): the same search
-with a latency table of default schedules and with the tuned one, everything that either finds measured with tuned ones.
+"""The gain from tuned schedules in a search (CHaNAS-W against CHaNAS-W/O; paper, section 4.2 and figure 4): the same
+search with a latency table of default schedules and with the tuned one, everything that either finds measured with
+tuned ones.
 
 As in the search, how an architecture is proven is a callable, and tables are given; only the latencies that the search
 looks at differ: predictor, seed and settings are shared.
@@ -43,7 +44,7 @@ _RANK, _SHARE, _DIVIDE, _EVOLVE, _FRONT = 1_000_061, 1_000_067, 1_000_121, 1_000
 
 @dataclass(frozen=True)
 class RankingChange:
-    """How a table orders random architectures, compared with the tuned one.
+    """The order in which a table puts random architectures, compared with the tuned one.
 
     kendall_tau  over the whole space, -1 to 1; None when a table tells nothing apart
     sub_spaces   the same inside each sub-space, by its key
@@ -77,7 +78,7 @@ def ranking_change(
 
 @dataclass(frozen=True)
 class Searched:
-    """What the search found with one table.
+    """The result of the search with one table.
 
     limit_s    the budget in this table's seconds: as many architectures are inside as with the tuned table
     winner     the most accurate finalist that measured inside the budget with tuned schedules; None: there was none
@@ -111,7 +112,7 @@ class Ablation:
     error_points: float
 
     def changed(self, other: Searched) -> bool:
-        """Whether another network wins than with the tuned table."""
+        """True if another network wins than with the tuned table."""
         mine, theirs = self.tuned.winner, other.winner
         return mine is None or theirs is None or mine.architecture != theirs.architecture
 
@@ -124,7 +125,7 @@ class Ablation:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What `result.json` holds besides its provenance."""
+        """The contents of `result.json` besides its provenance."""
         return {
             "budget_s": self.budget_s,
             "share_inside": self.share_inside,
@@ -251,7 +252,7 @@ Proposal = tuple[Architecture, tuple[float, ...], float, float]
 
 @dataclass(frozen=True)
 class _Plan:
-    """What one table's search wants measured first: finalists, and points of its front."""
+    """Architectures that one table's search wants measured first: finalists, and points of its front."""
 
     name: str
     latency: Constraint
@@ -265,7 +266,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Search:
-    """What the searches share."""
+    """The inputs that the searches share."""
 
     space: SearchSpace
     predictor: AccuracyPredictor

@@ -12,7 +12,7 @@ from chanas.search.evolution.evolution import EvolutionConfig
 
 
 class SearchConfig(BaseModel):
-    """How a search evaluates, predicts, divides, evolves and proves."""
+    """Settings of a search: how it evaluates, predicts, divides, evolves and proves."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,7 +71,7 @@ class SearchConfig(BaseModel):
 
     @property
     def compares_rules(self) -> bool:
-        """Whether the regret of each rule is reported; it is when all sub-spaces are searched anyway."""
+        """True if the regret of each rule is reported, as it is when all sub-spaces are searched anyway."""
         return self.compare_rules or self.rule == "all"
 
     @classmethod

@@ -268,7 +268,7 @@ def provenance(
     config: SearchConfig,
     constraints: Sequence[Constraint],
 ) -> dict[str, Any]:
-    """What every result of a search says of where it comes from."""
+    """Return the origin that every result of a search notes."""
     return {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "space": {"name": task.space.name, "digest": task.space.digest},

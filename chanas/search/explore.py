@@ -1,5 +1,5 @@
-"""Which sub-networks to evaluate so that the predictor learns most: first a spread over the space, then those that it
-is least sure of, until its error on left-out rows stops falling or the evaluations are spent.
+"""Choose the sub-networks to evaluate so that the predictor learns most: first a spread over the space, then those that
+it is least sure of, until its error on left-out rows stops falling or the evaluations are spent.
 
 Every choice depends on the seed and on the evaluations before the current batch only, so a search that was stopped
 half-way goes on to the same evaluations.
@@ -88,7 +88,7 @@ def _in_turns(parts: Sequence[Genomes]) -> Genomes:
 
 
 def stopped_falling(errors: Sequence[float], patience: int, min_improvement: float) -> bool:
-    """Whether the last `patience` errors are all no lower, by a share of `min_improvement`, than the best before."""
+    """True if none of the last `patience` errors is lower, by a share of `min_improvement`, than the best before."""
     if len(errors) <= patience:
         return False
     return min(errors[-patience:]) > (1.0 - min_improvement) * min(errors[:-patience])

@@ -56,7 +56,7 @@ class FrontPoint:
 
     @property
     def is_predicted(self) -> bool:
-        """Whether `top1` is predicted."""
+        """True if `top1` is predicted."""
         return not np.isfinite(self.proof.top1_holdout)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What every step of one search shares: its space, its limits, its seed; and the steps themselves."""
+"""The inputs that every step of one search shares: its space, its limits, its seed; and the steps themselves."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LatencyBudget:
 
 @dataclass(frozen=True)
 class Job:
-    """What every step of one search shares.
+    """The inputs and the steps of one search.
 
     budgets    of all targets, the first one first
     latencies  one for each target, with the budgets as limits; the first one's is the latency of all pictures
@@ -147,7 +147,7 @@ class Job:
         limits_s: tuple[float, ...],
         runs: Mapping[tuple[float, ...], EvolutionResult],
     ) -> tuple[RuleRegret, ...]:
-        """What each rule's choice costs against searching everything, by the same predictor and the same effort."""
+        """Compare each rule's choice with searching everything, by the same predictor and the same effort."""
 
         def best(sub_space: SubSpace | None) -> float:
             if sub_space == division.chosen and limits_s in runs:

@@ -58,7 +58,7 @@ class Learned:
 
     @functools.cached_property
     def figures(self) -> dict[str, Any]:
-        """How good the predictor is, as results store it."""
+        """The predictor's quality, as results store it."""
         space, config, seed = self.job.space, self.job.config, self.job.seed
         return predictor_figures(space, config, seed, self.evaluations, self.predictor, self.curve)
 

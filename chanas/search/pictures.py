@@ -1,4 +1,4 @@
-"""What a search leaves for the report: points to draw, and how good its predictor is."""
+"""The figures that a search leaves for the report: points to draw, and the predictor's quality."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pictures(
     run: EvolutionResult | None,
     evaluations: Evaluations,
 ) -> dict[str, Any]:
-    """What the report draws: a cloud of random architectures, those evaluated, and the Pareto front.
+    """Return the points that the report plots: a cloud of random architectures, those evaluated, and the Pareto front.
 
     Latencies are those of one target; `others` are the constraints besides.
     """
@@ -74,8 +74,8 @@ def predictor_figures(
     predictor: AccuracyPredictor,
     curve: Sequence[tuple[int, float]],
 ) -> dict[str, Any]:
-    """How good the predictor is: its error while it learnt, and in cross-validation, on a random part of what is known
-    where that is much."""
+    """Measure the predictor: its error while it learnt, and in cross-validation, on a random part of the known
+    accuracies if there are many."""
     known, top1 = training_set(space, list(evaluations.found.values()))
     if len(known) > MOST_VALIDATED:
         drawn = np.random.default_rng(seed).choice(len(known), MOST_VALIDATED, replace=False)

@@ -33,7 +33,7 @@ class Timing:
 
 
 class Proof(Protocol):
-    """What was found when an architecture was compiled whole.
+    """The measurements of an architecture that was compiled whole.
 
     measured_latency_s, spread_s  median and spread on the (first) target
     further                       the same on each further target, in order
@@ -160,7 +160,7 @@ def pick(genomes: Genomes, value: FloatArray, num: int, min_distance: int) -> li
 
 
 def proven(prove: Prove, architectures: Sequence[Architecture]) -> Sequence[Proof]:
-    """What `prove` answers, checked. Raises ChanasError: it is not a proof of each architecture, in order."""
+    """Call `prove` and check its answer. Raises ChanasError: it is not a proof of each architecture, in order."""
     proofs = prove(architectures)
     if [p.architecture.key for p in proofs] != [a.key for a in architectures]:
         raise ChanasError(
@@ -230,7 +230,7 @@ def prove_rounds(
 
 
 def _none_inside(finalists: Sequence[Finalist], budgets_s: Mapping[str, float]) -> ChanasError:
-    """Why there is no winner: nothing could be measured, or the nearest that was is outside."""
+    """Return the error for a search without a winner: nothing could be measured, or the nearest that was is outside."""
     budgets = tuple(budgets_s.values())
     measured = [f for f in finalists if f.proof.error is None]
     if not measured:
@@ -250,7 +250,7 @@ def _none_inside(finalists: Sequence[Finalist], budgets_s: Mapping[str, float]) 
 def _following_limits(
     limits_s: tuple[float, ...], budgets_s: tuple[float, ...], measured: Sequence[Finalist], widen: bool
 ) -> tuple[float, ...]:
-    """What to predict at most on each target, so that the worst that was measured there would have met its budget."""
+    """Return the limits to predict with on each target, so that the worst measured there would have met its budget."""
     limits = []
     for i, (limit_s, budget_s) in enumerate(zip(limits_s, budgets_s, strict=True)):
         fitting_s = budget_s / max((f.ratios[i] for f in measured), default=1.0)

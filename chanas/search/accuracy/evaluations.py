@@ -48,7 +48,7 @@ def _parse(line: str) -> Evaluation | None:
 
 
 class Evaluations(Protocol):
-    """What is known of architectures, by key."""
+    """The known accuracies of architectures, by key."""
 
     @property
     def found(self) -> dict[str, Evaluation]: ...

@@ -1,4 +1,5 @@
-"""How good a predictor is on architectures that it has not seen: cross-validation of every kind on the same folds."""
+"""The quality of a predictor on architectures that it has not seen: cross-validation of every kind on the same
+folds."""
 
 from __future__ import annotations
 

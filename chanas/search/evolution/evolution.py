@@ -25,7 +25,7 @@ _MAX_OVERSAMPLING = 8.0
 
 
 class EvolutionConfig(BaseModel):
-    """How the evolution runs; the defaults are once-for-all's (population, generations, parents, mutation)."""
+    """Settings of the evolution; the defaults are once-for-all's (population, generations, parents, mutation)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

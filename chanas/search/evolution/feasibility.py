@@ -1,4 +1,4 @@
-"""Whether limits can be met together. Each by itself is answered exactly (`constraints`); together, by a search."""
+"""Check that limits can be met together. Each by itself is answered exactly (`constraints`); together, by a search."""
 
 from __future__ import annotations
 
