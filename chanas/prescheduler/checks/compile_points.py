@@ -65,7 +65,7 @@ class KindSummary:
 
 @dataclass(frozen=True)
 class CompileSummary:
-    """What a run of `compile_points` left."""
+    """The result of a run of `compile_points`."""
 
     target: HardwareTarget
     compiler: str
@@ -77,7 +77,7 @@ class CompileSummary:
 
 
 def kind_of(workload: Workload) -> str:
-    """What a summary calls the workload's kind."""
+    """Return the workload's kind as a summary calls it."""
     return "dense" if is_dense(workload) else _KINDS.get(workload.op, workload.op)
 
 

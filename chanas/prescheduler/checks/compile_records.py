@@ -1,5 +1,6 @@
-"""What compiled kernels use, in SQLite: every schedule point that was ever compiled for a GPU without one, with its
-figures or why there are none. Apart from the tuning records, because these have no seconds."""
+"""The resources that compiled kernels use, in SQLite: every schedule point that was ever compiled for a GPU that was
+not there, with its figures or the reason that there are none. Kept apart from the tuning records, because these have no
+seconds."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def check_gpu(target: HardwareTarget, shared: bool = False, seed: int = 0) -> It
 
 
 def _why_not_here(target: HardwareTarget, shared: bool) -> str | None:
-    """Why nothing is run on this machine's GPU; None where it is the target, and free or may be shared."""
+    """Return the reason that this machine's GPU runs nothing; None if it is the target, and free or may be shared."""
     if target.name != GPU_TARGET:
         return "a GPU that is only described"
     if find_gpu() is None:

@@ -359,7 +359,7 @@ class _Machine:
 
 @dataclass
 class _Pointer:
-    """What an intrinsic gets of a buffer: a place of each thread, and what follows it."""
+    """The pointer that an intrinsic gets to a buffer: a place of each thread, and the values after it."""
 
     machine: _Machine
     memory: Memory

@@ -21,7 +21,8 @@ class KernelError(MeasureError):
 
 @dataclass(frozen=True)
 class Moment:
-    """Which threads act, and when: `mask` bool[T], `thread` the number of each in its block, `now` barriers so far."""
+    """A time and the threads that act: `mask` bool[T], `thread` the number of each in its block, `now` barriers so
+    far."""
 
     mask: Array
     thread: Array

@@ -43,7 +43,7 @@ class Emulator:
 
 
 def find_emulator(triple: str) -> Emulator | None:
-    """What runs code of a platform here; None where `no_emulator` says what is missing."""
+    """Find the emulator that runs a platform's code here; None if `no_emulator` says what is missing."""
     try:
         return _emulator(triple)
     except TargetError:
@@ -51,7 +51,7 @@ def find_emulator(triple: str) -> Emulator | None:
 
 
 def no_emulator(triple: str) -> str:
-    """Why `find_emulator` found nothing, and what to install."""
+    """Return the reason that `find_emulator` found nothing, and what to install."""
     try:
         return f"{_emulator(triple).name} is there"
     except TargetError as missing:
@@ -93,7 +93,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Emulated:
-    """What came of a call: its error relative to the largest expected magnitude, or why there is none."""
+    """The result of an emulated call: its error relative to the largest expected magnitude, or why there is none."""
 
     max_error: float = np.inf
     tolerance: float = 0.0
@@ -162,7 +162,7 @@ def _headers() -> Path:
 
 
 def _ending(command: Sequence[str], timeout_s: float) -> str | None:
-    """How a program ended; None for a good end."""
+    """Describe the end of a failed program; None if it ended well."""
     try:
         done = subprocess.run(
             command, env=search_path(), capture_output=True, text=True, timeout=timeout_s, errors="replace"

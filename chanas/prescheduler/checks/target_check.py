@@ -142,7 +142,7 @@ def _emulated(call: Call, target: HardwareTarget, scratch: Path, why_not: str) -
 
 
 def _elf_machine(path: Path) -> str:
-    """Which processor an object file or a library is for, read from its header."""
+    """Read the processor of an object file or a library from its header."""
     header = path.read_bytes()[:20]
     if header[:4] != b"\x7fELF":
         return "no ELF file"

@@ -23,7 +23,7 @@ _C_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror")
 
 @dataclass(frozen=True)
 class CToolchain:
-    """What makes object files, static libraries and programs for one platform.
+    """The commands that make object files, static libraries and programs for one platform.
 
     name       what people call it
     compiler   the command, as a build line names it

@@ -32,7 +32,7 @@ _ANDROID_PAGES = "-Wl,-z,max-page-size=16384"
 
 @dataclass(frozen=True)
 class Platform:
-    """What a triple names: `aarch64-linux-gnu`, `aarch64-unknown-linux-gnu`, `aarch64-linux-android29`."""
+    """The parts of a triple: `aarch64-linux-gnu`, `aarch64-unknown-linux-gnu`, `aarch64-linux-android29`."""
 
     machine: str
     system: str
@@ -77,7 +77,7 @@ class CrossLinker:
 
 
 def is_native(triple: str) -> bool:
-    """Whether the linker of this machine serves a platform; an empty triple is this machine."""
+    """True if this machine's linker serves the platform; an empty triple is this machine."""
     return not triple or Platform.of(triple).is_this_machine
 
 
@@ -109,7 +109,7 @@ def android_clang(platform: Platform, environment: Mapping[str, str]) -> tuple[s
 
 
 def no_ndk() -> str:
-    """What to do where there is none."""
+    """Return the remedy for a missing NDK."""
     folder = os.environ.get(_ANDROID_NDK)
     found = f"there is no toolchains/llvm/prebuilt/*/bin/clang in {_ANDROID_NDK}={folder}; " if folder else ""
     return f"{found}install the Android NDK and let the variable {_ANDROID_NDK} name its folder"
@@ -124,7 +124,7 @@ def _ndk_clang(environment: Mapping[str, str]) -> Path | None:
 
 @functools.cache
 def zig_command() -> tuple[str, ...] | None:
-    """How the wheel `ziglang` is run: its program, without Python around it."""
+    """Return the command of the wheel `ziglang`: its program, without Python around it."""
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None:
         return None
@@ -133,7 +133,7 @@ def zig_command() -> tuple[str, ...] | None:
 
 
 def no_cross_linker(triple: str) -> str:
-    """What to do where `find_cross_linker` found none."""
+    """Return the remedy if `find_cross_linker` found none."""
     platform = Platform.of(triple)
     remedy = ""
     if platform.system in LINUX:
@@ -165,7 +165,8 @@ def required_linker(triple: str) -> CrossLinker:
 
 
 def library_maker(triple: str) -> Callable[..., None] | None:
-    """What TVM's `export_library` makes a library with (`fcompile`); None for this machine: TVM has its own."""
+    """Return the function that TVM's `export_library` makes a library with (`fcompile`); None for this machine: TVM has
+    its own."""
     if is_native(triple):
         return None
     linker = required_linker(triple)

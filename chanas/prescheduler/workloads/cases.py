@@ -1,5 +1,5 @@
-"""What an operator or a block must compute, according to PyTorch: inputs and expected outputs that every candidate is
-checked against before its time counts."""
+"""Expected results of an operator or a block, by PyTorch: inputs and outputs that every candidate is checked against
+before its time counts."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class ScheduleSpace:
 
     @property
     def num_points(self) -> int:
-        """How many legal points there are; of a space that is too large to be listed, no fewer than there are."""
+        """Count the legal points; for a space that is too large to be listed, an upper bound."""
         return len(self.points)
 
     @property

@@ -71,7 +71,7 @@ class Workload:
 
     @property
     def in_pairs(self) -> bool:
-        """Whether it computes two bfloat16 products at a time (`bf16_operators`), from weights in pairs."""
+        """True if it computes two bfloat16 products at a time (`bf16_operators`), from weights in pairs."""
         return self.dtype == "bfloat16" and self.op in ("pointwise", "depthwise")
 
     @property
@@ -139,7 +139,7 @@ def tiled_columns(workload: Workload) -> int:
 
 
 def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:
-    """Whether the last channel block of a 1×1 convolution is at most half full, and that costs enough to have a kernel
+    """True if the last channel block of a 1×1 convolution is at most half full, and that costs enough to have a kernel
     of its own: a quarter of all multiply-adds at 24 channels in vectors of 16, a sixteenth at 120.
 
     Channels are counted in eights: shorter vectors are full anyway. In bfloat16 a single full block beside it is too
@@ -152,5 +152,5 @@ def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:
 
 
 def scales_weights(workload: Workload) -> bool:
-    """Whether squeeze-excite's gate multiplies the weights, not the input: where there are fewer of them."""
+    """True if squeeze-excite's gate multiplies the weights, not the input: if there are fewer of them."""
     return workload.scaled and workload.output_size**2 > workload.out_channels

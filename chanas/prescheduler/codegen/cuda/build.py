@@ -39,7 +39,7 @@ __device__ __forceinline__ half4 make_half4(half x, half y, half z, half w) { re
 """
 _MAX_VECTOR_BYTES = 16
 COMPILE_CALLBACK = "tvm_callback_cuda_compile"
-"""What TVM's CUDA runtime calls with the text of kernels, for machine code."""
+"""The function that TVM's CUDA runtime calls with the text of kernels, for machine code."""
 # Largest thread index in z, of every architecture (CUDA C++ Programming Guide, "Technical specifications").
 _MAX_THREADS_Z = 64
 
@@ -81,7 +81,7 @@ def _wanted(module: Any, gpu: GPUFeatures) -> str:
 
 
 def _flat(target: HardwareTarget) -> Any:
-    """What is left to do for a kernel whose threads and buffers are explicit as it is written."""
+    """Return the remaining passes for a kernel that is written with explicit threads and buffers."""
     from tvm.ir.transform import Sequential
     from tvm.tirx import transform as lowered
 
@@ -142,7 +142,7 @@ def _device_part(module: Any) -> Any:
 
 
 def _device_module(verified: Any, target: HardwareTarget) -> Any:
-    """What `verify` returned, as the kernels alone, just before they are printed."""
+    """Extract the kernels from the module that `verify` returned, just before they are printed."""
     import tvm
     from tvm.tirx import compilation_pipeline
     from tvm.tirx.transform import Filter
@@ -179,7 +179,7 @@ def cuda_source(verified: Any, target: HardwareTarget) -> str:
 
 
 def kernel_text(source: str) -> str:
-    """What the compiler needs of TVM's CUDA text: its kernels and what they call, without the headers in front."""
+    """Cut TVM's CUDA text down to the kernels and the functions that they call, without the headers in front."""
     text = source[source.index(_PREAMBLE_END) + len(_PREAMBLE_END) :]
     needed = _SHORT_NAMES + (_HALF if re.search(r"\bhalf\d?\b", text) else "")
     return needed + _kept_as_loops(text)

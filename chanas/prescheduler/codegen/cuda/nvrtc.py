@@ -23,7 +23,7 @@ class GPUCompileError(ChanasError):
 
 @dataclass(frozen=True)
 class KernelFigures:
-    """What a compiled kernel uses: registers and spilled bytes of a thread, shared bytes of a block, bytes of code."""
+    """Resources of a compiled kernel: registers and spilled bytes of a thread, shared bytes of a block, code bytes."""
 
     registers: int
     spill_store_bytes: int
@@ -36,7 +36,7 @@ class KernelFigures:
 
 
 def why_no_nvrtc(arch: str | None = None) -> str | None:
-    """Why nothing can be compiled, or not for an architecture; None where it can."""
+    """Return the reason that nothing can be compiled (for `arch`); None if it can."""
     if not installed():
         return NO_NVRTC
     try:

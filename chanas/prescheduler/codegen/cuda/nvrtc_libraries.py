@@ -19,11 +19,11 @@ from typing import Any
 from chanas.errors import TargetError
 
 _SYSTEM_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
-"""What the dynamic loader knows of a CUDA toolkit."""
+"""The library's names in a CUDA toolkit, for the dynamic loader."""
 OLDER = "nvidia-cuda-nvrtc-cu12>=12.4,<13"
 """The package with NVRTC 12: the extra `pascal` of pyproject.toml."""
 OLDER_ARCHS = ("sm_50", "sm_52", "sm_53", "sm_60", "sm_61", "sm_62", "sm_70", "sm_72")
-"""What NVRTC 12.9 knows and 13.0 doesn't (asked of both)."""
+"""Architectures that NVRTC 12.9 knows and 13.0 doesn't (asked of both)."""
 
 
 class NVRTCError(RuntimeError):
@@ -99,7 +99,7 @@ def open_library(path: str) -> NVRTCLibrary:
 
 
 def _wheel_files() -> list[str]:
-    """Where NVIDIA's wheels put it: nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib before."""
+    """List the libraries of NVIDIA's wheels: in nvidia/cu13/lib since CUDA 13, in nvidia/cuda_nvrtc/lib before."""
     package = importlib.util.find_spec("nvidia")
     roots = package.submodule_search_locations if package is not None else None
     files = (file for root in roots or () for file in Path(root).glob("*/lib/libnvrtc.so.*"))

@@ -35,7 +35,7 @@ def rewritten(module: Any, target: HardwareTarget) -> Any:
 
 
 def _with_kept_answers(module: Any) -> Any:
-    """What `run_or_capture` answers is kept in a register: before → after
+    """Keep the answer of `run_or_capture` in a register: before → after
 
     call run_or_capture … dst: %void    →    call run_or_capture … dst: %3
 

@@ -112,7 +112,8 @@ def apply_pointwise(sch: Any, workload: Workload, named: Named, prefix: str, par
 
 
 def _apply_scale(sch: Any, named: Named, prefix: str, tile: Any, parallel: bool) -> bool:
-    """What the gate multiplies, weights or input: all of it at first, or (the answer) the input of a tile as needed."""
+    """Multiply weights or input by the gate. Return True if the input is multiplied tile by tile as needed, False if
+    everything is multiplied at first."""
     scale, in_tile = sch.get_sblock(f"{prefix}scale"), bool(named.get("scale_at", (0,))[0])
     if in_tile:
         sch.compute_at(scale, tile, preserve_unit_loops=True)

@@ -1,4 +1,4 @@
-"""What each operator computes, as TVM tensor expressions, without saying how (the how is `apply`).
+"""The computation of each operator, as TVM tensor expressions; `schedules` decides how it is carried out.
 
 Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
     activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],

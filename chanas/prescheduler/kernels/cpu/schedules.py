@@ -72,7 +72,7 @@ def pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel:
 
 
 def _scale(sch: Any, named: Named, prefix: str, tile: Any, parallel: bool) -> None:
-    """What the gate multiplies, weights or input: all of it at first, or the input of a tile where it is needed."""
+    """Multiply weights or input by the gate: all of it at first, or the input of a tile where it is needed."""
     scale = sch.get_sblock(f"{prefix}scale")
     if named.get("scale_at", (0,))[0]:
         sch.compute_at(scale, tile, preserve_unit_loops=True)

@@ -45,8 +45,8 @@ def max_accumulators(target: HardwareTarget) -> int:
 
 
 class Tile(NamedTuple):
-    """What is computed in registers at once: so many pixels times vectors of output channels, in so many steps of the
-    sum that are written out together and read so many inputs each."""
+    """The values that are computed in registers at once: so many pixels times vectors of output channels, in so many
+    steps of the sum that are written out together and read so many inputs each."""
 
     pixels: int
     vectors: int
@@ -70,7 +70,7 @@ class Tile(NamedTuple):
 
 
 def _by_lane(target: HardwareTarget) -> bool:
-    """Whether inputs are loaded as vectors, of which a multiply-add takes one lane: with the short vectors of NEON.
+    """True if inputs are loaded as vectors, of which a multiply-add takes one lane: with the short vectors of NEON.
 
     Longer vectors come with instructions that read one input from memory into all lanes.
     """
@@ -94,12 +94,12 @@ def _allowed(tiles: Iterable[Tile], target: HardwareTarget, smallest: int = 1) -
 
 
 def parallel_choice(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ...]:
-    """How many outer loops are fused into the parallel one; only a choice when there is more than one thread."""
+    """The number of outer loops that are fused into the parallel one; a choice only with more than one thread."""
     return (Coordinate.choice("fuse", *fused),) if target.num_threads > 1 else ()
 
 
 def scale_choice(workload: Workload) -> tuple[Coordinate, ...]:
-    """Whether the input is multiplied by its gate tile by tile; the weights are at once."""
+    """The choice to multiply the input by its gate tile by tile; weights are always multiplied at once."""
     return (Coordinate.choice("scale_at", 0, 1),) if workload.scaled and not scales_weights(workload) else ()
 
 

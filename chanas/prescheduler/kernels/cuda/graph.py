@@ -24,7 +24,7 @@ from chanas.prescheduler.workloads.space import Point
 from chanas.prescheduler.workloads.workload import Workload
 
 COPIES = 16
-"""What is timed alone runs this often in one graph, each time with weights of its own: starting the graph then costs a
+"""Copies in one graph of a program that is timed alone, each with weights of its own: starting the graph then costs a
 sixteenth, and no run finds its weights in a cache because of the one before."""
 _BETWEEN = 2
 """Arrays that take turns between blocks: one is read while the other is written."""
@@ -51,8 +51,9 @@ def operator_steps(workload: Workload, point: Point) -> tuple[list[Step], int]:
 
 
 def array_numbers(workloads: Sequence[Workload], turn: int) -> list[int]:
-    """Which array each operator of a block writes to: its output to 0 or 1, which take turns from block to block, what
-    is inside the block to the others, the largest first, so that blocks share them (`chanas.core.memory`)."""
+    """Assign an array number to each operator's output. The block's own output alternates from block to block between
+    arrays 0 and 1; inner outputs take arrays 2, 3, … in order of falling size, so that blocks can share them
+    (`chanas.core.memory`)."""
     inner = workloads[:-1]
     largest = sorted(range(len(inner)), key=lambda i: math.prod(output_shape(inner[i])), reverse=True)
     return [*(_BETWEEN + largest.index(i) for i in range(len(inner))), turn % _BETWEEN]
@@ -164,7 +165,7 @@ class _Program:
         return arrays[0], arrays[1:end], arrays[end:-1], arrays[-1]
 
     def input_arrays(self) -> list[_Array]:
-        """What the first reader of each input takes it for."""
+        """The inputs, each as its first reader declares it."""
         found: dict[int, _Array] = {}
         for step in self.steps:
             first, _, extras, _ = self.arguments(step)

@@ -1,5 +1,6 @@
-"""What kernels call that TVM has no expression for: tensor cores (`mma.sync`) and conversions of small types, each as
-CUDA text with inline PTX (no header is needed, which the compiler would read for longer than the kernel), and as numpy.
+"""Operations that kernels call and TVM has no expression for: tensor cores (`mma.sync`) and conversions of small types,
+each as CUDA text with inline PTX (no header is needed, which the compiler would read for longer than the kernel), and
+as numpy.
 
 The numpy side is written from the tables of the PTX ISA ("Matrix Fragments for mma.m16n8k16" and its neighbours), not
 from the kernels, so that a kernel which puts a value into the wrong thread's register computes something else there.

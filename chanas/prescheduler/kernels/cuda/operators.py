@@ -1,4 +1,4 @@
-"""What each operator computes on a GPU, as TVM tensor expressions; the how is `schedules`.
+"""The computation of each operator on a GPU, as TVM tensor expressions; `schedules` decides how it is carried out.
 
 Notation: B images (the batch), C channels, N output channels, M pixels of a square map, k kernel size, R = `num_rows`
 of B maps, G = `num_rows` of B single pixels.
@@ -38,7 +38,7 @@ def output_rows(workload: Workload) -> int:
 
 
 def is_dense(workload: Workload) -> bool:
-    """Whether it is a product of a matrix and one vector: sums are shared by threads instead of rows."""
+    """True for a product of a matrix and one vector: sums are shared by threads instead of rows."""
     return workload.op == "pointwise" and workload.output_size == 1 and workload.batch == 1
 
 

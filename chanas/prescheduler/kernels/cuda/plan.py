@@ -105,7 +105,7 @@ class ProductPlan:
 
     @property
     def rows_over(self) -> bool:
-        """Whether the last block of rows stands out over the maps."""
+        """True if the last block of rows reaches beyond the maps."""
         return self.blocks[0] * self.height > self.rows
 
     @property
@@ -114,7 +114,7 @@ class ProductPlan:
 
     @property
     def words_over(self) -> bool:
-        """Whether the last stretch takes more channels than there are."""
+        """True if the last stretch takes more channels than there are."""
         return self.num_channel_steps * self.channel_words > self.row_words
 
     @property

@@ -191,7 +191,7 @@ class _Product:
         return self._or_zero(conditions, self.x[image * in_size**2 + place, word + v])
 
     def _put(self, t: Any, stage: Any) -> Any:
-        """What was fetched into shared memory, the input times its gate."""
+        """Store the fetched values in shared memory, the input times its gate."""
         plan = self.plan
         _, c = self._origin(t)
 

@@ -1,4 +1,4 @@
-"""What GPU programs must compute, according to PyTorch: the cases of `reference` as `graph` takes them."""
+"""Expected results of GPU programs, by PyTorch: the cases of `workloads.cases` in the layout of `graph`."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _threads_at_least(gpu: GPUFeatures, *coordinates: Coordinate) -> int:
 
 
 def _fits(gpu: GPUFeatures, threads: int, values: int, shared_floats: int) -> bool:
-    """Whether a block's threads, registers and shared memory are within the GPU's limits."""
+    """True if a block's threads, registers and shared memory are within the GPU's limits."""
     registers = values + _RESERVED_REGISTERS
     return (
         threads <= gpu.max_threads_per_block

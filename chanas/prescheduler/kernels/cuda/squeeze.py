@@ -122,7 +122,7 @@ class _Squeeze:
         return kernel(self.parameters, body, [(self.thread, plan.threads), (self.block, blocks)])
 
     def _values(self, word: Any) -> list[Any]:
-        """What a word holds, as float32."""
+        """The values that a word holds, as float32."""
         return [LOW_HALF(word), HIGH_HALF(word)] if self.plan.per_word == 2 else [word]
 
     # ---- means ------------------------------------------------------------------------------------------------------
