@@ -1,4 +1,4 @@
-"""Whether the machine is as fast as it was: one fixed operator, timed again and again among the candidates.
+"""Watch the machine's speed: one fixed operator is timed again and again among the candidates.
 
 Clock rates and neighbours change within a run of hours; two candidates that were timed an hour apart are comparable
 only as far as the machine was the same. The canary's drift (its seconds relative to its median over the run) tells:
@@ -28,11 +28,11 @@ WORKLOAD = Workload("pointwise", 14, 128, 128, epilogue="relu")
 EVERY_S = 2.0
 """Seconds of measuring between two readings, at most."""
 FRESH_S = 0.5
-"""How old a reading may be to speak for what was timed since, when there is nothing else to time."""
+"""Maximum age in seconds of a reading that speaks for everything timed since, when there is nothing else to time."""
 NOISE = 0.03
 """A drift of up to this share (or of the reading's own spread, where that is larger) says nothing."""
 LIMIT = 0.25
-"""What was timed under a drift beyond this share is timed again."""
+"""Drift, as a share, beyond which a timing is repeated."""
 _MAX_TRIES = 3
 _NUM_FIRST = 3  # readings before anything else, so that there is a median to drift from
 _REPEATS, _MIN_REPEAT_S, _TIMEOUT_S = 7, 0.0005, 30.0
@@ -40,7 +40,7 @@ _REPEATS, _MIN_REPEAT_S, _TIMEOUT_S = 7, 0.0005, 30.0
 
 @dataclass
 class _Operator:
-    """What is timed, compiled once for all devices of a run."""
+    """The timed operator, compiled once for all devices of a run."""
 
     target: HardwareTarget
     scratch: Path
@@ -104,18 +104,18 @@ class Canary:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the last reading is recent enough to speak for what was timed since."""
+        """True if the last reading is recent enough to speak for everything timed since."""
         return bool(self.readings) and time.time() - self.readings[-1].created < FRESH_S
 
     # ---- what it means ----------------------------------------------------------------------------------------------
     def is_due(self, measured_s: float = 0.0) -> bool:
-        """Whether it is time for a reading, after `measured_s` more seconds of measuring."""
+        """True if a reading is due after `measured_s` more seconds of measuring."""
         self._since_s += measured_s
         return self._operator.works is not False and (not self.readings or self._since_s >= EVERY_S)
 
     @property
     def correction(self) -> float:
-        """What seconds measured now are divided by: the last drift, or 1 while it is within the noise."""
+        """The divisor of seconds measured now: the last drift, or 1 while it is within the noise."""
         if not self.readings:
             return 1.0
         last = self.readings[-1]
@@ -126,7 +126,7 @@ class Canary:
         return bool(self.readings) and abs(self.readings[-1].drift - 1.0) > LIMIT
 
     def wants_again(self, num_tries: int) -> bool:
-        """Whether what was timed just now, for the `num_tries`-th time, has to be timed once more.
+        """True if a timing just made, the `num_tries`-th of its candidate, has to be repeated.
 
         A disturbance that outlasts the tries is how the machine is now: nothing is repeated until it is over.
         """

@@ -80,11 +80,11 @@ class _Built(Generic[Token]):
     code: str | None = None
     num_tries: int = 0
     device: int | None = None
-    """Which one is to time it, where that is decided."""
+    """The device that is to time it, if that is decided."""
 
     @property
     def identity(self) -> Identity | None:
-        """What it shares with candidates that are the same program; None where nobody asked."""
+        """The identity that it shares with candidates that are the same program; None if nobody asked."""
         return None if self.code is None or self.candidate.family is None else (self.candidate.family, self.code)
 
 
@@ -154,7 +154,7 @@ class CandidatePipeline(Generic[Token]):
             self._built.clear()
 
     def _device_for(self, built: _Built[Token]) -> int:
-        """That of earlier timings, that of the family, or else the one that has least to do."""
+        """Return the device of earlier timings, else the family's, else the one that has least to do."""
         family = built.candidate.family
         device = self._homes.get(family, built.device) if family is not None else built.device
         if device is None:
@@ -239,7 +239,8 @@ class CandidatePipeline(Generic[Token]):
         return [] if device in self._reading.values() else self._release(device)
 
     def _release_idle(self) -> list[tuple[Candidate[Token], Outcome]]:
-        """What is held of devices that have nothing else to time comes out, or waits for one more reading."""
+        """Release the held candidates of devices that have nothing else to time, or let them wait for one more
+        reading."""
         if self._built:  # no core is free to time them yet
             return []
         busy = {*self._reading.values(), *(b.device for b in self._measuring.values())}
@@ -254,7 +255,7 @@ class CandidatePipeline(Generic[Token]):
         return outcomes
 
     def _release(self, device: int) -> list[tuple[Candidate[Token], Outcome]]:
-        """What is held of a device comes out, or goes back to be timed again."""
+        """Release the held candidates of a device, or queue them to be timed again."""
         held = [(built, answer) for built, answer in self._held if answer.device == device]
         self._held = [(built, answer) for built, answer in self._held if answer.device != device]
         canary = None if self.canary is None else self.canary.on(device)

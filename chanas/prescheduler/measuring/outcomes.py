@@ -39,9 +39,9 @@ class Outcome:
     code: str | None = None
     same_as: Any = None
     device: int | None = field(default=None, compare=False)
-    """Which of the pool's devices timed it; None where that is not known."""
+    """Index of the pool's device that timed it; None if it is unknown."""
     disagreement: float | None = None
-    """How far timings in different processes are apart, relative to the largest; None where there was but one."""
+    """Difference between the timings of several processes, relative to the largest; None if there was but one."""
 
 
 def median_outcome(outcomes: Sequence[Outcome]) -> Outcome:

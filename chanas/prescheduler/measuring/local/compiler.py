@@ -30,7 +30,7 @@ class Compiler:
         self._worker = WorkerProcess(1, list(cores), worker_command(target))
 
     def answer(self, name: str, arguments: dict[str, Any], timeout_s: float = _TIMEOUT_S) -> Answer:
-        """What a call of the worker (`worker.CALLS`) comes to for this target; a crash is an answer with an error."""
+        """Call the worker (`worker.CALLS`) for this target; a crash is an answer with an error."""
         answer = self._worker.call(name, {"target": self._target.to_json(), **arguments}, timeout_s)
         return answer if answer.error is None else Answer(None, readable(answer.error), answer.wall_s)
 

@@ -31,7 +31,7 @@ _IDLE_S = 0.2
 
 
 class Device(Protocol):
-    """What times: the GPU. Programs are compiled by `compile_program` elsewhere."""
+    """The GPU that times. Programs are compiled by `compile_program` elsewhere."""
 
     def tensor(self, array: Any) -> Any: ...
 
@@ -227,8 +227,8 @@ class Timer:
 
 
 def _copies() -> int:
-    """What is timed alone runs so often in its graph. It is asked for late: TVM comes with it, and has to find CUDA's
-    runtime library (`load_runtime`)."""
+    """Return the number of copies that a program timed alone has in its graph. The import is late, because TVM comes
+    with it and has to find CUDA's runtime library (`load_runtime`)."""
     from chanas.prescheduler.kernels.cuda.graph import COPIES
 
     return COPIES
@@ -249,7 +249,7 @@ def describe(error: Exception) -> str:
 
 
 def calls(compile_: Compile, open_device: Callable[[], Device]) -> dict[str, Callable[..., Any]]:
-    """What the worker answers, compiling and timing with these."""
+    """The calls that the worker answers, by name, which compile and time with these functions."""
     timer = Timer(open_device)
     own_operator = functools.partial(build_operator, compile_=compile_)
     return {

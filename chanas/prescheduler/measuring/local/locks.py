@@ -1,4 +1,4 @@
-"""Who may do what at the same time: one process times on a machine, one prescheduler works in a run directory.
+"""Locks between processes: one process times on a machine, one prescheduler works in a run directory.
 
 Both locks are `flock`s, which the kernel frees however their holder ends.
 """

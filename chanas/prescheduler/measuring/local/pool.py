@@ -254,7 +254,7 @@ class WorkerPool(TaskPool):
 
     @property
     def _can_stand_in(self) -> bool:
-        """Whether a build waits that no compiling worker is free for."""
+        """True if a build waits and no compiling worker is free for it."""
         return self._stand_in is not None and len(self._builds) > self._num_free_builders
 
     def _workers(self) -> list[WorkerProcess]:

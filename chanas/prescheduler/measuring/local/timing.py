@@ -13,7 +13,7 @@ Clock = Callable[[Iterator[Call], int], float]
 def answer_of_turns(
     checked: Sequence[tuple[list[Call], float, bool]], time_in_turns: Callable[[list[list[Call]]], list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """What is answered of contenders with their errors: the times of those that are right, in turns, or the error."""
+    """Answer for contenders with their errors: the times of the correct ones, in turns, or the error."""
     timed = iter(time_in_turns([calls for calls, _, is_right in checked if is_right]))
     return {
         "members": [

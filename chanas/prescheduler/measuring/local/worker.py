@@ -37,8 +37,8 @@ _KEEP_CASES = 5
 _CALLS_FOR_ESTIMATE = 3
 _EXIT_CANNOT_LOAD = 3
 OUT_OF_MEMORY, GPU_FAULT = "out of memory", "GPU fault"
-"""How the error of a call begins that hit the limit of its worker, or after which a GPU does nothing more for this
-process: the worker is replaced."""
+"""First words of the error of a call that hit its worker's memory limit, or after which a GPU does nothing more for
+this process: the worker is replaced."""
 
 
 def die_with_parent() -> None:

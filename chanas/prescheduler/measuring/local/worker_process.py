@@ -23,7 +23,7 @@ _START_TIMEOUT_S = 120.0
 _WORKER = ("-m", "chanas.prescheduler.measuring.local.worker")
 _GPU_WORKER = ("-m", "chanas.prescheduler.measuring.local.cuda_worker")
 SAID = "; it said: "
-"""What stands between the error of a worker that ended and the line that it left on standard error."""
+"""Separator of the error of a worker that ended and the line that it left on standard error."""
 # What a worker has said last is kept, so many bytes of it; and a line of it is told, cut to so many characters.
 _KEPT_BYTES, _MAX_LINE = 1 << 14, 300
 # Lines of a stack trace and its heading say nothing that the signal does not; those with such words say most.
@@ -35,13 +35,13 @@ _MAX_CALLS = 2000
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back from a worker: a result, or why there is none."""
+    """A worker's answer: a result, or the reason that there is none."""
 
     result: Any
     error: str | None
     wall_s: float
     device: int = 0
-    """Which of the pool's devices timed it."""
+    """Index of the pool's device that timed it."""
 
 
 class WorkerProcess:
@@ -179,5 +179,5 @@ def _told(said: bytes) -> str:
 
 
 def worker_command(target: HardwareTarget) -> Sequence[str] | None:
-    """What Python runs in the workers of a target; None for a processor's."""
+    """Return the command line of a target's workers, for Python; None for a processor's."""
     return None if target.gpu is None else _GPU_WORKER

@@ -22,11 +22,11 @@ from chanas.prescheduler.measuring.remote.tracker import Address
 
 _LINK = ("-m", "chanas.prescheduler.measuring.remote.link")
 RETURN_WITHIN_S = 120.0
-"""How long a device that was lost, or is busy, is waited for."""
+"""Seconds to wait for a device that was lost or is busy."""
 _CONNECT_TIMEOUT_S, _SEND_TIMEOUT_S, _REPLY_TIMEOUT_S = 60.0, 600.0, 30.0
 POLL_S = 1.0
 MAX_LOSSES = 3
-"""What takes the device with it as often as this is at fault itself."""
+"""Losses of devices during one timing after which the candidate itself counts as failed."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class DeviceLostError(Exception):
 
 @dataclass(frozen=True)
 class Description:
-    """What a device says of itself (`server.describe`)."""
+    """A device's description of itself (`server.describe`)."""
 
     target: HardwareTarget
     tvm: str
@@ -57,7 +57,7 @@ class Description:
             ) from None
 
     def check(self, here: dict[str, Any]) -> None:
-        """Whether what is built here runs and is timed there as it would be here.
+        """Check that code built here runs on the device and is timed there as it would be here.
 
         Args:
             here: versions and processor on this side, and what its compiler knows (`link`).
@@ -119,7 +119,7 @@ class RemoteDevice:
         self._link = (link or _start_link)()
         self._connected = self._closed = self._let_go = False
         self.is_local = False
-        """Whether it is this very machine, of which some cores are then timed on."""
+        """True for this very machine, of which some cores are then timed on."""
 
     # ---- connection -------------------------------------------------------------------------------------------------
     def connect(self, within_s: float | None = None) -> Description:
@@ -149,7 +149,7 @@ class RemoteDevice:
                 raise MeasureError(reason)
 
     def gone(self, reason: str, within_s: float) -> MeasureError:
-        """What to say when no device of the key was to be had for as long as one is waited for."""
+        """Return the error for a key without a free device for as long as one is waited for."""
         what = "became free" if self.description is None else "came back"
         return MeasureError(
             f"no device of key '{self.key}' {what} within {within_s:g} s ({reason}); what was "
@@ -230,7 +230,7 @@ class RemoteDevice:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a device is held, as far as is known."""
+        """True if a device is held, as far as is known."""
         return self._connected
 
     def _drop(self) -> None:

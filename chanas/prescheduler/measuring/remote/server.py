@@ -42,7 +42,7 @@ from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerPro
 from chanas.prescheduler.measuring.remote.tracker import Address
 
 HEARTBEAT_S = 2.0
-"""How long a request is left without a word: client and server notice within it that the other is gone."""
+"""Seconds between two signs of life of a request: client and server notice within it that the other is gone."""
 # A peer that lost its power sends no word that it is gone: the kernel asks after this idle time, so often.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 _PAUSE_S = 1.0
@@ -58,7 +58,8 @@ logger = logging.getLogger(__name__)
 
 
 def served_target(name: str) -> HardwareTarget:
-    """What is served of this machine: its processor (`cpu`) or its GPU (`cuda`). Raises TargetError: it has none."""
+    """Detect the device of this machine that is served: its processor (`cpu`) or its GPU (`cuda`). Raises TargetError:
+    it has none."""
     if name not in LOCAL_TARGETS:
         raise TargetError(unknown_name("target to serve", name, LOCAL_TARGETS))
     try:
@@ -69,7 +70,7 @@ def served_target(name: str) -> HardwareTarget:
 
 
 def describe(served: HardwareTarget, num_threads: int = 1, dtype: str = "f32") -> dict[str, Any]:
-    """What a client has to know of this device; `boot` is the same for all processes of one machine.
+    """Describe this device to a client; `boot` is the same for all processes of one machine.
 
     The target names processor and platform: a client that is another kind of machine builds for them.
     """
@@ -87,7 +88,7 @@ def describe(served: HardwareTarget, num_threads: int = 1, dtype: str = "f32") -
 
 
 def _used_so(served: HardwareTarget, num_threads: int, dtype: str) -> HardwareTarget:
-    """What is served, with so many threads and that dtype. Raises TargetError: it can't be used so.
+    """Return the served device with so many threads and that dtype. Raises TargetError: it can't be used so.
 
     A GPU's driver is asked for nothing: it knows no process that was forked after it was asked once.
     """
@@ -122,14 +123,14 @@ def left_free(shared: bool) -> str | None:
 
 
 def boot_id() -> str:
-    """What this machine has called itself since it was started; empty where the system doesn't say."""
+    """Return the machine's identifier of its present boot; empty if the system doesn't say."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
 class Session:
-    """What one client asks for: timings, one after the other. Requests and answers are JSON texts.
+    """The timings of one client, one after the other. Requests and answers are JSON texts.
 
     `served` is what times, this machine's processor or its GPU; `folder` gives an uploaded file's path by its name.
     """

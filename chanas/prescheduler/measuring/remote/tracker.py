@@ -88,7 +88,7 @@ def tracker_session(address: Address, timeout_s: float = _TIMEOUT_S) -> Iterator
 
 
 def device_groups(address: Address) -> list[DeviceGroup]:
-    """What a tracker knows, by key.
+    """List a tracker's devices, by key.
 
     Raises:
         MeasureError: nothing answers there, or it is no tracker.
