@@ -1,4 +1,4 @@
-"""Which of an operator's best points is the best: the fastest few are measured again, in turns against each other.
+"""Choose the best of an operator's best points: the fastest few are measured again, in turns against each other.
 
 The lowest of many short timings is partly the luckiest, and two points that were timed minutes apart met different
 moments of the machine. Turns (A B C A B C …) in one process share every moment.
@@ -33,7 +33,7 @@ def leaders(records: Sequence[TuningRecord]) -> list[TuningRecord]:
 
 
 def is_settled(records: Sequence[TuningRecord]) -> bool:
-    """Whether nothing has to be measured again: the case is clear, or the contenders' last turns were among them alone.
+    """True if nothing has to be measured again: the case is clear, or the contenders' last turns were among them alone.
 
     Turns in which all of them failed decide nothing and are made again.
     """

@@ -92,7 +92,8 @@ UNVERSIONED_SPACES = {"llvm": 1, "cuda": 2}
 _TABLES_OF_DEVICE = ("records", "blocks", "remeasured", "canary", "stopped", "rounds", "devices", "warm_starts")
 
 BLOCK_VERSION = 4
-"""How a block is compiled and timed. Records of another version are kept, but are no measurement of today's blocks.
+"""Version of the way a block is compiled and timed. Records of another version are kept, but are no measurement of
+today's blocks.
 
 1  an array for each operator's weights and each one's biases
 2  one array for all parameters of a block
@@ -128,7 +129,7 @@ class TuningRecord:
 
     @property
     def was_remeasured(self) -> bool:
-        """Whether it took part in the last measurement in turns, and worked or failed there."""
+        """True if it took part in the last measurement in turns, and worked or failed there."""
         return self.again_s is not None or self.again_error is not None
 
 
@@ -155,7 +156,7 @@ class Work:
 
 @dataclass(frozen=True)
 class WarmStartNote:
-    """What another device's records were to one operator; `tau` is None until its first points were measured."""
+    """The use of another device's records for one operator; `tau` is None until its first points were measured."""
 
     source: str
     digest: str
@@ -189,7 +190,7 @@ def _tuning_record(point: str, *figures: Any) -> TuningRecord:
 
 
 def _remedy(error: Exception) -> str:
-    """What to do about an error that is not the file's own fault."""
+    """Return the remedy for an error that is not the file's own fault."""
     text = str(error)
     if "full" in text or "disk I/O" in text:
         return "free some space and run the same command again"
@@ -429,7 +430,7 @@ class RecordStore:
         self._insert("warm_starts", rows)
 
     def warm_starts(self, workloads: Collection[str]) -> tuple[dict[str, Any], ...]:
-        """What other devices were to these workloads, summed up for the header of a table."""
+        """Sum up the use of other devices' records for these workloads, for the header of a table."""
         query = "SELECT workload, source, digest, dropped FROM warm_starts WHERE device=? ORDER BY source, digest"
         found: dict[tuple[str, str], list[int]] = {}
         for workload, source, digest, dropped in self._rows(query, (self.device,)):
@@ -481,7 +482,7 @@ class RecordStore:
         return int(valid), int(failed)
 
     def most_frequent_error(self) -> str | None:
-        """Why most of this device's records and blocks without seconds have none."""
+        """The commonest error of this device's records and blocks without seconds."""
         rows = self._rows(
             """SELECT error FROM (SELECT error FROM records WHERE device=? UNION ALL
             SELECT error FROM blocks WHERE device=?) WHERE error IS NOT NULL

@@ -1,4 +1,4 @@
-"""How far the sum of blocks is from whole networks, and the small correction that closes most of the gap.
+"""The difference between sums of blocks and whole networks, and a small correction that closes most of the gap.
 
 Random architectures are compiled whole and measured; seconds ≈ start + scale · Σ blocks + boundary · (number of blocks)
 is fitted with non-negative terms, and the error is that of networks left out of the fit. On a processor whose cache

@@ -57,7 +57,7 @@ BlockTask = tuple[BlockConfig, Schedules, int]
 
 @dataclass(frozen=True)
 class PrescheduleSummary:
-    """What a run of the prescheduler did."""
+    """The result of a run of the prescheduler."""
 
     lut: LatencyLUT
     path: Path
@@ -66,16 +66,16 @@ class PrescheduleSummary:
     num_failed_trials: int
     num_new_blocks: int
     drift: str = ""
-    """How the machine's speed changed during the run (`Canary.describe`)."""
+    """Changes of the machine's speed during the run (`Canary.describe`)."""
     work: Work = field(default_factory=Work)
-    """What this run took, without the calibration."""
+    """Seconds of this run (wall, timing, building), without the calibration."""
     warm_start: str = ""
-    """What another device's records were to this run (`WarmStart.describe`)."""
+    """The use of another device's records for this run (`WarmStart.describe`)."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What else a network runs between two uses of a block: how cold its weights and its code are by then."""
+    """The rest of a network that runs between two uses of a block: how cold its weights and its code are by then."""
 
     weight_bytes: int
     num_blocks: int
@@ -183,7 +183,7 @@ def preschedule(
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What a process that was killed while it wrote a table left beside it."""
+    """Remove the unfinished tables that killed processes left beside this one."""
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
 

@@ -1,4 +1,5 @@
-"""Whether a latency table still holds: some of its rows and some whole networks, measured again as they were before."""
+"""Check that a latency table still holds: some of its rows and some whole networks, measured again as they were
+before."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _SEED_OFFSET = 7919
 
 @dataclass(frozen=True)
 class Tolerances:
-    """When a table holds: the median ratio is within `median` of 1, and `share` of the rows are within `row` of 1.
+    """Limits within which a table holds: the median ratio is within `median` of 1, and `share` of the rows are within
+    `row` of 1.
 
     Raises:
         ConfigError: a tolerance is not above zero, or the share not between 0 and 1.
@@ -114,7 +116,7 @@ class TableCheck:
         return self.rows_hold and self.networks_hold
 
     def to_json(self) -> dict[str, Any]:
-        """What `chanas lut check --json` prints."""
+        """The document that `chanas lut check --json` prints."""
         worst = self.worst
         measured = {
             name: [{**dataclasses.asdict(m), "ratio": m.ratio} for m in getattr(self, name)]

@@ -148,7 +148,7 @@ def _timed_in_processes(through: Sequence[tuple[Candidate[int], list[Outcome]]],
 
 
 def _disagreement(medians: Sequence[float]) -> float:
-    """How far medians are apart, as a share of the largest; 0 of fewer than two."""
+    """The range of medians, as a share of the largest; 0 for fewer than two."""
     return (max(medians) - min(medians)) / max(medians) if len(medians) > 1 and max(medians) else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Where the next trials go: to the workloads that networks spend their time in and that can still be made faster.
+"""Distribute the next trials: to the workloads that networks spend their time in and that can still be made faster.
 
 Notation: A sampled architectures, W workloads. Improvements are on log seconds, so 0.01 stands for about one percent.
 """

@@ -42,7 +42,7 @@ class DtypeSpeed:
 
     @property
     def is_slower(self) -> bool:
-        """Whether it is slower than float32 by more than noise."""
+        """True if it is slower than float32 by more than noise."""
         return self.seconds > (1.0 + NOISE) * self.float32_s
 
     def describe(self) -> str:
@@ -75,7 +75,7 @@ def dtype_speed(target: HardwareTarget, pool: Pool, scratch: Path) -> DtypeSpeed
 
 
 def _build(target: HardwareTarget, pool: Pool, scratch: Path) -> list[tuple[dict[str, Any], Future[Answer]]]:
-    """What times each of a few points, and its build."""
+    """Start the builds of a few points; each comes with the arguments that time it."""
     workload = dataclasses.replace(WORKLOAD, dtype=target.dtype)
     case = scratch / f"speed-{target.dtype}.npz"
     case_of(workload, target).save(case)

@@ -1,4 +1,4 @@
-"""When a family of operators is not worth another candidate: those that were tried all failed, and in one way.
+"""Give up a family of operators whose candidates all failed, and in one way.
 
 A compiler that aborts, or a device that hangs, does so at every candidate; trying all of them takes half an hour.
 """
@@ -30,7 +30,7 @@ class FamilyWatch:
     worked: set[str] = field(default_factory=set)
     num_alike: int = NUM_ALIKE
     given_up: dict[str, str] = field(default_factory=dict)
-    """Why, by family."""
+    """The reason, by family."""
     _ways: dict[str, Counter[str]] = field(default_factory=dict)
 
     def note(self, family: str, record: TuningRecord) -> bool:
@@ -65,5 +65,5 @@ def told(errors: Mapping[str, str]) -> str:
 
 
 def remedy(target: HardwareTarget) -> str:
-    """What to do where operators of the target's dtype do not work."""
+    """Return the remedy if operators of the target's dtype do not work."""
     return "run `chanas doctor` and report what it says" if target.dtype == "float32" else "use --dtype f32"

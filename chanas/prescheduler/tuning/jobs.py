@@ -41,7 +41,7 @@ _TURNS, _MIN_TURN_S = 15, 0.002
 
 @dataclass(frozen=True)
 class _Ask:
-    """What a candidate in the line is: one point for the first time, or the best ones again, in turns."""
+    """The question of a queued candidate: one point for the first time, or the best ones again, in turns."""
 
     workload: Workload
     points: tuple[Point, ...]
@@ -77,7 +77,7 @@ class TuningJobs:
     warm_start: WarmStart | None = None
     _models: dict[str, CostModel] = field(default_factory=dict)
     _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
-    """What may have to be timed again, compiled: it is not compiled twice."""
+    """Compiled libraries that may have to be timed again: they are not compiled twice."""
     _improvements: dict[Workload, tuple[int, float]] = field(default_factory=dict)
     """The improvement expected of a workload after so many trials."""
     _watch: FamilyWatch = field(default_factory=FamilyWatch)

@@ -21,7 +21,7 @@ from chanas.prescheduler.workloads.space import Point
 from chanas.prescheduler.workloads.workload import Operator, Workload
 
 PREFIX = "preflight-"
-"""How the names of a check's files begin."""
+"""Prefix of the names of a check's files."""
 # A family fails when so many points of its operator do: one that is beyond a compiler says little of the others.
 _NUM_POINTS = 3
 _MIN_REPEAT_S = 1e-6
@@ -38,7 +38,7 @@ _SMALL: tuple[Workload, ...] = (
 
 @dataclass(frozen=True)
 class FamilyCheck:
-    """Whether the operators of a family work on a device; `error` says why not, in one line."""
+    """The check of a family's operators on a device; `error` says why they do not work, in one line."""
 
     family: str
     works: bool

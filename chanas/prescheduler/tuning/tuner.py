@@ -32,7 +32,7 @@ _NOISE = 0.03
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuneConfig:
-    """How one operator is explored."""
+    """Settings of the exploration of one operator."""
 
     num_trials: int = 16
     """Schedule points tried in all, kept records included; with `shared` on average over the operators."""
@@ -89,12 +89,12 @@ class OperatorTuner:
 
     @property
     def prior(self) -> Prior | None:
-        """What another device said; there even when it was dropped."""
+        """The other device's records; there even when they were dropped."""
         return self._prior
 
     @property
     def uses_prior(self) -> bool:
-        """Whether there is one, and it says something about what is tried here: not where all was tried before."""
+        """True if there is a prior and it says something about the points tried here: not if all were tried before."""
         return self._prior is not None and (self._num_kept == 0 or self.num_tried > self._num_kept)
 
     @property

@@ -57,7 +57,7 @@ class Source:
         return f"{self.target.name} ({self.target.device}, TVM {self.compiler})"
 
     def differences(self, target: HardwareTarget) -> list[str]:
-        """Why its points are not points of `target`'s schedule spaces; empty when they are."""
+        """List the reasons that its points are not points of `target`'s schedule spaces; empty if they are."""
         if self.target.gpu is not None or target.gpu is not None or self.target.kind != target.kind:
             return [f"kind {self.target.kind} instead of {target.kind} (only processors seed each other)"]
         mine, its = self.target, target
@@ -105,7 +105,7 @@ class WarmStart:
         )
 
     def prior(self, space: ScheduleSpace) -> Prior | None:
-        """What the source says of an operator; None when it has no record of it, or the spaces don't agree."""
+        """Return the source's records of an operator; None if it has none, or the spaces don't agree."""
         workload, dtype = space.workload, self.source.target.dtype
         if workload.dtype != dtype:
             workload = dataclasses.replace(workload, dtype=dtype, wide=False)
@@ -119,7 +119,7 @@ class WarmStart:
 
 
 def agree(a: ScheduleSpace, b: ScheduleSpace) -> bool:
-    """Whether two spaces have the same coordinates with the same options, but for those that may be left out."""
+    """True if two spaces have the same coordinates with the same options, but for those that may be left out."""
 
     def fixed(space: ScheduleSpace) -> dict[str, tuple[tuple[int, ...], ...]]:
         return {c.name: c.options for c in space.coordinates if c.name not in _FREE}

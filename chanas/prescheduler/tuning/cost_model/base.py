@@ -1,4 +1,4 @@
-"""What a cost model is, and the known ones by name."""
+"""The interface of cost models, and the known ones by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prior:
-    """What another device says of one operator: N of its records, the fastest first, in points of this device's space.
+    """Another device's records of one operator: N of them, the fastest first, in points of this device's space.
 
     points   for each record the points that it stands for: several where this space has a coordinate more
     seconds  float64[N] on that device

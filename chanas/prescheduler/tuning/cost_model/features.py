@@ -1,4 +1,4 @@
-"""What a schedule point means on the machine, so that a cost model carries over between workloads.
+"""Features of a schedule point on the machine, so that a cost model carries over between workloads.
 
 All features are logarithms of counts, ratios or flags: tile sizes, registers in use, bytes touched by a tile,
 arithmetic intensity, and the workload's own dimensions.

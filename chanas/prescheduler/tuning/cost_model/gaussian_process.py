@@ -40,7 +40,7 @@ _HERE, _ELSEWHERE = 0, 1
 _AWAY = 1.0
 
 _Kept = tuple[int, str]
-"""Where, and the key of a workload."""
+"""A device, and the key of a workload."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""What a schedule point means on a GPU: how many blocks and threads there are and how the GPU is filled by them, what a
-thread keeps in registers, what a block takes into shared memory, and how much is computed for what is loaded."""
+"""Features of a schedule point on a GPU: how many blocks and threads there are and how the GPU is filled by them, what
+a thread keeps in registers, what a block takes into shared memory, and how much is computed for what is loaded."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Parameters:
 
     @classmethod
     def prior(cls, num_features: int) -> Parameters:
-        """Where the priors have their peak."""
+        """The parameters at which the priors have their peak."""
         length = _LENGTH_PRIOR[0] + 0.5 * math.log(num_features)
         return cls(np.full(num_features, length), _SIGNAL_PRIOR[0], _NOISE_PRIOR[0], _ALIKE_PRIOR[0], _KIN_PRIOR[0])
 
