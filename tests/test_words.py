@@ -1,0 +1,63 @@
+"""Docstrings of the package begin with an imperative or a noun phrase."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = sorted((ROOT / "chanas").rglob("*.py"))
+QUESTION_WORDS = {"what", "whether", "how", "why", "where", "when", "which", "who", "whose", "that"}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST, int, str]]:
+    """Owner, line and text of docstrings: of modules, classes and functions, and those below a constant or a field."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for before, statement in zip([None, *node.body], node.body, strict=False):
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    if before is None or isinstance(before, ast.Assign | ast.AnnAssign):
+                        yield node, statement.lineno, text
+
+
+def is_help(file: Path, owner: ast.AST) -> bool:
+    """True for a docstring that `--help` shows: of a command."""
+    return file.parent.name == "commands" and isinstance(owner, ast.FunctionDef) and not owner.name.startswith("_")
+
+
+def first_word(text: str) -> str:
+    return text.split()[0].partition("'")[0].strip("`.,:;").lower()
+
+
+@pytest.mark.parametrize("file", MODULES, ids=relative)
+def test_a_docstring_begins_with_an_imperative_or_a_noun(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    odd = [
+        f"{line}: {text}"
+        for owner, line, text in docstrings(tree)
+        if first_word(text) in QUESTION_WORDS and not is_help(file, owner)
+    ]
+    assert odd == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""What a module has."""',
+        'LIMIT = 1\n"""How far it goes."""',
+        'class A:\n    size: int\n    """Which one it is."""',
+        'def f():\n    """Whether it is one."""',
+        'class A:\n    def f(self):\n        """That\'s what it does."""',
+    ],
+)
+def test_a_question_word_is_found_wherever_docstrings_are(source: str) -> None:
+    assert [first_word(text) in QUESTION_WORDS for _, _, text in docstrings(ast.parse(source))] == [True]
