@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 CODE = ("chanas", "benchmarks", "examples", "tests", "tools")
 NOT_WRITTEN_BY_US = {"NAME", "TARGET", "FILE"}
+OF_RUNS = ("README.md", "formats.md", "training.md")  # their folders are those of a run directory
+PACKAGE = ROOT / "chanas"
+TREE_LINE = re.compile(r"^(?P<indent>(?: {4})+)(?P<names>\w+/?(?:  \w+/?)*)(?: {2,}(?P<about>.*))?$", re.MULTILINE)
 
 
 def relative(path: Path) -> str:
@@ -31,6 +34,12 @@ def words() -> frozenset[str]:
     """Every word of the code."""
     texts = [(ROOT / file).read_text(encoding="utf-8") for file in (*code_files(), "pyproject.toml")]
     return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
+
+@functools.cache
+def folders() -> tuple[str, ...]:
+    inside = (p for top in CODE for p in (ROOT / top).rglob("*") if p.is_dir() and "__pycache__" not in p.parts)
+    return (*CODE, "docs", "configs", "luts", *(relative(folder) for folder in inside))
 
 
 def prose(page: Path) -> str:
@@ -92,6 +101,53 @@ def test_paths_that_a_page_names_are_there(page: Path) -> None:
     }
     ours = {name for name in named if Path(name).stem not in NOT_WRITTEN_BY_US}
     assert sorted(name for name in ours if not (ROOT / name).exists()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_a_page_names_one_module_not_several(page: Path) -> None:
+    named = {text for text in quoted(page) if re.fullmatch(r"[\w./-]+\.py", text) and not text.startswith("__")}
+    assert {name: files_called(name) for name in named if len(files_called(name)) > 1} == {}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in OF_RUNS], ids=relative)
+def test_folders_that_a_page_names_are_there(page: Path) -> None:
+    named = {text.rstrip("/") for text in quoted(page) if re.fullmatch(r"[\w-]+(/[\w-]+)*/", text)}
+    assert sorted(name for name in named if not any(f"/{folder}".endswith(f"/{name}") for folder in folders())) == []
+
+
+@pytest.mark.parametrize("kind", ["Equations", "Tables", "Figures", "Sections"])
+def test_each_row_of_the_method_page_leads_to_a_file_or_to_another_row(kind: str) -> None:
+    page = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ")[-1] for line in section.splitlines()[2:] if line.startswith("|")]
+    assert len(rows) > 2
+    somewhere = re.compile(r"`[\w/]+/[\w.-]+`|\bas figures? \d|equation \d above")
+    assert [row for row in rows if not somewhere.search(row)] == []
+
+
+def tree(page: Path) -> set[str]:
+    """Folders and modules of the tree in the page, as paths below chanas/: `tuning/`, deeper by four spaces."""
+    found: set[str] = set()
+    above: list[str] = []
+    for line in TREE_LINE.finditer(page.read_text(encoding="utf-8").partition("\n## Rooms\n")[2].partition("\n## ")[0]):
+        above = above[: len(line["indent"]) // 4 - 1]
+        inside = re.findall(r"\b(\w+/)(?=[ ,;]|$)", line["about"] or "")
+        found.update("".join([*above, name]) for name in line["names"].split())
+        found.update("".join([*above, line["names"], name]) for name in inside)
+        above.append(line["names"].split()[-1])
+    return found
+
+
+def test_the_design_page_has_every_room() -> None:
+    rooms = {f"{folder.removeprefix('chanas/')}/" for folder in folders() if (ROOT / folder / "__init__.py").exists()}
+    assert sorted(rooms - {"chanas/"} - tree(ROOT / "docs" / "design.md")) == []
+
+
+def test_what_the_design_page_has_as_a_room_is_one() -> None:
+    drawn = tree(ROOT / "docs" / "design.md")
+    assert len(drawn) > 25
+    files = {name: PACKAGE / (name if name.endswith("/") else f"{name}.py") for name in drawn}
+    assert sorted(name for name, file in files.items() if not file.exists()) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
