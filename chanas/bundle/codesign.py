@@ -232,7 +232,7 @@ class CoDesign:
 
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:
-        """From an image to its logits; from a whole batch of them where the module takes several at once."""
+        """Compute an image's logits, or those of a whole batch if the module takes several images at once."""
         host = self._host()
         if host.fingerprint != self.target.fingerprint:
             raise TargetError(

@@ -255,7 +255,7 @@ class BlockTable:
             costs[np.isnan(costs)] = value
 
     def of(self, genomes: Genomes) -> FloatArray:
-        """As a `CostTable`: the sum."""
+        """Same as `sum`, under the name that a `CostTable` has for it."""
         return self.sum(genomes)
 
     def smallest(self) -> tuple[FloatArray, Genomes]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_REGISTERS_PER_THREAD = 255
-"""Of every architecture since sm_35 (CUDA C++ Programming Guide, "Technical specifications per compute capability");
-the driver has no attribute for it."""
+"""Limit of every architecture since sm_35 (CUDA C++ Programming Guide, "Technical specifications per compute
+capability"); the driver has no attribute for it."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class LUTHeader:
     created: str = ""
     seed: int = 0
     built_in_s: float | None = None
-    """Seconds that tuning and timing took, all runs of the prescheduler together; None in tables of old."""
+    """Seconds that tuning and timing took, all runs of the prescheduler together; None in tables written before it was
+    stored."""
     timing_s: float | None = None
     """Those of them in which the device was timing something."""
     warm_starts: tuple[dict[str, Any], ...] = ()
@@ -132,7 +133,7 @@ class Calibration:
     disagreement: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Without what is None."""
+        """The JSON form, without the fields that are None."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     @classmethod
@@ -179,7 +180,7 @@ class LatencyTable:
         return total
 
     def of(self, genomes: Genomes) -> FloatArray:
-        """As a `CostTable`: the seconds."""
+        """Same as `sum`, under the name that a `CostTable` has for it."""
         return self.sum(genomes)
 
     def replace_nan(self, seconds: float) -> None:
@@ -225,7 +226,7 @@ class LatencyLUT:
         return row.median_s
 
     def missing(self, blocks: Sequence[BlockConfig]) -> list[BlockConfig]:
-        """Those of `blocks` that the table has no row for."""
+        """List those of `blocks` that the table has no row for."""
         return [b for b in blocks if b.key not in self.rows]
 
     def covered(self, space: SearchSpace, num_classes: int) -> tuple[SubSpace, ...]:

@@ -26,7 +26,7 @@ _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "tf32": 4}
 
 
 def _bytes(channels: int, size: int, lanes: int, dtype: str) -> int:
-    """One activation of `size`·`size` pixels."""
+    """Bytes of one activation of `size`·`size` pixels."""
     return num_blocks(channels, lanes) * lanes * size * size * _ITEM_BYTES[dtype]
 
 

@@ -156,7 +156,7 @@ class Processor:
 
 
 def host_processor() -> Processor:
-    """This machine's processor, by `/proc/cpuinfo`; one that nothing is known of where there is no such file.
+    """Detect this machine's processor by `/proc/cpuinfo`; an unknown one if there is no such file.
 
     An emulator of another kind of processor may show the file of the machine that it runs on: nothing of that is used.
     """

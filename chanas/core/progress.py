@@ -33,7 +33,7 @@ def progress_bar(total: int, desc: str, unit: str, enabled: bool = True, initial
 
 
 class PlainLines(ProgressBar):
-    """A bar that prints a line of its own every `INTERVAL_S` and at its end, each for good: nothing is overwritten."""
+    """A bar that prints a line of its own every `INTERVAL_S` and at its end; no line is overwritten."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, delay=math.inf)  # tqdm itself shows nothing

@@ -94,7 +94,8 @@ class HardwareTarget:
         return self.gpu
 
     def to_json(self) -> dict[str, Any]:
-        """Without what only other devices have, so that the file of a processor says nothing of GPUs or batches."""
+        """The JSON form, without the fields that only other devices have: the file of a processor names no GPU and no
+        batch."""
         data = dataclasses.asdict(self)
         if self.batch == 1:
             del data["batch"]
@@ -183,7 +184,7 @@ _FEATURES = ("device", "kind", "vector_lanes", "num_vector_registers", *_CACHES)
 
 
 def differences(there: HardwareTarget, here: HardwareTarget, where: str = "here") -> str:
-    """In words, what tells two devices of different fingerprints apart: `l1_bytes 49152 there, 32768 here`."""
+    """List the differences between two devices of different fingerprints: `l1_bytes 49152 there, 32768 here`."""
     pairs = [(name, getattr(there, name), getattr(here, name)) for name in _FEATURES]
     if there.mcpu and here.mcpu:  # this machine's are not written down
         pairs += [(name, getattr(there, name), getattr(here, name)) for name in ("mcpu", "mtriple")]

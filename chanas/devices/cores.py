@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def limited_to(num_threads: int) -> Iterator[None]:
-    """This process on its first `num_threads` cores, and PyTorch on as many threads; undone afterwards."""
+    """Keep this process on its first `num_threads` cores, and PyTorch on as many threads; undone afterwards."""
     import torch
 
     before = torch.get_num_threads()

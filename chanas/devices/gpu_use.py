@@ -72,8 +72,7 @@ def free_mib() -> int | None:
 
 
 def check_free(targets: Iterable[HardwareTarget], shared: bool) -> None:
-    """Before anything is timed on these targets of this machine: that nobody else uses the GPU, if it is one of them.
-    What somebody else may do there (`shared`) is warned of.
+    """Check that no other process uses the GPU, if one of `targets` is this machine's GPU. With `shared`, only warn.
 
     Raises:
         TargetError: as `require_free` says.

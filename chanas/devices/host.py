@@ -1,4 +1,4 @@
-"""This machine as a target, and the other targets that have names: found out, not described."""
+"""Detect this machine as a target, and list the other targets that have names."""
 
 from __future__ import annotations
 

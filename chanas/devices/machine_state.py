@@ -72,7 +72,7 @@ def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory | None:
 
 
 def read_frequency(sys: Path = SYS) -> Frequency:
-    """Those of the first core, as Linux's cpufreq, or Intel's driver, tells them."""
+    """Read the clock rates of the first core, as Linux's cpufreq or Intel's driver tells them."""
     cpu = sys / "devices/system/cpu"
     boost = _text(cpu / "cpufreq/boost")
     no_turbo = _text(cpu / "intel_pstate/no_turbo")

@@ -139,7 +139,7 @@ def _source(name_or_path: str) -> Path | Traversable:
 
 
 def _first_fault(error: ValidationError) -> str:
-    """One line for the first of what is wrong: the key, what was expected, and what came."""
+    """Describe the first fault in one line: the key, what was expected, and what came."""
     fault = error.errors()[0]
     kind, where = fault["type"], [str(part) for part in fault["loc"]]
     if kind in ("union_tag_not_found", "union_tag_invalid"):

@@ -1,5 +1,5 @@
-"""From trained weights to what compiled kernels read, in numpy alone: batch normalisation folded into the convolution
-before it, channels grouped into vectors.
+"""Conversion of trained weights to those that compiled kernels read, in numpy alone: batch normalisation folded into
+the convolution before it, channels grouped into vectors.
 
 Packed forms (l lanes, B = ceil(C_out / l) channel blocks): pointwise float32[B, C_in, l], depthwise float32[B, k·k, l],
 convolution float32[B, C_in·k·k, l], bias float32[B, l]; activations float32[B, pixels, l]. Padding is zero.

@@ -1,5 +1,5 @@
-"""From an image file to a network's input, with Pillow and numpy alone: training's evaluation and the deployed bundle
-share this code, so that an image gives the same numbers in both."""
+"""Conversion of an image file to a network's input, with Pillow and numpy alone: training's evaluation and the deployed
+bundle share this code, so that an image gives the same numbers in both."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _network(run: RunData) -> list[str]:
 
 
 def _drawing(bundle: dict[str, Any]) -> Figure | None:
-    """None where the bundle does not hold an architecture of its space."""
+    """Draw the winner; None if the bundle does not hold an architecture of its space."""
     try:
         space = SearchSpace.from_json(bundle["space"])
         architecture = Architecture.from_key(str(at(bundle, "architecture", "key")))

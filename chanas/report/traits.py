@@ -42,7 +42,7 @@ def _percent(value: float) -> str:
 
 
 def traits(space: SearchSpace) -> tuple[Trait, ...]:
-    """Of the architectures of a space."""
+    """Compute the traits of the architectures of a space."""
     largest = space.kernel_sizes[-1]
     return (
         Trait("resolution", lambda a: float(a.resolution), _plain, "take larger images", "pixels"),

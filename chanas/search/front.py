@@ -51,7 +51,7 @@ class FrontPoint:
 
     @property
     def top1(self) -> float:
-        """On holdout; the predicted one where there are no weights to evaluate."""
+        """Accuracy on holdout; the predicted one if there are no weights to evaluate."""
         return self.proof.top1_holdout if np.isfinite(self.proof.top1_holdout) else self.predicted_top1
 
     @property
@@ -213,7 +213,7 @@ def spread_over(latency_s: FloatArray, num: int) -> npt.NDArray[np.intp]:
 
 
 def judged(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
-    """By measured latency, the failed ones last, those that others dominate marked."""
+    """Sort by measured latency, the failed ones last, and mark those that others dominate."""
     measured = sorted((p for p in points if p.proof.error is None), key=lambda p: p.proof.measured_latency_s)
     objectives = np.array([[p.proof.measured_latency_s, -p.top1] for p in measured]).reshape(-1, 2)
     best = set(pareto_front(objectives).tolist())

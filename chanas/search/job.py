@@ -122,8 +122,10 @@ class Job:
         return evolve(self.space, predictor.mean, limits, self.config.evolution, rng, sub_space, start)
 
     def alike(self, predictor: AccuracyPredictor, limits_s: tuple[float, ...], run: EvolutionResult) -> Genomes:
-        """int16[N, L]: random architectures inside the limits that are no further below the best of `run` than the
-        predictor's error. The paper's rule alone keeps to a sub-space that isn't the best: they lie in it."""
+        """Draw random feasible architectures int16[N, L] that are within the predictor's error of the best of `run`.
+
+        Under the rule `paper` they are drawn from the chosen sub-space, under the others from the whole space.
+        """
         home = None
         if self.config.rule == "paper":
             r, w = run.genomes[0, :2].tolist()

@@ -64,7 +64,8 @@ class Learned:
 
 
 def learn(jobs: Sequence[Job], evaluate: Evaluate | None, evaluations: Evaluations, progress: bool) -> Learned:
-    """One predictor for all of `jobs`, at least one, of one space, seed and config but for the errors of their tables.
+    """Fit one predictor for all `jobs` (one or more). They must share space, seed and config; their tables' errors may
+    differ.
 
     What is explored lies inside the limits of one or the other; then each has its best candidates evaluated, what is
     known already not again. Where nothing can be evaluated the predictor learns from what is known.

@@ -61,7 +61,7 @@ def pictures(
 
 
 def _points(latency_s: FloatArray, top1: FloatArray) -> dict[str, list[float]]:
-    """Those whose latency the table knows."""
+    """Return the points whose latency the table knows."""
     known = np.isfinite(latency_s)
     return {"latency_s": latency_s[known].tolist(), "top1": top1[known].tolist()}
 

@@ -19,7 +19,7 @@ from chanas.errors import ChanasError, InfeasibleError, MeasureError, TargetErro
 
 logger = logging.getLogger(__name__)
 
-# Another round is compiled for a limit that is wider by so much, if a finalist came so near to the one that it had.
+# A further round pays only if it may widen a limit by 5 %, and a finalist came within 5 % of the present one.
 _WORTH_A_ROUND = 1.05
 
 
@@ -93,17 +93,17 @@ class Finalist:
 
     @property
     def top1(self) -> float:
-        """On holdout; the predicted one where there is none."""
+        """Accuracy on holdout; the predicted one if there is none."""
         return self.proof.top1_holdout if np.isfinite(self.proof.top1_holdout) else self.predicted_top1
 
     @property
     def predicted_latency_s(self) -> float:
-        """On the first target."""
+        """Predicted seconds on the first target."""
         return self.predicted_s[0]
 
     @property
     def measured_s(self) -> tuple[float, ...]:
-        """On each target in order."""
+        """Measured seconds on each target in order."""
         return (self.proof.measured_latency_s, *(t.latency_s for t in self.proof.further))
 
     @property

@@ -68,7 +68,7 @@ class SubSpaceStatistics:
 
 
 def _number(value: float | None) -> float | None:
-    """None for what JSON lacks: a latency that the table does not know."""
+    """Return None for a number that JSON lacks: a latency that the table does not know."""
     return None if value is None or math.isinf(value) else value
 
 

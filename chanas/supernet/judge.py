@@ -84,7 +84,7 @@ class Spread:
 
     @classmethod
     def of(cls, judged: Sequence[Judged]) -> Spread:
-        """Of the results of one request, at least one."""
+        """Sum up the results of one request, at least one."""
         top1 = np.array([one.top1 for one in judged])
         deviation = float(top1.std(ddof=1)) if len(top1) > 1 else None
         request, split = judged[0].request, judged[0].split

@@ -41,7 +41,7 @@ from chanas.prescheduler.tuning.give_up import told
 from chanas.prescheduler.tuning.preflight import FamilyCheck, all_families, check_families, compiled_for
 
 SCHEMA = 1
-"""Of the JSON document."""
+"""Version of the JSON document."""
 _PACKAGES = {"chanas": "chanas", "tvm": "apache-tvm", "tvm-ffi": "apache-tvm-ffi", "torch": "torch", "numpy": "numpy"}
 _FFI = "0.1.14."  # pyproject.toml says why
 _CANARY_S, _WATCHED_S, _START_TIMEOUT_S = 5.0, 1.0, 120.0
@@ -54,7 +54,7 @@ _MIN_STOLEN = 0.01
 
 @dataclass(frozen=True)
 class Section:
-    """One part of what was found out.
+    """One part of the diagnosis.
 
     name      its key in the JSON document
     facts     what the document has there

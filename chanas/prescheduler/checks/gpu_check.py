@@ -1,5 +1,5 @@
-"""Does a GPU target work? The operators of a small block are compiled for it, and their schedules carried out by this
-machine's processor and compared with PyTorch; on the GPU itself where it is in this machine."""
+"""Check that a GPU target works: the operators of a small block are compiled for it, and their schedules carried out by
+this machine's processor and compared with PyTorch; on the GPU itself where it is in this machine."""
 
 from __future__ import annotations
 

@@ -374,7 +374,7 @@ class _Pointer:
 
 
 def _divided(a: Array, b: Array) -> Array:
-    """As in C: integers towards zero."""
+    """Divide as C does: integers are rounded towards zero."""
     return a / b if a.dtype.kind == "f" else np.trunc(a / b).astype(np.result_type(a, b))
 
 
@@ -445,5 +445,5 @@ def _named_type(name: str) -> np.dtype[Any]:
 
 
 def _numpy_type(kind: Any) -> np.dtype[Any]:
-    """Of a type's scalars; indices are computed in 64 bits."""
+    """Return numpy's type for a type's scalars; indices are computed in 64 bits."""
     return _named_type(str(getattr(kind, "dtype", kind)))

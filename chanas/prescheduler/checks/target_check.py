@@ -1,5 +1,5 @@
-"""Does a target work? A small block is compiled for it, and where it can be run here, by this machine or an emulator,
-run and compared with PyTorch. What was not tried says so."""
+"""Check that a target works: a small block is compiled for it, and if it can be run here, by this machine or an
+emulator, run and compared with PyTorch. Steps that were not tried say so."""
 
 from __future__ import annotations
 

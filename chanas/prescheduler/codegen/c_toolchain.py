@@ -41,7 +41,7 @@ class CToolchain:
         return ("-O2", *(("-static",) if self.static else ()), "-o", program, *sources, "-lm")
 
     def compile(self, source: str, object_name: str, folder: Path) -> str:
-        """One C or assembly file of `folder` to an object file beside it; returns its name.
+        """Compile one C or assembly file of `folder` to an object file beside it; returns its name.
 
         Raises:
             TargetError: the compiler refuses it, with its first line.

@@ -114,7 +114,7 @@ class CandidatePipeline(Generic[Token]):
         return len(self._building) + len(self._built) + len(self._measuring) + len(self._waiting) + len(self._held)
 
     def know(self, family: str, token: Token, outcome: Outcome) -> None:
-        """Take in what a candidate came to earlier, so that the same code is not timed again."""
+        """Take in the earlier outcome of a candidate, so that the same code is not timed again."""
         if outcome.code is not None:
             self._known.setdefault((family, outcome.code), (token, outcome))
 
@@ -124,7 +124,7 @@ class CandidatePipeline(Generic[Token]):
         self._advance()
 
     def withdraw(self, is_unwanted: Callable[[Token], bool]) -> list[Token]:
-        """Take back the candidates of such tokens that nobody has begun to build: they do not come out."""
+        """Withdraw the candidates of these tokens whose build has not begun: they do not come out."""
         withdrawn = [c.token for c in self._waiting if is_unwanted(c.token)]
         self._waiting = [c for c in self._waiting if not is_unwanted(c.token)]
         for future, candidate in list(self._building.items()):
@@ -133,7 +133,7 @@ class CandidatePipeline(Generic[Token]):
         return withdrawn
 
     def time_again(self, candidate: Candidate[Token], device: int | None = None) -> None:
-        """Queue a candidate whose library is there for another timing, of which no twin is told."""
+        """Queue a compiled candidate for another timing, which is not reported to its twins."""
         again = dataclasses.replace(candidate, keep_library=True, family=None)
         self._built.append(_Built(again, 0.0, device=device))
 
@@ -205,7 +205,7 @@ class CandidatePipeline(Generic[Token]):
                 return
 
     def _take_built(self, built: _Built[Token]) -> list[tuple[Candidate[Token], Outcome]]:
-        """On to the timing, unless the same program was timed already or is about to be."""
+        """Pass a built candidate on to the timing, unless the same program was timed already or is about to be."""
         identity = built.identity
         if identity is not None and identity in self._known:
             return [self._same(built, *self._known[identity])]
@@ -297,9 +297,8 @@ def timed_in_rounds(
     """Candidates with the median of their seconds over `num_rounds` rounds, one round after the other.
 
     Each comes with the outcomes of its rounds so far, at least one, and stays with the device of the last as long as
-    that is there. Their libraries must still be there, each in a
-    place of its own. A candidate that failed stays as it is; a round in which one fails is left out. `keep` gets each
-    new round that worked.
+    that is there. Their libraries must still be there, each in a place of its own. A candidate that failed stays as it
+    is; a round in which one fails is left out. `keep` gets each new round that worked.
     """
     found = {candidate.library: list(outcomes) for candidate, outcomes in group}
     line: CandidatePipeline[Token] = CandidatePipeline(pool, canary)

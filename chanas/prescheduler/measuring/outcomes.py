@@ -24,8 +24,8 @@ class Reading:
 class Outcome:
     """Seconds of a candidate, or why there are none; of several that were timed in turns, the outcome of each.
 
-    `drift` is what the canary said: the seconds that were measured are `seconds` times it. `code` stands for the
-    machine code; where that of another candidate was the same, `same_as` is its token and all figures are its own.
+    `drift` is the canary's correction; the raw measurement was `seconds * drift`. `code` identifies the machine code;
+    if another candidate compiled to the same code, `same_as` is its token and all figures are that candidate's.
     """
 
     seconds: float | None

@@ -107,9 +107,9 @@ class TuningRecord:
     """One tried schedule point: its seconds (median) and their spread, or the reason why there are none.
 
     `again_s`, `again_spread_s` and `again_error` are the same, from the last time that the best points of the workload
-    were measured in turns (`remeasure`); None where it took no part. `drift` is what the canary said when the seconds
-    were measured; they have been divided by it. `code` stands for the machine code that the point is compiled to; where
-    that is the one of an earlier point, `same_as` is that point and the seconds (or the error) are its own.
+    were measured in turns (`remeasure`); None if it took no part. `drift` is the canary's correction, by which the
+    seconds have been divided. `code` identifies the machine code that the point is compiled to; if an earlier point
+    compiled to the same code, `same_as` is that point and its seconds (or its error) are reused.
     """
 
     point: Point
@@ -184,7 +184,7 @@ def _point(text: str) -> Point:
 
 
 def _tuning_record(point: str, *figures: Any) -> TuningRecord:
-    """From a row whose last column is `same_as`."""
+    """Convert a row whose last column is `same_as`."""
     same_as = None if figures[-1] is None else _point(figures[-1])
     return replace(TuningRecord(_point(point), *figures[:-1]), same_as=same_as)
 
@@ -416,7 +416,7 @@ class RecordStore:
         self._insert("stopped", [row])
 
     def stopped_after(self, workload: str) -> int | None:
-        """After how many points a workload was given up last; None where it never was."""
+        """Return the number of points after which a workload was given up last; None if it never was."""
         rows = self._rows("SELECT num_trials FROM stopped WHERE device=? AND workload=?", (self.device, workload))
         return int(rows[0][0]) if rows else None
 

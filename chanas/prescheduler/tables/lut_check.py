@@ -222,9 +222,9 @@ def check_networks(
     progress: bool = True,
     open_pool: OpenPool | None = None,
 ) -> tuple[Remeasured, ...]:
-    """Compile and time `num` random networks and set them beside the calibrated prediction.
+    """Compile and time `num` random networks and compare them with the calibrated prediction.
 
-    None where the table is not calibrated or covers no sub-space.
+    Empty if the table is not calibrated or covers no sub-space.
     """
     covered = lut.covered(space, num_classes)
     fit = lut.calibration

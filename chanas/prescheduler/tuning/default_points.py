@@ -18,7 +18,7 @@ _TILED = ("split_m", "split_n", "split_h", "split_w", "split_c")
 
 
 def default_points(block: BlockConfig, target: HardwareTarget) -> list[Point]:
-    """One point for each operator of a block."""
+    """Choose one point for each operator of a block."""
     points = []
     for workload in block_workloads(block, target.dtype):
         space = schedule_space(workload, target)

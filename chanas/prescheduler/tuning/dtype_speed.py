@@ -1,4 +1,4 @@
-"""Does a dtype pay on a device? One middle layer is timed in it and in float32, each at the best of a few schedules.
+"""Check that a dtype pays on a device: one middle layer is timed in it and in float32, at the best of a few schedules.
 
 Half as many bytes are moved, but some processors have slow instructions for products of such numbers, or few: where
 bfloat16 is slower than float32 this is told before hours go into its table. It is no more than one operator's word.
@@ -90,7 +90,8 @@ def _build(target: HardwareTarget, pool: Pool, scratch: Path) -> list[tuple[dict
 
 
 def tell_if_slower(target: HardwareTarget, pool: Pool, scratch: Path, is_first: bool) -> DtypeSpeed | None:
-    """Before the first tuning of a processor in another dtype: one line on standard error where float32 is faster."""
+    """Print one line on standard error if float32 is faster, before the first tuning of a processor in another
+    dtype."""
     if not is_first or target.gpu is not None or target.dtype == "float32":
         return None
     speed = dtype_speed(target, pool, scratch)

@@ -50,7 +50,7 @@ class _Ask:
 
 @dataclass
 class _Job:
-    """An operator under way: `finished` is its batch so far, `again` what its turns have given so far."""
+    """An operator in progress: `finished` is its batch so far, `again` the result of its turns so far."""
 
     workload: Workload
     tuner: OperatorTuner
@@ -210,7 +210,7 @@ class TuningJobs:
             self._note_warm_start([tuners[w] for w in started])
 
     def _go_on(self, line: CandidatePipeline[_Ask], jobs: dict[Workload, _Job], settle: bool) -> list[_Job]:
-        """Submit what comes next of jobs that have nothing under way; those that have nothing left end."""
+        """Submit the next candidates of jobs that wait for nothing; those that have nothing left end."""
         ended = []
         for job in [job for job in jobs.values() if job.outstanding == 0]:
             self._complete(job)

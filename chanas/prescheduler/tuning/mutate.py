@@ -1,5 +1,5 @@
-"""From good schedule points to new ones: which point to start from, mutation, and crossover (paper, section 3.5 and
-figure 9)."""
+"""New schedule points from good ones: the choice of a start, mutation, and crossover (paper, section 3.5 and figure
+9)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start_probabilities(seconds: npt.NDArray[np.float64], gamma: float) -> npt.N
 
 
 def mutate_point(space: ScheduleSpace, point: Point, rng: np.random.Generator) -> Point | None:
-    """One coordinate redrawn among its options; a split keeps dividing its loop. None when the result is illegal."""
+    """Redraw one coordinate among its options; a split keeps dividing its loop. None if the result is illegal."""
     return _mutate(space, space.decode(point), rng)
 
 

@@ -1,5 +1,5 @@
-"""Does each family of operators work on a device? One small operator of each is built, run and compared with PyTorch
-before anything is tuned: what can't work is told in a second, not after thousands of candidates that crash."""
+"""Check that each family of operators works on a device. One small operator of each is built, run and compared with
+PyTorch before anything is tuned: what can't work is told in a second, not after thousands of candidates that crash."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class TuneConfig:
     num_trials: int = 16
     """Schedule points tried in all, kept records included; with `shared` on average over the operators."""
     shared: bool = False
-    """After half of the trials the others go where networks spend their time and improvement is expected (`budget`)."""
+    """Distribute the second half of the trials to the operators that take most time and promise most (`budget`)."""
     num_initial: int = 4
     """Size of the initial set H."""
     batch_size: int = 4
@@ -156,7 +156,7 @@ class OperatorTuner:
         return [candidates[i] for i in chosen]
 
     def _first_batch(self, prior: Prior, num: int) -> list[Point]:
-        """Points that were best on the other device, and others evenly spaced over the ranking that it foretells."""
+        """Choose the points that were best on the other device, and others evenly spaced over its predicted ranking."""
         untried = [p for p in self.space.shuffled(self._rng) if p not in self._records]
         score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
         best = [
@@ -173,7 +173,7 @@ class OperatorTuner:
         return [*chosen, *(rest[i] for i in places)]
 
     def _judge_prior(self, records: Sequence[TuningRecord]) -> None:
-        """Before the model has seen the records: whether they are ordered as the other device foretold."""
+        """Compare the order of the records with the other device's prediction, before the model has seen them."""
         if self._prior is None or self.tau is not None or self.prior_dropped:
             return
         foretold = self._model.foretell(self.space, [r.point for r in records]) if records else None
@@ -230,8 +230,8 @@ class OperatorTuner:
 
 
 def rank_correlation(foretold: FloatArray, seconds: FloatArray) -> float | None:
-    """Kendall's τ of a forecast, over the pairs whose seconds differ by more than noise; None where there is no such
-    pair or the forecast is the same for all. float64[N] each."""
+    """Kendall's τ of a prediction, over the pairs whose seconds differ by more than noise; None if there is no such
+    pair or the prediction is the same for all. float64[N] each."""
     far = np.triu(np.abs(np.log(seconds)[:, None] - np.log(seconds)[None, :]) > _NOISE, k=1)
     if not far.any() or np.ptp(foretold) == 0.0:
         return None

@@ -53,7 +53,7 @@ class Source:
     spaces: int = SPACE_VERSION
 
     def describe(self) -> str:
-        """For people: `cpu-2t (AMD EPYC, TVM 0.27.0)`."""
+        """Name the source for people: `cpu-2t (AMD EPYC, TVM 0.27.0)`."""
         return f"{self.target.name} ({self.target.device}, TVM {self.compiler})"
 
     def differences(self, target: HardwareTarget) -> list[str]:

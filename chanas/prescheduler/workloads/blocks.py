@@ -1,4 +1,4 @@
-"""From blocks to operator workloads: what is tuned one by one (paper, section 3.5, figure 7)."""
+"""The operators that a block consists of: workloads that are tuned one by one (paper, section 3.5, figure 7)."""
 
 from __future__ import annotations
 

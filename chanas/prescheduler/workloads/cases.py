@@ -28,7 +28,7 @@ BFLOAT16_OPERATOR_TOLERANCE = 5e-3
 """Inputs and weights are rounded in the reference too; a sum that lies a little to the other side of the middle of two
 bfloat16 numbers comes out one step away, which is at most 2⁻⁷ of a number and 2⁻⁸ ≈ 4e-3 of the largest half."""
 FLOAT16_OPERATOR_TOLERANCE = 2e-3
-"""As in bfloat16, with three bits more; and for TF32, which rounds what is multiplied by up to 2⁻¹¹."""
+"""Same as for bfloat16, with three bits more; also for TF32, which rounds factors by up to 2⁻¹¹."""
 BFLOAT16_BLOCK_TOLERANCE = 2e-2
 """Against PyTorch in float32: every weight and each operator's output is rounded by up to 2⁻⁹, three to six times;
 5e-3 is usual."""

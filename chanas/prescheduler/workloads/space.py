@@ -122,7 +122,7 @@ class ScheduleSpace:
 
     @property
     def middle(self) -> Point:
-        """Some point, the same one every time."""
+        """A fixed point in the middle of the space."""
         return self.points[len(self.points) // 2]
 
     def shuffled(self, rng: np.random.Generator) -> list[Point]:

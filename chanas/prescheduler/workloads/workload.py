@@ -1,4 +1,4 @@
-"""From blocks to operator workloads: what is tuned one by one (paper, section 3.5, figure 7).
+"""Operators as workloads that are tuned one by one (paper, section 3.5, figure 7).
 
 Batch normalisation is folded into the weights; bias, activation, squeeze-excite's scale and the residual are fused into
 the operator that they follow. Activations are stored as [channel blocks, pixels, lanes] (NCHW16c on AVX-512).

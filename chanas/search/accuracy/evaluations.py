@@ -117,5 +117,5 @@ class EvaluationStore:
         return evaluation
 
     def with_purpose(self, purpose: str) -> list[Evaluation]:
-        """Those asked for with `purpose`, in the order of the file."""
+        """List the evaluations that were asked for with `purpose`, in the order of the file."""
         return [e for e in self.found.values() if e.purpose == purpose]

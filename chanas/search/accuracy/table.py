@@ -1,6 +1,5 @@
-"""Accuracies that were measured elsewhere, as a CSV file: whoever has trained an OFA-like supernet searches on a device
-of their own without training again. The columns are described in docs/formats.md.
-"""
+"""Accuracies that were measured elsewhere, as a CSV file: with those of an OFA-like supernet one can search for a
+device without training again. The columns are described in docs/formats.md."""
 
 from __future__ import annotations
 

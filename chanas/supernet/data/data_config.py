@@ -77,7 +77,7 @@ class DataConfig(BaseModel):
     @field_validator("root")
     @classmethod
     def _root_is_absolute(cls, root: Path | None) -> Path | None:
-        """So that a checkpoint finds its images whatever folder it is used from."""
+        """Make the root absolute, so that a checkpoint finds its images whatever folder it is used from."""
         return None if root is None else root.expanduser().absolute()
 
     @model_validator(mode="after")

@@ -37,7 +37,7 @@ class ImageData:
         return len(self.source.class_names)
 
     def preprocess(self, resolution: int) -> Preprocess:
-        """From an RGB image to float32[3, resolution, resolution], the same in evaluation and deployment."""
+        """Convert an RGB image to float32[3, resolution, resolution], the same in evaluation and deployment."""
         return Preprocess(resolution, self.config.mean, self.config.std, self.config.crop_ratio)
 
     def indices(self, split: str, max_images: int | None = None) -> IntArray:

@@ -1,8 +1,8 @@
 """Training batches: a pure function of (seed, step), so that a resumed run sees what an uninterrupted one would have.
 
 The order of images is an endless row of permutations, one per epoch, drawn from (seed, epoch); a step takes the next
-`batch_size` of it. Train and gap images are augmented alike: otherwise equation 3's
-difference would measure augmentation.
+`batch_size` of it. Train and gap images are augmented alike: otherwise equation 3's difference would measure
+augmentation.
 """
 
 from __future__ import annotations

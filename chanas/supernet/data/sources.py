@@ -119,7 +119,7 @@ class TorchvisionSource:
         return _rgb(image, what, self.convert_rgb)
 
     def digest(self) -> str:
-        """Of the labels, and of the names and sizes of the files where the set tells them (DataError: one is gone)."""
+        """Hash the labels, and the names and sizes of the files if the set tells them (DataError: one is gone)."""
         return content_digest((self.name.encode(), self.labels.tobytes(), *map(self._part_digest, self.parts)))
 
     def _part_digest(self, part: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""One training process or several: what `torchrun` starts, as the rest of training sees it.
+"""One training process or several, as `torchrun` starts them: their view of each other.
 
 Every process (rank) holds all weights and takes an equal part of each step's images. `World()` is a single process;
 `World.join` reads what `torchrun` set up. Every method but `rank` and `size` must be called by all ranks together.

@@ -89,7 +89,7 @@ def metrics_path(run: RunDirectory) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
+    """Versions of the libraries that the numbers depend on."""
     try:
         own = metadata.version("chanas")
     except metadata.PackageNotFoundError:  # run from a source tree

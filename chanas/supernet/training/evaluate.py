@@ -156,7 +156,7 @@ class SupernetEvaluator:
         return self.data.class_names
 
     def preprocess(self, resolution: int) -> Preprocess:
-        """From an RGB image to the network's input, as every image here was treated."""
+        """Convert an RGB image to the network's input, as every image here was treated."""
         return self.data.preprocess(resolution)
 
     def extract(self, architecture: Architecture) -> StaticNetwork:

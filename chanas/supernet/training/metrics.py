@@ -123,7 +123,7 @@ class Log:
     """The writer of a training run's metrics; usable as a context manager that closes it."""
 
     def __init__(self, run: RunDirectory, tensorboard: bool = False) -> None:
-        """Nothing is written yet.
+        """Prepare the log; nothing is written yet.
 
         Args:
             run: where to.

@@ -65,7 +65,7 @@ class LossTerms:
         return torch.stack([zero if part is None else part.detach() for part in parts]).float()
 
     def to_floats(self, stacked: Sequence[float]) -> dict[str, float | None]:
-        """For the log, from the numbers of `stacked`. `generalization_gap` is signed: L_val − L_train."""
+        """Convert the numbers of `stacked` for the log. `generalization_gap` is signed: L_val − L_train."""
         total, train, gap, distillation = stacked
         return {
             "loss": total,

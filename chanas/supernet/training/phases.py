@@ -124,7 +124,7 @@ class TrainConfig(BaseModel):
     log_every: int = Field(default=10, ge=1)
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Precision = "f32"
-    """Of forward and backward passes (mixed precision: weights and sums stay f32); f16 scales the loss."""
+    """Precision of forward and backward passes (mixed precision: weights and sums stay f32); f16 scales the loss."""
     channels_last: bool = True
     num_micro_batches: int = Field(default=1, ge=1)
     """Parts that a process's images are computed in, one after another, to need less memory (gradient accumulation)."""

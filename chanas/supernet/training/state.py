@@ -38,7 +38,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, header: dict[str, Any]) -> Progress:
-        """From a checkpoint's header; what an older one lacks is at its start."""
+        """Read a checkpoint's header; values that an older one lacks start anew."""
         return cls(**{name: header[name] for name in cls.__dataclass_fields__ if name in header})
 
 

@@ -46,7 +46,7 @@ class Execution:
     def of(
         cls, network: Supernet, world: World, precision: Precision, num_micro_batches: int, channels_last: bool
     ) -> Execution:
-        """For a network that lies on its device; with several processes all take over rank 0's weights."""
+        """Prepare a network that lies on its device; with several processes all take over rank 0's weights."""
         device = next(network.parameters()).device
         parallel = None
         if world.size > 1:
@@ -186,7 +186,7 @@ def _tie(network: nn.Module) -> Tensor:
 
 
 def _logged(found: Sequence[Sequence[LossTerms]], plan: StepPlan, world: World) -> dict[str, Terms]:
-    """One transfer from the device for all numbers of a step."""
+    """Transfer all numbers of a step from the device at once."""
     numbers = world.mean(torch.stack([torch.stack([t.stacked() for t in terms]).mean(0) for terms in found])).tolist()
     rows: defaultdict[str, list[Terms]] = defaultdict(list)
     for (size_class, architecture), terms, stacked in zip(plan.subnets, found, numbers, strict=True):
@@ -205,7 +205,7 @@ def apply_gradients(
     clip_norm: float | None,
     scaler: torch.amp.GradScaler | None = None,
 ) -> bool:
-    """One update, with the norm of the whole gradient cut to `clip_norm`.
+    """Update the weights, with the norm of the whole gradient cut to `clip_norm`.
 
     Returns:
         Whether there was an update: a scaler skips a step whose scaled gradients overflowed, and scales less after it.

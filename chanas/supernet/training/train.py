@@ -202,7 +202,8 @@ class Trainer:
             self._save(done=False, good=True)
 
     def _settle_threads(self, stored: int | None) -> None:
-        """One process takes the stored number, the config's or the fastest; several what `torchrun` gave them."""
+        """Settle the number of threads: one process takes the stored one, the config's or the fastest; several take
+        what `torchrun` gave them."""
         if self.world.size == 1:
             chosen = stored or self.config.num_threads
             if chosen is None:
@@ -219,7 +220,7 @@ class Trainer:
 
     # ---- the loop -------------------------------------------------------------------------------------------------
     def train(self, progress: bool) -> TrainSummary:
-        """From the current step to the end; see `train_supernet`."""
+        """Train from the current step to the end; see `train_supernet`."""
         start, began = self.state.progress.step, time.perf_counter()
         bar = progress_bar(self.schedule.num_steps, "supernet", "step", progress, initial=start)
         accuracies: dict[str, float] | None = None
@@ -317,7 +318,8 @@ class Trainer:
         return losses
 
     def _roll_back(self, error: NonFiniteError | CollapseError, bar: ProgressBar) -> None:
-        """To the newest checkpoint; after a collapse, or when that did not help, to the last that passed evaluation."""
+        """Roll back to the newest checkpoint; after a collapse, or if that did not help, to the last that passed
+        evaluation."""
         progress = self.state.progress
         if progress.num_rollbacks == MAX_ROLLBACKS:
             raise ChanasError(

@@ -56,7 +56,7 @@ class AblationResult:
     path: Path
 
     def lines(self) -> Iterator[str]:
-        """For people: rankings, winners, fronts."""
+        """Yield lines for people: rankings, winners, fronts."""
         found = self.ablation
         yield f"budget     {format_latency(found.budget_s)} ({found.share_inside:.0%} of the space, by the tuned table)"
         yield f"\n{'ranking by':<16s}{'slower':>8s}{'Kendall tau':>13s}  inside one sub-space: mean (least)"

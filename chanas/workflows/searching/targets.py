@@ -232,11 +232,11 @@ class TargetTable:
 
     @property
     def open_pools(self) -> dict[str, OpenPool]:
-        """As provers take it."""
+        """The pools, as provers take them."""
         return {} if self.open_pool is None else {self.hardware.name: self.open_pool}
 
     def budget(self) -> LatencyBudget:
-        """As the search takes it."""
+        """The budget, as the search takes it."""
         from chanas.search.cosearch import LatencyBudget
 
         return LatencyBudget(self.lut, self.budget_s)

@@ -33,8 +33,8 @@ def stored_table(run: RunDirectory, target: HardwareTarget) -> Path:
 
 
 def supernet_task(run: RunDirectory) -> tuple[SearchSpace, int]:
-    """Search space and number of classes of the run's supernet, from its JSON alone: what a search can't meet is told
-    before the supernet is loaded.
+    """Read search space and number of classes of the run's supernet from its JSON alone: limits that can't be met are
+    reported before the supernet is loaded.
 
     Raises:
         StageOrderError: there is no supernet; the message names the command that makes it.

@@ -1,4 +1,4 @@
-"""From a scheduled function to one that the code generator takes: the passes that our kernels need, and no others.
+"""Lowering of a scheduled function to one that the code generator takes: the passes that our kernels need, no others.
 
 The compiler's own pipeline is made for every kind of function and device. What is left out here:
 

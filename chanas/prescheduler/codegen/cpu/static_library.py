@@ -53,7 +53,7 @@ class Kernels:
 def build_kernel(
     name: str, symbol: str, block: BlockConfig, points: Sequence[Point], target: HardwareTarget, path: Path
 ) -> int:
-    """Compile one block, in the process of whoever calls; returns the bytes that it takes of the workspace."""
+    """Compile one block in the calling process; returns the bytes that it takes of the workspace."""
     import tvm
 
     function = schedule_block(block, points, target).with_attr("global_symbol", symbol)

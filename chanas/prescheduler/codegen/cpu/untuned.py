@@ -1,5 +1,5 @@
-"""Blocks as TVM compiles them when nobody has scheduled anything: its stock route for a CPU, the yardstick of what
-schedules are worth (paper, section 4.2).
+"""Blocks compiled by TVM without schedules: its stock route for a CPU, the yardstick for the gain from schedules
+(paper, section 4.2).
 
 TVM has no default schedules for a CPU: loops stay as its operators state them, and what is fast is what LLVM makes of
 that. Only fusion is done, by TVM's own passes.

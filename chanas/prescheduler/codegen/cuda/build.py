@@ -1,5 +1,5 @@
-"""From a scheduled GPU function to machine code, without a GPU: lowered, checked against the GPU's limits before any
-compiler is called, printed as CUDA, compiled by NVRTC to a cubin whose figures are read.
+"""Compilation of a scheduled GPU function to machine code, without a GPU: lowered, checked against the GPU's limits
+before any compiler is called, printed as CUDA, compiled by NVRTC to a cubin whose figures are read.
 
 The compiler gets the kernel alone and what it calls: nearly all of its time would go to headers that it needs nothing
 of, or a few lines.
@@ -114,8 +114,8 @@ def _explicit(target: HardwareTarget) -> Any:
 
 
 def _device_part(module: Any) -> Any:
-    """For a lowered module: vectors, barriers where a function has none of its own, sums over threads; then the kernel
-    apart from the code that would launch it.
+    """Return the passes for a lowered module: vectors, barriers where a function has none of its own, sums over
+    threads; then the kernel apart from the code that would launch it.
 
     Without `StorageRewrite`, which lets buffers share memory: a kernel's buffers are all alive at once. Kernels that
     are written down statement by statement are not simplified either: the CUDA compiler makes the same code of them.

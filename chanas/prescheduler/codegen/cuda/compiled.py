@@ -14,7 +14,7 @@ from chanas.prescheduler.workloads.workload import Workload
 
 
 def compile_point(workload: Workload, point: Point, target: HardwareTarget) -> CompileRecord:
-    """From a schedule point to its figures, in this process; what fails is a record with its error."""
+    """Compile a schedule point in this process and return its figures; a failure is a record with its error."""
     from chanas.prescheduler.codegen.cuda.build import build_kernel
 
     start = time.process_time()

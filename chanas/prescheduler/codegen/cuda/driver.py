@@ -31,7 +31,7 @@ _FUNCTIONS = (
 
 
 def enable_machine_code() -> None:
-    """From now on libraries that are built in this process hold machine code for a GPU, whether or not one is here.
+    """Put machine code for a GPU into libraries that are built in this process from now on, with or without a GPU here.
 
     Raises:
         TargetError: CUDA's runtime library is not installed, or TVM's does not load with it.

@@ -1,4 +1,4 @@
-"""From operators to fused blocks and whole networks.
+"""Fused blocks and whole networks, made of scheduled operators.
 
 A block is one TVM function: the expressions of its operators chained, each scheduled by its own point, with every
 intermediate inside. A network is a Relax program that calls its blocks in order; weights are arguments, so that one

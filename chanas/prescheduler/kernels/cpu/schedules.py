@@ -1,4 +1,4 @@
-"""From a schedule point to a scheduled TVM function (the primitives of the paper's table 1, through `s_tir.Schedule`).
+"""Application of a schedule point to a TVM function (the primitives of the paper's table 1, through `s_tir.Schedule`).
 
 Every function schedules the stages of one operator, found by their prefix, inside a function that may hold a whole
 block.

@@ -78,7 +78,7 @@ def _by_lane(target: HardwareTarget) -> bool:
 
 
 def _allowed(tiles: Iterable[Tile], target: HardwareTarget, smallest: int = 1) -> frozenset[Tile]:
-    """Those of some tiles whose sums fit in registers that are worth a try.
+    """Select the tiles whose sums fit in registers and that are worth a try.
 
     All of at least `smallest` sums; with short vectors those that fit with their operands, hide the latency of
     multiply-adds and need few loads for each, as far as the factors allow (the paper's register blocking, section 4.5).
@@ -278,7 +278,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
 
 
 def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
-    """As `_blockconv`, with tiles of a row for its columns: the sums of all its products are kept for a band."""
+    """Like `_blockconv`, but its columns are Winograd tiles; the sums of all products of a band are kept."""
     lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.output_size
     blocks = num_blocks(workload.out_channels, lanes)
     columns = -(-size // transforms(workload.kernel_size, workload.stride).outputs)

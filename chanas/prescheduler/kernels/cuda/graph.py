@@ -2,8 +2,8 @@
 planned ahead and nothing that depends on the call, so that TVM's rewriting makes one CUDA graph of the whole.
 
 `main(inputs…, weights and biases…, output)` writes into its last argument and returns it; `new_output()` makes an array
-for it. A graph keeps the addresses
-that it was captured with: a program has to be called with the same arrays every time, whose contents may change.
+for it. A graph keeps the addresses that it was captured with: a program has to be called with the same arrays every
+time, whose contents may change.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ __device__ __forceinline__ void {name}(float* c, const void* a, const void* b) {
 
 
 def _lane(num_threads: int) -> tuple[Array, Array, Array]:
-    """Of each thread: warp, groupID, threadID_in_group [T, 1]."""
+    """Return each thread's warp, groupID and threadID_in_group, each [T, 1]."""
     thread = np.arange(num_threads)[:, None]
     return thread // WARP, thread % WARP // 4, thread % 4
 
@@ -146,7 +146,7 @@ def _cut_to_tf32(values: Array) -> Array:
 
 
 def round_to_tf32(values: Array) -> Array:
-    """To the nearest of ten bits of mantissa, half-way away from zero (`cvt.rna.tf32.f32`)."""
+    """Round to ten bits of mantissa, half-way away from zero (`cvt.rna.tf32.f32`)."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 

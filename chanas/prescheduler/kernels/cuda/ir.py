@@ -31,7 +31,7 @@ def loop(name: str, extent: int, body: Body, kind: str = "unroll") -> Any:
 
 
 def sequence(*parts: Any) -> Any:
-    """One statement after the other; None is left out."""
+    """Return the statements one after the other; None is left out."""
     found = [part for part in parts if part is not None]
     return found[0] if len(found) == 1 else tirx.SeqStmt(found)
 

@@ -29,7 +29,7 @@ from chanas.prescheduler.workloads.workload import Workload
 
 _TYPES = ("float32", "float16", "tf32")
 _MAX_VALUES = 1 << 31
-"""Of an array, since places in it are counted in 32 bits."""
+"""Limit of an array, since places in it are counted in 32 bits."""
 
 
 def output_rows(workload: Workload) -> int:
@@ -118,7 +118,7 @@ def _weight(workload: Workload, weights: Any, tap: Any, c: Any, n: Any) -> Any:
 
 
 def image_and_pixel(m: Any, pixels: int, batch: int) -> tuple[Any, Any]:
-    """Of a row of maps of so many pixels: its image, and its pixel in that one's map."""
+    """Split a row of maps of so many pixels into its image and its pixel in that image's map."""
     return (0, m) if batch == 1 else (m // pixels, m % pixels)
 
 

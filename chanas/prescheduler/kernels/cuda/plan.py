@@ -18,7 +18,7 @@ from chanas.prescheduler.workloads.space import Named
 from chanas.prescheduler.workloads.workload import Workload
 
 MMA_ROWS, MMA_COLUMNS = 16, 8
-"""Of one instruction of the tensor cores."""
+"""Rows and columns of one instruction of the tensor cores."""
 # Words after each row of the input's tile, so that the rows that a warp reads at once lie in different banks of shared
 # memory and still start at 16 bytes; weights of tensor cores: rows 8 (mod 32) words apart, for the same reason.
 _ROW_PAD, _BANKS = 4, 32
@@ -86,7 +86,7 @@ class ProductPlan:
 
     @property
     def num_tiles(self) -> int:
-        """Of each side in shared memory."""
+        """Number of tiles of each side in shared memory."""
         return self.stages * self.shares
 
     @property
@@ -133,7 +133,7 @@ def tensor_core_of(workload: Workload, gpu: GPUFeatures) -> TensorCore | None:
 
 
 def product_plan(workload: Workload, p: Named, gpu: GPUFeatures) -> ProductPlan:
-    """The sizes that a point stands for."""
+    """Return the sizes that a point encodes."""
     core = tensor_core_of(workload, gpu) if p["mma"][0] else None
     (m_b, m_t, m_v), (n_b, n_t, n_v) = p["split_m"], p["split_n"]
     (tap_o, tap_i), (c_o, c_i) = p["split_tap"], p["split_c"]

@@ -25,7 +25,8 @@ from chanas.prescheduler.workloads.workload import Workload
 Stored = npt.NDArray[Any]
 
 HALF_BLOCK_TOLERANCE, HALF_NETWORK_TOLERANCE = 1e-2, 2e-2
-"""Of float16 and TF32 against PyTorch in float32: every operator rounds by up to 2⁻¹¹, up to sixty in a row."""
+"""Tolerance of float16 and TF32 against PyTorch in float32: every operator rounds by up to 2⁻¹¹, at most sixty in a
+row."""
 
 
 def gpu_case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCase:

@@ -1,9 +1,8 @@
-"""From a point of a GPU's space to a scheduled TVM function: split, reorder, fuse, bind to blocks and threads, cache in
+"""Application of a point of a GPU's space to a TVM function: split, reorder, fuse, bind to blocks and threads, cache in
 shared memory and registers, compute_at, vectorize, unroll (the paper's table 1).
 
 Blocks are one loop (`blockIdx.x`), so is a block's team of threads (`threadIdx.x`); threads that share a sum are
-`threadIdx.y`. Products (1×1 and k×k over all channels) are written down in
-`product`, `squeeze` in `squeeze`.
+`threadIdx.y`. Products (1×1 and k×k over all channels) are written down in `product`, `squeeze` in `squeeze`.
 """
 
 from __future__ import annotations

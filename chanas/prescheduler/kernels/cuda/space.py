@@ -224,7 +224,7 @@ def _warp_tiles(
     """Splits for tensor cores: (blocks, warps, rows or columns of a warp), one tap at a time, whole instructions."""
 
     def over(extent: int, unit: int) -> tuple[tuple[int, ...], ...]:
-        """Of the tiles that cover a loop, those that stand out over its edge by less than a warp's part."""
+        """List the tiles that cover a loop and reach beyond its edge by less than a warp's part."""
         found = []
         for warps in _WARPS:
             for part in range(unit, _MAX_WARP_TILE + 1, unit):

@@ -77,7 +77,7 @@ class SqueezePlan:
 
 
 def squeeze_plan(workload: Workload, p: Named) -> SqueezePlan:
-    """The sizes that a point stands for."""
+    """Return the sizes that a point encodes."""
     return SqueezePlan(
         pixels=workload.input_size**2,
         words=row_words(workload),

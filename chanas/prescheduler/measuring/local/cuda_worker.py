@@ -3,7 +3,7 @@ requests as `chanas.prescheduler.measuring.local.worker`. What compiles needs no
 (`chanas.devices.cuda_runtime.CUDADevice`).
 
 Times are the device's own, by events; its clock rates have settled first, and where a timing is to be cold the L2 cache
-is flushed before each launch. After an error of CUDA's the process is of no use any more: the parent replaces it.
+is flushed before each launch. A CUDA error leaves the process unusable: the parent replaces it.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _of_one_copy(timed: dict[str, Any], copies: int) -> dict[str, Any]:
 
 
 def describe(error: Exception) -> str:
-    """One short line; errors of CUDA's begin so that the parent replaces the worker."""
+    """Describe an error in one short line; CUDA's begin so that the parent replaces the worker."""
     text = " ".join(str(error).split())
     if "CUDA" not in text and "cuda" not in text:
         return worker._describe(error)

@@ -27,10 +27,10 @@ def _device_folder() -> Path:
 
 @contextlib.contextmanager
 def device_lock(gives_up: Callable[[], bool] = lambda: False, gpu: str | None = None) -> Iterator[None]:
-    """Held while something is timed, so that two runs on one machine don't disturb each other's figures.
+    """Hold the device while something is timed, so that two runs on one machine don't disturb each other's figures.
 
-    Who waits is next: the holder, should it want the lock again at once, queues behind. Each GPU (`gpu` names it) has a
-    lock of its own beside that of the processor.
+    The lock is fair: a holder that releases and re-acquires it waits behind earlier waiters. Each GPU (`gpu` names it)
+    has a lock of its own, apart from the processor's.
 
     Raises:
         MeasureError: `gives_up` became true while waiting.

@@ -114,7 +114,7 @@ class TaskPool:
         return self._submit(self._timings, Task(name, arguments, timeout_s, device))
 
     def renew_timers(self) -> None:
-        """Time in a new process from now on, where that is this machine's affair; nothing may be under way.
+        """Time in a new process from now on, if this machine times; no timing may be in progress.
 
         In which pages of memory the weights of a network lie is drawn anew with each process, and where they compete
         for places in a cache, its time differs from process to process.
@@ -186,7 +186,7 @@ class TaskPool:
             task.future.result()
 
     def close(self) -> None:
-        """End all workers at once; what was under way is lost."""
+        """End all workers at once; calls in progress are lost."""
         with self._changed:
             self._closed = True
             waiting = [*self._pings.values(), *self._timings, *self._builds]

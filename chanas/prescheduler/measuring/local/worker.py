@@ -42,7 +42,7 @@ this process: the worker is replaced."""
 
 
 def die_with_parent() -> None:
-    """This process ends with the thread that started it, where the system knows how."""
+    """End this process with the thread that started it, if the system supports that."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux
 
@@ -158,7 +158,7 @@ def build_kernel(
 
 
 def build_untuned_block(target: dict[str, Any], block: dict[str, Any], library: str) -> None:
-    """Compile one block as TVM does without schedules of anybody's."""
+    """Compile one block with TVM's default pipeline (no schedules)."""
     from chanas.core.arch import BlockConfig
     from chanas.core.target import HardwareTarget
     from chanas.prescheduler.codegen.cpu import untuned
@@ -432,7 +432,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def _describe(error: Exception) -> str:
-    """One short line."""
+    """Describe an error in one short line."""
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or "bad_alloc" in text:
         return f"{OUT_OF_MEMORY}: a worker may allocate {memory_limit() / (1 << 30):.1f} GiB"

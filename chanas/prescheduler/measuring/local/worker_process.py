@@ -154,7 +154,7 @@ class WorkerProcess:
                     pipe.close()
 
     def close(self) -> None:
-        """End the process for good."""
+        """End the process; it is not started again."""
         self._closed = True
         self.stop()
 

@@ -243,7 +243,7 @@ class RemoteDevice:
         self._drop()
 
     def close(self) -> None:
-        """Let go of the device for good."""
+        """Release the device; it is not taken again."""
         self._closed = self._let_go = True
         self._drop()
         self._link.close()
@@ -255,7 +255,7 @@ def _start_link() -> WorkerProcess:
 
 
 def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | None = None) -> str:
-    """A free device of a key in words, or why there is none; it is taken for a moment."""
+    """Describe a free device of the key (taken for a moment), or say why there is none."""
     process = (link or _start_link)()
     try:
         answer = process.call("connect", {"host": tracker.host, "port": tracker.port, "key": key}, _CONNECT_TIMEOUT_S)

@@ -153,7 +153,7 @@ class RemotePool(TaskPool):
                 task.future.set_exception(self._failure)
 
     def close(self) -> None:
-        """End all workers at once, and let go of devices that are timing; what was under way is lost."""
+        """End all workers at once and release devices that are timing; calls in progress are lost."""
         super().close()
         timing = self._threads[len(self._builders) :]
         for thread, device in zip(timing, self._devices, strict=True):
@@ -238,7 +238,7 @@ def held_devices(
 def _connected(
     devices: Sequence[RemoteDevice], like: Description, key: str, *, is_required: bool
 ) -> list[RemoteDevice]:
-    """Those of the devices that could be taken and are like the first one; the others are let go.
+    """Connect to the devices that can be taken and are like the first one; release the others.
 
     Raises:
         ChanasError: one could not be taken although all of them are required.

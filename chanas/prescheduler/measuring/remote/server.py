@@ -111,7 +111,7 @@ def check_asked(served: HardwareTarget, target: str) -> None:
 
 
 def left_free(shared: bool) -> str | None:
-    """As `require_free`; a GPU that is in use is waited for as long as the session before may take to leave it."""
+    """Same as `require_free`, but wait for a GPU in use as long as the session before may take to leave it."""
     deadline = time.monotonic() + _LEFT_WITHIN_S
     while True:
         try:
@@ -150,8 +150,10 @@ class Session:
         self._num_calls = 0
 
     def describe(self, request: str) -> str:
-        """The device with so many threads and that dtype (`describe`), or why it can't be used so; `room_bytes` is how
-        much a client may leave with it, `warning` what else uses it. Who names no target only wants to know.
+        """Describe the device with so many threads and that dtype (`describe`), or say why it can't be used so.
+
+        `room_bytes` is how much a client may leave with it, `warning` what else uses it. A request without a target is
+        only a query: nothing is checked or reserved.
         """
         return self._answered(lambda: {"result": self._described(**json.loads(request))})
 

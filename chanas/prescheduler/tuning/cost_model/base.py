@@ -43,7 +43,7 @@ class CostModel(Protocol):
         """float64[N] of the log seconds that the other device's records alone say; None when they say nothing."""
 
     def drop(self, space: ScheduleSpace) -> None:
-        """Leave the other device's records out of what is said of this operator from now on."""
+        """Ignore the other device's records for this operator from now on."""
 
     def predict(self, space: ScheduleSpace, points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation, float64[N] each, of log seconds up to a constant per workload."""

@@ -82,7 +82,7 @@ class GaussianProcessModel:
 
     @property
     def num_records(self) -> int:
-        """Of this device."""
+        """Number of records of this device."""
         return sum(len(y) for (place, _), y in self._y.items() if place == _HERE)
 
     def observe(self, space: ScheduleSpace, records: Sequence[TuningRecord]) -> None:
@@ -102,7 +102,7 @@ class GaussianProcessModel:
         self._asked = None
 
     def transfer(self, space: ScheduleSpace, prior: Prior) -> None:
-        """A record that stands for several points lies in their middle."""
+        """Add another device's records; one that stands for several points lies in their middle."""
         key = space.workload.key
         if not prior.points:
             return

@@ -24,11 +24,11 @@ class RandomModel:
         """Learns nothing."""
 
     def foretell(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
-        """Nothing."""
+        """Return None: nothing is predicted."""
         return None
 
     def drop(self, space: ScheduleSpace) -> None:
-        """There is nothing to leave out."""
+        """Do nothing: there is nothing to ignore."""
 
     def predict(self, space: ScheduleSpace, points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
         """Standard normal means, standard deviations of one."""
