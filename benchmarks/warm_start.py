@@ -42,7 +42,7 @@ from chanas.errors import ChanasError
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.tables.lut import surroundings
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
-from chanas.prescheduler.tuning.warm_start import agree, translated
+from chanas.prescheduler.tuning.warm_start import agree, translate
 from chanas.prescheduler.workloads.space import ScheduleSpace
 from chanas.prescheduler.workloads.workload import Workload
 
@@ -169,7 +169,7 @@ def priors_for(
         its = dataclasses.replace(workload, dtype=source.dtype)
         records = sorted((r for r in made[its] if r.seconds is not None), key=lambda r: r.seconds or 0.0)
         whence, space = schedule_space(its, source), measured_space(workload, tables[workload], target)
-        prior = translated(records, whence, space, source)
+        prior = translate(records, whence, space, source)
         if prior is not None:
             found[workload] = prior
     return found

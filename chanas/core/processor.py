@@ -145,7 +145,7 @@ class Processor:
         if self.family not in _FEATURES:
             return ()
         known, used = _FEATURES[self.family], set(self.used_flags)
-        taken = _taken_for_granted(self.family, self.mcpu)
+        taken = _implied_flags(self.family, self.mcpu)
         added = [f"+{known[flag][0]}" for flag in known if flag in used - taken]
         return (*added, *(f"-{known[flag][0]}" for flag in known if flag in taken - used))
 
@@ -256,7 +256,7 @@ def _code_features(one: Microarchitecture) -> set[str]:
 
 
 @functools.cache
-def _taken_for_granted(family: str, mcpu: str) -> frozenset[str]:
+def _implied_flags(family: str, mcpu: str) -> frozenset[str]:
     """The flags that LLVM takes for granted with `mcpu`: of microarchitectures that share it, those of the oldest."""
     named = [_code_features(m) for m in _known_to_llvm(family) if _llvm_name(m) == mcpu]
     return frozenset(set.intersection(*named).union(_ONLY_IN_LLVM.get(mcpu, ())) if named else ())

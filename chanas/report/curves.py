@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from chanas.report.figures import thinned
+from chanas.report.figures import thin_out
 from chanas.report.pieces import seconds
 from chanas.report.reading import RunData, real
 from chanas.report.svg import COLOURS, DASHES, SHAPES, Chart, Figure, number, spread
@@ -31,7 +31,7 @@ def tuning(run: RunData) -> Figure | None:
     )
     rows = []
     for i, (c, curve) in enumerate(zip(curves, relative, strict=True)):
-        shown = [(n, min(v, top)) for n, v in _steps(thinned(curve))]
+        shown = [(n, min(v, top)) for n, v in _steps(thin_out(curve))]
         uses = f"{c.num_uses} × " if c.num_uses > 1 else ""
         label = f"{uses}{c.workload} ({seconds(c.best_s[-1][1])})"
         label = label if len(label) <= 78 else label[:77] + "…"
@@ -55,7 +55,7 @@ def _improves(before: tuple[int, float] | None, now: tuple[int, float]) -> bool:
 
 def _series(rows: Sequence[dict[str, Any]], name: str) -> list[tuple[float, float]]:
     pairs = [(real(r, "step"), real(r, name)) for r in rows]
-    return thinned([(a, b) for a, b in pairs if a is not None and b is not None])
+    return thin_out([(a, b) for a, b in pairs if a is not None and b is not None])
 
 
 def _by_step(series: dict[str, list[tuple[float, float]]], factor: float = 1.0) -> tuple[tuple[str, ...], ...]:

@@ -19,7 +19,7 @@ def unit_of(values: Sequence[float]) -> tuple[str, float]:
     return ("s", 1.0) if largest >= 1.0 else ("ms", 1e3) if largest >= 1e-3 else ("µs", 1e6)
 
 
-def thinned(values: Sequence[_T], most: int = _MAX_POINTS) -> list[_T]:
+def thin_out(values: Sequence[_T], most: int = _MAX_POINTS) -> list[_T]:
     """At most about twice as many of the values as `most`, evenly spaced, with the last."""
     step = max(1, len(values) // most)
     out = list(values[::step])
@@ -35,7 +35,7 @@ def pareto(run: RunData) -> Figure | None:
     """Accuracy against latency: random architectures, those evaluated, the front, the budget, the finalists."""
     result = run.result
     cloud, known = (
-        thinned(list(zip(reals(result, name, "latency_s"), reals(result, name, "top1"), strict=False)), _MAX_CLOUD)
+        thin_out(list(zip(reals(result, name, "latency_s"), reals(result, name, "top1"), strict=False)), _MAX_CLOUD)
         for name in ("cloud", "evaluated")
     )
     front = [
@@ -277,5 +277,5 @@ def evolution(run: RunData) -> Figure | None:
     for i, (name, values) in enumerate(series.items()):
         points = [(s, 100 * v) for s, v in zip(steps, values, strict=True)]
         chart.line(points, COLOURS[i], DASHES[i], label=labels[name])
-    rows = thinned([(f"{s:.0f}", percent(a), percent(b)) for s, a, b in zip(steps, *series.values(), strict=True)])
+    rows = thin_out([(f"{s:.0f}", percent(a), percent(b)) for s, a, b in zip(steps, *series.values(), strict=True)])
     return Figure(chart.render(), ("generation", "best so far (%)", "mean (%)"), tuple(rows), 3)

@@ -178,7 +178,7 @@ def _network(run: RunData) -> list[str]:
     bars = blocks.draw_block_times(run)
     if bars is None:
         return [*out, paragraph("Where the time goes is not known: the bundle lists no blocks.")]
-    return [*out, "<h2>Where the time goes</h2>", figure("blocks", bars, _told_of_blocks(run))]
+    return [*out, "<h2>Where the time goes</h2>", figure("blocks", bars, _blocks_caption(run))]
 
 
 def _drawing(bundle: dict[str, Any]) -> Figure | None:
@@ -193,7 +193,7 @@ def _drawing(bundle: dict[str, Any]) -> Figure | None:
         return None
 
 
-def _told_of_blocks(run: RunData) -> str:
+def _blocks_caption(run: RunData) -> str:
     """The sum of the blocks, what the calibration makes of it, and the measurement, in words."""
     text = "Each block as the latency table has it. "
     parts = [f"{name} {percent(share, 0)}" for name, share in blocks.shares(run)]

@@ -33,7 +33,7 @@ def targets_section(run: RunData) -> list[str]:
             out.append(f'<p class="missing">{escape(str(entry["error"]))}</p>')
             continue
         otherwise = "The architecture cannot be drawn: it is in no search space that the searches name."
-        out.append(figure(f"target-{number}", _drawing(run, entry, number), _told(entry), otherwise))
+        out.append(figure(f"target-{number}", _drawing(run, entry, number), _caption(entry), otherwise))
     out += _cross(run, entries)
     out += _seen(run)
     if run.shown is not None:
@@ -65,7 +65,7 @@ def _drawing(run: RunData, entry: dict[str, Any], number: int) -> Figure | None:
     return draw_architecture(architecture, space, int(num_classes or 1000), f"target-{number}")
 
 
-def _told(entry: dict[str, Any]) -> str:
+def _caption(entry: dict[str, Any]) -> str:
     measured, predicted, budget = (real(entry, name) for name in ("measured_s", "predicted_s", "budget_s"))
     latency = f"{seconds(measured)} measured" if measured else f"{seconds(predicted)} by its table, not measured"
     judged = _JUDGED.get(str(entry.get("judged_by")), "as predicted")

@@ -28,8 +28,8 @@ from chanas.search.evolution.pareto import nsga2
 from chanas.search.evolution.population import inside as of_sub_space
 from chanas.search.evolution.population import keys
 from chanas.search.explore import Evaluate, explore, new_predictor, training_set
-from chanas.search.front import FrontPoint, judged, spread_over
-from chanas.search.proof import Finalist, Proof, Prove, pick, prove_rounds, proven
+from chanas.search.front import FrontPoint, mark_dominated, spread_over
+from chanas.search.proof import Finalist, Proof, Prove, checked_proofs, pick, prove_rounds
 from chanas.search.subspace import divide
 
 TUNED = "tuned"
@@ -172,7 +172,7 @@ def points_below(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[flo
     return 100.0 * float(np.mean(best_within(upper) - best_within(lower)))
 
 
-def taught(
+def teach_predictor(
     space: SearchSpace,
     evaluate: Evaluate | None,
     evaluations: Evaluations,
@@ -242,7 +242,7 @@ class _Remembered:
     def __call__(self, architectures: Sequence[Architecture]) -> list[Proof]:
         new = [a for a in architectures if a.key not in self._known]
         if new:
-            self._known |= {p.architecture.key: p for p in proven(self._prove, new)}
+            self._known |= {p.architecture.key: p for p in checked_proofs(self._prove, new)}
         return [self._known[a.key] for a in architectures]
 
 
@@ -306,7 +306,7 @@ class _Search:
             FrontPoint(a, predicted_s[0], top1, p)
             for (a, predicted_s, top1, _), p in zip(plan.front, proofs, strict=True)
         ]
-        return Searched(name, latency.limit, winner, tuple(finalists), judged(points), plan.ranking, note)
+        return Searched(name, latency.limit, winner, tuple(finalists), mark_dominated(points), plan.ranking, note)
 
     def _finalists(self, latency: Constraint, tried: set[str]) -> list[Proposal]:
         """The best inside the limit and a little below it, by their accuracy where it is known, else as predicted; the

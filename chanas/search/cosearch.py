@@ -28,7 +28,7 @@ from chanas.search.job import PICTURE, Job
 from chanas.search.job import LatencyBudget as LatencyBudget
 from chanas.search.learning import Learned, Source, learn
 from chanas.search.pictures import pictures
-from chanas.search.proof import Finalist, Proof, Prove, genome_of, nobody_proves, prove_rounds, unproven
+from chanas.search.proof import Finalist, Proof, Prove, genome_of, pick_by_prediction, prove_rounds, unmeasured_proofs
 from chanas.search.subspace import RuleRegret, SubSpaceDivision
 
 SCHEMA = 1

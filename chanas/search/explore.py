@@ -138,7 +138,7 @@ def explore(
                     break
                 if architecture.key in names:
                     continue
-                known.append(_evaluated(architecture, evaluate, store))
+                known.append(_evaluate(architecture, evaluate, store))
                 if bar is not None:
                     bar.update(1)
                     bar.set_postfix_str(_figure(known, curve), refresh=False)
@@ -151,7 +151,7 @@ def explore(
     return curve
 
 
-def _evaluated(architecture: Architecture, evaluate: Evaluate, store: EvaluationStore) -> Evaluation:
+def _evaluate(architecture: Architecture, evaluate: Evaluate, store: EvaluationStore) -> Evaluation:
     found = store.found.get(architecture.key)
     return found or store.add(architecture, evaluate_checked(evaluate, architecture))
 

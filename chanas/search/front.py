@@ -116,9 +116,9 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
     front = front_of(predictor)
     at = spread_over(front.objectives[:, 0], job.num_points)
     architectures = decode(space, front.genomes[at])
-    proofs = proven(prove, architectures)
+    proofs = checked_proofs(prove, architectures)
     facts = zip(architectures, front.objectives[at].tolist(), proofs, strict=True)
-    points = judged([FrontPoint(a, cost, -loss, proof) for a, (cost, loss), proof in facts])
+    points = mark_dominated([FrontPoint(a, cost, -loss, proof) for a, (cost, loss), proof in facts])
     if all(p.proof.error is not None for p in points):
         raise MeasureError(f"none of {len(points)} points could be compiled and measured; {points[0].proof.error}")
     predicted = zip(decode(space, front.genomes), front.objectives.tolist(), strict=True)
@@ -212,7 +212,7 @@ def spread_over(latency_s: FloatArray, num: int) -> npt.NDArray[np.intp]:
     return order[sorted(chosen)]
 
 
-def judged(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
+def mark_dominated(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
     """Sort by measured latency, the failed ones last, and mark those that others dominate."""
     measured = sorted((p for p in points if p.proof.error is None), key=lambda p: p.proof.measured_latency_s)
     objectives = np.array([[p.proof.measured_latency_s, -p.top1] for p in measured]).reshape(-1, 2)

@@ -159,7 +159,7 @@ def pick(genomes: Genomes, value: FloatArray, num: int, min_distance: int) -> li
     return chosen
 
 
-def proven(prove: Prove, architectures: Sequence[Architecture]) -> Sequence[Proof]:
+def checked_proofs(prove: Prove, architectures: Sequence[Architecture]) -> Sequence[Proof]:
     """Call `prove` and check its answer. Raises ChanasError: it is not a proof of each architecture, in order."""
     proofs = prove(architectures)
     if [p.architecture.key for p in proofs] != [a.key for a in architectures]:
@@ -206,7 +206,7 @@ def prove_rounds(
         if not proposed:
             break
         try:
-            proofs = proven(prove, [architecture for architecture, *_ in proposed])
+            proofs = checked_proofs(prove, [architecture for architecture, *_ in proposed])
         except (MeasureError, TargetError) as lost:
             if winner is None:
                 raise
@@ -264,14 +264,14 @@ def _following_limits(
     return tuple(limits)
 
 
-def nobody_proves(
+def unmeasured_proofs(
     architectures: Sequence[Architecture], evaluate: Callable[[Architecture], float] | None
 ) -> list[ProofRecord]:
     """Proofs without any latency, for a device that is not here; with the accuracies, where they can be evaluated."""
     return [ProofRecord(a, top1_holdout=float("nan") if evaluate is None else evaluate(a)) for a in architectures]
 
 
-def unproven(propose: Propose, prove: Prove, limits_s: tuple[float, ...]) -> tuple[Finalist, list[Finalist]]:
+def pick_by_prediction(propose: Propose, prove: Prove, limits_s: tuple[float, ...]) -> tuple[Finalist, list[Finalist]]:
     """The winner and all finalists of one round in which no latency is measured: the predicted ones stand alone.
 
     Raises:
@@ -280,7 +280,7 @@ def unproven(propose: Propose, prove: Prove, limits_s: tuple[float, ...]) -> tup
     proposed = propose(limits_s, set())
     if not proposed:
         raise InfeasibleError("the search found no network inside the limits; raise one of them")
-    proofs = proven(prove, [architecture for architecture, *_ in proposed])
+    proofs = checked_proofs(prove, [architecture for architecture, *_ in proposed])
     finalists = [Finalist(*facts, proof, 1) for facts, proof in zip(proposed, proofs, strict=True)]
     return max(finalists, key=lambda f: f.top1), finalists
 

@@ -37,7 +37,7 @@ from chanas.prescheduler.measuring.local.compiler import llvm_version, readable
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker import memory_limit
 from chanas.prescheduler.tuning.dtype_speed import dtype_speed
-from chanas.prescheduler.tuning.give_up import told
+from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.preflight import FamilyCheck, all_families, check_families, compiled_for
 
 SCHEMA = 1
@@ -337,7 +337,7 @@ def _dtype_problems(name: str, checks: tuple[FamilyCheck, ...]) -> Iterator[str]
     errors = {check.family: readable(check.error or "no reason was given") for check in checks if not check.works}
     if errors:
         remedy = "report this with all that is above" if name == "f32" else "use --dtype f32"
-        yield f"operators in {name} do not work: {told(errors)}; {remedy}"
+        yield f"operators in {name} do not work: {describe_errors(errors)}; {remedy}"
 
 
 def timing(target: HardwareTarget, pool: WorkerPool, scratch: Path, seconds: float = _CANARY_S) -> Section:

@@ -79,13 +79,13 @@ def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, t
     rng = np.random.default_rng(1)
     chosen = {"smallest": space.smallest, "largest": space.largest, "random": decode(space, sample(space, 1, rng))[0]}
     genomes = encode(space, [chosen[which]])
-    foretold = float(ActivationMemory(space, NUM_CLASSES, HOST.vector_lanes, HOST.dtype).of(genomes)[0])
+    predicted = float(ActivationMemory(space, NUM_CLASSES, HOST.vector_lanes, HOST.dtype).of(genomes)[0])
     points = {b: random_points(b, HOST, rng) for b in dict.fromkeys(chosen[which].blocks(space, NUM_CLASSES))}
     blocks = chosen[which].blocks(space, NUM_CLASSES)
     network = network_module(blocks, [points[b] for b in blocks], HOST)
     functions = [schedule_block(b, p, HOST) for b, p in points.items()]
     actual = allocated_bytes(network, functions, HOST)
-    assert foretold * 0.999 <= actual <= foretold * (1 + TOLERANCE)
+    assert predicted * 0.999 <= actual <= predicted * (1 + TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
             found.append(int(call.args[0].values[0]))
 
     relax.analysis.post_order_visit(network_program(blocks, points, target)["main"], visit)
-    (foretold,) = activation_memory(space, NUM_CLASSES, target).of(encode(space, [architecture]))
-    assert foretold == sum(found) + 4 * NUM_CLASSES * logits
+    (predicted,) = activation_memory(space, NUM_CLASSES, target).of(encode(space, [architecture]))
+    assert predicted == sum(found) + 4 * NUM_CLASSES * logits
 
 
 @pytest.mark.parametrize("target", [HOST, GPU, in_batches(GPU, 3)], ids=["cpu", "gpu", "gpu-b3"])

@@ -115,7 +115,7 @@ def test_a_point_that_another_beats_in_both_is_marked() -> None:
     points = [
         FrontPoint(architecture, s, t, ProofRecord(architecture, s, 0.0, t)) for s, t in zip(seconds, top1, strict=True)
     ]
-    assert [(p.top1, p.dominated) for p in judged(points)] == [(0.7, False), (0.6, True), (0.8, False)]
+    assert [(p.top1, p.dominated) for p in mark_dominated(points)] == [(0.7, False), (0.6, True), (0.8, False)]
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=40), st.integers(2, 10))

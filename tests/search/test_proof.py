@@ -12,7 +12,7 @@ from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import Genomes
 from chanas.errors import ChanasError, InfeasibleError, MeasureError, TargetError
 from chanas.search.evolution.population import unique
-from chanas.search.proof import ProofRecord, Timing, nobody_proves, pick, prove_rounds, unproven
+from chanas.search.proof import ProofRecord, Timing, pick, pick_by_prediction, prove_rounds, unmeasured_proofs
 
 BUDGET = {"cpu": 1e-3}
 
@@ -241,8 +241,8 @@ def test_finalists_are_distinct_and_far_apart_where_they_can_be(drawn: tuple[Sea
 def test_without_measurements_the_best_known_accuracy_wins() -> None:
     known = {arch(3).key: 0.5, arch(5).key: 0.9}
     proposed = [(arch(k), (1e-3,), top1, 0.01) for k, top1 in ((3, 0.9), (5, 0.8), (7, 0.7))]
-    winner, finalists = unproven(
-        lambda *_: proposed, lambda a: nobody_proves(a, lambda x: known.get(x.key, float("nan"))), (1e-3,)
+    winner, finalists = pick_by_prediction(
+        lambda *_: proposed, lambda a: unmeasured_proofs(a, lambda x: known.get(x.key, float("nan"))), (1e-3,)
     )
     assert winner.architecture == arch(5)
     assert np.isnan(winner.proof.measured_latency_s)
@@ -251,4 +251,4 @@ def test_without_measurements_the_best_known_accuracy_wins() -> None:
 
 def test_without_measurements_and_without_a_network_it_is_one_line() -> None:
     with pytest.raises(InfeasibleError, match="no network inside the limits"):
-        unproven(lambda *_: [], lambda a: nobody_proves(a, None), (1e-3,))
+        pick_by_prediction(lambda *_: [], lambda a: unmeasured_proofs(a, None), (1e-3,))

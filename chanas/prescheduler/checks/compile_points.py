@@ -126,14 +126,14 @@ def compile_points(
     errors = [r.error for found in records.values() for r in found if r.error is not None]
     most = statistics.mode(errors) if errors else None
     summary = CompileSummary(
-        target, compiler_name(arch), path, len(workloads), num_new, tuple(_summarised(records.items())), most
+        target, compiler_name(arch), path, len(workloads), num_new, tuple(_summarise(records.items())), most
     )
     if not any(kind.num_compiled for kind in summary.kinds):
         raise MeasureError(f"no kernel compiles for {arch}: {most}")
     return summary
 
 
-def _summarised(records: Iterable[tuple[Workload, list[CompileRecord]]]) -> Iterable[KindSummary]:
+def _summarise(records: Iterable[tuple[Workload, list[CompileRecord]]]) -> Iterable[KindSummary]:
     groups: dict[str, list[CompileRecord]] = defaultdict(list)
     for workload, found in records:
         groups[kind_of(workload)] += found

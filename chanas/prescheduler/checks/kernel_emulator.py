@@ -373,7 +373,7 @@ class _Pointer:
         self.machine._write(self.memory, self.index + np.arange(values.shape[1]), values)
 
 
-def _divided(a: Array, b: Array) -> Array:
+def _divide(a: Array, b: Array) -> Array:
     """Divide as C does: integers are rounded towards zero."""
     return a / b if a.dtype.kind == "f" else np.trunc(a / b).astype(np.result_type(a, b))
 
@@ -382,7 +382,7 @@ _BINARY: Mapping[str, Callable[[Array, Array], Array]] = {
     "Add": operator.add,
     "Sub": operator.sub,
     "Mul": operator.mul,
-    "Div": _divided,
+    "Div": _divide,
     "Mod": np.fmod,
     "FloorDiv": operator.floordiv,
     "FloorMod": operator.mod,

@@ -125,13 +125,13 @@ def run_emulated(emulator: Emulator, calls: Sequence[Call], folder: Path, timeou
     Raises:
         TargetError: the program can't be made.
     """
-    program, outputs = _linked(emulator, calls, folder), folder / "outputs"
+    program, outputs = _link(emulator, calls, folder), folder / "outputs"
     outcomes: list[Emulated] = []
     while len(outcomes) < len(calls):
         first = len(outcomes)
         with (folder / "cases").open("wb") as file:
             for index, call in enumerate(calls[first:], first):
-                file.writelines(_written(index, call.case))
+                file.writelines(_serialise(index, call.case))
         outputs.unlink(missing_ok=True)
         ending = _ending([*emulator.command, str(program), str(folder / "cases"), str(outputs)], timeout_s)
         outcomes += _read(outputs.read_bytes() if outputs.is_file() else b"", calls[first:])
@@ -140,7 +140,7 @@ def run_emulated(emulator: Emulator, calls: Sequence[Call], folder: Path, timeou
     return outcomes
 
 
-def _linked(emulator: Emulator, calls: Sequence[Call], folder: Path) -> Path:
+def _link(emulator: Emulator, calls: Sequence[Call], folder: Path) -> Path:
     objects = dict.fromkeys(str(call.object_path) for call in calls)  # one may hold several functions
     names = " ".join(f"X({call.name})" for call in calls)
     (folder / "kernels.h").write_text(f"#define KERNELS(X) {names}\n")
@@ -175,7 +175,7 @@ def _ending(command: Sequence[str], timeout_s: float) -> str | None:
     return f"exit code {done.returncode}: {said}".removesuffix(": ") if done.returncode else None
 
 
-def _written(index: int, case: ReferenceCase) -> Iterator[bytes]:
+def _serialise(index: int, case: ReferenceCase) -> Iterator[bytes]:
     """A call as `emulator.c` reads it."""
     yield np.array([index, len(case.arguments) + 1], np.int32).tobytes()
     for array in case.arguments:

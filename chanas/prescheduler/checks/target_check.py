@@ -120,10 +120,10 @@ def _check_elsewhere(block: BlockConfig, target: HardwareTarget, scratch: Path, 
             yield Step("link", False, str(error))
             return
         yield Step("link", True, f"shared library for {_elf_machine(library)}, by {linker.name}")
-    yield from _emulated(Call("block", path, case), target, scratch, why_not)
+    yield from _emulate(Call("block", path, case), target, scratch, why_not)
 
 
-def _emulated(call: Call, target: HardwareTarget, scratch: Path, why_not: str) -> Iterator[Step]:
+def _emulate(call: Call, target: HardwareTarget, scratch: Path, why_not: str) -> Iterator[Step]:
     emulator = find_emulator(target.mtriple)
     if emulator is None:
         yield Step("run", None, f"{why_not}, and none is emulated: {no_emulator(target.mtriple)}")

@@ -266,7 +266,7 @@ class CandidatePipeline(Generic[Token]):
                 if canary.wants_again(built.num_tries):
                     self._built.append(dataclasses.replace(built, device=device))
                     continue
-                outcome = _corrected(outcome, canary)
+                outcome = _correct(outcome, canary)
             if not built.candidate.keep_library:
                 _remove(built.candidate.library)
             outcomes.append((built.candidate, outcome))
@@ -277,7 +277,7 @@ class CandidatePipeline(Generic[Token]):
         return outcomes
 
 
-def _corrected(outcome: Outcome, canary: Canary) -> Outcome:
+def _correct(outcome: Outcome, canary: Canary) -> Outcome:
     """Seconds as they would be without the drift. Those of turns stay: they are compared with each other alone."""
     drift = canary.correction
     if outcome.seconds is None or drift == 1.0:
@@ -287,7 +287,7 @@ def _corrected(outcome: Outcome, canary: Canary) -> Outcome:
     return dataclasses.replace(outcome, seconds=outcome.seconds / drift, spread_s=spread_s, drift=drift)
 
 
-def timed_in_rounds(
+def time_in_rounds(
     group: Sequence[tuple[Candidate[Token], Sequence[Outcome]]],
     pool: Pool,
     num_rounds: int,

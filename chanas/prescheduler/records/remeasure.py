@@ -44,7 +44,7 @@ def is_settled(records: Sequence[TuningRecord]) -> bool:
     return took_part == {r.point for r in close} and any(r.again_s is not None for r in close)
 
 
-def ranked(records: Sequence[TuningRecord]) -> list[TuningRecord]:
+def rank_records(records: Sequence[TuningRecord]) -> list[TuningRecord]:
     """Valid records, best first: contenders by their turns, then the others by their first timing.
 
     A contender that failed in its turns comes last. Turns that are out of date (`is_settled`) are left aside.

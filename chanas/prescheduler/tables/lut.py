@@ -32,7 +32,7 @@ from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRe
 from chanas.prescheduler.tables.calibrate import calibrate
 from chanas.prescheduler.tuning.budget import occurrences
 from chanas.prescheduler.tuning.dtype_speed import tell_if_slower
-from chanas.prescheduler.tuning.give_up import told
+from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import left_to_tune, require_families
 from chanas.prescheduler.tuning.tuner import TuneConfig
@@ -145,7 +145,7 @@ def preschedule(
             if total.wall_s:
                 lut.header = dataclasses.replace(lut.header, built_in_s=total.wall_s, timing_s=total.timing_s)
                 lut.save(run.lut(target.name))
-            given_up, frequent = told(jobs.given_up), store.most_frequent_error()
+            given_up, frequent = describe_errors(jobs.given_up), store.most_frequent_error()
         finally:
             store.close()
         holes = lut.missing(blocks)

@@ -15,7 +15,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import LUTError, MeasureError
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import Array, pack_block, pack_channels
-from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, timed_in_rounds
+from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.workloads.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
@@ -108,9 +108,9 @@ def compile_networks(
                 if outcome.seconds is not None:
                     bar.set_postfix_str(f"{outcome.seconds * 1e3:.3f} ms")
         if target.gpu is None:
-            outcomes = _timed_in_processes(through, pool)
+            outcomes = _time_in_processes(through, pool)
         else:
-            outcomes = dict(_by_token(timed_in_rounds(through, pool, _PROCESSES * _ROUNDS_PER_PROCESS)))
+            outcomes = dict(_by_token(time_in_rounds(through, pool, _PROCESSES * _ROUNDS_PER_PROCESS)))
     return [outcomes[i] for i in range(len(jobs))]
 
 
@@ -118,7 +118,7 @@ def _by_token(found: Iterable[tuple[Candidate[int], Outcome]]) -> Iterator[tuple
     return ((candidate.token, outcome) for candidate, outcome in found)
 
 
-def _timed_in_processes(through: Sequence[tuple[Candidate[int], list[Outcome]]], pool: Pool) -> dict[int, Outcome]:
+def _time_in_processes(through: Sequence[tuple[Candidate[int], list[Outcome]]], pool: Pool) -> dict[int, Outcome]:
     """The median of each network over all its rounds, with how far the medians of its processes are apart."""
     rounds = {candidate.token: list(outcomes) for candidate, outcomes in through}
     medians: dict[int, list[float]] = {token: [] for token in rounds}
@@ -136,7 +136,7 @@ def _timed_in_processes(through: Sequence[tuple[Candidate[int], list[Outcome]]],
         begin = {candidate.token: len(known) if process else 0 for candidate, known in group}
         num_rounds = (process + 1) * _ROUNDS_PER_PROCESS
         found |= _by_token(
-            timed_in_rounds(group, pool, num_rounds, keep=lambda token, outcome: rounds[token].append(outcome))
+            time_in_rounds(group, pool, num_rounds, keep=lambda token, outcome: rounds[token].append(outcome))
         )
         for token, first in begin.items():
             seconds = [o.seconds for o in rounds[token][first:] if o.seconds is not None]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chanas.core import genome
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.genome import FloatArray
-from chanas.prescheduler.workloads.blocks import block_workloads, squeezed
+from chanas.prescheduler.workloads.blocks import block_workloads, fuse_squeeze
 from chanas.prescheduler.workloads.workload import Workload
 
 NUM_ARCHITECTURES = 256
@@ -42,7 +42,7 @@ def occurrences(
     for sub_space in drawn_from:
         for architecture in genome.decode(space, genome.sample(space, each, rng, sub_space)):
             groups = [block_workloads(b, dtype, batch) for b in architecture.blocks(space, num_classes)]
-            operators = [w for group in groups for w in (squeezed(group) if is_squeezed else group)]
+            operators = [w for group in groups for w in (fuse_squeeze(group) if is_squeezed else group)]
             found = [column[w] for w in operators if w in column]
             rows.append(np.bincount(found, minlength=len(column)))
     return np.array(rows, dtype=np.float64)

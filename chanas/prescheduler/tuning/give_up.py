@@ -56,7 +56,7 @@ def way_of(error: str) -> str:
     return _NUMBER.sub("#", _PATH.sub("PATH", error.partition(SAID)[0]))
 
 
-def told(errors: Mapping[str, str]) -> str:
+def describe_errors(errors: Mapping[str, str]) -> str:
     """Families and what their operators fail with, each error once: `conv, pool (timeout: ...); pointwise (...)`."""
     families: dict[str, list[str]] = {}
     for family, error in errors.items():

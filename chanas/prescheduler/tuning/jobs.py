@@ -19,12 +19,12 @@ from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, ranked
+from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
 from chanas.prescheduler.tuning.cost_model.base import CostModel
 from chanas.prescheduler.tuning.cost_model.models import cost_model
-from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, remedy, told
+from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, remedy
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 from chanas.prescheduler.workloads.cases import case_seed
@@ -121,7 +121,7 @@ class TuningJobs:
         if self.given_up and not any(best.values()):
             raise MeasureError(
                 f"no schedule of any operator works on {self.target.device}; given up after the first failures: "
-                f"{told(self.given_up)}; {remedy(self.target)}"
+                f"{describe_errors(self.given_up)}; {remedy(self.target)}"
             )
         return best
 
@@ -232,7 +232,7 @@ class TuningJobs:
 
     def best_records(self, workload: Workload) -> list[TuningRecord]:
         """Valid records of a workload, best first (`remeasure.ranked`)."""
-        return ranked(self._legal_records(workload))
+        return rank_records(self._legal_records(workload))
 
     def _legal_records(self, workload: Workload) -> list[TuningRecord]:
         space = schedule_space(workload, self.target)

@@ -15,7 +15,7 @@ from chanas.prescheduler.kernels.backends import case_of, schedule_space
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.records.store import RecordStore
-from chanas.prescheduler.tuning.give_up import remedy, told
+from chanas.prescheduler.tuning.give_up import describe_errors, remedy
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.space import Point
 from chanas.prescheduler.workloads.workload import Operator, Workload
@@ -153,7 +153,7 @@ def require_families(workloads: Sequence[Workload], target: HardwareTarget, pool
     if errors:
         raise MeasureError(
             f"operators in {target.dtype_name} do not work on {target.device}, compiled for {compiled_for(target)}: "
-            f"{told(errors)}; {remedy(target)}"
+            f"{describe_errors(errors)}; {remedy(target)}"
         )
 
 

@@ -5,7 +5,7 @@ thinks best); then rounds of starting from good points of H, mutating and crossi
 model, and measuring the best of them.
 
 With a prior (`warm_start`) H is made of what was best on another device, and of points from further down the ranking
-that its records foretell. When the seconds of H are ordered otherwise than foretold, the prior is dropped.
+that its records predict. When the seconds of H are ordered otherwise than predicted, the prior is dropped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TuneConfig:
     random_share: float = 0.1
     """Share of a batch that is drawn at random, so that no part of the space is out of reach."""
     spread_share: float = 0.5
-    """With a prior: share of the initial set that is spread over the ranking foretold, so that it can be judged."""
+    """Share of the initial set that is spread over the ranking that a prior predicts, so that it can be judged."""
     min_tau: float = 0.0
     """A prior whose forecast of the first points correlates less than this with their seconds (Kendall) is dropped."""
 
@@ -78,7 +78,7 @@ class OperatorTuner:
         self.limit = config.num_trials
         """Points tried in all, kept records included; may be raised when they are used up."""
         self._prior = prior
-        self._foretold: dict[Point, float] = {}
+        self._predicted: dict[Point, float] = {}
         self.tau: float | None = None
         """Kendall's rank correlation of the prior's forecast and the first seconds; None before they are there."""
         self.prior_dropped = False
@@ -165,9 +165,9 @@ class OperatorTuner:
         num_spread = min(round(self._config.spread_share * num), max(0, num - 1))
         chosen = best[: num - num_spread]
         rest = [p for p in untried if p not in set(chosen)]
-        foretold = self._model.foretell(self.space, rest) if rest else None
-        if foretold is not None:
-            rest = [rest[i] for i in np.argsort(foretold, kind="stable")]
+        predicted = self._model.predict_from_prior(self.space, rest) if rest else None
+        if predicted is not None:
+            rest = [rest[i] for i in np.argsort(predicted, kind="stable")]
         missing = min(num - len(chosen), len(rest))
         places = (np.arange(missing) + 1) * len(rest) // (missing + 1)
         return [*chosen, *(rest[i] for i in places)]
@@ -176,11 +176,11 @@ class OperatorTuner:
         """Compare the order of the records with the other device's prediction, before the model has seen them."""
         if self._prior is None or self.tau is not None or self.prior_dropped:
             return
-        foretold = self._model.foretell(self.space, [r.point for r in records]) if records else None
-        if foretold is not None:
-            self._foretold.update(zip((r.point for r in records), foretold.tolist(), strict=True))
+        predicted = self._model.predict_from_prior(self.space, [r.point for r in records]) if records else None
+        if predicted is not None:
+            self._predicted.update(zip((r.point for r in records), predicted.tolist(), strict=True))
         known = {**self._records, **{r.point: r for r in records}}
-        judged = [(self._foretold[p], r.seconds) for p, r in known.items() if r.seconds and p in self._foretold]
+        judged = [(self._predicted[p], r.seconds) for p, r in known.items() if r.seconds and p in self._predicted]
         if len(judged) < _NUM_JUDGED:
             return
         self.tau = rank_correlation(*np.array(judged, dtype=np.float64).T)
@@ -229,11 +229,11 @@ class OperatorTuner:
         self._model.observe(self.space, records)
 
 
-def rank_correlation(foretold: FloatArray, seconds: FloatArray) -> float | None:
+def rank_correlation(predicted: FloatArray, seconds: FloatArray) -> float | None:
     """Kendall's τ of a prediction, over the pairs whose seconds differ by more than noise; None if there is no such
     pair or the prediction is the same for all. float64[N] each."""
     far = np.triu(np.abs(np.log(seconds)[:, None] - np.log(seconds)[None, :]) > _NOISE, k=1)
-    if not far.any() or np.ptp(foretold) == 0.0:
+    if not far.any() or np.ptp(predicted) == 0.0:
         return None
-    signs = np.sign(foretold[:, None] - foretold[None, :]) * np.sign(seconds[:, None] - seconds[None, :])
+    signs = np.sign(predicted[:, None] - predicted[None, :]) * np.sign(seconds[:, None] - seconds[None, :])
     return float(signs[far].mean())

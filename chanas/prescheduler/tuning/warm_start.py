@@ -115,7 +115,7 @@ class WarmStart:
         whence = schedule_space(workload, self.source.target)
         if not agree(whence, space):
             return None
-        return translated(records, whence, space, self.source.target)
+        return translate(records, whence, space, self.source.target)
 
 
 def agree(a: ScheduleSpace, b: ScheduleSpace) -> bool:
@@ -127,7 +127,7 @@ def agree(a: ScheduleSpace, b: ScheduleSpace) -> bool:
     return fixed(a) == fixed(b)
 
 
-def translated(
+def translate(
     records: Sequence[TuningRecord], whence: ScheduleSpace, space: ScheduleSpace, target: HardwareTarget
 ) -> Prior | None:
     """Records of one space, best first, in points of another that agrees with it; the best of those that fall together.
@@ -308,4 +308,4 @@ def _load(database: sqlite3.Connection, path: Path, source: Source) -> dict[str,
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"records {path} are damaged ({error}) at workload {workload}") from error
         found.setdefault(workload, []).append(record)
-    return {workload: tuple(ranked(records)) for workload, records in found.items()}
+    return {workload: tuple(rank_records(records)) for workload, records in found.items()}

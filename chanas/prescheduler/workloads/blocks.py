@@ -51,7 +51,7 @@ def _block_operators(block: BlockConfig) -> tuple[Workload, ...]:
     return tuple(operators)
 
 
-def squeezed(workloads: Sequence[Workload]) -> tuple[Workload, ...]:
+def fuse_squeeze(workloads: Sequence[Workload]) -> tuple[Workload, ...]:
     """The same operators with each pooling and the dense layer after it as one: squeeze-excite in two instead of three.
 
     Parameters are the same ones in the same order, since pooling has none.
@@ -74,7 +74,7 @@ def device_workloads(block: BlockConfig, target: HardwareTarget) -> tuple[Worklo
     work to be shared out by itself, and its dense layers are products of matrices.
     """
     workloads = block_workloads(block, target.dtype, target.batch)
-    return workloads if target.gpu is None or target.batch > 1 else squeezed(workloads)
+    return workloads if target.gpu is None or target.batch > 1 else fuse_squeeze(workloads)
 
 
 def tuned_workloads(blocks: Iterable[BlockConfig], target: HardwareTarget) -> list[Workload]:

@@ -70,14 +70,14 @@ class Blend:
     def mean(self, x: Features) -> FloatArray:
         """float64[Q] predictions."""
         linear = self.ridge.mean(x)
-        return linear if self.share == 0.0 else self._blended(linear, self.members(x))
+        return linear if self.share == 0.0 else self._blend(linear, self.members(x))
 
     def members(self, x: Features) -> FloatArray32:
         """float32[M, Q]: each member's prediction."""
         out: FloatArray32 = self.offset + self.scale * self.ensemble(x)
         return out
 
-    def _blended(self, linear: FloatArray, members: FloatArray32) -> FloatArray:
+    def _blend(self, linear: FloatArray, members: FloatArray32) -> FloatArray:
         out: FloatArray = linear + self.share * (members.mean(axis=0) - linear)
         return out
 
@@ -90,7 +90,7 @@ class Blend:
         mean, variance = self.ridge.mean(x), self.noise**2 * (1.0 + self.ridge.leverage(x))
         if self.share != 0.0:
             members = self.members(x)
-            mean, variance = self._blended(mean, members), variance + self.share**2 * members.var(axis=0)
+            mean, variance = self._blend(mean, members), variance + self.share**2 * members.var(axis=0)
         return mean, np.sqrt(variance)
 
 

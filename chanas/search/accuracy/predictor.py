@@ -257,14 +257,14 @@ class AccuracyPredictor:
         self.error = float(np.sqrt(np.mean(residuals**2)))
         return self
 
-    def _fitted(self) -> Model:
+    def _require_model(self) -> Model:
         if self._model is None:
             raise ConfigError("the accuracy predictor has not learnt yet: call fit(genomes, top1) first")
         return self._model
 
     def mean(self, genomes: Genomes) -> FloatArray:
         """float64[N] predicted top-1: the fast path of the evolution."""
-        return self._fitted().mean(self._features(genomes))
+        return self._require_model().mean(self._features(genomes))
 
     def predict(self, genomes: Genomes) -> tuple[FloatArray, FloatArray]:
         """(mean, spread), each float64[N] in [0, 1] units; spread is the standard deviation of the error.
@@ -272,14 +272,14 @@ class AccuracyPredictor:
         Raises:
             ConfigError: nothing was fitted.
         """
-        model, x = self._fitted(), self._features(genomes)
+        model, x = self._require_model(), self._features(genomes)
         return model.mean_spread(x) if isinstance(model, Blend) else (model.mean(x), model.spread(x))
 
     def save(self, folder: Path) -> None:
         """`predictor.safetensors` and `predictor.json` in `folder`."""
         from safetensors.numpy import save_file
 
-        arrays = {k: np.ascontiguousarray(v) for k, v in _CODECS[self.kind][0](self._fitted()).items()}
+        arrays = {k: np.ascontiguousarray(v) for k, v in _CODECS[self.kind][0](self._require_model()).items()}
         with replacing(folder / "predictor.safetensors") as path:
             save_file(arrays, path)
         facts = {"kind": self.kind, "hidden": list(self.hidden), "num_members": self.num_members, "seed": self.seed}

@@ -131,8 +131,8 @@ def _array_batches(
     for step, resolution in steps:
         chosen = step_indices(data, config, step)
         generator = torch.Generator().manual_seed(_image_seeds(config, step, 1)[0])
-        affine = _moved(random_affine(len(chosen), data.config.augment, generator)[mine], device)
-        indices = _moved(torch.from_numpy(chosen[rows]), device)
+        affine = _move(random_affine(len(chosen), data.config.augment, generator)[mine], device)
+        indices = _move(torch.from_numpy(chosen[rows]), device)
         images = pixels[indices].permute(0, 3, 1, 2).float() / 255.0
         images = (warp(images, affine, resolution, data.config.augment.padding) - mean) / std
         yield Batch(images, labels[indices], num_train)
@@ -264,7 +264,7 @@ def _normalisation(data: ImageData, device: torch.device) -> tuple[Tensor, Tenso
     return mean, std
 
 
-def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+def _move(tensor: Tensor, device: torch.device) -> Tensor:
     """`tensor` on `device`, without waiting for what a GPU is still at."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 

@@ -202,7 +202,7 @@ class _Job:
         """Everything after the stages are open: default tables, the predictor, the searches, the result; `latency`
         has the budget."""
         from chanas.prescheduler.tables.defaults import KINDS, default_table
-        from chanas.search.ablation import TUNED, ablate, taught
+        from chanas.search.ablation import TUNED, ablate, teach_predictor
         from chanas.search.config import SearchConfig
         from chanas.search.cosearch import provenance
 
@@ -214,7 +214,7 @@ class _Job:
             luts[kind] = default_table(
                 paths[kind], kind, space, self.target, classes, seed=seed, progress=self.progress
             )
-        predictor = taught(space, evaluate, evaluations, config, seed, self.progress)
+        predictor = teach_predictor(space, evaluate, evaluations, config, seed, self.progress)
         found = ablate(
             {name: lut.table(space, classes) for name, lut in luts.items()},
             predictor,

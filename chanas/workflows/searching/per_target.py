@@ -28,7 +28,7 @@ from chanas.files.scratch import scratch_folder
 from chanas.files.writing import file_digest, read_json, write_json
 from chanas.workflows.searching.cross_latency import CrossLatency, cross_latencies
 from chanas.workflows.searching.hand_over import versions
-from chanas.workflows.searching.results import PerTarget, TargetResult, check_all, foretold, handed_over, started
+from chanas.workflows.searching.results import PerTarget, TargetResult, check_all, handed_over, started, with_prediction
 from chanas.workflows.searching.sources import AccuracySource, FinalistProver, open_source
 from chanas.workflows.searching.table_search import Accuracies
 from chanas.workflows.searching.targets import (
@@ -249,7 +249,7 @@ class _Searches:
                 progress=self.progress,
             )
             if table.elsewhere:
-                return foretold(result, outcome, "table" if self.source.table else "holdout")
+                return with_prediction(result, outcome, "table" if self.source.table else "holdout")
             bundle = self.source.hand_over(self.run.target_bundle(name), outcome, prover, table, self.limits, self.seed)
         except (InfeasibleError, MeasureError, TargetError) as error:
             return replace(result, error=str(error))

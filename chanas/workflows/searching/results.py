@@ -161,7 +161,7 @@ def handed_over(result: TargetResult, outcome: SearchOutcome, bundle: CoDesign) 
     )
 
 
-def foretold(result: TargetResult, outcome: SearchOutcome, judged_by: str) -> TargetResult:
+def with_prediction(result: TargetResult, outcome: SearchOutcome, judged_by: str) -> TargetResult:
     """A search that ended without any latency measured; `judged_by` says where known accuracies come from."""
     top1 = outcome.proof.top1_holdout
     is_known = math.isfinite(top1)  # not where the table of accuracies lacks it

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import operator_case
-from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline, timed_in_rounds
+from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline, time_in_rounds
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome
@@ -160,7 +160,7 @@ def test_the_median_of_several_rounds_counts(tmp_path: Path) -> None:
     while line.num_in_flight:
         through += line.finished()
     first = [(candidate, [outcome]) for candidate, outcome in through]
-    outcomes = {c.token: o for c, o in timed_in_rounds(first, pool, 3)}
+    outcomes = {c.token: o for c, o in time_in_rounds(first, pool, 3)}
     assert outcomes["a"].seconds == 2e-6
     assert (outcomes["a"].spread_s or 0.0) > 1e-6
     assert outcomes["b"].seconds == 5e-6
@@ -198,7 +198,7 @@ GOOD, BAD = Outcome(5e-6, 1e-8, None), Outcome(None, None, "compile error")
 def test_what_failed_is_not_timed_again_and_a_round_that_fails_is_left_out(tmp_path: Path) -> None:
     pool = Timer(1, 2)
     group = group_of(tmp_path, [GOOD], [BAD], [GOOD, BAD])
-    assert [o for _, o in timed_in_rounds(group, pool, 3)] == [GOOD, BAD, BAD]
+    assert [o for _, o in time_in_rounds(group, pool, 3)] == [GOOD, BAD, BAD]
     assert pool.timed == ["0", "0"]
 
 
@@ -206,7 +206,7 @@ def test_candidates_are_timed_in_as_many_rounds_as_they_lack(tmp_path: Path) -> 
     """All of them once, then all again."""
     pool, kept = Timer(3), []
     group = group_of(tmp_path, [GOOD], [GOOD, GOOD], [GOOD] * 3)
-    medians = timed_in_rounds(group, pool, 4, keep=lambda token, outcome: kept.append((token, outcome.seconds)))
+    medians = time_in_rounds(group, pool, 4, keep=lambda token, outcome: kept.append((token, outcome.seconds)))
     assert pool.timed == ["0", "0", "1", "0", "1", "2"]
     assert sorted(kept) == [(token, pytest.approx(1e-6 * i)) for token, i in ((0, 1), (0, 2), (0, 4), (1, 5), (2, 6))]
     assert [o.seconds for _, o in medians] == [pytest.approx(s) for s in (3e-6, 5e-6, 5e-6)]
@@ -229,7 +229,7 @@ def test_what_is_timed_in_rounds_is_corrected_by_the_canary(tmp_path: Path) -> N
             return False
 
     drifting: Any = Drifting()
-    ((_, outcome),) = timed_in_rounds(group_of(tmp_path, [GOOD]), Timer(), 2, drifting)
+    ((_, outcome),) = time_in_rounds(group_of(tmp_path, [GOOD]), Timer(), 2, drifting)
     assert outcome.seconds == pytest.approx((5e-6 + 0.5e-6) / 2)
     assert outcome.drift == 1.5
 
@@ -289,7 +289,7 @@ def test_a_family_moves_with_the_device_that_stands_in(tmp_path: Path) -> None:
 def test_all_rounds_of_a_candidate_are_one_devices(tmp_path: Path) -> None:
     farm: Any = Farm()
     group = group_of(tmp_path, *([Outcome(5e-6, 1e-8, None, device=d)] for d in (2, 0, 2)), [GOOD])
-    timed_in_rounds(group, farm, 4)
+    time_in_rounds(group, farm, 4)
     assert [farm.who[str(i)] for i in range(3)] == [3 * [2], 3 * [0], 3 * [2]]
     (own,) = {tuple(set(by)) for name, by in farm.who.items() if name == "3"}
     assert len(own) == 1

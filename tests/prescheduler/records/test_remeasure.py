@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chanas.prescheduler.records.remeasure import CONTENDER_MARGIN, MAX_CONTENDERS, contenders, is_settled, ranked
+from chanas.prescheduler.records.remeasure import CONTENDER_MARGIN, MAX_CONTENDERS, contenders, is_settled, rank_records
 from chanas.prescheduler.records.store import TuningRecord
 
 again = st.one_of(
@@ -68,18 +68,18 @@ def test_contenders_are_valid_and_near_the_best(records: list[TuningRecord]) -> 
 
 @given(record_lists())
 def test_ranking_keeps_every_valid_record_once(records: list[TuningRecord]) -> None:
-    assert sorted(points(ranked(records))) == [r.point[0] for r in records if r.is_valid]
+    assert sorted(points(rank_records(records))) == [r.point[0] for r in records if r.is_valid]
 
 
 @given(record_lists())
 def test_once_settled_the_best_is_the_best_of_the_turns(records: list[TuningRecord]) -> None:
     close = contenders(records)
     if close and is_settled(records):
-        assert ranked(records)[0].again_s == min(r.again_s for r in close if r.again_s is not None)
+        assert rank_records(records)[0].again_s == min(r.again_s for r in close if r.again_s is not None)
 
 
 def test_before_the_turns_first_timings_count() -> None:
-    assert points(ranked(of(1.02, 1.0, 1.5))) == [1, 0, 2]
+    assert points(rank_records(of(1.02, 1.0, 1.5))) == [1, 0, 2]
     assert not is_settled(of(1.02, 1.0, 1.5))
 
 
@@ -87,20 +87,20 @@ def test_second_timings_put_contenders_before_all_others() -> None:
     """The machine may have been slower by then: only contenders share the moment."""
     records = with_again(of(1.0, 1.02, 1.06), 1.3, 1.2)
     assert is_settled(records)
-    assert points(ranked(records)) == [1, 0, 2]
+    assert points(rank_records(records)) == [1, 0, 2]
 
 
 def test_a_failure_in_the_turns_comes_last() -> None:
-    assert points(ranked(with_again(of(1.0, 1.02, 1.5), None, 1.1))) == [1, 2, 0]
+    assert points(rank_records(with_again(of(1.0, 1.02, 1.5), None, 1.1))) == [1, 2, 0]
 
 
 def test_failures_alone_settle_nothing() -> None:
     records = with_again(of(1.0, 1.02), None, None)
     assert not is_settled(records)
-    assert points(ranked(records)) == [0, 1]
+    assert points(rank_records(records)) == [0, 1]
 
 
 def test_a_new_best_outdates_the_turns() -> None:
     records = [*with_again(of(1.0, 1.02), 1.1, 1.0), TuningRecord((9,), 0.98)]
     assert not is_settled(records)
-    assert points(ranked(records)) == [9, 0, 1]
+    assert points(rank_records(records)) == [9, 0, 1]

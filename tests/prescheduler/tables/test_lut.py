@@ -19,7 +19,7 @@ from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.records import store as records
-from chanas.prescheduler.records.remeasure import ranked
+from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
 from chanas.prescheduler.tables import lut
 from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, preschedule, surroundings
@@ -118,7 +118,7 @@ def test_a_row_has_a_time_and_a_schedule_for_each_operator(measured: tuple[Path,
 def test_rows_have_the_best_record_of_each_operator(measured: tuple[Path, PrescheduleSummary]) -> None:
     root, summary = measured
     store = RecordStore(RunDirectory(root).records, HOST)
-    best = {w.key: ranked(store.load(w.key))[0].point for w in workloads_of(NARROW_BLOCKS)}
+    best = {w.key: rank_records(store.load(w.key))[0].point for w in workloads_of(NARROW_BLOCKS)}
     store.close()
     assert all(best[key] == point for row in summary.lut.rows.values() for key, point in row.schedules)
 

@@ -24,7 +24,7 @@ from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tables.lut import preschedule
-from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, told, way_of
+from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.workload import Workload
@@ -133,8 +133,8 @@ def test_calls_and_signals_do(one: str, other: str) -> None:
 
 
 def test_an_error_of_several_families_is_told_once() -> None:
-    assert told({"conv": "a", "pool": "b", "pointwise": "a"}) == "conv, pointwise (a); pool (b)"
-    assert told({}) == ""
+    assert describe_errors({"conv": "a", "pool": "b", "pointwise": "a"}) == "conv, pointwise (a); pool (b)"
+    assert describe_errors({}) == ""
 
 
 # ---- tuning ---------------------------------------------------------------------------------------------------------

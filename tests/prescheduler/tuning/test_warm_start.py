@@ -26,7 +26,7 @@ from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
-from chanas.prescheduler.tuning.warm_start import agree, open_warm_start, translated
+from chanas.prescheduler.tuning.warm_start import agree, open_warm_start, translate
 from chanas.prescheduler.workloads.space import SPACE_VERSION, Point, ScheduleSpace
 from chanas.prescheduler.workloads.workload import Workload
 
@@ -80,7 +80,7 @@ def test_points_of_one_thread_stand_for_those_of_two_that_agree_in_everything_el
     one, two = schedule_space(workload, ONE), schedule_space(workload, TWO)
     assert agree(one, two)
     records = [TuningRecord(p, 1e-6 * (i + 1)) for i, p in enumerate(one.points[:40])]
-    prior = translated(records, one, two, ONE)
+    prior = translate(records, one, two, ONE)
     assert prior is not None
     assert list(prior.seconds) == sorted(prior.seconds)
     for record, points in zip(records, prior.points, strict=True):
@@ -93,10 +93,10 @@ def test_points_of_one_thread_stand_for_those_of_two_that_agree_in_everything_el
 def test_on_the_way_back_the_best_of_those_that_fall_together_counts(workload: Workload) -> None:
     one, two = schedule_space(workload, ONE), schedule_space(workload, TWO)
     records = [TuningRecord(p, 1e-6 * (i + 1)) for i, p in enumerate(two.points[:40])]
-    prior = translated(records, two, one, TWO)
+    prior = translate(records, two, one, TWO)
     assert prior is not None
     assert len(set(prior.points)) == len(prior.points)
-    back = translated([TuningRecord(p, s) for (p,), s in zip(prior.points, prior.seconds, strict=True)], one, two, ONE)
+    back = translate([TuningRecord(p, s) for (p,), s in zip(prior.points, prior.seconds, strict=True)], one, two, ONE)
     assert back is not None
     best = dict(zip(back.points, back.seconds, strict=True))
     for points, seconds in best.items():
@@ -105,7 +105,7 @@ def test_on_the_way_back_the_best_of_those_that_fall_together_counts(workload: W
 
 def test_equal_spaces_need_no_translation() -> None:
     space, records = schedule_space(WORKLOAD, ONE), records_of(WORKLOAD, ONE)
-    prior = translated(records, space, schedule_space(WORKLOAD, OTHER), ONE)
+    prior = translate(records, space, schedule_space(WORKLOAD, OTHER), ONE)
     assert prior is not None
     assert prior.points == tuple((r.point,) for r in records)
 
@@ -113,7 +113,7 @@ def test_equal_spaces_need_no_translation() -> None:
 def test_failures_and_points_that_are_no_more_are_left_out() -> None:
     space = schedule_space(WORKLOAD, ONE)
     records = [TuningRecord(space.points[0], None, None, "timeout"), TuningRecord((9, 9, 9), 1e-6)]
-    assert translated(records, space, space, ONE) is None
+    assert translate(records, space, space, ONE) is None
 
 
 def test_spaces_of_different_vectors_do_not_agree() -> None:
@@ -337,11 +337,11 @@ def test_what_is_dropped_says_nothing_any_more() -> None:
     points = tuner.propose()
     batch = [TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points]
     tuner.observe(batch)
-    assert tuner._model.foretell(SPACE, points) is None
+    assert tuner._model.predict_from_prior(SPACE, points) is None
     told = cost_model("gp", ONE, 0)
     told.transfer(SPACE, prior_of(SPACE))
     told.drop(SPACE)
-    assert told.foretell(SPACE, points) is None
+    assert told.predict_from_prior(SPACE, points) is None
 
 
 def test_kept_records_judge_it_at_once() -> None:

@@ -11,7 +11,7 @@ from strategies import spaces_and_architectures
 
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.target import in_batches
-from chanas.prescheduler.workloads.blocks import block_workloads, device_workloads, squeezed
+from chanas.prescheduler.workloads.blocks import block_workloads, device_workloads, fuse_squeeze
 from chanas.prescheduler.workloads.workload import Workload, tiled_columns
 
 from ..cases import HOST, workloads
@@ -180,17 +180,17 @@ def test_pooling_leaves_one_pixel_and_has_no_weights() -> None:
 def test_squeeze_excite_is_two_operators_where_pooling_and_its_dense_layer_are_one() -> None:
     expand, depthwise, _, _, gate, project = block_workloads(EVERYTHING)
     one = Workload("squeeze", 7, 64, 16, epilogue="relu")
-    assert squeezed(block_workloads(EVERYTHING)) == (expand, depthwise, one, gate, project)
+    assert fuse_squeeze(block_workloads(EVERYTHING)) == (expand, depthwise, one, gate, project)
     assert one.output_size == 1
     assert one.num_flops == 49 * 64 + 2 * 64 * 16
     assert one.weight_bytes == 4 * (64 * 16 + 16)
 
 
 def test_gpus_have_squeeze_excite_in_two() -> None:
-    assert device_workloads(EVERYTHING, GPU) == squeezed(block_workloads(EVERYTHING))
+    assert device_workloads(EVERYTHING, GPU) == fuse_squeeze(block_workloads(EVERYTHING))
     assert device_workloads(EVERYTHING, HOST) == block_workloads(EVERYTHING)
 
 
 @pytest.mark.parametrize("block", [PLAIN, HEAD, CLASSIFIER], ids=["plain", "head", "classifier"])
 def test_other_blocks_stay_as_they_are(block: BlockConfig) -> None:
-    assert squeezed(block_workloads(block)) == block_workloads(block)
+    assert fuse_squeeze(block_workloads(block)) == block_workloads(block)

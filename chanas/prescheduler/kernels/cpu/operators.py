@@ -100,7 +100,7 @@ def _in_pairs(
     return bf16_operators.pointwise(workload, lanes, prefix, x, parameters, extras, pixel, finish)
 
 
-def _stored(workload: Workload, value: Any) -> Any:
+def _store(workload: Workload, value: Any) -> Any:
     """A float32 as the operator's output holds it."""
     return round_bits(value) if workload.output_storage == "uint16" else value
 
@@ -110,7 +110,7 @@ def _window_output(workload: Workload, lanes: int, prefix: str, acc: Any, bias: 
     shape = (num_blocks(workload.out_channels, lanes), size, size, lanes)
     return te.compute(
         shape,
-        lambda b, h, w, v: _stored(workload, epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v])),
+        lambda b, h, w, v: _store(workload, epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v])),
         name=f"{prefix}out",
     )
 
@@ -236,7 +236,7 @@ def _conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Seque
     return _window_output(workload, lanes, prefix, acc, bias)
 
 
-def _padded(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Any:
+def _pad(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Any:
     """[B, height, width, l]: the input with zeros around it."""
     size, pad = workload.input_size, workload.kernel_size // 2
     return te.compute(
@@ -257,7 +257,7 @@ def _blockconv(
     kernel, stride, out = workload.kernel_size, workload.stride, workload.output_size
     channels, columns = workload.in_channels, tiled_columns(workload)
     height, width = (out - 1) * stride + kernel, (columns - 1) * stride + kernel
-    padding = _padded(workload, lanes, prefix, x, height, width)
+    padding = _pad(workload, lanes, prefix, x, height, width)
     rc = te.reduce_axis((0, channels), name="rc")
     rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
     acc = te.compute(
@@ -296,7 +296,7 @@ def _winograd(
     plan, num_tiles = transforms(kernel, stride), -(-out // transforms(kernel, stride).outputs)
     m, t, in_blocks = plan.outputs, plan.products, num_blocks(channels, lanes)
     height = (out - 1) * stride + kernel
-    padding = _padded(workload, lanes, prefix, x, height, ((num_tiles - 1) * m + t) * stride)
+    padding = _pad(workload, lanes, prefix, x, height, ((num_tiles - 1) * m + t) * stride)
     tiles = te.compute(
         (t, in_blocks, height, stride, num_tiles, lanes),
         lambda i, b, h, s, w, v: _choose(
@@ -336,7 +336,7 @@ def _pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Seque
     loaded = widen if workload.input_storage == "uint16" else _as_is
     acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")
     share = tirx.const(1.0 / pixels, "float32")
-    return te.compute(shape, lambda b, o, v: _stored(workload, acc[b, o, v] * share), name=f"{prefix}out")
+    return te.compute(shape, lambda b, o, v: _store(workload, acc[b, o, v] * share), name=f"{prefix}out")
 
 
 def operator_graph(workload: Workload, lanes: int) -> OperatorGraph:

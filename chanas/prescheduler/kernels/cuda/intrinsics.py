@@ -83,7 +83,7 @@ def _lane(num_threads: int) -> tuple[Array, Array, Array]:
     return thread // WARP, thread % WARP // 4, thread % 4
 
 
-def _filled(shape: tuple[int, ...], where: tuple[Array, ...], values: Array) -> Array:
+def _fill(shape: tuple[int, ...], where: tuple[Array, ...], values: Array) -> Array:
     matrix = np.full(shape, np.nan, dtype=np.float32)
     matrix[where] = values
     return matrix
@@ -96,9 +96,9 @@ def _multiply(c: Any, a: tuple[Array, Array, Array], b: tuple[Array, Array, Arra
     num_warps = num_threads // WARP
     i = np.arange(4)
     row, col = np.where(i < 2, group, group + 8), in_group * 2 + (i & 1)
-    first = _filled((num_warps, 16, depth), (warp, a[1], a[2]), a[0])
-    second = _filled((num_warps, depth, 8), (warp, b[1], b[2]), b[0])
-    total = _filled((num_warps, 16, 8), (warp, row, col), c.read(4)) + first @ second
+    first = _fill((num_warps, 16, depth), (warp, a[1], a[2]), a[0])
+    second = _fill((num_warps, depth, 8), (warp, b[1], b[2]), b[0])
+    total = _fill((num_warps, 16, 8), (warp, row, col), c.read(4)) + first @ second
     c.write(total[warp, row, col])
 
 

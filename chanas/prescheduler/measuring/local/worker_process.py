@@ -110,7 +110,7 @@ class WorkerProcess:
                 ready = select.select(heard, [], [], left)[0] if left > 0 else []
                 if not ready:
                     self.stop()
-                    error = f"timeout: {name} took more than {timeout_s:g} s{_told(self._said)}"
+                    error = f"timeout: {name} took more than {timeout_s:g} s{_last_words(self._said)}"
                     return Answer(None, error, timeout_s)
                 if process.stderr in ready and not self._listen(process.stderr):
                     heard.remove(process.stderr)
@@ -124,7 +124,7 @@ class WorkerProcess:
             with contextlib.suppress(OSError, ValueError):
                 self._listen(process.stderr)
             self.stop()
-            error = f"crash: the worker ended with {_exit_reason(code)} in {name}{_told(self._said)}"
+            error = f"crash: the worker ended with {_exit_reason(code)} in {name}{_last_words(self._said)}"
             return Answer(None, error, time.monotonic() - start)
         line, _, self._pending = self._pending.partition(b"\n")
         data = json.loads(line)
@@ -168,7 +168,7 @@ def _exit_reason(code: int) -> str:
         return f"signal {-code}"
 
 
-def _told(said: bytes) -> str:
+def _last_words(said: bytes) -> str:
     """The line of what a worker said last that tells most, to be put behind an error; empty where there is none."""
     lines = [
         " ".join(line.split()) for line in said.decode(errors="replace").splitlines() if not _NO_REASON.match(line)

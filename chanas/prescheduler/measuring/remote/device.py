@@ -205,7 +205,7 @@ class RemoteDevice:
                 lost = str(error)
             if self._let_go:
                 return Answer(None, f"stopped: {name} was given up", 0.0)
-        return Answer(None, lost_over(name, lost), 0.0)
+        return Answer(None, describe_loss(name, lost), 0.0)
 
     def attempt(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
         """Run one call of the worker of the device that is held.
@@ -271,7 +271,7 @@ def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | N
         return str(error)
 
 
-def lost_over(name: str, reason: str) -> str:
+def describe_loss(name: str, reason: str) -> str:
     """The error of a timing over which devices are lost again and again."""
     return f"crash: the device was lost {MAX_LOSSES} times in {name}, the last time: {reason}"
 

@@ -25,7 +25,7 @@ from chanas.prescheduler.measuring.remote.device import (
     DeviceLostError,
     RemoteDevice,
     check_alike,
-    lost_over,
+    describe_loss,
 )
 from chanas.prescheduler.measuring.remote.tracker import Address, check_key
 
@@ -105,7 +105,7 @@ class RemotePool(TaskPool):
             elif task.num_losses < MAX_LOSSES:
                 self._timings.appendleft(task)
             else:
-                task.future.set_result(Answer(None, lost_over(task.name, reason), 0.0, number))
+                task.future.set_result(Answer(None, describe_loss(task.name, reason), 0.0, number))
             self._changed.notify_all()
 
     # ---- devices that come and go -----------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def check_asked(served: HardwareTarget, target: str) -> None:
         raise TargetError(f"it serves its GPU ({served.device}); add --target cuda")
 
 
-def left_free(shared: bool) -> str | None:
+def wait_until_free(shared: bool) -> str | None:
     """Same as `require_free`, but wait for a GPU in use as long as the session before may take to leave it."""
     deadline = time.monotonic() + _LEFT_WITHIN_S
     while True:
@@ -155,7 +155,7 @@ class Session:
         `room_bytes` is how much a client may leave with it, `warning` what else uses it. A request without a target is
         only a query: nothing is checked or reserved.
         """
-        return self._answered(lambda: {"result": self._described(**json.loads(request))})
+        return self._answer(lambda: {"result": self._described(**json.loads(request))})
 
     def _described(
         self, num_threads: int = 1, dtype: str = "f32", target: str | None = None, shared: bool = False
@@ -163,7 +163,7 @@ class Session:
         if target is not None:
             check_asked(self._served, target)
         described = describe(self._served, num_threads, dtype)
-        warning = None if target is None or self._served.gpu is None else left_free(shared)
+        warning = None if target is None or self._served.gpu is None else wait_until_free(shared)
         return {**described, "room_bytes": self._room_bytes(), "warning": warning}
 
     def _new_worker(self, num_threads: int) -> WorkerProcess:
@@ -182,13 +182,13 @@ class Session:
         The request is `{"call", "arguments", "files", "num_threads", "timeout_s"}`: a call of the worker, whose
         argument "library" is laid out from `files` (a name for each uploaded one, in a folder when "is_folder").
         """
-        return self._answered(lambda: self._begin(json.loads(request)))
+        return self._answer(lambda: self._begin(json.loads(request)))
 
     def wait(self, _request: str = "") -> str:
         """Wait another heartbeat for the answer of what was begun: `{"pending": true}` when there is none yet."""
-        return self._answered(self._next_answer)
+        return self._answer(self._next_answer)
 
-    def _answered(self, function: Callable[[], dict[str, Any]]) -> str:
+    def _answer(self, function: Callable[[], dict[str, Any]]) -> str:
         try:
             return json.dumps(function())
         except ChanasError as error:

@@ -39,7 +39,7 @@ class CostModel(Protocol):
     def transfer(self, space: ScheduleSpace, prior: Prior) -> None:
         """Learn what another device says of an operator, as far as the two devices turn out to be alike."""
 
-    def foretell(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
+    def predict_from_prior(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
         """float64[N] of the log seconds that the other device's records alone say; None when they say nothing."""
 
     def drop(self, space: ScheduleSpace) -> None:

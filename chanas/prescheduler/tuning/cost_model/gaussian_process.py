@@ -31,8 +31,8 @@ _MAX_RECORDS, _MAX_OTHERS = 320, 128
 # Kernel parameters are fitted again when the records have grown by this factor.
 _REFIT_GROWTH = 1.6
 _MIN_RECORDS = 6
-# A workload whose first records order its points against what others foretold is left to its own records. These points
-# were chosen for being alike good, so that their order says little: a stricter limit drops what helps.
+# A workload whose first records order its points against the prediction of others is left to its own records. These
+# points were chosen for being equally good, so that their order says little: a stricter limit drops what helps.
 _NUM_JUDGED, _MIN_CORRELATION = 8, -0.3
 # Where records come from: this device, or the one that a warm start is from. What the latter's count as further away
 # than this one's, in the units of `description`.
@@ -69,7 +69,7 @@ class GaussianProcessModel:
         self._x: dict[_Kept, FloatArray] = {}
         self._y: dict[_Kept, FloatArray] = {}
         self._descriptions: dict[str, FloatArray] = {}
-        self._foretold: dict[str, FloatArray] = {}
+        self._predicted: dict[str, FloatArray] = {}
         """float64[N] of the first records of a workload: what the records of others alone say."""
         self._alone: set[str] = set()
         self._dropped: set[str] = set()
@@ -94,11 +94,11 @@ class GaussianProcessModel:
         x = features(space, [r.point for r in valid], self._target)
         y = np.log(np.array([r.seconds for r in valid], dtype=np.float64))
         self._descriptions[key] = description(space.workload)
-        foretold = self._foretell(key, x)
+        predicted = self._predict_from_others(key, x)
         self._x[kept] = np.vstack([self._x[kept], x]) if kept in self._x else x
         self._y[kept] = np.concatenate([self._y[kept], y]) if kept in self._y else y
-        if foretold is not None:
-            self._judge(key, foretold)
+        if predicted is not None:
+            self._judge(key, predicted)
         self._asked = None
 
     def transfer(self, space: ScheduleSpace, prior: Prior) -> None:
@@ -111,7 +111,7 @@ class GaussianProcessModel:
         self._x[_ELSEWHERE, key], self._y[_ELSEWHERE, key] = np.array(x), np.log(prior.seconds)
         self._asked = None
 
-    def foretell(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
+    def predict_from_prior(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
         """The mean of a process that has the other device's records of this operator and of similar ones."""
         key = space.workload.key
         self._descriptions[key] = description(space.workload)
@@ -119,7 +119,7 @@ class GaussianProcessModel:
             return None
         with threadpool_limits(1):
             regression = self._regress(self._select(key, with_own=False, places=(_ELSEWHERE,)))
-            return regression.predict(self._standardised(features(space, points, self._target)), 0)[0]
+            return regression.predict(self._standardise(features(space, points, self._target)), 0)[0]
 
     def drop(self, space: ScheduleSpace) -> None:
         self._dropped.add(space.workload.key)
@@ -135,7 +135,7 @@ class GaussianProcessModel:
             if self._asked != key:
                 self._regression, self._asked = self._regress(self._select(key, with_own=True)), key
             assert self._regression is not None
-            return self._regression.predict(self._standardised(features(space, points, self._target)), 0)
+            return self._regression.predict(self._standardise(features(space, points, self._target)), 0)
 
     # ---- which records ----------------------------------------------------------------------------------------------
     def _num_usable(self, key: str, places: Collection[int] = (_HERE, _ELSEWHERE)) -> int:
@@ -184,10 +184,10 @@ class GaussianProcessModel:
         ]
 
     # ---- whether to trust others' records ---------------------------------------------------------------------------
-    def _foretell(self, key: str, x: FloatArray) -> FloatArray | None:
+    def _predict_from_others(self, key: str, x: FloatArray) -> FloatArray | None:
         """float64[N]: what this device's records of other workloads say about the first points of a workload; None
         later, or without others."""
-        so_far = self._foretold.get(key, np.zeros(0))
+        so_far = self._predicted.get(key, np.zeros(0))
         own = len(self._y.get((_HERE, key), ()))
         if key in self._alone or len(so_far) < own or own >= _NUM_JUDGED:
             return None  # its first records came without a forecast, or were judged
@@ -195,16 +195,16 @@ class GaussianProcessModel:
             return None
         with threadpool_limits(1):
             regression = self._regress(self._select(key, with_own=False, places=(_HERE,)))
-            return np.concatenate([so_far, regression.predict(self._standardised(x), 0)[0]])
+            return np.concatenate([so_far, regression.predict(self._standardise(x), 0)[0]])
 
-    def _judge(self, key: str, foretold: FloatArray) -> None:
+    def _judge(self, key: str, predicted: FloatArray) -> None:
         from scipy.stats import spearmanr
 
-        self._foretold[key] = foretold
+        self._predicted[key] = predicted
         y = self._y[_HERE, key]
-        if len(y) < _NUM_JUDGED or not (np.ptp(foretold) > 0.0 and np.ptp(y) > 0.0):
+        if len(y) < _NUM_JUDGED or not (np.ptp(predicted) > 0.0 and np.ptp(y) > 0.0):
             return
-        if spearmanr(foretold, y).statistic < _MIN_CORRELATION:
+        if spearmanr(predicted, y).statistic < _MIN_CORRELATION:
             self._alone.add(key)
 
     # ---- the process ------------------------------------------------------------------------------------------------
@@ -214,12 +214,12 @@ class GaussianProcessModel:
         if self._parameters is None or self.num_records >= due:
             deviation = chosen.x.std(axis=0)
             self._centre, self._scale = chosen.x.mean(axis=0), np.where(deviation > 1e-9, deviation, 1.0)
-            standardised = self._standardised(chosen.x)
+            standardised = self._standardise(chosen.x)
             self._parameters = fit(standardised, chosen.y, chosen.groups, self._parameters, chosen.devices)
             self._fitted_on = self.num_records
-        return Regression(self._standardised(chosen.x), chosen.y, chosen.groups, self._parameters, chosen.devices)
+        return Regression(self._standardise(chosen.x), chosen.y, chosen.groups, self._parameters, chosen.devices)
 
-    def _standardised(self, x: FloatArray) -> FloatArray:
+    def _standardise(self, x: FloatArray) -> FloatArray:
         return (x - self._centre) / self._scale
 
 

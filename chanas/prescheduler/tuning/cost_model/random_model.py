@@ -23,7 +23,7 @@ class RandomModel:
     def transfer(self, space: ScheduleSpace, prior: Prior) -> None:
         """Learns nothing."""
 
-    def foretell(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
+    def predict_from_prior(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
         """Return None: nothing is predicted."""
         return None
 

@@ -26,7 +26,7 @@ from chanas.errors import TargetError
 from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
 from chanas.prescheduler.measuring.remote import server as device_server
-from chanas.prescheduler.measuring.remote.server import Session, left_free, listen, served_target
+from chanas.prescheduler.measuring.remote.server import Session, listen, served_target, wait_until_free
 
 from ...cases import HOST
 
@@ -181,7 +181,7 @@ def test_the_session_before_is_given_time_to_leave_the_gpu(monkeypatch: pytest.M
     monkeypatch.setattr(device_server, "require_free", require_free)
     monkeypatch.setattr(device_server, "_PAUSE_S", 0.0)
     monkeypatch.setattr(device_server, "_LEFT_WITHIN_S", 20.0)
-    assert left_free(shared=False) is None
+    assert wait_until_free(shared=False) is None
 
 
 def test_a_gpu_is_timed_on_by_a_worker_of_its_own_and_under_its_own_lock(
