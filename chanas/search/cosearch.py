@@ -144,7 +144,7 @@ class _Steps:
         """The winner, and all finalists; without a prover by what is predicted and evaluated."""
         job, first_limits_s = self.job, self.job.first_limits()
         if self.prove is None:
-            return unproven(self.propose, self.timed, first_limits_s)
+            return pick_by_prediction(self.propose, self.timed, first_limits_s)
         by_target = {b.target: b.budget_s for b in job.budgets}
         return prove_rounds(self.propose, self.timed, by_target, first_limits_s, job.config.max_rounds)
 
@@ -168,7 +168,7 @@ class _Steps:
         start = time.perf_counter()
         try:
             if self.prove is None:
-                return nobody_proves(architectures, self.evaluate)
+                return unmeasured_proofs(architectures, self.evaluate)
             return self.prove(architectures)
         finally:
             self.proving_s += time.perf_counter() - start

@@ -29,7 +29,7 @@ from chanas.search.evolution.pareto import ParetoResult, nsga2, pareto_front
 from chanas.search.evolution.population import keys
 from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
 from chanas.search.learning import Source
-from chanas.search.proof import Proof, Prove, proven
+from chanas.search.proof import Proof, Prove, checked_proofs
 
 SCHEMA = 1
 _FRONT = 1_000_043

@@ -22,7 +22,7 @@ from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import least, macs_constraint
 from chanas.search.evolution.evolution import EvolutionConfig
-from chanas.search.front import FrontPoint, judged, new_front, search_front, spread_over
+from chanas.search.front import FrontPoint, mark_dominated, new_front, search_front, spread_over
 from chanas.search.learning import Source
 from chanas.search.proof import ProofRecord
 

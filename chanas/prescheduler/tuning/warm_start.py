@@ -29,7 +29,7 @@ from chanas.core.usage import TargetName
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space, space_version
-from chanas.prescheduler.records.remeasure import ranked
+from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import SCHEMA, UNVERSIONED_SPACES, TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.workloads.space import SPACE_VERSION, Named, Point, ScheduleSpace
