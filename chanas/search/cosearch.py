@@ -174,13 +174,13 @@ class _Steps:
             self.proving_s += time.perf_counter() - start
 
     def regrets(self) -> tuple[RuleRegret, ...]:
-        """What each rule of choosing a sub-space costs, where that is asked for."""
+        """Costs of each rule of choosing a sub-space, where they are asked for."""
         if not self.job.config.compares_rules:
             return ()
         return self.job.regrets(self.learned.predictor, self.division, self.job.first_limits(), self.runs)
 
     def document(self, outcome: SearchOutcome, digest: str, *, with_alike: bool) -> dict[str, Any]:
-        """What `result.json` holds, but for the seconds that the search took."""
+        """Content of `result.json`, but for the seconds that the search took."""
         job, predictor = self.job, self.learned.predictor
         first_limits_s, run = job.first_limits(), next(iter(self.runs.values()), None)
         alike: list[Architecture] = []
@@ -215,7 +215,7 @@ class _Steps:
 
 
 def learn_together(jobs: Sequence[Job], source: Source, progress: bool = True) -> Learned:
-    """What searches for several targets learn together, for `search(learned=…)`."""
+    """Learn once for searches of several targets, for `search(learned=…)`."""
     return learn(jobs, source.evaluate, source.evaluations(jobs[0].space), progress)
 
 

@@ -88,7 +88,7 @@ _STEPS: tuple[tuple[str, ...], ...] = (
 SCHEMA = len(_STEPS)
 
 UNVERSIONED_SPACES = {"llvm": 1, "cuda": 2}
-"""Of which version of the schedule spaces points are whose device's key doesn't say it, by the target's kind."""
+"""Version of the schedule spaces that points without one in their device's key are of, by the target's kind."""
 _TABLES_OF_DEVICE = ("records", "blocks", "remeasured", "canary", "stopped", "rounds", "devices", "warm_starts")
 
 BLOCK_VERSION = 4
@@ -166,7 +166,7 @@ class WarmStartNote:
 
 
 def device_key(target: HardwareTarget, compiler: str, spaces: int | None) -> str:
-    """What records call a device: fingerprint, threads, versions of the compiler and of the schedule `spaces`, and the
+    """Name of a device in records: fingerprint, threads, versions of the compiler and of the schedule `spaces`, and the
     place of one elsewhere. Records of schema 9 and older say nothing of the spaces: None."""
     version = "" if spaces is None else f"/space-{spaces}"
     place = target.name.partition("@")[2]  # a device elsewhere is another one, even of the same kind
@@ -174,7 +174,7 @@ def device_key(target: HardwareTarget, compiler: str, spaces: int | None) -> str
 
 
 def _usage(target: HardwareTarget) -> str:
-    """What `runs` add to a device's key: its dtype and batch."""
+    """Part of a device's key in `runs`: its dtype and batch."""
     dtype = "" if target.dtype == "float32" else f"/{target.dtype}"
     return dtype + (f"/batch-{target.batch}" if target.batch > 1 else "")
 
@@ -453,7 +453,7 @@ class RecordStore:
         self._insert("runs", [row])
 
     def worked(self) -> Work:
-        """What all runs for this target took together."""
+        """Time and work of all runs for this target together."""
         query = "SELECT sum(wall), sum(timing), sum(building) FROM runs WHERE device=?"
         (row,) = self._rows(query, (self._target,))
         return Work(*(value or 0.0 for value in row))

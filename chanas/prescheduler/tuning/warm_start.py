@@ -276,7 +276,7 @@ def _dtype_of(workload: str) -> str | None:
 
 
 def _name(match: re.Match[str], dtype: str) -> str:
-    """What the target of such records is called: `cpu-2t-bf16`."""
+    """Name of the target of such records: `cpu-2t-bf16`."""
     short = next(name for name, long in DTYPES.items() if long == dtype)
     return str(TargetName("cpu", int(match["threads"]), short, key=match["place"] or ""))
 

@@ -151,7 +151,7 @@ def search_per_target(
 
 @dataclass
 class _Searches:
-    """What the searches share; `others` are the limits besides latency of each target, `jobs` the searches of
+    """Learn what the searches share; `others` are the limits besides latency of each target, `jobs` the searches of
     those that can be met, by their names."""
 
     run: RunDirectory
