@@ -76,7 +76,7 @@ class Job:
 
     @property
     def purpose(self) -> str:
-        """Name that evaluations of its best candidates are kept under; no other search asks for them under this name."""
+        """Name under which evaluations of its best candidates are kept; no other search asks for it."""
         latencies = (f"latency on {b.target} {c.limit:.9g}" for b, c in zip(self.budgets, self.latencies, strict=True))
         asked = ", ".join([*latencies, *(f"{c.name} {c.limit:.9g}" for c in self.others)])
         return f"refine at {asked} by {self.config.rule}"

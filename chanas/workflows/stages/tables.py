@@ -177,7 +177,7 @@ def this_device(lut: LatencyLUT) -> HardwareTarget:
 
 @contextlib.contextmanager
 def table_device(lut: LatencyLUT, place: Place = THIS_MACHINE) -> Iterator[tuple[HardwareTarget, OpenPool | None]]:
-    """Hold the device that a table is measured on again: this machine, or devices of a key (`timing_device`), used as the table says.
+    """Hold what a table is measured on again: this machine, or devices of a key (`timing_device`), used as it says.
 
     Raises:
         ChanasError: as `timing_device` says.
