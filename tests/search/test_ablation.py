@@ -12,7 +12,7 @@ import pytest
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import BlockTable, decode, encode, sample
 from chanas.errors import ConfigError, InfeasibleError
-from chanas.search.ablation import TUNED, Ablation, ablate, points_below, ranking_change, taught
+from chanas.search.ablation import TUNED, Ablation, ablate, points_below, ranking_change, teach_predictor
 from chanas.search.accuracy.evaluations import TableEvaluations
 from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
@@ -56,7 +56,7 @@ class Bench:
         return [ProofRecord(a, s, 0.0, t, 0.0) for a, s, t in zip(architectures, seconds.tolist(), top1, strict=True)]
 
     def ablate(self, budget_s: float, other: BlockTable, **changes: Any) -> Ablation:
-        predictor = taught(self.space, None, self.evaluations, FAST, 0, progress=False)
+        predictor = teach_predictor(self.space, None, self.evaluations, FAST, 0, progress=False)
         settings = {"budget_s": budget_s, "num_points": 5, "config": FAST, **changes}
         tables = {TUNED: self.tuned, "other": other}
         return ablate(tables, predictor, self.evaluations, self.prove, **settings)
