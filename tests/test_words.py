@@ -1,4 +1,4 @@
-"""Docstrings of the package begin with an imperative or a noun phrase."""
+"""Docstrings of the package begin with an imperative or a noun phrase, and names are words of the field."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "chanas").rglob("*.py"))
 QUESTION_WORDS = {"what", "whether", "how", "why", "where", "when", "which", "who", "whose", "that"}
 NO_SUBJECT = {"after", "as", "before", "does", "from", "of", "so", "then", "there", "to"}
+
+WORDS_OF_THE_FIELD = {"foretell": "predict", "foretells": "predicts", "foretold": "predicted"}
 
 
 def relative(path: Path) -> str:
@@ -48,6 +50,29 @@ def test_a_docstring_begins_with_an_imperative_or_a_noun(file: Path) -> None:
         if first_word(text) in QUESTION_WORDS | NO_SUBJECT and not is_help(file, owner)
     ]
     assert odd == []
+
+
+def parts_of_names(tree: ast.AST) -> set[str]:
+    """The words of all names that a module defines or uses: `_foretold_s` -> foretold, s."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name):
+                names.add(name)
+            case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                names.add(name)
+    return {part for name in names for part in name.lower().split("_")}
+
+
+@pytest.mark.parametrize("file", MODULES, ids=relative)
+def test_names_are_words_of_the_field(file: Path) -> None:
+    used = parts_of_names(ast.parse(file.read_text(encoding="utf-8")))
+    assert {word: better for word, better in WORDS_OF_THE_FIELD.items() if word in used} == {}
+
+
+def test_the_words_of_a_name_are_found_wherever_names_are() -> None:
+    source = "from a import b_c\nclass Foretold: pass\ndef d(e_f):\n    g.h_i = j"
+    assert parts_of_names(ast.parse(source)) == {"b", "c", "foretold", "d", "e", "f", "g", "h", "i", "j"}
 
 
 @pytest.mark.parametrize(

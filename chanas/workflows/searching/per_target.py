@@ -121,7 +121,7 @@ def search_per_target(
     Args:
         latency_s: seconds by target, such as `{"cpu": 5e-3, "cpu-2t": 4e-3, "cpu@pi4": 2e-2}`.
         place: a tracker, on whose devices targets with a key (`cpu@pi4`) are measured; with `unproven`, for a target
-            that can't be measured here, the network that its table foretells, without a bundle.
+            that can't be measured here, the network that its table predicts, without a bundle.
         accuracies: CSV of accuracies instead of the run's supernet.
         limits: of every target.
 
