@@ -31,9 +31,11 @@ from common import Figure, finish
 
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
+from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError, ConfigError
 from chanas.files.run import RunDirectory
+from chanas.workflows.stages.tuning import Tuning
 
 QUICK_SPACE, NUM_CLASSES = "mbv3-32", 1000
 GOAL_SPACE, GOAL_MINUTES = "mbv3", 60.0
@@ -95,13 +97,10 @@ def fill(
     start = time.monotonic()
     summary = preschedule(
         run,
-        num_threads=target.num_threads,
-        dtype=target.dtype_name,
+        usage=Usage(threads=target.num_threads, dtype=target.dtype_name),
+        tuning=Tuning(num_trials=num_trials, sub_spaces=sub_spaces, num_calibration=0),
         space=space.name,
         num_classes=NUM_CLASSES,
-        num_trials=num_trials,
-        sub_spaces=sub_spaces,
-        num_calibration=0,
         seed=seed,
     )
     wall_s = time.monotonic() - start

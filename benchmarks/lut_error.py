@@ -33,9 +33,11 @@ from common import Figure, finish
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
+from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
+from chanas.workflows.stages.tuning import Tuning
 
 SPACE, NUM_CLASSES = "mbv3-32", 10
 GOAL_PERCENT = 15.0
@@ -113,7 +115,11 @@ def stored_table(run: RunDirectory, target: HardwareTarget) -> tuple[SearchSpace
     """
     from chanas.workflows.stages.tables import open_table
 
-    opened = open_table(None, run, num_threads=target.num_threads, dtype=target.dtype_name)
+    opened = open_table(
+        None,
+        run,
+        usage=Usage(threads=target.num_threads, dtype=target.dtype_name),
+    )
     space = opened.required_space()
     opened.lut.check(space, target)
     return space, opened.num_classes, opened.lut
@@ -129,10 +135,12 @@ def fresh_table(
         RunDirectory(folder),
         space=SPACE,
         num_classes=NUM_CLASSES,
-        num_trials=num_trials,
-        sub_spaces=() if sub_space is None else (sub_space.key,),
+        tuning=Tuning(
+            num_trials=num_trials,
+            sub_spaces=() if sub_space is None else (sub_space.key,),
+            num_calibration=DEFAULT_CALIBRATION if sub_space is None else 0,
+        ),
         seed=seed,
-        num_calibration=DEFAULT_CALIBRATION if sub_space is None else 0,
     )
     return SearchSpace.load(SPACE), NUM_CLASSES, summary.lut
 

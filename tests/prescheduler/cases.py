@@ -18,15 +18,19 @@ from chanas.core.arch import BlockConfig, SearchSpace, StageSpec
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import PlainLines
 from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.task import Task
 from chanas.devices.host import load_target
+from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.tables.lut import PrescheduleSummary, TableSettings, preschedule
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.prescheduler.tuning.preflight import PREFIX
+from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.blocks import device_workloads
 from chanas.prescheduler.workloads.cases import ReferenceCase, random_network
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
@@ -301,3 +305,19 @@ def interrupted_bar(num_updates: int) -> Callable[..., PlainLines]:
         return Interrupted(total=total, desc=desc, unit=unit, disable=not enabled)
 
     return new_bar
+
+
+def fill_table(
+    run: RunDirectory,
+    space: SearchSpace,
+    target: HardwareTarget,
+    num_classes: int,
+    config: TuneConfig,
+    *,
+    progress: bool = False,
+    open_pool: Any = None,
+    **settings: Any,
+) -> PrescheduleSummary:
+    """The prescheduler with what differs from the default settings."""
+    how = TableSettings(config, **settings)
+    return preschedule(run, Task(space, num_classes), target, how, progress=progress, open_pool=open_pool)

@@ -63,7 +63,7 @@ class Lab:
         return [json.loads(line) for line in (self.run.search / "evaluations.jsonl").read_text().splitlines()]
 
     def seconds(self, number: int, key: str) -> float:
-        lut = self.tasks[number].budget.lut
+        lut = self.budgets[number].lut
         return float(lut.latency_s(self.space, 10, encode(self.space, [Architecture.from_key(key)]))[0])
 
 
@@ -84,14 +84,14 @@ def test_each_target_has_its_best_evaluated_under_its_name_and_nothing_is_evalua
     ]
     for number, name in enumerate(("cpu ", "cpu-2t ")):
         mine = [row["architecture"] for row in lab.stored if f"on {name}" in row["purpose"]]
-        assert all(lab.seconds(number, key) <= lab.jobs[number].budget.budget_s for key in mine)
+        assert all(lab.seconds(number, key) <= lab.budgets[number].budget_s for key in mine)
 
 
 def test_exploring_goes_inside_the_limits_of_every_target(lab: Lab) -> None:
     lab.learn()
     explored = [row["architecture"] for row in lab.stored if row["purpose"] == "explore"]
-    for number, task in enumerate(lab.jobs):
-        inside = sum(lab.seconds(number, key) <= task.budget.budget_s for key in explored)
+    for number, budget in enumerate(lab.budgets):
+        inside = sum(lab.seconds(number, key) <= budget.budget_s for key in explored)
         assert inside >= len(explored) // 5
 
 

@@ -19,6 +19,7 @@ from chanas.core.arch import Architecture, SearchSpace, SubSpace
 from chanas.core.genome import FloatArray
 from chanas.core.latency import CacheMisses, Calibration, LatencyLUT
 from chanas.core.target import HardwareTarget
+from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.measuring.local.pool import OpenPool
@@ -148,9 +149,8 @@ def left_out_predictions(
 
 def calibrate(
     lut: LatencyLUT,
-    space: SearchSpace,
+    task: Task,
     target: HardwareTarget,
-    num_classes: int,
     *,
     num_networks: int,
     sub_spaces: Sequence[SubSpace] | None = None,
@@ -165,6 +165,7 @@ def calibrate(
     """
     from scipy.stats import kendalltau
 
+    space, num_classes = task.space, task.num_classes
     architectures = draw_architectures(space, num_networks, seed, sub_spaces)
     outcomes = measure_networks(lut, space, target, num_classes, architectures, progress, open_pool)
     works = np.array([o.seconds is not None for o in outcomes])

@@ -15,9 +15,11 @@ import numpy as np
 
 from chanas.core import genome
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.genome import FloatArray
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.task import Task
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ChanasError, MeasureError
 from chanas.files.run import RunDirectory
@@ -88,90 +90,115 @@ def surroundings(space: SearchSpace, num_classes: int, seed: int = 0, dtype: str
     return Surroundings(mean_network_weight_bytes(networks, dtype), round(np.mean([len(n) for n in networks])))
 
 
+@dataclass(frozen=True)
+class TableSettings:
+    """The effort that a table is made with.
+
+    config           how operators are explored
+    sub_spaces       the blocks of these; of all where there are none
+    only             these blocks alone are tuned and timed, and no other row changes
+    model            gp or random
+    num_calibration  whole networks to calibrate the table with, unless nothing of it has changed since it last was
+    warm_start       another device's records, which the tuning of an operator begins with
+    """
+
+    config: TuneConfig
+    sub_spaces: tuple[SubSpace, ...] | None = None
+    only: Sequence[BlockConfig] | None = None
+    model: str = "gp"
+    seed: int = 0
+    num_calibration: int = 0
+    warm_start: WarmStart | None = None
+
+
 def preschedule(
     run: RunDirectory,
-    space: SearchSpace,
+    task: Task,
     target: HardwareTarget,
-    num_classes: int,
-    config: TuneConfig,
+    settings: TableSettings,
     *,
-    sub_spaces: tuple[SubSpace, ...] | None = None,
-    only: Sequence[BlockConfig] | None = None,
-    model: str = "gp",
-    seed: int = 0,
-    num_calibration: int = 0,
     progress: bool = True,
     open_pool: OpenPool | None = None,
-    warm_start: WarmStart | None = None,
 ) -> PrescheduleSummary:
     """Tune all operators of the space (or of some sub-spaces) and write the LUT; every kept record is reused.
 
-    With `only`, these blocks alone are tuned and timed, and no other row changes.
-    With `num_calibration` above zero the table is then calibrated against as many whole networks, unless nothing of it
-    has changed since it last was. `open_pool` is for devices that are not this machine. With
-    `warm_start` another device's records are what the tuning of an operator begins with.
+    `open_pool` is for devices that are not this machine.
 
     Raises:
         RunBusyError: another prescheduler is at work in the run directory.
         MeasureError: a family of operators works at no schedule that was tried, and nothing is tuned (`preflight`); or
             blocks remain for which no combination of schedules works: the LUT holds all others.
     """
-    blocks = space.all_blocks(num_classes, sub_spaces) if only is None else tuple(only)
-    workloads = tuned_workloads(blocks, target)
+    blocks = task.blocks(settings.sub_spaces) if settings.only is None else tuple(settings.only)
+    build = _Build(run, task, target, settings, blocks, progress, open_pool)
     with run_lock(run.root):
         _remove_leftovers(run.luts)
         store = RecordStore(run.records, target)
-        before, started, start = store.count(), time.time(), time.monotonic()
-        around = surroundings(space, num_classes, dtype=target.dtype)
         try:
-            timing_cores = [] if open_pool else split_cores(target.num_threads)[0]
-            with (open_pool or WorkerPool)(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
-                cold = around.weight_bytes, around.num_blocks
-                canary = Canary(target, scratch, store.add_canary)
-                jobs = TuningJobs(pool, target, store, config, scratch, model, seed, *cold, canary, warm_start)
-                counts = occurrences(space, num_classes, workloads, sub_spaces, seed=seed) if config.shared else None
-                require_families(left_to_tune(workloads, target, store, config), target, pool, scratch)
-                tell_if_slower(target, pool, scratch, is_first=bool(workloads) and not any(before))
-                try:
-                    records = jobs.run(workloads, progress, counts)
-                    lut, num_new = _fill(
-                        run, space, target, blocks, records, store, pool, scratch, around, seed, progress, canary
-                    )
-                finally:
-                    work = Work(time.monotonic() - start, pool.timing_s, pool.building_s)
-                    if work.timing_s:
-                        store.note_work(started, work)
-            after, total = store.count(), store.worked()
-            if total.wall_s:
-                lut.header = dataclasses.replace(lut.header, built_in_s=total.wall_s, timing_s=total.timing_s)
-                lut.save(run.lut(target.name))
-            given_up, frequent = describe_errors(jobs.given_up), store.most_frequent_error()
+            made, failure = build.tune_and_time(store)
         finally:
             store.close()
-        holes = lut.missing(blocks)
+        holes = made.lut.missing(blocks)
         if holes:
-            failure = f"given up: {given_up}" if given_up else f"what failed most often: {frequent}"
             raise MeasureError(
                 f"{len(holes)} of {len(blocks)} blocks could not be measured (the first: {holes[0].key}); the LUT "
                 f"holds the others; {failure}; run the command again to retry, with more "
                 "trials where no schedule of an operator worked"
             )
-        if num_calibration and (lut.calibration is None or num_new):
-            lut.calibration = calibrate(
-                lut,
-                space,
+        if settings.num_calibration and (made.lut.calibration is None or made.num_new_blocks):
+            made.lut.calibration = calibrate(
+                made.lut,
+                task,
                 target,
-                num_classes,
-                num_networks=num_calibration,
-                sub_spaces=sub_spaces,
-                seed=seed,
+                num_networks=settings.num_calibration,
+                sub_spaces=settings.sub_spaces,
+                seed=settings.seed,
                 progress=progress,
                 open_pool=open_pool,
             )
-            lut.save(run.lut(target.name))
-        return PrescheduleSummary(
+            made.lut.save(made.path)
+        return made
+
+
+@dataclass(frozen=True)
+class _Build:
+    """A table that is being made: of which blocks, with which effort, and where."""
+
+    run: RunDirectory
+    task: Task
+    target: HardwareTarget
+    settings: TableSettings
+    blocks: tuple[BlockConfig, ...]
+    progress: bool
+    open_pool: OpenPool | None
+
+    def tune_and_time(self, store: RecordStore) -> tuple[PrescheduleSummary, str]:
+        """The table as it is stored, and why blocks may be missing."""
+        target, warm_start = self.target, self.settings.warm_start
+        before, started, start = store.count(), time.time(), time.monotonic()
+        workloads = tuned_workloads(self.blocks, target)
+        around = surroundings(self.task.space, self.task.num_classes, dtype=target.dtype)
+        timing_cores = [] if self.open_pool else split_cores(target.num_threads)[0]
+        with (self.open_pool or WorkerPool)(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
+            canary = Canary(target, scratch, store.add_canary)
+            bench = _Bench(store, pool, scratch, around, canary)
+            jobs = self._jobs(bench)
+            self._check(bench, workloads, is_first=not any(before))
+            try:
+                records = jobs.run(workloads, self.progress, self._counts(workloads))
+                lut, num_new = self._fill(bench, records)
+            finally:
+                work = Work(time.monotonic() - start, pool.timing_s, pool.building_s)
+                if work.timing_s:
+                    store.note_work(started, work)
+        after, total, path = store.count(), store.worked(), self.run.lut(target.name)
+        if total.wall_s:
+            lut.header = dataclasses.replace(lut.header, built_in_s=total.wall_s, timing_s=total.timing_s)
+            lut.save(path)
+        given_up, frequent = describe_errors(jobs.given_up), store.most_frequent_error()
+        summary = PrescheduleSummary(
             lut,
-            run.lut(target.name),
+            path,
             len(workloads),
             sum(after) - sum(before),
             after[1] - before[1],
@@ -180,6 +207,110 @@ def preschedule(
             work,
             "" if warm_start is None else warm_start.describe(lut.header.warm_starts),
         )
+        return summary, f"given up: {given_up}" if given_up else f"what failed most often: {frequent}"
+
+    def _jobs(self, bench: _Bench) -> TuningJobs:
+        settings, around = self.settings, bench.around
+        return TuningJobs(
+            bench.pool,
+            self.target,
+            bench.store,
+            settings.config,
+            bench.scratch,
+            settings.model,
+            settings.seed,
+            around.weight_bytes,
+            around.num_blocks,
+            bench.canary,
+            settings.warm_start,
+        )
+
+    def _check(self, bench: _Bench, workloads: Sequence[Workload], *, is_first: bool) -> None:
+        """Say before anything is tuned what can't work, and what is slower than it need be."""
+        left = left_to_tune(workloads, self.target, bench.store, self.settings.config)
+        require_families(left, self.target, bench.pool, bench.scratch)
+        tell_if_slower(self.target, bench.pool, bench.scratch, is_first=bool(workloads) and is_first)
+
+    def _counts(self, workloads: Sequence[Workload]) -> FloatArray | None:
+        """Occurrences of each operator in networks, where trials are shared out by that; None elsewhere."""
+        if not self.settings.config.shared:
+            return None
+        sub_spaces, seed = self.settings.sub_spaces, self.settings.seed
+        return occurrences(self.task.space, self.task.num_classes, workloads, sub_spaces, seed=seed)
+
+    def _fill(self, bench: _Bench, records: dict[Workload, list[TuningRecord]]) -> tuple[LatencyLUT, int]:
+        """The table with a row for each block that could be timed, saved; and how many blocks were timed now."""
+        target, store, path = self.target, bench.store, self.run.lut(self.target.name)
+        existing = _existing(self.run, self.task.space, target)
+        lut = LatencyLUT(self._header(store, records, existing), {} if existing is None else existing.rows)
+        trials = {w.key: len(store.load(w.key)) for w in records}
+        todo: list[BlockTask] = []
+        for block in self.blocks:
+            schedules = _schedules(block, target, records, 0)
+            if schedules is None:
+                lut.rows.pop(block.key, None)
+                continue
+            known = _known(store, block, target, records)
+            if known is None:
+                todo.append((block, schedules, 0))
+            else:
+                _keep(lut, block, known, trials)
+        num_new = len(todo)
+        if existing is not None and not num_new:
+            lut.calibration = existing.calibration
+        timed = time_blocks(todo, bench.pool, target, bench.scratch, bench.around, bench.canary, StoredRounds(store))
+        with progress_bar(num_new, "timing blocks", "block", self.progress and bool(todo)) as bar:
+            try:
+                for (block, schedules, rank), outcome in timed:
+                    record = BlockRecord(
+                        schedules, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift
+                    )
+                    store.add_block(block.key, record)
+                    following = _schedules(block, target, records, rank + 1)
+                    if outcome.seconds is None and rank < _FALLBACKS and following not in (None, schedules):
+                        assert following is not None
+                        todo.append((block, following, rank + 1))
+                        continue
+                    _keep(lut, block, record, trials)
+                    bar.update()
+                    bar.set_postfix_str(f"{block.key}: {(outcome.seconds or 0) * 1e6:.1f} us")
+            finally:
+                lut.save(path)
+        return lut, num_new
+
+    def _header(
+        self, store: RecordStore, records: dict[Workload, list[TuningRecord]], existing: LatencyLUT | None
+    ) -> LUTHeader:
+        target, space, seed = self.target, self.task.space, self.settings.seed
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        timing = "" if target.gpu is None else GPU_TIMING
+        header = LUTHeader(
+            target, tvm_version(), space.name, space.digest, target.dtype, target.batch, now, seed, timing=timing
+        )
+        kept = () if existing is None else existing.rows.values()
+        tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}
+        return dataclasses.replace(header, warm_starts=store.warm_starts(tuned))
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Records, devices and surroundings that blocks are timed with while a table is made."""
+
+    store: RecordStore
+    pool: Pool
+    scratch: Path
+    around: Surroundings
+    canary: Canary
+
+
+def _keep(lut: LatencyLUT, block: BlockConfig, record: BlockRecord, trials: dict[str, int]) -> None:
+    """Put a block into the table, or take one out that works no more; `trials` by workload."""
+    if record.seconds is None:
+        lut.rows.pop(block.key, None)
+        return
+    num_trials = sum(trials[key] for key, _ in record.schedules)
+    measured_at = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="seconds")
+    lut.rows[block.key] = LUTRow(record.seconds, record.spread_s or 0.0, num_trials, record.schedules, measured_at)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -220,74 +351,6 @@ def _known(
         if known is None or known.seconds is not None:
             return known
     return None
-
-
-def _fill(
-    run: RunDirectory,
-    space: SearchSpace,
-    target: HardwareTarget,
-    blocks: Sequence[BlockConfig],
-    records: dict[Workload, list[TuningRecord]],
-    store: RecordStore,
-    pool: Pool,
-    scratch: Path,
-    around: Surroundings,
-    seed: int,
-    progress: bool,
-    canary: Canary,
-) -> tuple[LatencyLUT, int]:
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    timing = "" if target.gpu is None else GPU_TIMING
-    header = LUTHeader(
-        target, tvm_version(), space.name, space.digest, target.dtype, target.batch, now, seed, timing=timing
-    )
-    existing = _existing(run, space, target)
-    kept = () if existing is None else existing.rows.values()
-    tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}
-    header = dataclasses.replace(header, warm_starts=store.warm_starts(tuned))
-    lut = LatencyLUT(header, {} if existing is None else existing.rows)
-    trials = {w.key: len(store.load(w.key)) for w in records}
-    todo: list[BlockTask] = []
-
-    def keep(block: BlockConfig, record: BlockRecord) -> None:
-        if record.seconds is None:
-            lut.rows.pop(block.key, None)
-            return
-        num_trials = sum(trials[key] for key, _ in record.schedules)
-        measured_at = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="seconds")
-        lut.rows[block.key] = LUTRow(record.seconds, record.spread_s or 0.0, num_trials, record.schedules, measured_at)
-
-    for block in blocks:
-        schedules = _schedules(block, target, records, 0)
-        if schedules is None:
-            lut.rows.pop(block.key, None)
-            continue
-        known = _known(store, block, target, records)
-        if known is None:
-            todo.append((block, schedules, 0))
-        else:
-            keep(block, known)
-    num_new = len(todo)
-    if existing is not None and not num_new:
-        lut.calibration = existing.calibration
-    with progress_bar(num_new, "timing blocks", "block", progress and bool(todo)) as bar:
-        try:
-            for (block, schedules, rank), outcome in time_blocks(
-                todo, pool, target, scratch, around, canary, StoredRounds(store)
-            ):
-                record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)
-                store.add_block(block.key, record)
-                following = _schedules(block, target, records, rank + 1)
-                if outcome.seconds is None and rank < _FALLBACKS and following not in (None, schedules):
-                    assert following is not None
-                    todo.append((block, following, rank + 1))
-                    continue
-                keep(block, record)
-                bar.update()
-                bar.set_postfix_str(f"{block.key}: {(outcome.seconds or 0) * 1e6:.1f} us")
-        finally:
-            lut.save(run.lut(target.name))
-    return lut, num_new
 
 
 @dataclass(frozen=True)

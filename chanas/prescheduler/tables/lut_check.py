@@ -15,6 +15,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
+from chanas.core.task import Task
 from chanas.core.units import format_latency
 from chanas.errors import ConfigError, LUTError
 from chanas.files.scratch import scratch_folder
@@ -45,6 +46,27 @@ class Tolerances:
                 raise ConfigError(f"expected a {name} above 0, such as 0.1 for 10 %, got {value:g}")
         if not 0.0 <= self.share <= 1.0:
             raise ConfigError(f"expected a share of rows between 0 and 1, such as 0.9, got {self.share:g}")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The numbers of rows, and of whole networks where the table is calibrated, that are measured again.
+
+    Raises:
+        ConfigError: fewer than one row or a number of networks below zero is asked for.
+    """
+
+    num_rows: int = 20
+    num_networks: int = 3
+
+    def __post_init__(self) -> None:
+        if self.num_rows < 1:
+            raise ConfigError(f"expected at least 1 row to measure again, got {self.num_rows}")
+        if self.num_networks < 0:
+            raise ConfigError(f"expected 0 networks or more, got {self.num_networks}")
+
+
+DEFAULT_SAMPLE = Sample()
 
 
 @dataclass(frozen=True)
@@ -241,12 +263,10 @@ def check_networks(
 
 def check_table(
     lut: LatencyLUT,
-    space: SearchSpace,
+    task: Task,
     target: HardwareTarget,
-    num_classes: int,
     *,
-    num_rows: int = 20,
-    num_networks: int = 3,
+    sample: Sample = DEFAULT_SAMPLE,
     tolerances: Tolerances | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -257,17 +277,12 @@ def check_table(
     `open_pool` is for devices that are not this machine.
 
     Raises:
-        ConfigError: fewer than one row or a number of networks below zero is asked for.
         LUTError: the table is of another space, device, number of threads or compiler, or has no rows.
     """
-    if num_rows < 1:
-        raise ConfigError(f"expected at least 1 row to measure again, got {num_rows}")
-    if num_networks < 0:
-        raise ConfigError(f"expected 0 networks or more, got {num_networks}")
-    lut.check(space, target)
+    lut.check(task.space, target)
     tolerances = tolerances or Tolerances()
     how: dict[str, Any] = {"seed": seed, "progress": progress, "open_pool": open_pool}
-    rows = check_rows(lut, space, target, num_classes, num=num_rows, **how)
-    networks = check_networks(lut, space, target, num_classes, num=num_networks, **how)
+    rows = check_rows(lut, task.space, target, task.num_classes, num=sample.num_rows, **how)
+    networks = check_networks(lut, task.space, target, task.num_classes, num=sample.num_networks, **how)
     worst = 0.0 if lut.calibration is None else lut.calibration.worst
     return TableCheck(rows, networks, tolerances, max(tolerances.median, worst))

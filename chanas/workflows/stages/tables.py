@@ -17,6 +17,7 @@ import numpy as np
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, in_batches
+from chanas.core.task import Task
 from chanas.core.usage import HERE, THIS_MACHINE, Place, Usage
 from chanas.devices.gpu_use import GPU_TARGET, check_free
 from chanas.devices.host import load_target, load_used
@@ -233,16 +234,15 @@ def check(
         LUTError: the table is of another device or compiler, or has no rows of its space.
         ChanasError: as `table_device` says.
     """
-    from chanas.prescheduler.tables.lut_check import check_table
+    from chanas.prescheduler.tables.lut_check import Sample, check_table
 
+    sample = Sample(num_rows, num_networks)
     with table_device(table.lut, place) as (hardware, open_pool):
         return check_table(
             table.lut,
-            table.required_space(),
+            Task(table.required_space(), table.num_classes),
             hardware,
-            table.num_classes,
-            num_rows=num_rows,
-            num_networks=num_networks,
+            sample=sample,
             tolerances=tolerances,
             seed=seed,
             progress=progress,
@@ -286,7 +286,7 @@ def fill(
         ChanasError: as `table_device` says.
     """
     from chanas.prescheduler.measuring.devices import check_place
-    from chanas.prescheduler.tables.lut import preschedule
+    from chanas.prescheduler.tables.lut import TableSettings, preschedule
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
     check_place(usage.device, usage.place)
@@ -297,23 +297,13 @@ def fill(
     with table_device(table.lut, usage.place) as (device, open_pool):
         hardware = dataclasses.replace(device, name=table.path.stem)
         table.lut.check(loaded, hardware)
-        source = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
+        warm_start = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
         holes = table.lut.missing(blocks)
         lut, num_new, num_failed, started = table.lut, 0, 0, ""
         if holes:
-            filled = preschedule(
-                run,
-                loaded,
-                hardware,
-                table.num_classes,
-                config,
-                only=holes,
-                model=tuning.cost_model,
-                seed=seed,
-                progress=progress,
-                open_pool=open_pool,
-                warm_start=source,
-            )
+            settings = TableSettings(config, only=holes, model=tuning.cost_model, seed=seed, warm_start=warm_start)
+            task = Task(loaded, table.num_classes)
+            filled = preschedule(run, task, hardware, settings, progress=progress, open_pool=open_pool)
             lut, num_new, num_failed = filled.lut, filled.num_new_trials, filled.num_failed_trials
             started = filled.warm_start
         if tuning.num_calibration and (holes or lut.calibration is None):
@@ -377,9 +367,8 @@ def _calibrate(
             )
         lut.calibration = fit(
             lut,
-            space,
+            Task(space, table.num_classes),
             hardware,
-            table.num_classes,
             num_networks=num_networks,
             sub_spaces=covered,
             seed=seed,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.task import Task
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.run import RunDirectory
@@ -63,6 +64,7 @@ def preschedule(
         MeasureError: blocks remain that could not be measured.
     """
     from chanas.prescheduler.measuring.devices import timing_device
+    from chanas.prescheduler.tables.lut import TableSettings
     from chanas.prescheduler.tables.lut import preschedule as fill
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
@@ -71,20 +73,16 @@ def preschedule(
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
     config, chosen = tune_config(tuning.num_trials), parse_sub_spaces(loaded, tuning.sub_spaces)
     with timing_device(usage) as (hardware, open_pool):
-        return fill(
-            run,
-            loaded,
-            hardware,
-            classes,
+        warm_start = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
+        settings = TableSettings(
             config,
-            sub_spaces=chosen,
+            chosen,
             model=tuning.cost_model,
             seed=seed,
             num_calibration=tuning.num_calibration,
-            progress=progress,
-            open_pool=open_pool,
-            warm_start=None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware),
+            warm_start=warm_start,
         )
+        return fill(run, Task(loaded, classes), hardware, settings, progress=progress, open_pool=open_pool)
 
 
 def tune_config(num_trials: int | None) -> TuneConfig:

@@ -18,6 +18,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.genome import FloatArray, encode
 from chanas.core.latency import CacheMisses, Calibration, LatencyLUT, missed_bytes
 from chanas.core.target import HardwareTarget
+from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.measuring.outcomes import Outcome
@@ -31,11 +32,10 @@ from chanas.prescheduler.tables.calibrate import (
     terms,
     weight_bytes,
 )
-from chanas.prescheduler.tables.lut import preschedule
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.prescheduler.tuning.tuner import TuneConfig
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, random_lut
+from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, fill_table, random_lut
 
 SPACE = dataclasses.replace(NANO, kernel_sizes=(3, 5), expand_ratios=(2, 3), depths=(1, 2))
 
@@ -180,7 +180,7 @@ def test_a_table_adds_what_its_networks_miss(lut: LatencyLUT, tmp_path: Path) ->
 # ---- the correction -------------------------------------------------------------------------------------------------
 def test_a_calibrated_table_predicts_whole_networks(lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "compile_networks", compiler(lut))
-    correction = calibrate(lut, SPACE, HOST, NUM_CLASSES, num_networks=12, progress=False)
+    correction = calibrate(lut, Task(SPACE, NUM_CLASSES), HOST, num_networks=12, progress=False)
     assert correction.num_networks == 12
     assert correction.mape < 1e-6
     assert correction.kendall_tau == pytest.approx(1.0)
@@ -194,13 +194,13 @@ def test_a_calibrated_table_predicts_whole_networks(lut: LatencyLUT, monkeypatch
 
 def test_the_error_is_that_of_networks_left_out(lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "compile_networks", compiler(lut, noise=0.05))
-    correction = calibrate(lut, SPACE, HOST, NUM_CLASSES, num_networks=16, progress=False)
+    correction = calibrate(lut, Task(SPACE, NUM_CLASSES), HOST, num_networks=16, progress=False)
     assert 0.01 < correction.mape < correction.worst < 0.3
 
 
 def test_networks_that_fail_are_left_out(lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "compile_networks", compiler(lut, fails=(0, 5)))
-    correction = calibrate(lut, SPACE, HOST, NUM_CLASSES, num_networks=8, progress=False)
+    correction = calibrate(lut, Task(SPACE, NUM_CLASSES), HOST, num_networks=8, progress=False)
     assert correction.num_networks == 6
     assert correction.mape < 1e-6
 
@@ -208,7 +208,7 @@ def test_networks_that_fail_are_left_out(lut: LatencyLUT, monkeypatch: pytest.Mo
 def test_too_few_networks_are_an_error(lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "compile_networks", compiler(lut, fails=(0, 5, 7)))
     with pytest.raises(MeasureError, match="calibration needs 6 measured networks, got 5 of 8"):
-        calibrate(lut, SPACE, HOST, NUM_CLASSES, num_networks=8, progress=False)
+        calibrate(lut, Task(SPACE, NUM_CLASSES), HOST, num_networks=8, progress=False)
 
 
 def test_a_table_is_calibrated_again_only_when_it_has_changed(synthetic_pool: SyntheticPool, tmp_path: Any) -> None:
@@ -218,7 +218,7 @@ def test_a_table_is_calibrated_again_only_when_it_has_changed(synthetic_pool: Sy
         before = sum("blocks" in asked for asked in synthetic_pool.built)
         grown = dataclasses.replace(config, num_trials=num_trials)
         options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "model": "random", "progress": False}
-        lut = preschedule(run, SPACE, HOST, NUM_CLASSES, grown, num_calibration=6, **options).lut
+        lut = fill_table(run, SPACE, HOST, NUM_CLASSES, grown, num_calibration=6, **options).lut
         return lut, sum("blocks" in asked for asked in synthetic_pool.built) - before
 
     first, num_networks = fill()

@@ -22,14 +22,24 @@ from chanas.prescheduler.records import store as records
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
 from chanas.prescheduler.tables import lut
-from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, preschedule, surroundings
+from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, surroundings
 from chanas.prescheduler.tuning import jobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.space import SPACE_VERSION
 from chanas.prescheduler.workloads.workload import Workload
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, device, interrupted_bar, is_preflight, synthetic_seconds
+from ..cases import (
+    HOST,
+    NANO,
+    NUM_CLASSES,
+    SyntheticPool,
+    device,
+    fill_table,
+    interrupted_bar,
+    is_preflight,
+    synthetic_seconds,
+)
 
 NARROW = NANO.sub_spaces[:1]
 CONFIG = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
@@ -50,7 +60,7 @@ ALL_TRIALS, NARROW_TRIALS = (num_trials(workloads_of(blocks)) for blocks in (ALL
 
 
 def fill(run: RunDirectory, config: TuneConfig = CONFIG, model: str = "random", **options: Any) -> PrescheduleSummary:
-    return preschedule(run, NANO, HOST, NUM_CLASSES, config, model=model, progress=False, **options)
+    return fill_table(run, NANO, HOST, NUM_CLASSES, config, model=model, progress=False, **options)
 
 
 def done(summary: PrescheduleSummary) -> tuple[int, int]:
@@ -199,7 +209,7 @@ def test_a_table_of_something_else_is_refused_by_name_and_not_mixed_into(
     with pytest.raises(LUTError, match=difference):
         copied.lut.check(space, target)
     shutil.copyfile(run.lut("cpu"), run.lut("cpu-2t"))
-    again = preschedule(run, space, target, NUM_CLASSES, CONFIG, sub_spaces=NARROW, progress=False)
+    again = fill_table(run, space, target, NUM_CLASSES, CONFIG, sub_spaces=NARROW, progress=False)
     assert again.num_new_blocks == (2 if change == "space" else len(NARROW_BLOCKS))  # head and classifier differ
     assert set(again.lut.rows) == {b.key for b in space.all_blocks(NUM_CLASSES, NARROW)}
     again.lut.check(space, target)
@@ -475,7 +485,7 @@ def test_compiler_and_device_are_in_the_records(measured: tuple[Path, Preschedul
 def test_each_dtype_has_a_table_and_records_of_its_own(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
     half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
     plain = fill(run, sub_spaces=NARROW)
-    summary = preschedule(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
+    summary = fill_table(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
     assert (plain.lut.header.dtype, summary.lut.header.dtype) == ("float32", "bfloat16")
     assert summary.path == run.lut("cpu-bf16") != plain.path
     assert summary.num_new_blocks == len(NARROW_BLOCKS)
@@ -495,6 +505,6 @@ def test_a_dtype_that_is_slower_is_told_once(
     synthetic_pool.seconds = lambda asked: 4e-5 if asked["target"]["dtype"] == "bfloat16" else 1e-5
     told = []
     for _ in range(2):
-        preschedule(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
+        fill_table(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
         told.append(capsys.readouterr().err)
     assert told == ["bf16 is slower than f32 here: 40 us against 10 us of a 1×1 convolution; going on\n", ""]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from chanas.core.latency import Calibration, LatencyLUT
+from chanas.core.task import Task
 from chanas.errors import ConfigError, LUTError
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.tables.lut import surroundings
-from chanas.prescheduler.tables.lut_check import Remeasured, TableCheck, Tolerances, check_table
+from chanas.prescheduler.tables.lut_check import Remeasured, Sample, TableCheck, Tolerances, check_table
 
 from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, random_lut
 
@@ -28,7 +29,8 @@ def lut() -> LatencyLUT:
 
 
 def check(lut: LatencyLUT, **options: Any) -> TableCheck:
-    return check_table(lut, NANO, HOST, NUM_CLASSES, progress=False, **options)
+    numbers = {key: options.pop(key) for key in ("num_rows", "num_networks") if key in options}
+    return check_table(lut, Task(NANO, NUM_CLASSES), HOST, sample=Sample(**numbers), progress=False, **options)
 
 
 def takes(block_s: float | str, factor: float = 1.0) -> Callable[[dict[str, Any]], float | str]:
@@ -209,9 +211,9 @@ def test_tolerances_that_make_no_sense_are_refused(options: dict[str, float]) ->
 
 def test_a_table_of_something_else_is_refused(lut: LatencyLUT, synthetic_pool: SyntheticPool) -> None:
     with pytest.raises(LUTError, match="expected a LUT of space"):
-        check_table(lut, dataclasses.replace(NANO, head_width=24), HOST, NUM_CLASSES)
+        check_table(lut, Task(dataclasses.replace(NANO, head_width=24), NUM_CLASSES), HOST)
     with pytest.raises(LUTError, match="another device fingerprint: expected 0123456789ab"):
-        check_table(lut, NANO, dataclasses.replace(HOST, fingerprint="0123456789ab"), NUM_CLASSES)
+        check_table(lut, Task(NANO, NUM_CLASSES), dataclasses.replace(HOST, fingerprint="0123456789ab"))
     with pytest.raises(LUTError, match="got a table without any; run `chanas lut fill`"):
         check(LatencyLUT(lut.header))
     assert synthetic_pool.built == []

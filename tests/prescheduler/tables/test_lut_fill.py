@@ -17,12 +17,12 @@ from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, Sta
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.tables import lut
-from chanas.prescheduler.tables.lut import preschedule
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.tables import FillSummary, open_table
+from chanas.workflows.stages.tuning import Tuning
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, interrupted_bar, random_lut, synthetic_seconds
+from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, fill_table, interrupted_bar, random_lut, synthetic_seconds
 
 SPACE = dataclasses.replace(NANO, expand_ratios=(2, 3))
 ALL = SPACE.all_blocks(NUM_CLASSES)
@@ -34,7 +34,7 @@ def run(tmp_path: Path, synthetic_pool: SyntheticPool) -> RunDirectory:
     """A run whose table has the first of two sub-spaces."""
     run = RunDirectory(tmp_path / "run")
     options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "model": "random", "progress": False}
-    preschedule(run, SPACE, HOST, NUM_CLASSES, TuneConfig(num_trials=2), **options)
+    fill_table(run, SPACE, HOST, NUM_CLASSES, TuneConfig(num_trials=2), **options)
     synthetic_pool.built.clear()
     return run
 
@@ -46,7 +46,7 @@ def yaml_file(tmp_path: Path) -> Path:
 
 def fill(run: RunDirectory, yaml_file: Path, **options: Any) -> FillSummary:
     options = {"num_calibration": 0, "num_trials": 2, "cost_model": "random", **options}
-    return tables.fill(run, space=yaml_file, progress=False, **options)
+    return tables.fill(run, space=yaml_file, tuning=Tuning(**options), progress=False)
 
 
 def table(run: RunDirectory) -> LatencyLUT:
@@ -163,7 +163,7 @@ def deep(tmp_path: Path, synthetic_pool: SyntheticPool) -> tuple[RunDirectory, P
     space = dataclasses.replace(SPACE, name="deep", depths=(1, 2))
     run = RunDirectory(tmp_path / "deep")
     options: dict[str, Any] = {"sub_spaces": space.sub_spaces[:1], "model": "random", "progress": False}
-    preschedule(run, space, HOST, NUM_CLASSES, TuneConfig(num_trials=1), **options)
+    fill_table(run, space, HOST, NUM_CLASSES, TuneConfig(num_trials=1), **options)
     synthetic_pool.built.clear()
     return run, save_space(space, tmp_path / "deep.yaml")
 

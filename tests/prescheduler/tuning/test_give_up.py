@@ -23,13 +23,12 @@ from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
-from chanas.prescheduler.tables.lut import preschedule
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.workload import Workload
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, synthetic_seconds
+from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, fill_table, synthetic_seconds
 
 POINTWISE = [Workload("pointwise", 4, 16, channels) for channels in range(32, 256, 16)]
 DEPTHWISE = [Workload("depthwise", 7, channels, channels, 3) for channels in (16, 32)]
@@ -263,7 +262,7 @@ def test_a_table_without_a_family_says_why(tmp_path: Path, synthetic_pool: Synth
     )
     run = RunDirectory(tmp_path / "run")
     with pytest.raises(MeasureError) as caught:
-        preschedule(run, NANO, HOST, NUM_CLASSES, CONFIG, model="random", progress=False)
+        fill_table(run, NANO, HOST, NUM_CLASSES, CONFIG, model="random", progress=False)
     assert "blocks could not be measured (the first: mbconv" in str(caught.value)
     assert f"; the LUT holds the others; given up: depthwise ({CRASH}); run the command again" in str(caught.value)
     kinds = {key.partition("-")[0] for key in LatencyLUT.load(run.lut("cpu")).rows}

@@ -21,7 +21,6 @@ from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetE
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
-from chanas.prescheduler.tables.lut import preschedule
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
@@ -36,6 +35,7 @@ from ..cases import (
     NUM_CLASSES,
     SyntheticPool,
     device,
+    fill_table,
     landscape_seconds,
     random_workload,
     synthetic_seconds,
@@ -434,7 +434,7 @@ def test_a_table_says_it_of_all_rows_and_keeps_it_when_nothing_is_tuned_any_more
 ) -> None:
     def filled(run: RunDirectory, target: HardwareTarget, num_trials: int = 3, **options: Any) -> LatencyLUT:
         config = TuneConfig(num_trials=num_trials, num_initial=2, batch_size=2)
-        return preschedule(run, NANO, target, NUM_CLASSES, config, model="random", progress=False, **options).lut
+        return fill_table(run, NANO, target, NUM_CLASSES, config, model="random", progress=False, **options).lut
 
     theirs, mine = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine")
     filled(theirs, OTHER)

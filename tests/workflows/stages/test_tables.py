@@ -200,7 +200,7 @@ def test_a_table_made_there_is_measured_there(
 ) -> None:
     pools: list[Any] = []
 
-    def note(_lut: Any, _space: Any, hardware: Any, *_: Any, open_pool: Any, **__: Any) -> Any:
+    def note(_lut: Any, _task: Any, hardware: Any, *_: Any, open_pool: Any, **__: Any) -> Any:
         pools.append((hardware.name, hardware.fingerprint, open_pool))
         return CALIBRATION
 
@@ -222,7 +222,7 @@ def test_holes_are_filled_there(
     del lut.rows[next(iter(lut.rows))]
     lut.save(made_there.lut("cpu@pi4"))
 
-    def note(_run: Any, _space: Any, hardware: Any, *_: Any, open_pool: Any, **__: Any) -> Any:
+    def note(_run: Any, _task: Any, hardware: Any, *_: Any, open_pool: Any, **__: Any) -> Any:
         raise MeasureError(f"{hardware.name} by {open_pool}")
 
     monkeypatch.setattr(prescheduler_lut, "preschedule", note)
@@ -237,8 +237,8 @@ def test_holes_are_filled_beginning_with_another_devices_records(
     del lut.rows[next(iter(lut.rows))]
     lut.save(run.lut("cpu"))
 
-    def note(*_: Any, warm_start: Any, **__: Any) -> Any:
-        raise MeasureError(f"beginning with {warm_start}")
+    def note(_run: Any, _task: Any, _hardware: Any, settings: Any, **__: Any) -> Any:
+        raise MeasureError(f"beginning with {settings.warm_start}")
 
     monkeypatch.setattr(prescheduler_lut, "preschedule", note)
     monkeypatch.setattr(warm_start, "open_warm_start", lambda source, _run, target: f"{source} for {target.name}")

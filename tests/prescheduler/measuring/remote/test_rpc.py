@@ -18,19 +18,19 @@ import pytest
 from tables import QUICK_SEARCH, save_accuracies, save_space
 
 from chanas.core.processor import host_processor
+from chanas.core.usage import Place, Usage
 from chanas.devices.host import host_triple
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.measuring.remote.device import RemoteDevice
 from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address, device_groups
-from chanas.prescheduler.tables.lut import preschedule
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.workload import Workload
-from chanas.workflows.searching.table_search import search_with_table
+from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 from chanas.workflows.stages.tables import check, open_table
 
-from ...cases import CHOICES, HOST, NANO, NUM_CLASSES, Workbench, random_lut
+from ...cases import CHOICES, HOST, NANO, NUM_CLASSES, Workbench, fill_table, random_lut
 
 pytestmark = pytest.mark.rpc
 KEY = "here"
@@ -188,7 +188,7 @@ def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, 
     run, narrow = RunDirectory(tmp_path / "run"), NANO.sub_spaces[:1]
     config = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
     with held_devices(tracker, KEY) as held:
-        summary = preschedule(
+        summary = fill_table(
             run,
             NANO,
             held.target,
@@ -204,8 +204,8 @@ def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, 
     assert summary.lut.header.target.fingerprint == HOST.fingerprint
     assert summary.num_failed_trials == 0
     space = save_space(NANO, tmp_path / "nano.yaml")
-    table = open_table(run=run, key=KEY, space=space)
-    checked = check(table, num_rows=2, rpc=str(tracker), key=KEY, progress=False)
+    table = open_table(run=run, usage=Usage(place=Place(key=KEY)), space=space)
+    checked = check(table, num_rows=2, place=Place(str(tracker), KEY), progress=False)
     assert [row.error for row in checked.rows] == [None, None]
 
 
@@ -216,11 +216,12 @@ def test_finalists_of_a_search_are_measured_on_the_device(
     random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), there).save(run.lut(there.name))
     bundle, _ = search_with_table(
         run,
-        save_accuracies(CHOICES, tmp_path / "accuracies.csv", NUM_CLASSES),
+        AccuracyFile(
+            save_accuracies(CHOICES, tmp_path / "accuracies.csv", NUM_CLASSES),
+            space=save_space(CHOICES, tmp_path / "choices.yaml"),
+        ),
         latency_s=1.0,
-        rpc=str(tracker),
-        key=KEY,
-        space=save_space(CHOICES, tmp_path / "choices.yaml"),
+        usage=Usage(place=Place(rpc=str(tracker), key=KEY)),
         config=QUICK_SEARCH,
         progress=False,
     )
@@ -237,10 +238,12 @@ def test_one_network_is_measured_on_a_device_used_in_two_ways(
         random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), there).save(run.lut(name))
     bundle, _ = search_with_table(
         run,
-        save_accuracies(CHOICES, tmp_path / "accuracies.csv", NUM_CLASSES),
+        AccuracyFile(
+            save_accuracies(CHOICES, tmp_path / "accuracies.csv", NUM_CLASSES),
+            space=save_space(CHOICES, tmp_path / "choices.yaml"),
+        ),
         latency_s=dict.fromkeys(names, 1.0),
-        rpc=str(tracker),
-        space=save_space(CHOICES, tmp_path / "choices.yaml"),
+        usage=Usage(place=Place(rpc=str(tracker))),
         config=QUICK_SEARCH,
         progress=False,
     )
@@ -268,7 +271,7 @@ def test_two_devices_time_and_one_goes_on_alone(
             lost.kill()
             answer = hanging.result(120.0)  # begun anew by the other one, where it takes its full time
             assert (answer.device, answer.error) == (1, "timeout: hang took more than 8 s")
-        summary = preschedule(
+        summary = fill_table(
             run,
             NANO,
             held.target,

@@ -13,6 +13,7 @@ import pytest
 
 from chanas import workflows
 from chanas.core.latency import LatencyLUT
+from chanas.core.usage import Place, Usage
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.codegen.cuda.nvrtc import why_no_nvrtc
@@ -24,8 +25,9 @@ from chanas.prescheduler.measuring.remote.device import what_it_is
 from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address
 from chanas.prescheduler.workloads.workload import Workload
-from chanas.workflows.searching.table_search import search_with_table
+from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 from chanas.workflows.stages.tables import check, open_table
+from chanas.workflows.stages.tuning import Tuning
 
 from ....tables import CLASSES, save_accuracies, save_space
 from ....workflows.test_cuda_path import QUICK
@@ -114,31 +116,27 @@ def test_a_table_of_gpus_elsewhere_is_made_and_checked(
     tracker: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(canary, "WORKLOAD", Workload("pointwise", 2, 8, 8))
-    run, space, place = RunDirectory(tmp_path / "run"), tmp_path / "pico.yaml", {"rpc": str(tracker), "key": KEY}
+    run, space, place = RunDirectory(tmp_path / "run"), tmp_path / "pico.yaml", Place(str(tracker), KEY)
     save_space(PICO, space)
     summary = workflows.preschedule(
         run,
-        target="cuda",
-        **place,
+        usage=Usage("cuda", place=place),
+        tuning=Tuning(num_trials=1, num_calibration=6),
         space=space,
         num_classes=CLASSES,
-        num_trials=1,
-        num_calibration=6,
         progress=False,
     )
     assert (summary.num_failed_trials, summary.path) == (0, run.lut(f"cuda@{KEY}"))
     lut = LatencyLUT.load(summary.path)
     assert lut.header.target.gpu == found().features
     assert lut.calibration is not None
-    table = open_table(run=run, target="cuda", key=KEY, space=space)
-    assert check(table, num_rows=2, num_networks=1, **place, progress=False).holds
+    table = open_table(run=run, usage=Usage("cuda", place=Place(key=KEY)), space=space)
+    assert check(table, num_rows=2, num_networks=1, place=place, progress=False).holds
     bundle, _ = search_with_table(
         run,
-        save_accuracies(PICO, tmp_path / "accuracies.csv"),
+        AccuracyFile(save_accuracies(PICO, tmp_path / "accuracies.csv"), space=space),
         latency_s=10.0,
-        target="cuda",
-        **place,
-        space=space,
+        usage=Usage("cuda", place=place),
         config=QUICK,
         progress=False,
     )
