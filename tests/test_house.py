@@ -1,4 +1,4 @@
-"""tools/house.py: small folders, and no two modules that import each other."""
+"""tools/house.py: small folders, no two modules that import each other, short functions with few parameters."""
 
 from __future__ import annotations
 
@@ -53,6 +53,31 @@ def test_a_circle_through_three_modules_is_found(house: ModuleType, tmp_path: Pa
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     assert house.circles(house.imports_of_modules(package)) == [["chanas.a", "chanas.b", "chanas.c"]]
     assert house.modules_of_folders(package) == {"chanas": 4}
+
+
+def test_no_function_is_long_and_no_public_one_takes_many_parameters(house: ModuleType) -> None:
+    assert house.long_functions() == []
+    assert house.wide_functions() == []
+
+
+def test_commands_are_measured_without_their_options(house: ModuleType) -> None:
+    commands = house.commands()
+    assert {"chanas.commands.search.search", "chanas.commands.lut.check", "chanas.commands.main.demo"} <= commands
+    assert "chanas.commands.options.usage_of" not in commands
+
+
+def test_what_is_too_long_or_too_wide_is_found(house: ModuleType, tmp_path: Path) -> None:
+    package = tmp_path / "chanas"
+    (package / "commands").mkdir(parents=True)
+    parameters = ", ".join(f"a{i}" for i in range(9))
+    body = "\n".join(["    x = 0"] * 60)
+    options = ",\n    ".join(f"a{i}" for i in range(9))
+    (package / "a.py").write_text(f"def wide({parameters}):\n    pass\ndef long():\n{body}\n", encoding="utf-8")
+    (package / "commands" / "b.py").write_text(
+        f"@app.command()\ndef command(\n    {options}\n):\n{body}\n", encoding="utf-8"
+    )
+    assert house.long_functions(package) == [(61, "chanas.a.long")]
+    assert house.wide_functions(package) == [(9, "chanas.a.wide")]
 
 
 def test_the_figures_are_printed(house: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

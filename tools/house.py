@@ -1,5 +1,8 @@
 """Figures of the package's rooms: modules per folder, circles of imports, long functions, long parameter lists.
 
+Commands are measured without their options: Typer makes one of each parameter, so that there are as many as users may
+set; of their lines the signature does not count, and their number of parameters neither.
+
 python tools/house.py
 """
 
@@ -96,12 +99,48 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
             yield from _functions(child, prefix)
 
 
-def num_lines(function: Function) -> int:
-    """Lines of a function, from `def` to its end, without its docstring."""
+def num_lines(function: Function, *, with_signature: bool = True) -> int:
+    """Lines of a function, from `def` (or from its docstring) to its end, without its docstring."""
     first = function.body[0]
     is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     docstring = (first.end_lineno or 0) - first.lineno + 1 if is_docstring else 0
-    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+    start = function.lineno if with_signature else first.lineno
+    return (function.end_lineno or 0) - start + 1 - docstring
+
+
+def commands(package: Path = PACKAGE) -> set[str]:
+    """Names of the functions that Typer makes commands of: decorated with `@app.command`, or passed to it."""
+    found: set[str] = set()
+    for file in sorted((package / "commands").glob("*.py")):
+        module, name = ast.parse(file.read_text(encoding="utf-8")), name_of(file, package)
+        rooms = {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            for node in module.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in ast.walk(module):
+            if isinstance(node, Function) and any("app.command" in ast.unparse(d) for d in node.decorator_list):
+                found.add(f"{name}.{node.name}")
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("app.command("):
+                room, _, function = ast.unparse(node.args[0]).partition(".")
+                found.add(f"{rooms[room]}.{function}")
+    return found
+
+
+def long_functions(package: Path = PACKAGE) -> list[tuple[int, str]]:
+    """Lines and names of the functions that are too long, the longest first; commands without their signatures."""
+    exempt = commands(package)
+    lines = [(num_lines(f, with_signature=name not in exempt), name) for name, f in functions(package)]
+    return sorted(((n, name) for n, name in lines if n > MAX_LINES), reverse=True)
+
+
+def wide_functions(package: Path = PACKAGE) -> list[tuple[int, str]]:
+    """Parameters and names of the public functions that take too many, the widest first; without commands."""
+    exempt = commands(package)
+    public = ((name, f) for name, f in functions(package) if not f.name.startswith("_") and name not in exempt)
+    widths = [(num_parameters(f), name) for name, f in public]
+    return sorted(((n, name) for n, name in widths if n > MAX_PARAMETERS), reverse=True)
 
 
 def num_parameters(function: Function) -> int:
@@ -117,18 +156,11 @@ def main() -> None:
         print(f"{number:3d} {folder}{'   more than ' + str(MAX_MODULES) if number > MAX_MODULES else ''}")
     found = circles(imports_of_modules())
     print(f"\n{len(found)} circles", *(" <-> ".join(group) for group in found), sep="\n  ")
-    everything = list(functions())
-    long = [(num_lines(f), name) for name, f in everything if num_lines(f) > MAX_LINES]
-    print(
-        f"\n{len(long)} functions over {MAX_LINES} lines",
-        *(f"{n:4d} {name}" for n, name in sorted(long)[::-1]),
-        sep="\n  ",
-    )
-    wide = [(num_parameters(f), name) for name, f in everything if not f.name.startswith("_")]
-    wide = sorted((n, name) for n, name in wide if n > MAX_PARAMETERS)
+    long, wide = long_functions(), wide_functions()
+    print(f"\n{len(long)} functions over {MAX_LINES} lines", *(f"{n:4d} {name}" for n, name in long), sep="\n  ")
     print(
         f"\n{len(wide)} public functions over {MAX_PARAMETERS} parameters",
-        *(f"{n:4d} {w}" for n, w in wide[::-1]),
+        *(f"{n:4d} {name}" for n, name in wide),
         sep="\n  ",
     )
 

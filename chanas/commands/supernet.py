@@ -31,16 +31,13 @@ def train_supernet(
 ) -> None:
     """Train the elastic supernet once; every architecture inherits its weights. Runs under torchrun too."""
     from chanas import workflows
+    from chanas.workflows.stages.training import Changes
 
     summary = workflows.train_supernet(
         RunDirectory(run),
         config=config,
         space=space,
-        dataset=dataset,
-        root=root,
-        convert_rgb=convert_rgb or None,
-        seed=seed,
-        device=device,
+        changes=Changes(dataset, root, convert_rgb or None, seed, device),
         resume=resume,
         overwrite=overwrite,
         tensorboard=tensorboard,
@@ -66,14 +63,12 @@ def finetune(
 ) -> None:
     """Train one sub-network further from the weights it inherited, or from scratch."""
     from chanas import workflows
+    from chanas.supernet.training.finetune import EPOCHS, Finetuning
 
     summary = workflows.finetune(
         RunDirectory(run),
         architecture,
-        from_scratch=from_scratch,
-        epochs=epochs,
-        base_lr=base_lr,
-        seed=seed,
+        Finetuning(EPOCHS if epochs is None else epochs, base_lr, from_scratch, seed),
         resume=resume,
         overwrite=overwrite,
     )

@@ -18,7 +18,7 @@ from chanas.files.writing import read_json
 from chanas.workflows.searching.search import search, searched_stages
 from chanas.workflows.stages.stored import load_supernet
 from chanas.workflows.stages.tables import median_latency_s
-from chanas.workflows.stages.training import train_supernet
+from chanas.workflows.stages.training import Changes, train_supernet
 from chanas.workflows.stages.tuning import Tuning, preschedule
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def demo(
     stored = run.supernet / "checkpoint.json"
     done = stored.is_file() and read_json(stored, "supernet checkpoint").get("done", False)
     if not done:
-        train_supernet(run, seed=seed, resume=stored.is_file(), progress=progress)
+        train_supernet(run, changes=Changes(seed=seed), resume=stored.is_file(), progress=progress)
     times_s.append(time.perf_counter())
     usage = Usage(target, place=Place(shared=shared))
     preschedule(run, usage, tuning=Tuning(num_trials), seed=seed, progress=progress)

@@ -29,14 +29,38 @@ class FinetuneSummary:
     training: TrainSummary
 
 
+@dataclass(frozen=True)
+class Finetuning:
+    """The way in which one architecture is trained on its own.
+
+    epochs        passes over the train split
+    base_lr       peak learning rate for `optimizer.lr_batch_size` images; by default a tenth of the supernet's last
+                  phase's, and from scratch the highest of its phases
+    from_scratch  start from fresh weights instead of the inherited ones
+    seed          of order, augmentation and fresh weights; the supernet's by default
+
+    Raises:
+        ConfigError: there is nothing to pass over.
+    """
+
+    epochs: float = EPOCHS
+    base_lr: float | None = None
+    from_scratch: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.epochs > 0:
+            raise ConfigError(f"expected epochs above 0, got {self.epochs:g}")
+
+
+DEFAULT = Finetuning()
+
+
 def finetune(
     run: RunDirectory,
     architecture: Architecture,
+    recipe: Finetuning = DEFAULT,
     *,
-    from_scratch: bool = False,
-    epochs: float = EPOCHS,
-    base_lr: float | None = None,
-    seed: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = True,
@@ -46,11 +70,6 @@ def finetune(
     Args:
         run: holds the supernet.
         architecture: of its space.
-        from_scratch: start from fresh weights instead of the inherited ones.
-        epochs: passes over the train split.
-        base_lr: peak learning rate for `optimizer.lr_batch_size` images; by default a tenth of the supernet's last
-            phase's, and from scratch the highest of its phases.
-        seed: of order, augmentation and fresh weights; the supernet's by default.
         resume: continue an interrupted call, with what it was given.
         overwrite: start anew.
         progress: show a progress bar.
@@ -60,16 +79,14 @@ def finetune(
         StageOrderError: there is no supernet yet.
         ChanasError: as `train_supernet` says.
     """
-    if not epochs > 0:
-        raise ConfigError(f"expected epochs above 0, got {epochs:g}")
     evaluator = SupernetEvaluator.load(run)
     inherited = evaluator.extract(architecture)
-    own_run = run.finetuned(architecture.key, from_scratch)
+    own_run = run.finetuned(architecture.key, recipe.from_scratch)
     if resume:
         config = stored_setup(own_run)[1]
     else:
-        config = finetune_config(evaluator.config, from_scratch, epochs, base_lr, seed)
-    single = SingleNetwork(architecture, None if from_scratch else inherited, splits_path(run))
+        config = finetune_config(evaluator.config, recipe)
+    single = SingleNetwork(architecture, None if recipe.from_scratch else inherited, splits_path(run))
     summary = train_supernet(
         own_run,
         evaluator.space,
@@ -82,10 +99,9 @@ def finetune(
     return FinetuneSummary(architecture, evaluator.top1(architecture), summary.top1["only"], summary)
 
 
-def finetune_config(
-    stored: TrainConfig, from_scratch: bool, epochs: float, base_lr: float | None, seed: int | None
-) -> TrainConfig:
+def finetune_config(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
     """The supernet's config with one phase: its data, batch, objective and optimiser, so that results compare."""
+    base_lr, from_scratch, epochs = recipe.base_lr, recipe.from_scratch, recipe.epochs
     if base_lr is None:
         peaks = [phase.base_lr for phase in stored.phases]
         base_lr = max(peaks) if from_scratch else FINETUNE_LR_SHARE * peaks[-1]
@@ -95,4 +111,4 @@ def finetune_config(
         "warmup_epochs": WARMUP_SHARE * epochs,
         "base_lr": base_lr,
     }
-    return stored.changed(phases=[phase], seed=stored.seed if seed is None else seed)
+    return stored.changed(phases=[phase], seed=stored.seed if recipe.seed is None else recipe.seed)

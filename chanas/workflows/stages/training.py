@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,38 @@ from chanas.workflows.stages.stored import stored_task
 
 if TYPE_CHECKING:
     from chanas.supernet.judge import Judged, Spread
-    from chanas.supernet.training.finetune import FinetuneSummary
+    from chanas.supernet.training.finetune import FinetuneSummary, Finetuning
+    from chanas.supernet.training.phases import TrainConfig
     from chanas.supernet.training.train import TrainSummary
 
 DEFAULT_TRAINING = "digits"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Entries of a training config that are replaced; None leaves them as they are.
+
+    dataset      digits, imagefolder, or a torchvision set on disk
+    root         where the data set lies
+    convert_rgb  convert images that are not RGB
+    seed, device
+    """
+
+    dataset: str | None = None
+    root: Path | None = None
+    convert_rgb: bool | None = None
+    seed: int | None = None
+    device: str | None = None
+
+    def made_to(self, config: TrainConfig) -> TrainConfig:
+        """The config with what is given here."""
+        own = {key: value for key, value in (("seed", self.seed), ("device", self.device)) if value is not None}
+        root = None if self.root is None else str(self.root)
+        images = {"dataset": self.dataset, "root": root, "convert_rgb": self.convert_rgb}
+        return config.changed(data={k: v for k, v in images.items() if v is not None}, **own)
+
+
+NO_CHANGES = Changes()
 
 
 def train_supernet(
@@ -25,17 +54,13 @@ def train_supernet(
     *,
     config: str | Path | None = None,
     space: str | Path | None = None,
-    dataset: str | None = None,
-    root: Path | None = None,
-    convert_rgb: bool | None = None,
-    seed: int | None = None,
-    device: str | None = None,
+    changes: Changes = NO_CHANGES,
     resume: bool = False,
     overwrite: bool = False,
     tensorboard: bool = False,
     progress: bool = True,
 ) -> TrainSummary:
-    """Train the supernet; what is given overrides the training config, and resuming takes up what was stored.
+    """Train the supernet; `changes` override the training config, and resuming takes up what was stored.
 
     Raises:
         ChanasError: as `chanas.supernet.training.train.train_supernet` says.
@@ -49,20 +74,15 @@ def train_supernet(
     else:
         settings = TrainConfig.load(config or DEFAULT_TRAINING)
         loaded = SearchSpace.load(space or settings.space)
-    changes = {key: value for key, value in (("seed", seed), ("device", device)) if value is not None}
-    images = {"dataset": dataset, "root": None if root is None else str(root), "convert_rgb": convert_rgb}
-    changed = settings.changed(data={k: v for k, v in images.items() if v is not None}, **changes)
+    changed = changes.made_to(settings)
     return train(run, loaded, changed, resume=resume, overwrite=overwrite, tensorboard=tensorboard, progress=progress)
 
 
 def finetune(
     run: RunDirectory,
     architecture: str,
+    recipe: Finetuning | None = None,
     *,
-    from_scratch: bool = False,
-    epochs: float | None = None,
-    base_lr: float | None = None,
-    seed: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = True,
@@ -72,7 +92,7 @@ def finetune(
     Raises:
         ChanasError: as `chanas.supernet.training.finetune.finetune` says.
     """
-    from chanas.supernet.training.finetune import EPOCHS
+    from chanas.supernet.training.finetune import DEFAULT
     from chanas.supernet.training.finetune import finetune as train
 
     stored = stored_task(run)
@@ -83,17 +103,7 @@ def finetune(
     space = stored[0]
     named = {"largest": space.largest, "smallest": space.smallest}
     chosen = named[architecture] if architecture in named else Architecture.from_key(architecture)
-    return train(
-        run,
-        chosen,
-        from_scratch=from_scratch,
-        epochs=EPOCHS if epochs is None else epochs,
-        base_lr=base_lr,
-        seed=seed,
-        resume=resume,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    return train(run, chosen, recipe or DEFAULT, resume=resume, overwrite=overwrite, progress=progress)
 
 
 def evaluate(

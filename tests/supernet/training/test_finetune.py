@@ -14,7 +14,7 @@ from chanas.files.run import RunDirectory
 from chanas.supernet.training import train
 from chanas.supernet.training.checkpoint import read_checkpoint, splits_path
 from chanas.supernet.training.evaluate import SupernetEvaluator
-from chanas.supernet.training.finetune import finetune, finetune_config
+from chanas.supernet.training.finetune import Finetuning, finetune, finetune_config
 from chanas.supernet.training.metrics import read_metrics
 from chanas.supernet.training.phases import TrainConfig
 from chanas.supernet.training.train import train_supernet
@@ -37,7 +37,7 @@ def test_training_starts_from_the_inherited_weights(
 ) -> None:
     """At a learning rate of (almost) nothing, the accuracy stays that of the supernet's sub-network."""
     architecture = tiny_space.smallest
-    summary = finetune(supernet, architecture, epochs=EPOCHS, base_lr=1e-9, progress=False)
+    summary = finetune(supernet, architecture, recipe=Finetuning(epochs=EPOCHS, base_lr=1e-9), progress=False)
     assert summary.top1_inherited == SupernetEvaluator.load(supernet).top1(architecture)
     assert summary.top1 == summary.top1_inherited
     assert summary.training.num_steps == 3
@@ -49,7 +49,7 @@ def test_training_starts_from_the_inherited_weights(
 
 def test_training_changes_the_weights_and_says_so(supernet: RunDirectory, tiny_space: SearchSpace) -> None:
     architecture = tiny_space.largest
-    summary = finetune(supernet, architecture, epochs=EPOCHS, overwrite=True, progress=False)
+    summary = finetune(supernet, architecture, recipe=Finetuning(epochs=EPOCHS), overwrite=True, progress=False)
     run = supernet.finetuned(architecture.key, False)
     header = read_checkpoint(run).header
     assert (header["architecture"], header["done"], header["step"]) == (architecture.key, True, 3)
@@ -61,7 +61,7 @@ def test_training_changes_the_weights_and_says_so(supernet: RunDirectory, tiny_s
 
 def test_from_scratch_is_another_run_with_fresh_weights(supernet: RunDirectory, tiny_space: SearchSpace) -> None:
     architecture = tiny_space.largest
-    finetune(supernet, architecture, from_scratch=True, epochs=EPOCHS, base_lr=1e-9, progress=False)
+    finetune(supernet, architecture, recipe=Finetuning(epochs=EPOCHS, base_lr=1e-9, from_scratch=True), progress=False)
     inherited = SupernetEvaluator.load(supernet).extract(architecture)
     fresh = SupernetEvaluator.load(supernet.finetuned(architecture.key, True)).extract(architecture)
     for name in ("blocks.0.conv.conv.weight", "blocks.3.project.conv.weight"):
@@ -79,11 +79,11 @@ def test_a_killed_call_goes_on(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "accumulate_gradients", stop)
         with pytest.raises(KeyboardInterrupt):
-            finetune(supernet, architecture, epochs=EPOCHS, progress=False)
+            finetune(supernet, architecture, recipe=Finetuning(epochs=EPOCHS), progress=False)
     summary = finetune(supernet, architecture, resume=True, progress=False)
     assert (summary.training.resumed_from, summary.training.num_steps) == (0, 3)
     with pytest.raises(CheckpointError, match="holds a finished run"):
-        finetune(supernet, architecture, epochs=EPOCHS, progress=False)
+        finetune(supernet, architecture, recipe=Finetuning(epochs=EPOCHS), progress=False)
 
 
 def test_a_strange_architecture_is_refused(supernet: RunDirectory, tiny_space: SearchSpace) -> None:
@@ -100,12 +100,12 @@ def test_without_a_supernet_there_is_nothing_to_inherit(run: RunDirectory, tiny_
 
 def test_no_epochs_are_refused(supernet: RunDirectory, tiny_space: SearchSpace) -> None:
     with pytest.raises(ConfigError, match="expected epochs above 0, got 0"):
-        finetune(supernet, tiny_space.largest, epochs=0, progress=False)
+        finetune(supernet, tiny_space.largest, recipe=Finetuning(epochs=0), progress=False)
 
 
 def test_defaults_come_from_the_supernets_training(progressive: TrainConfig) -> None:
-    inherited = finetune_config(progressive, False, 10, None, None)
-    scratch = finetune_config(progressive, True, 10, None, 5)
+    inherited = finetune_config(progressive, Finetuning(10))
+    scratch = finetune_config(progressive, Finetuning(10, from_scratch=True, seed=5))
     assert inherited.phases[0].base_lr == pytest.approx(0.1 * progressive.phases[-1].base_lr)
     assert scratch.phases[0].base_lr == max(phase.base_lr for phase in progressive.phases)
     assert (inherited.seed, scratch.seed) == (progressive.seed, 5)

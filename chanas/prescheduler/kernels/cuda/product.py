@@ -41,6 +41,15 @@ def product_kernel(workload: Workload, named: Named, plan: ProductPlan) -> Any:
     return _Product(workload, named, plan).function()
 
 
+def _to_halves(words: Any, values: Any, num: int) -> Any:
+    """Words to their two values each."""
+    return loop(
+        "i",
+        num,
+        lambda i: sequence(assign(values, i * 2, LOW_HALF(words[i])), assign(values, i * 2 + 1, HIGH_HALF(words[i]))),
+    )
+
+
 class _Product:
     """One kernel while it is written."""
 
@@ -265,16 +274,7 @@ class _Product:
             self._allocate(a, b)
 
         def halves(words: Any, values: Any, num: int) -> Any:
-            """Words to their two values each."""
-            if per_word == 1:
-                return None
-            return loop(
-                "i",
-                num,
-                lambda i: sequence(
-                    assign(values, i * 2, LOW_HALF(words[i])), assign(values, i * 2 + 1, HIGH_HALF(words[i]))
-                ),
-            )
+            return None if per_word == 1 else _to_halves(words, values, num)
 
         def step(k: Any) -> Any:
             load_a = loop(

@@ -21,7 +21,14 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.prescheduler.kernels.cuda.intrinsics import TensorCore
 from chanas.prescheduler.kernels.cuda.operators import check_operator, is_dense, output_rows, row_words, values_per_word
-from chanas.prescheduler.kernels.cuda.plan import MMA_COLUMNS, MMA_ROWS, WORD_BYTES, product_plan, tensor_core_of
+from chanas.prescheduler.kernels.cuda.plan import (
+    MMA_COLUMNS,
+    MMA_ROWS,
+    WORD_BYTES,
+    ProductPlan,
+    product_plan,
+    tensor_core_of,
+)
 from chanas.prescheduler.kernels.cuda.squeeze import squeeze_plan
 from chanas.prescheduler.workloads.space import Coordinate, Named, Point, ScheduleSpace, factorisations
 from chanas.prescheduler.workloads.workload import Workload
@@ -148,6 +155,18 @@ def _vectors(extent: int) -> tuple[int, ...]:
     return tuple(v for v in _VECTORS if extent % v == 0)
 
 
+def _operands(p: Named, plan: ProductPlan, per_word: int, core: TensorCore | None) -> int | None:
+    """Registers of a thread's operands of products; None where they don't divide the tile, or are too many products to
+    write one after the other."""
+    rows, columns, at_once = p["split_m"][2], p["split_n"][2], p["unroll"][0]
+    if p["mma"][0]:
+        products = plan.values // 4 * (plan.depth * per_word // core.depth) if core else 0
+        return None if at_once > 1 or products > _MAX_MMA else rows // MMA_ROWS * 4 + columns // MMA_COLUMNS * 2
+    if plan.depth % at_once or plan.values * at_once * per_word > _MAX_UNROLLED:
+        return None
+    return per_word * (rows * at_once + columns)
+
+
 def _product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     """Rows of pixels (of all images together) times columns of output channels; taps and input channels in two.
 
@@ -198,17 +217,9 @@ def _product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
             return False
         if not fewest <= plan.threads <= gpu.max_threads_per_block:
             return False
-        values = (p["split_m"][2], p["split_n"][2])
-        if mma:
-            products = plan.values // 4 * (plan.depth * per_word // core.depth) if core else 0
-            operands = values[0] // MMA_ROWS * 4 + values[1] // MMA_COLUMNS * 2
-            if p["unroll"][0] > 1 or products > _MAX_MMA:
-                return False
-        else:
-            at_once = p["unroll"][0]
-            operands = per_word * (values[0] * at_once + values[1])
-            if plan.depth % at_once or plan.values * at_once * per_word > _MAX_UNROLLED:
-                return False
+        operands = _operands(p, plan, per_word, core)
+        if operands is None:
+            return False
         registers = plan.values + operands + plan.words_in_flight
         if plan.values > _MAX_ACCUMULATORS or plan.height > _MAX_TILE or plan.width > _MAX_TILE:
             return False

@@ -150,22 +150,28 @@ class Timer:
         min_repeat_s: float = 0.002,
         max_spread: float = 0.02,
         hopeless_s: float | None = None,
-        copies: int | None = None,
     ) -> dict[str, Any]:
-        """Check an operator or a block against its reference case, then time it: seconds of one of its copies, which
-        are as many as in what is timed alone, unless `copies` says.
+        """Check an operator or a block against its reference case, then time it: seconds of one of its copies.
 
         With `cold_bytes` above zero the L2 cache is flushed before each launch, so that every copy finds its weights in
         the device's memory. All copies run the same code.
         """
-        device, copies = self._device(), copies or _copies()
-        program = _Program(device, library, case, copies)
+        copies = _copies()
+        hopeless = None if hopeless_s is None else copies * hopeless_s
+        how = (repeats, min_repeat_s, max_spread, hopeless)
+        return self._measure(library, case, copies, how, is_cold=cold_bytes > 0)
+
+    def _measure(
+        self, library: str, case: str, copies: int, how: tuple[int, float, float, float | None], *, is_cold: bool
+    ) -> dict[str, Any]:
+        """The same of a program with so many copies; `how` is the repeats, the least seconds of one, the spread at
+        which it ends, and the seconds of all copies that are hopeless."""
+        program = _Program(self._device(), library, case, copies)
         error = program.error()
         if error > program.tolerance:
             return {"wrong": error}
-        hopeless = None if hopeless_s is None else copies * hopeless_s
-        clock = self._clock([program.call], cold=cold_bytes > 0)
-        timed = worker._time([program.call], 1, repeats, min_repeat_s, max_spread, hopeless, clock)
+        clock = self._clock([program.call], cold=is_cold)
+        timed = worker._time([program.call], 1, *how, clock)
         return {**_of_one_copy(timed, copies), "max_error": error}
 
     def measure_in_turns(
@@ -200,7 +206,7 @@ class Timer:
         cold_bytes: int = 1,
     ) -> dict[str, Any]:
         """Check a whole network against its reference case, then time single inferences, cold as blocks are."""
-        return self.measure(library, case, cold_bytes, 1, repeats, min_repeat_s, max_spread, None, copies=1)
+        return self._measure(library, case, 1, (repeats, min_repeat_s, max_spread, None), is_cold=cold_bytes > 0)
 
     def _clock(self, calls: Sequence[Call], cold: bool) -> Clock:
         """Seconds per launch; the first launches are repeated until the device's clock rates have settled."""
