@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from chanas.commands.main import app
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration
+from chanas.core.usage import HERE, THIS_MACHINE, Usage
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.tables.lut_check import Remeasured, TableCheck, Tolerances
 from chanas.workflows.stages import tables
@@ -108,8 +109,8 @@ def test_fill_says_how_many_holes_there_were(
     lut.calibration = CALIBRATION
     asked: dict[str, Any] = {}
 
-    def fill(run: RunDirectory, **options: Any) -> FillSummary:
-        asked.update(run=run, **options)
+    def fill(run: RunDirectory, usage: Usage, **options: Any) -> FillSummary:
+        asked.update(run=run, usage=usage, **options)
         return FillSummary(run.lut("cpu"), num_holes, 20, 12, 1, lut, "from runs/other" if num_holes else "")
 
     monkeypatch.setattr(tables, "fill", fill)
@@ -122,8 +123,9 @@ def test_fill_says_how_many_holes_there_were(
         *(["warm start from runs/other"] if num_holes else []),
         f"sum        {CALIBRATION.describe()}",
     ]
-    assert (asked["run"], asked["warm_start"]) == (run, "runs/other")
-    assert (asked["sub_spaces"], asked["num_calibration"]) == (["r12-w1", "r16-w1"], 0)
+    tuning = asked["tuning"]
+    assert (asked["run"], asked["usage"], tuning.warm_start) == (run, HERE, "runs/other")
+    assert (tuning.sub_spaces, tuning.num_calibration) == (["r12-w1", "r16-w1"], 0)
 
 
 def test_calibrate_prints_the_error_before_and_after(
@@ -146,7 +148,7 @@ def test_calibrate_prints_the_error_before_and_after(
         f"sum        {better.describe()}",
         f"table      {run.lut('cpu')}",
     ]
-    assert asked == {"num_networks": 8, "rpc": None, "key": None, "num_devices": None, "shared": False, "seed": 0}
+    assert asked == {"num_networks": 8, "place": THIS_MACHINE, "seed": 0}
 
 
 # ---- bad input ------------------------------------------------------------------------------------------------------
