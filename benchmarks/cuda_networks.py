@@ -164,10 +164,11 @@ def table_error(run: RunDirectory, target: HardwareTarget, num: int) -> tuple[fl
     """
     import numpy as np
 
+    from chanas.core.usage import TargetName, Usage
     from chanas.prescheduler.tables.calibrate import draw_architectures, measure_networks, terms
     from chanas.workflows.stages.tables import open_table
 
-    table = open_table(None, run, target=target.name)
+    table = open_table(None, run, usage=Usage.of(TargetName.parse(target.name)))
     space, classes, lut = table.required_space(), table.num_classes, table.lut
     fit = lut.calibration
     if fit is None:

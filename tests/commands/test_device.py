@@ -129,7 +129,7 @@ def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyP
         asked["device"] = (address, key, *used, what)
         yield held
 
-    def fill(_run: RunDirectory, _space: Any, hardware: Any, *_: Any, open_pool: Any, **_options: Any) -> Any:
+    def fill(_run: RunDirectory, _task: Any, hardware: Any, *_: Any, open_pool: Any, **_options: Any) -> Any:
         asked["filled"] = (hardware, open_pool)
         raise MeasureError("far enough")
 
