@@ -15,7 +15,7 @@ import functools
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from chanas.devices import cuda_runtime
 from chanas.devices.host import load_target
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import CheckpointError, DataError, TargetError
+from chanas.files.documents import Document
 from chanas.files.scratch import scratch_folder
-from chanas.files.writing import file_digest, read_json, replacing_folder, write_json
+from chanas.files.writing import file_digest, replacing_folder, write_json
 from chanas.network.folding import Array, pack_block, pack_block_rows, split_tensors, unpack_channels
 from chanas.network.preprocess import Preprocess, open_rgb
 
@@ -45,6 +46,40 @@ class Prediction:
     class_index: int
     class_name: str
     probability: float
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Entry of a bundle's document for a further target."""
+
+    target: HardwareTarget
+    module: str
+    constraints: dict[str, float | None] = field(default_factory=dict)
+    predicted: dict[str, float | None] = field(default_factory=dict)
+    measured: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _BundleFile:
+    """Content of a bundle's document."""
+
+    schema: int
+    space: dict[str, Any]
+    architecture: dict[str, Any]
+    class_names: list[str]
+    preprocess: dict[str, Any] | None
+    hashes: dict[str, str]
+    target: HardwareTarget
+    constraints: dict[str, float | None] = field(default_factory=dict)
+    predicted: dict[str, float | None] = field(default_factory=dict)
+    measured: dict[str, float | None] = field(default_factory=dict)
+    num_macs: int = 0
+    num_params: int = 0
+    peak_memory_bytes: int = 0
+    further_targets: list[_Part] = field(default_factory=list)
+
+
+_BUNDLE = Document("bundle document", _BundleFile, "make the bundle again with `chanas search`", SCHEMA)
 
 
 def write_bundle(
@@ -165,10 +200,8 @@ class CoDesign:
         path = Path(path)
         if not path.is_dir():
             raise CheckpointError(f"bundle {path} does not exist; `chanas search` makes one")
-        document = read_json(path / _DOCUMENT, "bundle document")
-        try:
-            if document["schema"] != SCHEMA:
-                raise CheckpointError(f"expected a bundle of schema {SCHEMA}, got {document['schema']} in {path}")
+
+        def make(document: dict[str, Any]) -> CoDesign:
             further = [str(part["module"]) for part in document.get("further_targets", ())]
             for name in (_WEIGHTS, _MODULE, *further):
                 if Path(name).name != name:
@@ -177,14 +210,14 @@ class CoDesign:
                     continue
                 if not (path / name).is_file():
                     raise CheckpointError(f"bundle {path} lacks {name}; make it again with `chanas search`")
-                if file_digest(path / name) != document["hashes"][name]:
+                if file_digest(path / name) != document["hashes"].get(name):
                     raise CheckpointError(
                         f"{path / name} is cut short or was changed (its hash differs from the one in {_DOCUMENT}); "
                         "make the bundle again with `chanas search`"
                     )
             return cls(path, document, target)
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"{path / _DOCUMENT} is not a bundle document: {error!r}") from error
+
+        return _BUNDLE.read_with(path / _DOCUMENT, make)
 
     @property
     def blocks(self) -> tuple[BlockConfig, ...]:

@@ -10,7 +10,7 @@ import typer
 from chanas.bundle.benchmark import MODULE_ALONE
 from chanas.core.units import format_bytes, format_count, format_duration, format_latency
 from chanas.files.run import RunDirectory
-from chanas.files.writing import read_json
+from chanas.workflows.searching.results import rule_regrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,7 +120,7 @@ def _sizes(document: dict[str, Any]) -> list[str]:
 
 def regret_lines(run: RunDirectory) -> Iterator[str]:
     """The cost of each rule of choosing a sub-space, from the run's last search."""
-    for row in read_json(run.search / "result.json", "result of the search")["rule_regrets"]:
+    for row in rule_regrets(run.search / "result.json"):
         below = f"{row['regret_points']:.2f} points below the best"
         name = f"rule {row['rule']}"
         yield f"{name:19s} {row['sub_space'] or 'all'}: {row['top1']:.2%} predicted, {below}"

@@ -15,8 +15,9 @@ import numpy as np
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.genome import BlockTable, FloatArray, Genomes
 from chanas.core.target import HardwareTarget, differences, tvm_version
-from chanas.errors import LUTError
-from chanas.files.writing import read_json, write_json
+from chanas.errors import LUTError, unknown_name
+from chanas.files.documents import Document
+from chanas.files.writing import write_json
 
 SCHEMA = 1
 _DISAGREES = 0.05
@@ -307,16 +308,30 @@ class LatencyLUT:
             CheckpointError: the file is missing or damaged.
             LUTError: it is JSON, but not a table of this schema.
         """
-        data = read_json(path, "latency table")
-        try:
-            if data["schema"] != SCHEMA:
-                raise LUTError(f"expected a latency table of schema {SCHEMA}, got {data['schema']} in {path}")
-            rows = {key: LUTRow.from_json(row) for key, row in data["rows"].items()}
-            for key, row in rows.items():
-                if not 0.0 < row.median_s < math.inf:
-                    raise ValueError(f"the seconds of block {key} are {row.median_s}")
-            calibration = data.get("calibration")
-            fit = None if calibration is None else Calibration.from_json(calibration)
-            return cls(LUTHeader.from_json(data["header"]), rows, fit)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise LUTError(f"{path} is not a latency table ({type(error).__name__}: {error}); make it again") from error
+        return _TABLE.read_with(path, cls.from_json)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LatencyLUT:
+        """Raises ValueError: seconds are not above zero, or a dtype is unknown."""
+        rows = {key: LUTRow.from_json(row) for key, row in data["rows"].items()}
+        for key, row in rows.items():
+            if not row.median_s > 0.0:
+                raise ValueError(f"the seconds of block {key} are {row.median_s}")
+        header, calibration = LUTHeader.from_json(data["header"]), data.get("calibration")
+        for dtype in (header.dtype, header.target.dtype):
+            if dtype not in _ITEM_BYTES:
+                raise ValueError(unknown_name("dtype", dtype, _ITEM_BYTES))
+        return cls(header, rows, None if calibration is None else Calibration.from_json(calibration))
+
+
+@dataclass(frozen=True)
+class _TableFile:
+    """Content of a table's file."""
+
+    schema: int
+    header: LUTHeader
+    rows: dict[str, LUTRow]
+    calibration: Calibration | None = None
+
+
+_TABLE = Document("latency table", _TableFile, version=SCHEMA, error=LUTError)

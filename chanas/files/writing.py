@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from chanas.errors import ChanasError, CheckpointError
+
+# Seeds may have 128 bits; what is longer is no number of anything, and has no float.
+_MAX_DIGITS = 40
 
 
 @contextlib.contextmanager
@@ -87,20 +91,61 @@ def write_json(path: Path, data: Any) -> None:
         temporary.write_text(json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
 
 
+def read_text(path: Path, what: str) -> str:
+    """The content of a text file.
+
+    Raises:
+        CheckpointError: the file is missing, cannot be read, or is not UTF-8; `what` names it in the message.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CheckpointError(f"{what} {path} does not exist") from None
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{what} {path} is cut short or damaged ({error}); make it again") from error
+    except OSError as error:
+        raise CheckpointError(f"{what} {path} cannot be read: {error.strerror or error}") from error
+
+
 def read_json(path: Path, what: str) -> Any:
-    """The content of a JSON file.
+    """The content of a JSON file, whatever it says (`chanas.files.documents` checks that, too).
 
     Raises:
         CheckpointError: the file is missing, cannot be read, or is not whole JSON; `what` names it in the message.
     """
+    text = read_text(path, what)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{what} {path} does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise CheckpointError(f"{what} {path} is cut short or damaged ({error}); make it again") from error
-    except OSError as error:
-        raise CheckpointError(f"{what} {path} cannot be read: {error.strerror or error}") from error
+
+
+def parse_json(text: str) -> Any:
+    """JSON as it is written here: numbers are finite, whole ones not endless, and texts can be printed.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        data = json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
+    except RecursionError as error:
+        raise ValueError("lists or objects too deep inside each other") from error
+    if "\\u" in text:  # half of a character that takes two
+        json.dumps(data, ensure_ascii=False).encode()
+    return data
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {text}")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"expected a whole number of at most {_MAX_DIGITS} digits, got {text[:_MAX_DIGITS]}…")
+    return int(text)
 
 
 def file_digest(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from urllib.parse import quote
 
 from chanas.errors import CheckpointError
 from chanas.files.run import RunDirectory
-from chanas.files.writing import read_json
+from chanas.files.writing import parse_json, read_json
 
 # Curves of more workloads can't be told apart in one figure.
 NUM_CURVES = 6
@@ -168,8 +167,8 @@ def _lines(run: RunDirectory, name: str, notes: list[str]) -> tuple[dict[str, An
     num_bad = 0
     for line in path.read_text(errors="replace").splitlines():
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
+            row = parse_json(line)
+        except ValueError:
             num_bad += 1
             continue
         if isinstance(row, dict):

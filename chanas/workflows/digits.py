@@ -14,9 +14,8 @@ import numpy as np
 from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
 from chanas.files.run import RunDirectory
-from chanas.files.writing import read_json
 from chanas.workflows.searching.search import search, searched_stages
-from chanas.workflows.stages.stored import load_supernet
+from chanas.workflows.stages.stored import SUPERNET, load_supernet
 from chanas.workflows.stages.tables import median_latency_s
 from chanas.workflows.stages.training import Changes, train_supernet
 from chanas.workflows.stages.tuning import Tuning, preschedule
@@ -60,7 +59,7 @@ def demo(
 
     times_s = [time.perf_counter()]
     stored = run.supernet / "checkpoint.json"
-    done = stored.is_file() and read_json(stored, "supernet checkpoint").get("done", False)
+    done = stored.is_file() and SUPERNET.read(stored).get("done", False)
     if not done:
         train_supernet(run, changes=Changes(seed=seed), resume=stored.is_file(), progress=progress)
     times_s.append(time.perf_counter())

@@ -252,15 +252,21 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     "no document": (lambda folder: (folder / DOCUMENT).unlink(), rf"bundle document .*{DOCUMENT} does not exist"),
     "document cut short": (cut(DOCUMENT, 100), rf"bundle document .*{DOCUMENT} is cut short or damaged"),
     "document empty": (cut(DOCUMENT, 0), rf"bundle document .*{DOCUMENT} is cut short or damaged"),
-    "a list": (lambda folder: edit_text(folder, "[]"), rf"{DOCUMENT} is not a bundle document"),
+    "a list": (lambda folder: edit_text(folder, "[]"), rf"{DOCUMENT} is not written as expected: expected an object"),
     "no schema": (
         lambda folder: edit_text(folder, "{}"),
-        rf"{DOCUMENT} is not a bundle document: KeyError\('schema'\)",
+        rf"{DOCUMENT} is not written as expected: schema is missing",
     ),
-    "another schema": (lambda folder: edit(folder, schema=99), rf"expected a bundle of schema {SCHEMA}, got 99 in"),
-    "no hashes": (lambda folder: edit(folder, hashes={}), rf"{DOCUMENT} is not a bundle document: KeyError"),
-    "target in words": (lambda folder: edit(folder, target="cpu"), rf"{DOCUMENT} is not a bundle document: TypeError"),
-    "architecture in words": (lambda folder: edit(folder, architecture="big"), "expected an architecture as"),
+    "another schema": (
+        lambda folder: edit(folder, schema=99),
+        rf"expected schema {SCHEMA} of bundle document .*{DOCUMENT}, got 99",
+    ),
+    "no hashes": (lambda folder: edit(folder, hashes={}), r"its hash differs from the one in"),
+    "target in words": (
+        lambda folder: edit(folder, target="cpu"),
+        rf'{DOCUMENT} is not written as expected: target: expected an object, got "cpu"; make the bundle again',
+    ),
+    "architecture in words": (lambda folder: edit(folder, architecture="big"), "architecture: expected an object, got"),
     "an architecture of another space": (
         lambda folder: edit(folder, architecture={"key": "r999-w1-k3e6"}),
         "architecture r999-w1-k3e6 is not in space 'tiny': resolution 999",

@@ -15,6 +15,7 @@ from chanas.errors import CheckpointError
 from chanas.prescheduler.codegen.cuda.compiled import CompileRecord
 from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
 from chanas.prescheduler.kernels.cuda.space import SPACE_VERSION
+from chanas.prescheduler.workloads.space import read_point
 
 SCHEMA = 1
 _TABLE = """CREATE TABLE IF NOT EXISTS kernels (
@@ -64,12 +65,12 @@ class CompileStore:
 
     def load(self, workload: str) -> list[CompileRecord]:
         """The records of a workload, oldest first."""
-        rows = self._db.execute(
-            """SELECT point, registers, spill_stores, spill_loads, shared, code, error, build FROM kernels
-            WHERE device=? AND workload=? ORDER BY rowid""",
-            (self.device, workload),
-        ).fetchall()
-        return [_record(*row) for row in rows]
+        query = """SELECT point, registers, spill_stores, spill_loads, shared, code, error, build FROM kernels
+            WHERE device=? AND workload=? ORDER BY rowid"""
+        try:
+            return [_record(*row) for row in self._db.execute(query, (self.device, workload)).fetchall()]
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            raise CheckpointError(f"compile records {self.path} cannot be read: {error}; move the file away") from error
 
     def close(self) -> None:
         self._db.close()
@@ -78,4 +79,4 @@ class CompileStore:
 def _record(point: str, *columns: object) -> CompileRecord:
     *figures, error, build_s = columns
     known = None if error is not None else KernelFigures(*figures)  # type: ignore[arg-type]
-    return CompileRecord(tuple(json.loads(point)), known, error, build_s)  # type: ignore[arg-type]
+    return CompileRecord(read_point(point), known, error, build_s)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
 from chanas.prescheduler.kernels.backends import space_version
 from chanas.prescheduler.measuring.outcomes import Reading
-from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.workloads.space import Point, read_point
 
 # What makes a database of schema n one of schema n + 1. A database is brought to the newest schema when it is opened,
 # in one transaction: it is either as it was or whole. Steps are only ever added.
@@ -179,14 +179,10 @@ def _usage(target: HardwareTarget) -> str:
     return dtype + (f"/batch-{target.batch}" if target.batch > 1 else "")
 
 
-def _point(text: str) -> Point:
-    return tuple(json.loads(text))
-
-
 def _tuning_record(point: str, *figures: Any) -> TuningRecord:
     """Convert a row whose last column is `same_as`."""
-    same_as = None if figures[-1] is None else _point(figures[-1])
-    return replace(TuningRecord(_point(point), *figures[:-1]), same_as=same_as)
+    same_as = None if figures[-1] is None else read_point(figures[-1])
+    return replace(TuningRecord(read_point(point), *figures[:-1]), same_as=same_as)
 
 
 def _remedy(error: Exception) -> str:
@@ -306,7 +302,7 @@ class RecordStore:
         except sqlite3.DatabaseError as error:
             raise self._damaged(error) from error
 
-    def _damaged(self, error: sqlite3.DatabaseError) -> CheckpointError:
+    def _damaged(self, error: Exception) -> CheckpointError:
         return CheckpointError(
             f"tuning records {self.path} are damaged ({error}); save what can be read with `sqlite3 FILE .recover`, "
             "or move the file away"
@@ -357,7 +353,10 @@ class RecordStore:
             WHERE r.device = ? AND r.workload = ? ORDER BY r.rowid""",
             (self.device, workload),
         )
-        return [_tuning_record(*row) for row in rows]
+        try:
+            return [_tuning_record(*row) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise self._damaged(error) from error
 
     def add_block(self, block: str, record: BlockRecord) -> None:
         """Store a measured block."""

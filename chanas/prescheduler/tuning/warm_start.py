@@ -27,12 +27,13 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.target import DTYPES, HardwareTarget, tvm_version
 from chanas.core.usage import TargetName
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
+from chanas.files.documents import first_fault
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space, space_version
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import SCHEMA, UNVERSIONED_SPACES, TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
-from chanas.prescheduler.workloads.space import SPACE_VERSION, Named, Point, ScheduleSpace
+from chanas.prescheduler.workloads.space import SPACE_VERSION, Named, Point, ScheduleSpace, read_point
 
 # Coordinates that only some uses of a device have: a point without one stands for all of its values.
 _FREE = frozenset({"fuse"})
@@ -266,6 +267,8 @@ def _described(
                 found[device_key(header.target, header.compiler, spaces)] = header.target, spaces or unversioned
     if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():
         for device, data, spaces in database.execute("SELECT device, target, spaces FROM devices"):
+            if (fault := first_fault(data, HardwareTarget)) is not None:
+                raise CheckpointError(f"records {path} are damaged ({fault}) at device {device}")
             found[device] = HardwareTarget.from_json(json.loads(data)), int(spaces)
     return found
 
@@ -297,13 +300,13 @@ def _load(database: sqlite3.Connection, path: Path, source: Source) -> dict[str,
             continue
         try:
             record = TuningRecord(
-                tuple(json.loads(point)),
+                read_point(point),
                 seconds,
                 spread,
                 again_s=again_s,
                 again_spread_s=again_spread,
                 again_error=again_error,
-                same_as=None if same_as is None else tuple(json.loads(same_as)),
+                same_as=None if same_as is None else read_point(same_as),
             )
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"records {path} are damaged ({error}) at workload {workload}") from error

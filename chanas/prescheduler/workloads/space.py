@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from chanas.errors import ScheduleError
+from chanas.files.writing import parse_json
 from chanas.prescheduler.workloads.workload import Workload
 
 SPACE_VERSION = 1
@@ -22,6 +23,14 @@ SPACE_VERSION = 1
 
 Point = tuple[int, ...]
 Named = dict[str, tuple[int, ...]]
+
+
+def read_point(text: str) -> Point:
+    """A point from JSON. Raises ValueError: the text is no list of whole numbers."""
+    point = parse_json(text)
+    if not isinstance(point, list) or not all(type(n) is int for n in point):
+        raise ValueError(f"expected a schedule point, got {text[:40]}")
+    return tuple(point)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,10 +10,11 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.errors import ArchitectureError, ChanasError
+from chanas.errors import ChanasError
+from chanas.files.documents import parse_row
 from chanas.files.writing import replacing
 from chanas.search.accuracy.table import AccuracyTable
 
@@ -39,12 +40,10 @@ class Evaluation:
 
 
 def _parse(line: str) -> Evaluation | None:
-    try:
-        data: dict[str, Any] = json.loads(line)
-        out = Evaluation(**data)
-        return out if 0.0 <= float(out.top1) <= 1.0 and isinstance(out.architecture, str) else None
-    except (json.JSONDecodeError, TypeError, ValueError):
+    data = parse_row(line.encode(), Evaluation)
+    if data is None or not data.keys() <= Evaluation.__dataclass_fields__.keys() or not 0.0 <= data["top1"] <= 1.0:
         return None
+    return Evaluation(**data)
 
 
 class Evaluations(Protocol):
@@ -88,7 +87,7 @@ class EvaluationStore:
                 try:
                     if space.contains(Architecture.from_key(evaluation.architecture)):
                         self.found.setdefault(evaluation.architecture, evaluation)
-                except ArchitectureError:
+                except ValueError:  # an ArchitectureError, or a number of thousands of digits
                     continue
         self._lines = [line for line in lines if line.strip() and _parse(line) is not None]
 

@@ -10,9 +10,9 @@ Notation: N architectures, F features, M members, H hidden sizes. Shape suffixes
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -22,7 +22,8 @@ import numpy.typing as npt
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import FloatArray, Genomes
 from chanas.errors import CheckpointError, ConfigError, unknown_name
-from chanas.files.writing import file_digest, read_json, replacing, write_json
+from chanas.files.documents import Document
+from chanas.files.writing import file_digest, replacing, write_json
 from chanas.search.accuracy.encoding import Features, feature_map
 from chanas.search.accuracy.ensemble import Blend, Ensemble, worth
 from chanas.search.accuracy.regression import GaussianProcess, Ridge, constant, fit_gp, fit_ridge
@@ -306,9 +307,9 @@ class AccuracyPredictor:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        facts = read_json(folder / "predictor.json", "accuracy predictor")
         weights = folder / "predictor.safetensors"
-        try:
+
+        def make(facts: dict[str, Any]) -> AccuracyPredictor:
             if facts["space_digest"] != space.digest:
                 raise CheckpointError(
                     f"expected an accuracy predictor of space '{space.name}' ({space.digest}), got one of "
@@ -320,7 +321,27 @@ class AccuracyPredictor:
             out._model = _CODECS[out.kind][1](load_file(weights))
             out.num_training, out.error = facts["num_training"], facts["error"]
             return out
-        except (KeyError, TypeError, ValueError, SafetensorError, json.JSONDecodeError) as error:
-            if isinstance(error, ConfigError):
-                raise CheckpointError(f"{folder} is not an accuracy predictor: {error}") from error
-            raise CheckpointError(f"{folder} is not an accuracy predictor ({error}); make it again") from error
+
+        try:
+            return _FACTS.read_with(folder / "predictor.json", make)
+        except SafetensorError as error:
+            raise CheckpointError(f"{weights} is damaged ({error}); run `chanas search` to make it again") from error
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Content of `predictor.json`."""
+
+    schema: int
+    kind: str
+    hidden: list[int]
+    num_members: int
+    seed: int
+    space: str
+    space_digest: str
+    num_training: int
+    error: float | None
+    weights: str
+
+
+_FACTS = Document("accuracy predictor", _Facts, "run `chanas search` to make it again", SCHEMA)

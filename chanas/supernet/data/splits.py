@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.errors import CheckpointError, DataError
-from chanas.files.writing import read_json, write_json
+from chanas.errors import DataError
+from chanas.files.documents import Document
+from chanas.files.writing import write_json
 from chanas.supernet.data.data_config import SplitFractions
 from chanas.supernet.data.sources import ImageSource, IntArray
 
@@ -99,6 +100,40 @@ def save_splits(path: Path, splits: Splits) -> None:
     write_json(path, splits.to_json())
 
 
+@dataclass(frozen=True)
+class _Indices:
+    """The splits' names, which are `SPLITS`."""
+
+    train: list[int]
+    gap: list[int]
+    holdout: list[int]
+    test: list[int]
+
+
+@dataclass(frozen=True)
+class _SplitsFile:
+    """Content of the file."""
+
+    schema: int
+    source: str
+    source_digest: str
+    num_images: int
+    seed: int
+    indices: _Indices
+
+
+_SPLITS = Document("splits file", _SplitsFile, "restore it, or train again with --overwrite", SCHEMA)
+
+
+def _from_json(data: dict[str, Any]) -> Splits:
+    """Raises ValueError: an index is not that of an image."""
+    indices = {name: np.asarray(data["indices"][name], dtype=np.int64) for name in SPLITS}
+    for name, images in indices.items():
+        if len(images) and not 0 <= images.min() <= images.max() < data["num_images"]:
+            raise ValueError(f"split {name} has images that are not among {data['num_images']}")
+    return Splits(data["source"], data["source_digest"], data["num_images"], data["seed"], indices)
+
+
 def load_splits(path: Path, source: ImageSource) -> Splits:
     """The stored splits of `source`.
 
@@ -106,12 +141,7 @@ def load_splits(path: Path, source: ImageSource) -> Splits:
         CheckpointError: the file is missing or damaged.
         DataError: the data set is not the one that was split.
     """
-    data = read_json(path, "splits file")
-    try:
-        indices = {name: np.asarray(data["indices"][name], dtype=np.int64) for name in SPLITS}
-        splits = Splits(data["source"], data["source_digest"], data["num_images"], data["seed"], indices)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"splits file {path} is damaged ({error!r}); train again with --overwrite") from error
+    splits = _SPLITS.read_with(path, _from_json)
     if splits.source_digest != source.digest():
         then, now = splits.num_images, len(source.labels)
         how = f"{then} images then, {now} now" if then != now else f"{now} images as before, but not the same ones"

@@ -16,7 +16,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,26 +27,38 @@ from safetensors.torch import save
 from torch import Tensor
 
 from chanas.errors import ChanasError, CheckpointError, StageOrderError
+from chanas.files.documents import first_fault
 from chanas.files.run import RunDirectory
-from chanas.files.writing import replacing, write_json
+from chanas.files.writing import parse_json, replacing, write_json
 
 SCHEMA = 1
 _HEADER = "chanas"
 _KEPT = re.compile(r"step-(\d{8,})\.safetensors")
-_REQUIRED = frozenset(
-    {
-        "schema",
-        "space",
-        "space_digest",
-        "config",
-        "class_names",
-        "num_classes",
-        "step",
-        "done",
-        "splits_digest",
-        "checksum",
-    }
-)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """Content of a checkpoint's header; the rest (`chanas.supernet.training.state.Progress`) has defaults."""
+
+    schema: int
+    space: dict[str, Any]
+    space_digest: str
+    config: dict[str, Any]
+    class_names: list[str]
+    num_classes: int
+    step: int
+    done: bool
+    splits_digest: str
+    checksum: int
+    num_steps: int = 0
+    architecture: str | None = None
+    scaler: dict[str, float] | None = None
+    lr_scale: float = 1.0
+    num_rollbacks: int = 0
+    num_rollbacks_when_good: int = 0
+    best_top1: dict[str, float] = field(default_factory=dict)
+    num_averaged: int = 0
+    num_threads: int = 1
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -164,16 +176,17 @@ def read_header(run: RunDirectory, path: Path | None = None) -> dict[str, Any] |
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[_HEADER])
-    except (SafetensorError, OSError, json.JSONDecodeError, KeyError) as error:
+            text = (file.metadata() or {})[_HEADER]
+        header = parse_json(text)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise _damaged(path, str(error)) from error
-    if header.get("schema") != SCHEMA:
+    schema = header.get("schema") if isinstance(header, dict) else None
+    if schema != SCHEMA:
         raise CheckpointError(
-            f"checkpoint {path} has schema {header.get('schema')}, this version reads {SCHEMA}; "
-            "train again with --overwrite"
+            f"checkpoint {path} has schema {schema}, this version reads {SCHEMA}; train again with --overwrite"
         )
-    if missing := _REQUIRED - set(header):
-        raise _damaged(path, f"it lacks {', '.join(sorted(missing))}")
+    if (fault := first_fault(text, _Header)) is not None:
+        raise _damaged(path, fault)
     return dict(header)
 
 

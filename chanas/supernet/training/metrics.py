@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from chanas.errors import ChanasError, ConfigError
+from chanas.errors import ChanasError, CheckpointError, ConfigError
+from chanas.files.documents import parse_row
 from chanas.files.run import RunDirectory
 from chanas.files.writing import replacing
 from chanas.supernet.training.checkpoint import metrics_path
@@ -33,15 +35,27 @@ def append_metrics(run: RunDirectory, row: dict[str, Any]) -> None:
         raise ChanasError(f"cannot write {metrics_path(run)}: {error.strerror or error}") from error
 
 
+@dataclass(frozen=True)
+class _Row:
+    """Content of every row."""
+
+    step: int
+    phase: str | None = None
+    wall_s: float = 0.0
+
+
 def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
-    """The rows written so far; a line that a kill cut short is left out. Empty when there are none."""
-    path, rows = metrics_path(run), []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
+    """The rows written so far; a line that a kill cut short, or that is no row, is left out. Empty when there are none.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    path = metrics_path(run)
+    try:
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+    except OSError as error:
+        raise CheckpointError(f"metrics {path} cannot be read: {error.strerror or error}") from error
+    return [row for line in lines if (row := parse_row(line, _Row)) is not None]
 
 
 def cut_metrics(run: RunDirectory, step: int) -> None:

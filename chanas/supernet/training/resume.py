@@ -59,7 +59,7 @@ def refuse_existing(run: RunDirectory) -> None:
     header = read_header(run)
     if header is None or header["step"] == 0:
         return
-    steps = f"{header['step']} of {header['num_steps']} steps"
+    steps = f"{header['step']} of {header.get('num_steps', 'unknown')} steps"
     state = "a finished run" if header["done"] else f"a run that did {steps}"
     raise CheckpointError(
         f"{checkpoint_path(run)} holds {state}; use --resume to continue it, or --overwrite to train anew"

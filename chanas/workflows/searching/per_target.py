@@ -25,10 +25,18 @@ from chanas.devices.gpu_use import check_free
 from chanas.errors import ChanasError, CheckpointError, InfeasibleError, LUTError, MeasureError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
-from chanas.files.writing import file_digest, read_json, write_json
+from chanas.files.writing import file_digest, write_json
 from chanas.workflows.searching.cross_latency import CrossLatency, cross_latencies
 from chanas.workflows.searching.hand_over import versions
-from chanas.workflows.searching.results import PerTarget, TargetResult, check_all, handed_over, started, with_prediction
+from chanas.workflows.searching.results import (
+    PerTarget,
+    TargetResult,
+    check_all,
+    handed_over,
+    started,
+    stored_results,
+    with_prediction,
+)
 from chanas.workflows.searching.sources import AccuracySource, FinalistProver, open_source
 from chanas.workflows.searching.table_search import Accuracies
 from chanas.workflows.searching.targets import (
@@ -275,12 +283,11 @@ class _Searches:
         from chanas.bundle.codesign import CoDesign
 
         out: dict[str, TargetResult] = {}
-        with contextlib.suppress(CheckpointError, KeyError, TypeError, AttributeError):
-            stored = read_json(self.run.per_target, "result of searches for several targets")
-            if stored["request"] != request or stored["complete"]:
+        with contextlib.suppress(CheckpointError):
+            asked, complete, results = stored_results(self.run)
+            if asked != request or complete:
                 return out
-            for data in stored["targets"]:
-                result = TargetResult.from_json(data, self.run)
+            for result in results:
                 if result.bundle is None:
                     continue  # it failed, or is quickly done again
                 with contextlib.suppress(ChanasError):

@@ -12,14 +12,45 @@ from typing import TYPE_CHECKING, Any
 from chanas.core.arch import SearchSpace
 from chanas.core.units import format_latency
 from chanas.errors import InfeasibleError
+from chanas.files.documents import Document
 from chanas.files.run import RunDirectory
-from chanas.files.writing import file_digest, read_json
+from chanas.files.writing import file_digest
 from chanas.workflows.searching.cross_latency import CrossLatency, cross_lines
 from chanas.workflows.searching.targets import TargetTable
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
     from chanas.search.cosearch import SearchOutcome
+
+
+@dataclass(frozen=True)
+class _Regret:
+    """Entry of a result for a rule."""
+
+    rule: str
+    sub_space: str | None
+    top1: float
+    regret_points: float
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Part of a search's result that is read again."""
+
+    rule_regrets: list[_Regret]
+
+
+_RESULT = Document("result of the search", _Result, "search again")
+
+
+def rule_regrets(path: Path) -> list[dict[str, Any]]:
+    """Return the cost of each rule of choosing a sub-space, from the result of a search: `rule`, `sub_space`, `top1`,
+    `regret_points`.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    return list(_RESULT.read(path)["rule_regrets"])
 
 
 @dataclass(frozen=True)
@@ -70,7 +101,10 @@ class TargetResult:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], run: RunDirectory) -> TargetResult:
+        """Raises ValueError: the bundle lies outside of the run directory."""
         place = data["bundle"]
+        if place is not None and not (run.root / place).is_relative_to(run.root):
+            raise ValueError(f"{place} is not in {run.root}")
         covered = tuple(data["covered"])
         return cls(**{**data, "bundle": None if place is None else run.root / place, "covered": covered})
 
@@ -89,6 +123,31 @@ class TargetResult:
         )
         place = f"no bundle{self._left()}" if self.bundle is None else f"bundle {self.bundle}"
         return f"{asked}{latency}, top-1 {self.top1 or 0.0:.2%} {judged}; {place}\n{'':12s} {self.winner}"
+
+
+@dataclass(frozen=True)
+class _PerTarget:
+    """Part of the results for several targets that is read again."""
+
+    request: str
+    complete: bool
+    targets: list[TargetResult]
+
+
+_TARGETS = Document("result of searches for several targets", _PerTarget, "search again")
+
+
+def stored_results(run: RunDirectory) -> tuple[str, bool, list[TargetResult]]:
+    """Read `search/targets.json`: the request, whether it was done to the end, and the result of each target.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+
+    def make(data: dict[str, Any]) -> tuple[str, bool, list[TargetResult]]:
+        return data["request"], data["complete"], [TargetResult.from_json(found, run) for found in data["targets"]]
+
+    return _TARGETS.read_with(run.per_target, make)
 
 
 @dataclass(frozen=True)
@@ -113,8 +172,7 @@ class PerTarget:
     def _regrets(self, result: TargetResult) -> Iterator[str]:
         """The cost of each rule of choosing a sub-space, if that was asked for."""
         path = self.document.parent / "targets" / result.target / "result.json"
-        rows = read_json(path, "result of the search")["rule_regrets"] if result.winner else []
-        for row in rows:
+        for row in rule_regrets(path) if result.winner else []:
             below = f"{row['regret_points']:.2f} points below the best"
             yield f"{'':12s} rule {row['rule']}: {row['sub_space'] or 'all'}, {row['top1']:.2%} predicted, {below}"
 

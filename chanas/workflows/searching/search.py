@@ -20,7 +20,7 @@ from chanas.core.task import NO_LIMITS, Limits, Task
 from chanas.core.usage import HERE, Usage
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
-from chanas.files.writing import file_digest, read_json
+from chanas.files.writing import file_digest
 from chanas.workflows.searching.hand_over import agreed, further_documents, tested, winner_document
 from chanas.workflows.searching.targets import (
     Latencies,
@@ -31,7 +31,7 @@ from chanas.workflows.searching.targets import (
     library_path,
     measured_on,
 )
-from chanas.workflows.stages.stored import load_supernet, stored_table, supernet_task
+from chanas.workflows.stages.stored import SUPERNET, load_supernet, stored_table, supernet_task
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
@@ -181,7 +181,7 @@ def hand_over(
 
     supernet, lut, winner = prover.supernet, prover.lut, outcome.architecture
     tensors, library = prover.tensors(winner), prover.library(winner)
-    supernet_seed = read_json(run.supernet / "checkpoint.json", "supernet checkpoint")["seed"]
+    supernet_seed = SUPERNET.read_with(run.supernet / "checkpoint.json", lambda data: data["seed"])
     document: dict[str, Any] = {
         **winner_document(outcome, supernet.space, supernet.num_classes, lut, budget_s, limits),
         "class_names": list(supernet.class_names),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import TargetName
 from chanas.devices.gpu_use import GPU_TARGET
 from chanas.errors import CheckpointError, StageOrderError
+from chanas.files.documents import Document
 from chanas.files.run import RunDirectory
-from chanas.files.writing import read_json
 
 if TYPE_CHECKING:
     from chanas.supernet.training.evaluate import SupernetEvaluator
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 
 DEFAULT_SPACE = "mbv3-32"
 DEFAULT_NUM_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class _Supernet:
+    """Part of `supernet/checkpoint.json` that is read outside of the training."""
+
+    space: dict[str, Any]
+    num_classes: int
+    seed: int = 0
+    done: bool = False
+
+
+SUPERNET = Document("supernet checkpoint", _Supernet, "restore it, or train again with --overwrite")
 
 
 def stored_table(run: RunDirectory, target: HardwareTarget) -> Path:
@@ -97,10 +111,4 @@ def stored_task(run: RunDirectory) -> tuple[SearchSpace, int] | None:
     path = run.supernet / "checkpoint.json"
     if not path.is_file():
         return None
-    data = read_json(path, "supernet checkpoint")
-    try:
-        return SearchSpace.from_json(data["space"]), int(data["num_classes"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path} does not say what the supernet is for ({error!r}); restore it, or train again with --overwrite"
-        ) from error
+    return SUPERNET.read_with(path, lambda data: (SearchSpace.from_json(data["space"]), data["num_classes"]))

@@ -110,7 +110,7 @@ def test_files_that_are_no_table(tmp_path: Path, run: RunDirectory) -> None:
     with pytest.raises(CheckpointError, match=r"damaged\.json is cut short or damaged"):
         open_table(damaged)
     damaged.write_text(json.dumps({"schema": 1}))
-    with pytest.raises(LUTError, match=r"damaged\.json is not a latency table"):
+    with pytest.raises(LUTError, match=r"damaged\.json is not written as expected: header is missing"):
         open_table(damaged)
 
 
