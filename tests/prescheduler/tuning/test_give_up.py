@@ -269,7 +269,6 @@ def test_a_table_without_a_family_says_why(tmp_path: Path, synthetic_pool: Synth
     assert kinds == {"stem", "head", "classifier"}
 
 
-@pytest.mark.slow
 def test_a_compiler_that_aborts_ends_the_command_after_the_first_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,12 +173,11 @@ def test_a_common_budget_is_left_to_all_or_none(store: RecordStore) -> None:
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
-@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64 and runs what it compiles")
 def test_a_dtype_that_the_compiler_aborts_at_ends_in_seconds_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(devices, "load_target", lambda *_: NO_BF16)
+    monkeypatch.setattr(devices, "load_used", lambda _usage: NO_BF16)
     run = RunDirectory(tmp_path / "run")
     space = save_space(NANO, tmp_path / "nano.yaml")
     options = ["--run", str(run.root), "--space", str(space), "--num-classes", str(NUM_CLASSES), "--dtype", "bf16"]

@@ -67,7 +67,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 def prover(tiny_space: SearchSpace, run: RunDirectory) -> Prover:
     """For this machine on one thread and on two."""
     two = load_target("cpu", 2)
-    write_json(run.supernet / "checkpoint.json", {"seed": 11})
+    write_json(
+        run.supernet / "checkpoint.json", {"space": tiny_space.to_json(), "num_classes": len(CLASSES), "seed": 11}
+    )
     blocks = tiny_space.all_blocks(len(CLASSES))
     luts = [random_lut(tiny_space, blocks, target, seed=i) for i, target in enumerate((HOST, two))]
     for lut in luts:
