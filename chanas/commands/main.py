@@ -79,7 +79,7 @@ def demo(
     run: Run = Path("runs/demo"),
     target: Target = "cpu",
     latency: Annotated[str | None, typer.Option(help="Latency budget; the space's median by default.")] = None,
-    trials: Annotated[int, typer.Option(help="Schedule points per operator on average.")] = 6,
+    trials: Annotated[int, typer.Option(help="Schedule points per operator on average.")] = 4,
     shared: Shared = False,
     seed: Seed = 0,
 ) -> None:

@@ -44,7 +44,7 @@ def demo(
     *,
     target: str = "cpu",
     latency_s: float | None = None,
-    num_trials: int = 6,
+    num_trials: int = 4,
     shared: bool = False,
     seed: int = 0,
     progress: bool = True,
