@@ -15,9 +15,8 @@ from chanas.core.arch import SearchSpace
 from chanas.core.genome import FloatArray, GenomeLayout, Genomes, decode, sample
 from chanas.files.run import RunDirectory
 from chanas.search.accuracy.encoding import feature_map
-from chanas.search.accuracy.evaluations import EvaluationStore
+from chanas.search.accuracy.evaluations import EvaluationStore, training_set
 from chanas.search.evolution.population import unique
-from chanas.search.explore import evaluate_checked, training_set
 
 # Once-for-all's MobileNetV3 sub-networks lie between 67 and 80 % on ImageNet (Cai et al., ICLR 2020, figure 9).
 _MIDDLE, _HALF_RANGE = 0.735, 0.065
@@ -107,13 +106,12 @@ def of_supernet(run: Path, num: int, seed: int, device: str = "cpu") -> Accuraci
     directory = RunDirectory(run)
     supernet = SupernetEvaluator.load(directory, device)
     space = supernet.space
-    store = EvaluationStore(directory.search / EVALUATIONS, space, supernet.digest)
+    store = EvaluationStore(directory.search / EVALUATIONS, space, supernet.digest, supernet.top1)
     genomes = unique(sample(space, num + num // 4, np.random.default_rng(seed)))[:num]
     architectures = decode(space, genomes)
     with progress_bar(len(architectures), "evaluate", "net") as bar:
         for architecture in architectures:
-            if architecture.key not in store.found:
-                store.add(architecture, evaluate_checked(supernet.top1, architecture))
+            store.evaluate(architecture)
             bar.update()
     known, labels = training_set(space, [store.found[a.key] for a in architectures])
     return Accuracies("supernet", space, known, labels, labels)

@@ -16,20 +16,17 @@ import numpy as np
 
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import CostTable, FloatArray, Genomes, decode, encode, sample
-from chanas.core.progress import progress_bar
 from chanas.errors import ConfigError, InfeasibleError
-from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore
+from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.validation import kendall_tau
 from chanas.search.config import SearchConfig
-from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, least
+from chanas.search.evolution.constraints import Constraint, check_reachable, least
 from chanas.search.evolution.evolution import evolve
 from chanas.search.evolution.pareto import nsga2
-from chanas.search.evolution.population import inside as of_sub_space
-from chanas.search.evolution.population import keys
-from chanas.search.explore import Evaluate, explore, new_predictor, training_set
 from chanas.search.front import FrontPoint, mark_dominated, spread_over
-from chanas.search.proof import Finalist, Proof, Prove, checked_proofs, pick, prove_rounds
+from chanas.search.job import best_candidates
+from chanas.search.proof import Finalist, Proof, Prove, checked_proofs, prove_rounds
 from chanas.search.subspace import divide
 
 TUNED = "tuned"
@@ -172,22 +169,6 @@ def points_below(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[flo
     return 100.0 * float(np.mean(best_within(upper) - best_within(lower)))
 
 
-def teach_predictor(
-    space: SearchSpace,
-    evaluate: Evaluate | None,
-    evaluations: Evaluations,
-    config: SearchConfig,
-    seed: int,
-    progress: bool,
-) -> AccuracyPredictor:
-    """The one predictor that all searches share: from what is known, evaluating more where that can be done."""
-    if evaluate is not None and isinstance(evaluations, EvaluationStore):
-        with progress_bar(config.num_evaluations, "evaluate", "net", progress) as bar:
-            bar.update(min(len(evaluations.found), config.num_evaluations))
-            explore(space, evaluate, evaluations, (), config, seed, bar)
-    return new_predictor(space, config, seed).fit(*training_set(space, list(evaluations.found.values())))
-
-
 def ablate(
     tables: Mapping[str, CostTable],
     predictor: AccuracyPredictor,
@@ -311,35 +292,20 @@ class _Search:
     def _finalists(self, latency: Constraint, tried: set[str]) -> list[Proposal]:
         """The best inside the limit and a little below it, by their accuracy where it is known, else as predicted; the
         fastest of all where nothing is inside."""
-        config, chosen = self.config, dict[str, Architecture]()
-        known, top1 = training_set(self.space, list(self.evaluations.found.values()))
+        config, space, predict = self.config, self.space, self.predictor.mean
+        chosen: dict[str, Architecture] = {}
         num = -(-config.num_finalists // len(_SHARES))
         for share in _SHARES:
             inside = [replace(latency, limit=share * latency.limit)]
+            seen = tried | chosen.keys()
             try:
-                division = divide(
-                    self.space,
-                    self.predictor.mean,
-                    latency,
-                    inside,
-                    self.rng(_DIVIDE),
-                    config.rule,
-                    config.num_samples,
-                )
-                result = evolve(
-                    self.space, self.predictor.mean, inside, config.evolution, self.rng(_EVOLVE), division.chosen
-                )
-                usable = feasible(inside, known) & of_sub_space(self.space, known, division.chosen)
-                new = ~np.isin(keys(result.genomes), keys(known))
-                genomes = np.concatenate([known[usable], result.genomes[new]])
-                value = np.concatenate([top1[usable], result.fitness[new]])
+                rng = self.rng(_DIVIDE)
+                home = divide(space, predict, latency, inside, rng, config.rule, config.num_samples).chosen
+                result = evolve(space, predict, inside, config.evolution, self.rng(_EVOLVE), home)
+                genomes = best_candidates(result, self.evaluations, inside, home, seen, num, config.min_distance)
             except InfeasibleError:
                 genomes = least(latency.table)[1]
-                value = self.predictor.mean(genomes)
-            fresh = [a.key not in tried and a.key not in chosen for a in decode(self.space, genomes)]
-            genomes, value = genomes[fresh], value[fresh]
-            best = np.array(pick(genomes, value, num, config.min_distance), dtype=np.intp)
-            chosen |= {a.key: a for a in decode(self.space, genomes[best])}
+            chosen |= {a.key: a for a in decode(space, genomes) if a.key not in seen}
         return self._proposals(latency, encode(self.space, list(chosen.values()))) if chosen else []
 
     def _front(self, latency: Constraint) -> list[Proposal]:
@@ -349,7 +315,7 @@ class _Search:
             return np.stack([latency.cost(genomes), -self.predictor.mean(genomes)], axis=1)
 
         settings = self.config.evolution.model_copy(update={"generations": max(1, self.config.pareto_generations)})
-        known, _ = training_set(self.space, list(self.evaluations.found.values()))
+        known, _ = self.evaluations.training_set()
         front = nsga2(self.space, objectives, (), settings, self.rng(_FRONT), start=known)
         return self._proposals(latency, front.genomes[spread_over(front.objectives[:, 0], self.num_points)])
 

@@ -19,11 +19,11 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.files.writing import write_json
+from chanas.search.accuracy.evaluations import Evaluate
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import Constraint, latency_constraint, least
 from chanas.search.evolution.evolution import EvolutionResult
 from chanas.search.evolution.feasibility import check_together
-from chanas.search.explore import Evaluate
 from chanas.search.job import PICTURE, Job
 from chanas.search.job import LatencyBudget as LatencyBudget
 from chanas.search.learning import Learned, Source, learn
@@ -84,7 +84,7 @@ def search(
         source: of accuracies.
         prove: compiles, checks, measures and evaluates finalists; None where nothing can be measured: the winner is
             then the best by prediction (and by evaluation), its measured latency NaN.
-        learned: what several searches have learnt together (`learn_together`), instead of learning here.
+        learned: what several searches have learnt together (`learn`), instead of learning here.
         result: the file to write instead of `search/result.json`.
 
     Raises:
@@ -93,7 +93,7 @@ def search(
     """
     began, is_one_of_several = time.perf_counter(), learned is not None
     if learned is None:
-        learned = learn_together([job], source, progress)
+        learned = learn([job], source, progress)
     learning_s = time.perf_counter() - began
     steps = _Steps(job, learned, job.divide(learned.predictor, job.first_limits()), source.evaluate, prove)
     winner, finalists = steps.prove_finalists()
@@ -212,11 +212,6 @@ class _Steps:
             "evolution": None if run is None else run.history.to_json(),
             **pictures(job.space, first, job.others, job.config, rng, predictor, run, self.learned.evaluations),
         }
-
-
-def learn_together(jobs: Sequence[Job], source: Source, progress: bool = True) -> Learned:
-    """Learn once for searches of several targets, for `search(learned=…)`."""
-    return learn(jobs, source.evaluate, source.evaluations(jobs[0].space), progress)
 
 
 def new_job(

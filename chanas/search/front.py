@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture
 from chanas.core.genome import FloatArray, Genomes, decode
 from chanas.core.latency import LatencyLUT
-from chanas.core.progress import progress_bar
 from chanas.core.task import Task
 from chanas.errors import ConfigError, MeasureError
 from chanas.files.writing import write_json
-from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import provenance
@@ -27,8 +25,7 @@ from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint, latency_
 from chanas.search.evolution.feasibility import check_together
 from chanas.search.evolution.pareto import ParetoResult, nsga2, pareto_front
 from chanas.search.evolution.population import keys
-from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
-from chanas.search.learning import Source
+from chanas.search.learning import Refinement, Source, teach_predictor
 from chanas.search.proof import Proof, Prove, checked_proofs
 
 SCHEMA = 1
@@ -108,11 +105,17 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
         def objectives(genomes: Genomes) -> FloatArray:
             return np.stack([latency.cost(genomes), -predictor.mean(genomes)], axis=1)
 
-        known, _ = training_set(space, list(evaluations.found.values()))
+        known, _ = evaluations.training_set()
         rng = np.random.default_rng([seed, _FRONT])
         return nsga2(space, objectives, limits, settings, rng, start=known)
 
-    predictor = _learn(space, source.evaluate, evaluations, limits, config, seed, front_of, progress)
+    def choose(predictor: AccuracyPredictor, num: int) -> Genomes:
+        found = front_of(predictor)
+        fresh = np.flatnonzero(~np.isin(keys(found.genomes), keys(evaluations.training_set()[0])))
+        return found.genomes[fresh[spread_over(found.objectives[fresh, 0], num)]]
+
+    refinements = [Refinement(_PURPOSE, "front", choose)]
+    predictor, _ = teach_predictor(evaluations, [limits], refinements, config, seed, progress)
     front = front_of(predictor)
     at = spread_over(front.objectives[:, 0], job.num_points)
     architectures = decode(space, front.genomes[at])
@@ -158,45 +161,6 @@ def new_front(
     latency = latency_constraint(lut, task.space, task.num_classes, NO_LIMIT_S, covered_only=config.covered_only)
     check_together(task.space, [latency, *constraints], seed)
     return FrontJob(task, lut, latency, tuple(constraints), num_points, config, seed)
-
-
-def _learn(
-    space: SearchSpace,
-    evaluate: Evaluate | None,
-    evaluations: Evaluations,
-    constraints: Sequence[Constraint],
-    config: SearchConfig,
-    seed: int,
-    front_of: Any,
-    progress: bool,
-) -> AccuracyPredictor:
-    """The predictor, taught by exploring, then by evaluating points of the front that it predicts."""
-
-    def fitted() -> AccuracyPredictor:
-        known = list(evaluations.found.values())
-        return new_predictor(space, config, seed).fit(*training_set(space, known))
-
-    if evaluate is None or not isinstance(evaluations, EvaluationStore):
-        return fitted()
-    total = config.num_evaluations + config.refine_evaluations
-    with progress_bar(total, "evaluate", "net", progress) as bar:
-        bar.update(min(len(evaluations.found), total))
-        explore(space, evaluate, evaluations, constraints, config, seed, bar)
-        while True:
-            predictor = fitted()
-            left = config.refine_evaluations - len(evaluations.with_purpose(_PURPOSE))
-            if left <= 0:
-                return predictor
-            front = front_of(predictor)
-            known, _ = training_set(space, list(evaluations.found.values()))
-            fresh = np.flatnonzero(~np.isin(keys(front.genomes), keys(known)))
-            if not len(fresh):
-                return predictor
-            chosen = fresh[spread_over(front.objectives[fresh, 0], min(config.refine_batch, left))]
-            for architecture in decode(space, front.genomes[chosen]):
-                found = evaluations.add(architecture, evaluate_checked(evaluate, architecture), _PURPOSE)
-                bar.update(1)
-                bar.set_postfix_str(f"front, last {100 * found.top1:.1f} %", refresh=False)
 
 
 def spread_over(latency_s: FloatArray, num: int) -> npt.NDArray[np.intp]:

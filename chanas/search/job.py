@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -21,7 +21,6 @@ from chanas.search.evolution.constraints import Constraint, feasible, least
 from chanas.search.evolution.evolution import EvolutionResult, evolve
 from chanas.search.evolution.feasibility import check_together, smallest_beside
 from chanas.search.evolution.population import inside, keys
-from chanas.search.explore import training_set
 from chanas.search.proof import pick
 from chanas.search.subspace import RuleRegret, SubSpaceDivision, divide, rule_regrets
 
@@ -200,20 +199,34 @@ class Job:
         tried: set[str],
         num: int,
     ) -> Genomes:
-        """Up to `num` genomes by predicted top-1, or by the evaluated one where there is one; the best that was
-        evaluated is always among them."""
-        known, top1 = training_set(self.space, list(evaluations.found.values()))
-        usable = feasible(self.limits(limits_s), known) & inside(self.space, known, sub_space)
-        known, top1 = known[usable], top1[usable]
-        fresh = ~np.isin(keys(result.genomes), keys(known))
-        genomes = np.concatenate([known, result.genomes[fresh]])
-        value: FloatArray = np.concatenate([top1, result.fitness[fresh]])
-        untried = np.array([a.key not in tried for a in decode(self.space, genomes)], dtype=bool)
-        num_known = int(np.count_nonzero(untried[: len(known)]))
-        genomes, value = genomes[untried], value[untried]
-        chosen = pick(genomes, value, num, self.config.min_distance)
-        best = int(value[:num_known].argmax()) if num_known else None
-        if best is not None and best not in chosen:
-            chosen[-1] = best
-        out: Genomes = genomes[np.array(chosen, dtype=np.intp)]
-        return out
+        limits = self.limits(limits_s)
+        return best_candidates(result, evaluations, limits, sub_space, tried, num, self.config.min_distance)
+
+
+def best_candidates(
+    result: EvolutionResult,
+    evaluations: Evaluations,
+    limits: Sequence[Constraint],
+    sub_space: SubSpace | None,
+    tried: Container[str],
+    num: int,
+    min_distance: int,
+) -> Genomes:
+    """Up to `num` genomes inside `limits`, of an evolution's result and of what is known, that aren't in `tried`: the
+    best by evaluated top-1, or by the predicted one where there is none. The best that was evaluated is always among
+    them."""
+    space, (known, top1) = evaluations.space, evaluations.training_set()
+    usable = feasible(limits, known) & inside(space, known, sub_space)
+    known, top1 = known[usable], top1[usable]
+    fresh = ~np.isin(keys(result.genomes), keys(known))
+    genomes = np.concatenate([known, result.genomes[fresh]])
+    value: FloatArray = np.concatenate([top1, result.fitness[fresh]])
+    untried = np.array([a.key not in tried for a in decode(space, genomes)], dtype=bool)
+    num_known = int(np.count_nonzero(untried[: len(known)]))
+    genomes, value = genomes[untried], value[untried]
+    chosen = pick(genomes, value, num, min_distance)
+    best = int(value[:num_known].argmax()) if num_known else None
+    if best is not None and best not in chosen:
+        chosen[-1] = best
+    out: Genomes = genomes[np.array(chosen, dtype=np.intp)]
+    return out

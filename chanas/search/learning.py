@@ -1,24 +1,26 @@
 """Teaching the accuracy predictor for one search, or once for several that share it: exploring first, then what it
-thinks is best inside each search's limits."""
+thinks is best for each search."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.genome import decode, encode
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import Genomes, decode
 from chanas.core.progress import progress_bar
 from chanas.files.run import RunDirectory
-from chanas.search.accuracy.evaluations import Evaluations, EvaluationStore, TableEvaluations
+from chanas.search.accuracy.evaluations import Evaluate, Evaluations, EvaluationStore, TableEvaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.table import AccuracyTable
+from chanas.search.config import SearchConfig
+from chanas.search.evolution.constraints import Constraint
 from chanas.search.evolution.population import keys
-from chanas.search.explore import Evaluate, evaluate_checked, explore, new_predictor, training_set
+from chanas.search.explore import explore, new_predictor
 from chanas.search.job import Job
 from chanas.search.pictures import predictor_figures
 from chanas.search.proof import pick
@@ -30,7 +32,7 @@ class Source:
 
     store     where `search/evaluations.jsonl` is kept and results are written
     digest    of the weights that `evaluate` uses, or of the table; evaluations of other weights are not reused
-    evaluate  top-1 on holdout of one architecture; None with a `table`
+    evaluate  top-1 of one architecture, on holdout or in the table; NaN if that does not know it
     table     measured accuracies that the predictor learns from instead of evaluations
     """
 
@@ -42,8 +44,8 @@ class Source:
     def evaluations(self, space: SearchSpace) -> Evaluations:
         """The accuracies that are known, and where further ones are kept."""
         if self.table is not None:
-            return TableEvaluations(self.table, self.digest)
-        return EvaluationStore(self.store.search / "evaluations.jsonl", space, self.digest)
+            return TableEvaluations(space, self.table, self.digest)
+        return EvaluationStore(self.store.search / "evaluations.jsonl", space, self.digest, self.evaluate)
 
 
 @dataclass(frozen=True)
@@ -59,46 +61,81 @@ class Learned:
     @functools.cached_property
     def figures(self) -> dict[str, Any]:
         """The predictor's quality, as results store it."""
-        space, config, seed = self.job.space, self.job.config, self.job.seed
-        return predictor_figures(space, config, seed, self.evaluations, self.predictor, self.curve)
+        return predictor_figures(self.job.config, self.job.seed, self.evaluations, self.predictor, self.curve)
 
 
-def learn(jobs: Sequence[Job], evaluate: Evaluate | None, evaluations: Evaluations, progress: bool) -> Learned:
-    """Fit one predictor for all `jobs` (one or more). They must share space, seed and config; their tables' errors may
-    differ.
+@dataclass(frozen=True)
+class Refinement:
+    """Evaluations of what a search may choose, after exploring.
 
-    What is explored lies inside the limits of one or the other; then each has its best candidates evaluated, what is
-    known already not again. Where nothing can be evaluated the predictor learns from what is known.
+    purpose  under which they are kept
+    name     in the progress bar
+    choose   up to `num` genomes int16[N, L] that are not known yet, by what the predictor has learnt so far
     """
-    space, config, seed = jobs[0].space, jobs[0].config, jobs[0].seed
-    if evaluate is None or not isinstance(evaluations, EvaluationStore):
-        given = list(evaluations.found.values())
-        predictor = new_predictor(space, config, seed).fit(*training_set(space, given))
-        return Learned(jobs[0], predictor, evaluations, ((len(given), predictor.error),))
+
+    purpose: str
+    name: str
+    choose: Callable[[AccuracyPredictor, int], Genomes]
+
+
+def teach_predictor(
+    evaluations: Evaluations,
+    limits: Sequence[Sequence[Constraint]],
+    refinements: Sequence[Refinement],
+    config: SearchConfig,
+    seed: int,
+    progress: bool,
+) -> tuple[AccuracyPredictor, tuple[tuple[int, float], ...]]:
+    """Fit a predictor to what is known, evaluating more where that can be done; return it with its learning curve:
+    (number known, error on left-out rows).
+
+    What is explored lies inside the limits of one search or the other (`limits` has those of one or more); then the
+    candidates of each refinement are evaluated. What is known already is not evaluated again.
+    """
 
     def fitted() -> AccuracyPredictor:
-        return new_predictor(space, config, seed).fit(*training_set(space, list(evaluations.found.values())))
+        return new_predictor(evaluations.space, config, seed).fit(*evaluations.training_set())
 
-    total = config.num_evaluations + len(jobs) * config.refine_evaluations
+    if not evaluations.can_grow:
+        predictor = fitted()
+        return predictor, ((len(evaluations.found), predictor.error),)
+    total = config.num_evaluations + len(refinements) * config.refine_evaluations
     with progress_bar(total, "evaluate", "net", progress) as bar:
         bar.update(min(len(evaluations.found), total))
-        limits, *others = (job.limits(job.first_limits()) for job in jobs)
-        curve = explore(space, evaluate, evaluations, limits, config, seed, bar, others)
+        curve = explore(evaluations, limits, config, seed, bar)
         predictor = fitted()
-        for job in jobs:
-            limits_s = job.first_limits()
-            while (left := config.refine_evaluations - len(evaluations.with_purpose(job.purpose))) > 0:
-                known = [Architecture.from_key(key) for key in evaluations.found]
-                curve.append((len(known), predictor.error))
-                result = job.evolve(predictor, limits_s, job.divide(predictor, limits_s).chosen)
-                fresh = ~np.isin(keys(result.genomes), keys(encode(space, known)))
-                genomes = result.genomes[fresh][: 8 * config.refine_batch]
-                best = pick(genomes, result.fitness[fresh], min(config.refine_batch, left), config.min_distance)
-                if not best:
+        for refinement in refinements:
+            while (left := config.refine_evaluations - len(evaluations.with_purpose(refinement.purpose))) > 0:
+                curve.append((len(evaluations.found), predictor.error))
+                genomes = refinement.choose(predictor, min(config.refine_batch, left))
+                if not len(genomes):
                     break
-                for architecture in decode(space, genomes[best]):
-                    found = evaluations.add(architecture, evaluate_checked(evaluate, architecture), job.purpose)
+                for architecture in decode(evaluations.space, genomes):
+                    found = evaluations.evaluate(architecture, refinement.purpose)
                     bar.update(1)
-                    bar.set_postfix_str(f"best candidates, last {100 * found.top1:.1f} %", refresh=False)
+                    bar.set_postfix_str(f"{refinement.name}, last {100 * found.top1:.1f} %", refresh=False)
                 predictor = fitted()
-    return Learned(jobs[0], predictor, evaluations, tuple(curve))
+    return predictor, tuple(curve)
+
+
+def learn(jobs: Sequence[Job], source: Source, progress: bool = True) -> Learned:
+    """Fit one predictor for all `jobs` (one or more), for `search(learned=…)`. They must share space, seed and config;
+    their tables' errors may differ."""
+    first, evaluations = jobs[0], source.evaluations(jobs[0].space)
+    limits = [job.limits(job.first_limits()) for job in jobs]
+    refinements = [_best_candidates(job, evaluations) for job in jobs]
+    predictor, curve = teach_predictor(evaluations, limits, refinements, first.config, first.seed, progress)
+    return Learned(first, predictor, evaluations, curve)
+
+
+def _best_candidates(job: Job, evaluations: Evaluations) -> Refinement:
+    """Evaluate what an evolution inside the job's limits finds best."""
+    config, limits_s = job.config, job.first_limits()
+
+    def choose(predictor: AccuracyPredictor, num: int) -> Genomes:
+        result = job.evolve(predictor, limits_s, job.divide(predictor, limits_s).chosen)
+        fresh = ~np.isin(keys(result.genomes), keys(evaluations.training_set()[0]))
+        genomes, value = (values[fresh][: 8 * config.refine_batch] for values in (result.genomes, result.fitness))
+        return genomes[pick(genomes, value, num, config.min_distance)]
+
+    return Refinement(job.purpose, "best candidates", choose)

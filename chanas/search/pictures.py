@@ -17,7 +17,6 @@ from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint
 from chanas.search.evolution.evolution import EvolutionResult
 from chanas.search.evolution.pareto import nsga2
-from chanas.search.explore import training_set
 
 # The Gaussian process takes the cube of this in time, Kendall's tau the square of it in memory.
 MOST_VALIDATED = 1000
@@ -38,7 +37,7 @@ def pictures(
     Latencies are those of one target; `others` are the constraints besides.
     """
     cloud = sample(space, config.num_cloud, rng)
-    known, top1 = training_set(space, list(evaluations.found.values()))
+    known, top1 = evaluations.training_set()
     pictures: dict[str, Any] = {
         "cloud": _points(latency.cost(cloud), predictor.mean(cloud)),
         "evaluated": _points(latency.cost(known), top1),
@@ -67,7 +66,6 @@ def _points(latency_s: FloatArray, top1: FloatArray) -> dict[str, list[float]]:
 
 
 def predictor_figures(
-    space: SearchSpace,
     config: SearchConfig,
     seed: int,
     evaluations: Evaluations,
@@ -76,7 +74,7 @@ def predictor_figures(
 ) -> dict[str, Any]:
     """Measure the predictor: its error while it learnt, and in cross-validation, on a random part of the known
     accuracies if there are many."""
-    known, top1 = training_set(space, list(evaluations.found.values()))
+    space, (known, top1) = evaluations.space, evaluations.training_set()
     if len(known) > MOST_VALIDATED:
         drawn = np.random.default_rng(seed).choice(len(known), MOST_VALIDATED, replace=False)
         known, top1 = known[np.sort(drawn)], top1[np.sort(drawn)]

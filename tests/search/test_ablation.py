@@ -12,12 +12,13 @@ import pytest
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import BlockTable, decode, encode, sample
 from chanas.errors import ConfigError, InfeasibleError
-from chanas.search.ablation import TUNED, Ablation, ablate, points_below, ranking_change, teach_predictor
+from chanas.search.ablation import TUNED, Ablation, ablate, points_below, ranking_change
 from chanas.search.accuracy.evaluations import TableEvaluations
 from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import least
 from chanas.search.evolution.evolution import EvolutionConfig
+from chanas.search.learning import teach_predictor
 from chanas.search.proof import ProofRecord
 
 CLASSES = 10
@@ -47,7 +48,8 @@ class Bench:
         self.slower = 1.0
         drawn = sample(space, 200, np.random.default_rng(1))
         top1 = truth.many(drawn)
-        self.evaluations = TableEvaluations(AccuracyTable(tuple(decode(space, drawn)), drawn, top1, 200, (), "d"), "d")
+        known = AccuracyTable(tuple(decode(space, drawn)), drawn, top1, 200, (), "d")
+        self.evaluations = TableEvaluations(space, known, "d")
 
     def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
         self.asked += [a.key for a in architectures]
@@ -56,7 +58,7 @@ class Bench:
         return [ProofRecord(a, s, 0.0, t, 0.0) for a, s, t in zip(architectures, seconds.tolist(), top1, strict=True)]
 
     def ablate(self, budget_s: float, other: BlockTable, **changes: Any) -> Ablation:
-        predictor = teach_predictor(self.space, None, self.evaluations, FAST, 0, progress=False)
+        predictor, _ = teach_predictor(self.evaluations, [()], (), FAST, 0, progress=False)
         settings = {"budget_s": budget_s, "num_points": 5, "config": FAST, **changes}
         tables = {TUNED: self.tuned, "other": other}
         return ablate(tables, predictor, self.evaluations, self.prove, **settings)

@@ -26,7 +26,7 @@ def test_the_first_batch_has_both_ends_and_half_of_it_inside(
 ) -> None:
     limit = latency_constraint(make_lut(demo_space), demo_space, 10, 8e-5)
     none_known = sample(demo_space, 0, rng)
-    batch = choose_batch(demo_space, [limit], 30, none_known, None, rng)
+    batch = choose_batch(demo_space, [[limit]], 30, none_known, None, rng)
     assert len(unique(batch)) == len(batch) == 30
     np.testing.assert_array_equal(batch[:2], encode(demo_space, [demo_space.smallest, demo_space.largest]))
     assert np.count_nonzero(limit.cost(batch) <= limit.limit) >= 14
@@ -38,7 +38,7 @@ def test_later_batches_are_new_and_uncertain(
     known = sample(demo_space, 30, rng)
     known[:, 0] = 0  # nothing is known of the larger resolution
     predictor = AccuracyPredictor(demo_space, "ridge").fit(known, make_accuracy(demo_space).many(known))
-    batch = choose_batch(demo_space, [], 10, known, predictor, rng)
+    batch = choose_batch(demo_space, [[]], 10, known, predictor, rng)
     assert len(unique(batch)) == len(batch) == 10
     assert not np.isin(keys(batch), keys(known)).any()
     typical = predictor.predict(sample(demo_space, 500, rng))[1].mean()
@@ -49,8 +49,8 @@ def test_a_stopped_exploration_goes_on_to_the_same_evaluations(
     tmp_path: Path, demo_space: SearchSpace, make_accuracy: Callable[..., Any]
 ) -> None:
     truth = make_accuracy(demo_space)
-    whole = EvaluationStore(tmp_path / "whole.jsonl", demo_space, "abc")
-    curve = explore(demo_space, truth, whole, [], CONFIG, 0, None)
+    whole = EvaluationStore(tmp_path / "whole.jsonl", demo_space, "abc", truth)
+    curve = explore(whole, [[]], CONFIG, 0, None)
     assert [n for n, _ in curve] == [20, 30, 40]
     assert len(set(truth.asked)) == len(truth.asked) == 40
 
@@ -65,10 +65,10 @@ def test_a_stopped_exploration_goes_on_to_the_same_evaluations(
     truth.asked.clear()
     path = tmp_path / "stopped.jsonl"
     with pytest.raises(StoppedError):
-        explore(demo_space, until, EvaluationStore(path, demo_space, "abc"), [], CONFIG, 0, None)
-    resumed = EvaluationStore(path, demo_space, "abc")
+        explore(EvaluationStore(path, demo_space, "abc", until), [[]], CONFIG, 0, None)
+    resumed = EvaluationStore(path, demo_space, "abc", truth)
     assert len(resumed.found) == 27
-    assert explore(demo_space, truth, resumed, [], CONFIG, 0, None) == curve
+    assert explore(resumed, [[]], CONFIG, 0, None) == curve
     assert len(truth.asked) == 40
     assert list(resumed.found) == list(whole.found)
 
@@ -78,8 +78,8 @@ def test_it_ends_when_the_error_stops_falling(
 ) -> None:
     truth = make_accuracy(demo_space)
     config = CONFIG.model_copy(update={"num_evaluations": 400, "patience": 2, "min_improvement": 0.5})
-    store = EvaluationStore(tmp_path / "e.jsonl", demo_space, "abc")
-    curve = explore(demo_space, truth, store, [], config, 0, None)
+    store = EvaluationStore(tmp_path / "e.jsonl", demo_space, "abc", truth)
+    curve = explore(store, [[]], config, 0, None)
     assert len(store.found) == curve[-1][0] < 400
     assert stopped_falling([error for _, error in curve], 2, 0.5)
 
@@ -91,9 +91,9 @@ def test_a_small_space_is_evaluated_whole(
 
     small = dataclasses.replace(tiny_space, resolutions=(16,), width_multipliers=(1.0,), depths=(1,))
     assert small.num_architectures == 16
-    store = EvaluationStore(tmp_path / "e.jsonl", small, "abc")
+    store = EvaluationStore(tmp_path / "e.jsonl", small, "abc", make_accuracy(small))
     config = CONFIG.model_copy(update={"num_evaluations": 100, "patience": 50})
-    explore(small, make_accuracy(small), store, [], config, 0, None)
+    explore(store, [[]], config, 0, None)
     assert len(store.found) == 16
 
 
@@ -105,6 +105,6 @@ def test_stopping() -> None:
 
 
 def test_an_answer_that_is_no_accuracy_is_refused(tmp_path: Path, demo_space: SearchSpace) -> None:
-    store = EvaluationStore(tmp_path / "e.jsonl", demo_space, "abc")
+    store = EvaluationStore(tmp_path / "e.jsonl", demo_space, "abc", lambda architecture: 97.5)
     with pytest.raises(ChanasError, match="expected a top-1 between 0 and 1 for r24"):
-        explore(demo_space, lambda architecture: 97.5, store, [], CONFIG, 0, None)
+        explore(store, [[]], CONFIG, 0, None)

@@ -16,9 +16,9 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
-from chanas.search.cosearch import LatencyBudget, learn_together, new_job, search
+from chanas.search.cosearch import LatencyBudget, new_job, search
 from chanas.search.evolution.evolution import EvolutionConfig
-from chanas.search.learning import Source
+from chanas.search.learning import Source, learn
 from chanas.search.proof import ProofRecord
 
 FAST = SearchConfig(
@@ -53,7 +53,7 @@ class Lab:
         self.jobs = [new_job(Task(space, 10), [budget], config=FAST) for budget in self.budgets]
 
     def learn(self) -> Any:
-        return learn_together(self.jobs, self.source(), progress=False)
+        return learn(self.jobs, self.source(), progress=False)
 
     def source(self) -> Source:
         return Source(self.run, "abc", self.truth)

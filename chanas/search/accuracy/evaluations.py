@@ -1,4 +1,5 @@
-"""The evaluations of sub-networks on *holdout*, kept as they come: one JSON line each in `search/evaluations.jsonl`.
+"""The accuracies that a search learns from: those of a table, or evaluations of sub-networks on *holdout*, kept as they
+come: one JSON line each in `search/evaluations.jsonl`.
 
 A line whose supernet has another digest stays in the file and is not used. A last line that was cut short by a killed
 process is dropped before the next one is written.
@@ -8,11 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import Genomes, encode
 from chanas.errors import ChanasError
 from chanas.files.documents import parse_row
 from chanas.files.writing import replacing
@@ -21,6 +27,12 @@ from chanas.search.accuracy.table import AccuracyTable
 SPLIT = "holdout"
 TABLE_SPLIT = "table"
 EXPLORE = "explore"
+
+
+class Evaluate(Protocol):
+    """Top-1 in [0, 1] of a sub-network on the holdout images."""
+
+    def __call__(self, architecture: Architecture, /) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -46,31 +58,59 @@ def _parse(line: str) -> Evaluation | None:
     return Evaluation(**data)
 
 
-class Evaluations(Protocol):
-    """The known accuracies of architectures, by key."""
+def training_set(space: SearchSpace, evaluations: Sequence[Evaluation]) -> tuple[Genomes, npt.NDArray[np.float64]]:
+    """Genomes int16[N, L] and top-1 float64[N] of evaluations."""
+    genomes = encode(space, [Architecture.from_key(e.architecture) for e in evaluations])
+    return genomes, np.array([e.top1 for e in evaluations])
 
-    @property
-    def found(self) -> dict[str, Evaluation]: ...
+
+class Evaluations:
+    """The known accuracies of architectures of a space, by key; `can_grow` says whether others can be evaluated."""
+
+    can_grow = False
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+        self.found: dict[str, Evaluation] = {}
+
+    def training_set(self) -> tuple[Genomes, npt.NDArray[np.float64]]:
+        """Genomes int16[N, L] and top-1 float64[N] of all that is known."""
+        return training_set(self.space, list(self.found.values()))
+
+    def with_purpose(self, purpose: str) -> list[Evaluation]:
+        """List the evaluations that were asked for with `purpose`, in the order in which they came."""
+        return [e for e in self.found.values() if e.purpose == purpose]
+
+    def evaluate(self, architecture: Architecture, purpose: str = EXPLORE) -> Evaluation:
+        """The known evaluation of an architecture, or a new one.
+
+        Raises:
+            ChanasError: it is not known, and nothing can be evaluated here.
+        """
+        if architecture.key not in self.found:
+            raise ChanasError(f"the accuracy of {architecture.key} is not known, and nothing can be evaluated here")
+        return self.found[architecture.key]
 
 
-class TableEvaluations:
+class TableEvaluations(Evaluations):
     """The accuracies of a table; nothing is added to them."""
 
-    def __init__(self, table: AccuracyTable, digest: str) -> None:
+    def __init__(self, space: SearchSpace, table: AccuracyTable, digest: str) -> None:
+        super().__init__(space)
         rows = zip(table.architectures, table.top1.tolist(), strict=True)
         self.found = {a.key: Evaluation(a.key, top1, TABLE_SPLIT, digest) for a, top1 in rows}
 
 
-class EvaluationStore:
-    """The file, and the evaluations in it that hold for one supernet and space, by architecture key.
+class EvaluationStore(Evaluations):
+    """The file, and the evaluations in it that hold for one supernet and space; `measure` evaluates others.
 
     Raises:
         ChanasError: a line before the last is not an evaluation.
     """
 
-    def __init__(self, path: Path, space: SearchSpace, supernet: str) -> None:
-        self.path, self.supernet = path, supernet
-        self.found: dict[str, Evaluation] = {}
+    def __init__(self, path: Path, space: SearchSpace, supernet: str, measure: Evaluate | None = None) -> None:
+        super().__init__(space)
+        self.path, self.supernet, self.can_grow, self._measure = path, supernet, measure is not None, measure
         self._whole = True
         lines = path.read_text(errors="replace").split("\n") if path.is_file() else [""]
         for number, line in enumerate(lines, start=1):
@@ -115,6 +155,12 @@ class EvaluationStore:
         self.found[evaluation.architecture] = evaluation
         return evaluation
 
-    def with_purpose(self, purpose: str) -> list[Evaluation]:
-        """List the evaluations that were asked for with `purpose`, in the order of the file."""
-        return [e for e in self.found.values() if e.purpose == purpose]
+    def evaluate(self, architecture: Architecture, purpose: str = EXPLORE) -> Evaluation:
+        """The known evaluation of an architecture, or a new one, which is kept.
+
+        Raises:
+            ChanasError: the accuracy is not between 0 and 1, or the file cannot be written.
+        """
+        if self._measure is None or architecture.key in self.found:
+            return super().evaluate(architecture, purpose)
+        return self.add(architecture, float(self._measure(architecture)), purpose)

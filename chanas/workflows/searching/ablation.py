@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from chanas.search.accuracy.evaluations import Evaluations
     from chanas.search.config import SearchConfig
     from chanas.search.evolution.constraints import Constraint
-    from chanas.search.explore import Evaluate
     from chanas.search.proof import Prove
 
 SCHEMA = 1
@@ -127,7 +126,6 @@ def ablate(
     hardware = load_used(usage)
     with scratch_folder() as scratch:
         evaluations: Evaluations
-        evaluate: Evaluate | None = None
         prove: Prove
         if accuracies is None:
             loaded, classes, lut = searched_stages(run, hardware)
@@ -135,16 +133,16 @@ def ablate(
             latency = job.latency(latency_s)  # out of reach is told before the supernet is loaded
             supernet = load_supernet(run)
             source = supernet.digest
-            evaluations = EvaluationStore(run.search / "evaluations.jsonl", loaded, source)
-            evaluate, prove = supernet.top1, Prover(supernet, lut, hardware, scratch, progress)
+            evaluations = EvaluationStore(run.search / "evaluations.jsonl", loaded, source, supernet.top1)
+            prove = Prover(supernet, lut, hardware, scratch, progress)
         else:
             opened, table = open_accuracies(run, accuracies, hardware)
             loaded, classes, lut, source = opened.required_space(), opened.num_classes, opened.lut, table.digest
             job = _Job(run, loaded, classes, hardware, lut, seed, progress)
             latency = job.latency(latency_s)
-            evaluations = TableEvaluations(table, source)
+            evaluations = TableEvaluations(loaded, table, source)
             prove = RandomWeightsProver(loaded, classes, table, lut, hardware, scratch, progress)
-        return job.run_with(latency, comparison, evaluate, evaluations, source, prove, config)
+        return job.run_with(latency, comparison, evaluations, source, prove, config)
 
 
 def _check_schedules(schedules: Sequence[str]) -> None:
@@ -193,7 +191,6 @@ class _Job:
         self,
         latency: Constraint,
         comparison: Comparison,
-        evaluate: Evaluate | None,
         evaluations: Evaluations,
         source: str,
         prove: Prove,
@@ -202,9 +199,10 @@ class _Job:
         """Everything after the stages are open: default tables, the predictor, the searches, the result; `latency`
         has the budget."""
         from chanas.prescheduler.tables.defaults import KINDS, default_table
-        from chanas.search.ablation import TUNED, ablate, teach_predictor
+        from chanas.search.ablation import TUNED, ablate
         from chanas.search.config import SearchConfig
         from chanas.search.cosearch import provenance
+        from chanas.search.learning import teach_predictor
 
         space, classes, seed = self.space, self.num_classes, self.seed
         config = config or SearchConfig()
@@ -214,7 +212,7 @@ class _Job:
             luts[kind] = default_table(
                 paths[kind], kind, space, self.target, classes, seed=seed, progress=self.progress
             )
-        predictor = teach_predictor(space, evaluate, evaluations, config, seed, self.progress)
+        predictor, _ = teach_predictor(evaluations, [()], (), config, seed, self.progress)
         found = ablate(
             {name: lut.table(space, classes) for name, lut in luts.items()},
             predictor,

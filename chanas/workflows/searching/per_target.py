@@ -230,16 +230,15 @@ class _Searches:
         return out
 
     def _learn(self) -> Learned:
-        from chanas.search.cosearch import learn_together
+        from chanas.search.learning import learn
 
-        return learn_together(list(self.jobs.values()), self._source(can_evaluate=not self.source.table), self.progress)
+        return learn(list(self.jobs.values()), self._source(), self.progress)
 
-    def _source(self, *, can_evaluate: bool = True) -> Source:
-        """The accuracies as the search takes them; those of a table can be asked for, and teach nothing new."""
+    def _source(self) -> Source:
+        """The accuracies as the search takes them."""
         from chanas.search.learning import Source
 
-        evaluate = self.source.top1 if can_evaluate else None
-        return Source(self.run, self.source.digest, evaluate, self.source.table)
+        return Source(self.run, self.source.digest, self.source.top1, self.source.table)
 
     def _search(self, table: TargetTable, prover: FinalistProver, learned: Learned) -> TargetResult:
         from chanas.search.cosearch import search

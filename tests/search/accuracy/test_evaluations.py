@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from chanas.core.arch import SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import encode
 from chanas.errors import ChanasError
-from chanas.search.accuracy.evaluations import EvaluationStore
+from chanas.search.accuracy.evaluations import EvaluationStore, TableEvaluations
+from chanas.search.accuracy.table import AccuracyTable
 
 
 @pytest.fixture
@@ -60,3 +63,29 @@ def test_only_accuracies_are_added(top1: float, path: Path, tiny_space: SearchSp
     with pytest.raises(ChanasError, match="expected a top-1 between 0 and 1"):
         EvaluationStore(path, tiny_space, "abc").add(tiny_space.smallest, top1)
     assert not path.exists()
+
+
+def test_what_is_known_is_not_evaluated_again(path: Path, tiny_space: SearchSpace) -> None:
+    asked: list[Architecture] = []
+
+    def measure(architecture: Architecture) -> float:
+        asked.append(architecture)
+        return 0.5
+
+    store = EvaluationStore(path, tiny_space, "abc", measure)
+    assert store.can_grow
+    assert store.evaluate(tiny_space.smallest, "refine") == store.evaluate(tiny_space.smallest)
+    assert asked == [tiny_space.smallest]
+    genomes, top1 = EvaluationStore(path, tiny_space, "abc").training_set()
+    np.testing.assert_array_equal(genomes, encode(tiny_space, asked))
+    assert top1.tolist() == [0.5]
+
+
+def test_a_table_knows_what_it_holds_and_learns_nothing_new(tiny_space: SearchSpace) -> None:
+    genomes, top1 = encode(tiny_space, [tiny_space.smallest]), np.array([0.7])
+    known = TableEvaluations(tiny_space, AccuracyTable((tiny_space.smallest,), genomes, top1, 1, (), "d"), "d")
+    assert not known.can_grow
+    assert known.evaluate(tiny_space.smallest).top1 == 0.7
+    np.testing.assert_array_equal(known.training_set()[0], genomes)
+    with pytest.raises(ChanasError, match=f"the accuracy of {tiny_space.largest.key} is not known, and nothing can be"):
+        known.evaluate(tiny_space.largest)
