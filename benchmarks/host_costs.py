@@ -91,14 +91,15 @@ def kbytes(workloads: Sequence[Workload], target: HardwareTarget, folder: Path, 
     from chanas.prescheduler.kernels.backends import schedule_space
     from chanas.prescheduler.kernels.cpu.reference import operator_case
     from chanas.prescheduler.measuring.local.pool import WorkerPool
+    from chanas.prescheduler.measuring.requests import BuildOperator
 
     rng, libraries, cases = np.random.default_rng(seed), [], []
     with WorkerPool(target) as pool:
         for number, workload in enumerate(workloads):
             library, case = folder / f"{number}.so", folder / f"{number}.npz"
             (point,) = schedule_space(workload, target).sample(1, rng)
-            what = {"target": target.to_json(), "workload": workload.to_json(), "point": point, "library": str(library)}
-            answer = pool.build("build_operator", what, 60.0).result()
+            build = BuildOperator(target=target, library=library, workload=workload, point=point)
+            answer = pool.build(build, 60.0).result()
             if answer.error is not None:
                 raise SystemExit(f"host_costs: error: {workload.key} was not built: {answer.error}")
             operator_case(workload, target.vector_lanes).save(case)

@@ -34,7 +34,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError, MeasureError
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure, Ping
 
 if TYPE_CHECKING:
     from chanas.prescheduler.measuring.local.pool import WorkerPool
@@ -55,7 +56,13 @@ if TYPE_CHECKING:
 SPACE, NUM_CLASSES, KEY = "mbv3-32", 10, "loopback"
 RATIO_GOAL_PERCENT, OVERHEAD_GOAL_MS = 5.0, 30.0
 # As tuning times its candidates (`chanas.prescheduler.tuning.jobs`), and a network's weights that pass in between.
-TIMING = {"repeats": 5, "min_repeat_s": 0.001, "max_spread": 0.04, "cold_bytes": 1 << 20, "code_copies": 16}
+TIMING: dict[str, Any] = {
+    "repeats": 5,
+    "min_repeat_s": 0.001,
+    "max_spread": 0.04,
+    "cold_bytes": 1 << 20,
+    "code_copies": 16,
+}
 _TIMEOUT_S, _KILL_AFTER_S, _NUM_WITH_LOSS = 60.0, 0.5, 40
 _TRACKER = (
     "import sys; from chanas.devices.lean_tvm import hide_torch; hide_torch(); "
@@ -76,7 +83,7 @@ _SERVER = (
 class Kernel:
     """One compiled kernel: its files, and seconds and overheads of its timings here and over RPC.
 
-    `build` are the arguments of its building.
+    `build` is the request of its building.
     """
 
     name: str
@@ -86,7 +93,7 @@ class Kernel:
     remote_s: list[float] = field(default_factory=list)
     local_overhead_s: list[float] = field(default_factory=list)
     remote_overhead_s: list[float] = field(default_factory=list)
-    build: dict[str, Any] = field(default_factory=dict)
+    build: BuildOperator | None = None
 
     @property
     def ratio(self) -> float:
@@ -94,8 +101,8 @@ class Kernel:
         return statistics.median(self.remote_s) / statistics.median(self.local_s)
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        return {"library": str(self.library), "case": str(self.case), **TIMING}
+    def timing(self) -> Measure:
+        return Measure(library=self.library, case=self.case, settings=TIMING)
 
 
 def figures_of(kernels: Sequence[Kernel], lost_timings: int | None, lost_with_session: int | None) -> dict[str, Figure]:
@@ -202,14 +209,9 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
     for i, workload in enumerate(chosen):
         kernel = Kernel(workload.key, folder / f"{i}.so", folder / f"{i}.npz")
         operator_case(workload, target.vector_lanes).save(kernel.case)
-        arguments = {
-            "target": target.to_json(),
-            "workload": workload.to_json(),
-            "point": schedule_space(workload, target).sample(1, rng)[0],
-            "library": str(kernel.library),
-        }
-        kernel.build = arguments
-        asked.append((kernel, pool.build("build_operator", arguments, _TIMEOUT_S)))
+        (point,) = schedule_space(workload, target).sample(1, rng)
+        kernel.build = BuildOperator(target=target, library=kernel.library, workload=workload, point=point)
+        asked.append((kernel, pool.build(kernel.build, _TIMEOUT_S)))
     return [kernel for kernel, future in asked if future.result().error is None]
 
 
@@ -217,13 +219,13 @@ def compare(kernels: Sequence[Kernel], pool: WorkerPool, device: RemoteDevice, n
     """Time every kernel here and there, in turns; errors of those that failed."""
 
     def here(kernel: Kernel) -> Answer:
-        return pool.measure("measure", kernel.arguments, _TIMEOUT_S).result()
+        return pool.measure(kernel.timing, _TIMEOUT_S).result()
 
     def there(kernel: Kernel) -> Answer:
-        return device.call("measure", kernel.arguments, _TIMEOUT_S)
+        return device.call(kernel.timing, _TIMEOUT_S)
 
-    pool.measure("ping", {}, _TIMEOUT_S).result()
-    device.call("ping", {}, _TIMEOUT_S)
+    pool.measure(Ping(), _TIMEOUT_S).result()
+    device.call(Ping(), _TIMEOUT_S)
     errors = []
     for number in range(num_rounds):
         for kernel in kernels:
@@ -255,8 +257,9 @@ def lost_by(killed: Callable[[], int], kernels: Sequence[Kernel], device: Remote
     timer.start()
     failed = 0
     for i in range(num):
-        arguments = {**kernels[i % len(kernels)].arguments, "repeats": 20, "min_repeat_s": 0.005}
-        failed += device.call("measure", arguments, _TIMEOUT_S).error is not None
+        timing = kernels[i % len(kernels)].timing
+        longer = replace(timing, settings=replace(timing.settings, repeats=20, min_repeat_s=0.005))
+        failed += device.call(longer, _TIMEOUT_S).error is not None
     timer.join()
     if not hit:
         raise SystemExit("rpc_overhead: error: nothing was killed")
@@ -283,7 +286,7 @@ def rates(kernels: Sequence[Kernel], target: HardwareTarget, address: Address, n
 def seconds_of_timings(kernels: Sequence[Kernel], pool: RemotePool) -> float:
     """Seconds that timing all kernels takes."""
     start = time.monotonic()
-    for future in [pool.measure("measure", k.arguments, _TIMEOUT_S) for k in kernels]:
+    for future in [pool.measure(k.timing, _TIMEOUT_S) for k in kernels]:
         future.result()
     return time.monotonic() - start
 
@@ -295,8 +298,8 @@ def seconds_of_candidates(kernels: Sequence[Kernel], pool: RemotePool) -> float:
     start = time.monotonic()
     line: CandidatePipeline[int] = CandidatePipeline(pool)
     for i, k in enumerate(kernels):
-        arguments = {"case": str(k.case), **TIMING}
-        line.submit(Candidate(i, "build_operator", k.build, k.library, "measure", arguments, keep_library=True))
+        assert k.build is not None
+        line.submit(Candidate(i, k.build, k.timing, keep_library=True))
     while line.num_in_flight:
         list(line.finished())
     return time.monotonic() - start
@@ -330,7 +333,13 @@ def compare_devices(target: HardwareTarget, num: int, num_rounds: int, seed: int
         raise SystemExit(f"rpc_overhead: error: {error}") from error
     shared = "the second device shares its core with builds" if num_cores > 1 else "devices and builds share one core"
     print(f"two servers on {num_cores} cores of this machine: {shared}, which two devices elsewhere would not")
-    extra = {"seed": seed, "rounds": num_rounds, "num_kernels": len(kernels), "timing": TIMING, "cores": num_cores}
+    extra = {
+        "seed": seed,
+        "rounds": num_rounds,
+        "num_kernels": len(kernels),
+        "timing": asdict(TIMING),
+        "cores": num_cores,
+    }
     finish("rpc_devices", figures, quick, extra)
 
 
@@ -379,7 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "seed": options.seed,
         "rounds": num_rounds,
         "threads": target.num_threads,
-        "timing": TIMING,
+        "timing": asdict(TIMING),
         "sessions_lost": num_lost,
         "timings_with_loss": num_with_loss,
         "kernels": [{"operator": k.name, "local_s": k.local_s, "rpc_s": k.remote_s} for k in kernels],

@@ -21,6 +21,7 @@ from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, Measure, TimingSettings
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tables.lut import Surroundings
 from chanas.prescheduler.tuning.jobs import TuningJobs
@@ -92,15 +93,9 @@ def tune_operators(
         store.close()
 
 
-def _measure_arguments(case: Path, around: Surroundings) -> dict[str, Any]:
-    return {
-        "case": str(case),
-        "cold_bytes": around.weight_bytes,
-        "code_copies": around.num_blocks,
-        "repeats": _REPEATS,
-        "min_repeat_s": _MIN_REPEAT_S,
-        "max_spread": _MAX_SPREAD,
-    }
+def _timing(library: Path, case: Path, around: Surroundings) -> Measure:
+    settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes, around.num_blocks)
+    return Measure(library=library, case=case, settings=settings)
 
 
 def time_operators(
@@ -123,16 +118,8 @@ def time_operators(
         line.submit(
             Candidate(
                 token=workload,
-                build="build_operator",
-                build_arguments={
-                    "target": target.to_json(),
-                    "workload": workload.to_json(),
-                    "point": point,
-                    "library": str(library),
-                },
-                library=library,
-                measure="measure",
-                measure_arguments=_measure_arguments(case, around),
+                build=BuildOperator(target=target, library=library, workload=workload, point=point),
+                timing=_timing(library, case, around),
                 keep_library=True,
             )
         )
@@ -176,16 +163,8 @@ def tune_blocks(
             line.submit(
                 Candidate(
                     token=(block, schedules),
-                    build="build_block",
-                    build_arguments={
-                        "target": target.to_json(),
-                        "block": block.to_json(),
-                        "points": [point for _, point in schedules],
-                        "library": str(library),
-                    },
-                    library=library,
-                    measure="measure",
-                    measure_arguments=_measure_arguments(case, around),
+                    build=BuildBlock(target=target, library=library, block=block, points=[p for _, p in schedules]),
+                    timing=_timing(library, case, around),
                     timeout_s=60.0,
                 )
             )

@@ -43,6 +43,7 @@ from chanas.devices.cores import split_cores
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
 from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.requests import Measure, TimingSettings
 from chanas.prescheduler.tables.lut import Surroundings, surroundings
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.workloads.workload import Workload
@@ -222,14 +223,9 @@ def time_library(workload: Workload, library: Path, target: HardwareTarget, arou
     from chanas.prescheduler.kernels.cpu.reference import operator_case
 
     operator_case(workload, target.vector_lanes).save(case)
-    arguments = {
-        "library": str(library),
-        "case": str(case),
-        "cold_bytes": around.weight_bytes,
-        "code_copies": around.num_blocks,
-    }
+    settings = TimingSettings(cold_bytes=around.weight_bytes, code_copies=around.num_blocks)
     with WorkerPool(target) as pool:
-        return pool.measure("measure", arguments, 60.0).result()
+        return pool.measure(Measure(library=library, case=case, settings=settings), 60.0).result()
 
 
 def compare_metaschedule(

@@ -9,6 +9,7 @@ from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.prescheduler.codegen.cpu.static_library import ALIGNMENT, Kernels
 from chanas.prescheduler.measuring.local.compiler import open_compiler
+from chanas.prescheduler.measuring.requests import BuildKernel
 from chanas.prescheduler.workloads.space import Point
 
 
@@ -31,7 +32,7 @@ def build_kernels(
     with open_compiler(target) as compiler:
         for (block, own), symbol in symbols.items():
             objects.append(folder / f"{symbol}.o")
-            arguments = {"network": name, "symbol": symbol, "block": block.to_json(), "points": own}
-            built = compiler.result("build_kernel", {**arguments, "path": str(objects[-1])}, f"block {block.key}")
+            request = BuildKernel(target=target, network=name, symbol=symbol, block=block, points=own, path=objects[-1])
+            built = compiler.result(request, f"block {block.key}")
             workspace_bytes = max(workspace_bytes, built["workspace_bytes"])
     return Kernels(tuple(symbols[i] for i in identities), tuple(objects), workspace_bytes)

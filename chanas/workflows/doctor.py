@@ -36,6 +36,8 @@ from chanas.prescheduler.measuring.canary import LIMIT, NOISE, WORKLOAD, Canary
 from chanas.prescheduler.measuring.local.compiler import llvm_version, readable
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker import memory_limit
+from chanas.prescheduler.measuring.local.worker_process import START_TIMEOUT_S
+from chanas.prescheduler.measuring.requests import Ping
 from chanas.prescheduler.tuning.dtype_speed import dtype_speed
 from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.preflight import FamilyCheck, all_families, check_families, compiled_for
@@ -44,7 +46,7 @@ SCHEMA = 1
 """Version of the JSON document."""
 _PACKAGES = {"chanas": "chanas", "tvm": "apache-tvm", "tvm-ffi": "apache-tvm-ffi", "torch": "torch", "numpy": "numpy"}
 _FFI = "0.1.14."  # pyproject.toml says why
-_CANARY_S, _WATCHED_S, _START_TIMEOUT_S = 5.0, 1.0, 120.0
+_CANARY_S, _WATCHED_S = 5.0, 1.0
 # A run directory with its tables is some tens of MB, a checkpoint of the largest supernet some hundreds.
 _LITTLE_DISK, _LITTLE_MEMORY = 1e9, 2e9
 # Who takes less of a core than this disturbs timings by less than their noise.
@@ -127,7 +129,7 @@ def diagnose(diagnosis: Diagnosis, seconds: float = _CANARY_S) -> Iterator[Secti
 
 def _start(target: HardwareTarget, pool: WorkerPool) -> None:
     """Start the workers; meanwhile the first reference case loads PyTorch."""
-    greetings = [ask("ping", {}, _START_TIMEOUT_S) for ask in (pool.build, pool.measure)]
+    greetings = [ask(Ping(), START_TIMEOUT_S) for ask in (pool.build, pool.measure)]
     case_of(WORKLOAD, target)
     for greeting in greetings:
         error = greeting.result().error

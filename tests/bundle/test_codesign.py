@@ -33,6 +33,7 @@ from chanas.files.writing import file_digest
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
 from chanas.prescheduler.measuring.local.compiler import open_compiler
+from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
 from chanas.workflows.searching import hand_over
 
@@ -54,9 +55,9 @@ def make_bundle(
         network_job(blocks, folder / "network.so"),
         block_points(random_lut(tiny_space, blocks, target), blocks),
     )
-    arguments = {"blocks": [b.to_json() for b in blocks], "points": points, "library": str(job.library)}
     with open_compiler(target) as compiler:
-        compiler.result("build_network", arguments, "the network")
+        request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
+        compiler.result(request, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     preprocess = Preprocess(architecture.resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
     document = {

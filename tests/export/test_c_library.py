@@ -35,6 +35,7 @@ from chanas.prescheduler.checks.qemu import emulator_program
 from chanas.prescheduler.codegen import c_toolchain
 from chanas.prescheduler.codegen.c_toolchain import search_path
 from chanas.prescheduler.measuring.local.compiler import open_compiler
+from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
 from chanas.prescheduler.tuning import default_points
 from chanas.prescheduler.workloads import blocks as workloads_blocks
@@ -55,9 +56,9 @@ def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget) -> Pat
     blocks = space.smallest.blocks(space, len(CLASSES))
     job, lut = network_job(blocks, folder / "network.so"), random_lut(space, blocks, target)
     points = block_points(lut, blocks)
-    arguments = {"blocks": [b.to_json() for b in blocks], "points": points, "library": str(job.library)}
     with open_compiler(target) as compiler:
-        compiler.result("build_network", arguments, "the network")
+        request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
+        compiler.result(request, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     document = {
         "space": space.to_json(),

@@ -27,6 +27,15 @@ from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipelin
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.measuring.requests import (
+    BuildBlock,
+    BuildOperator,
+    BuildOperators,
+    BuildRequest,
+    Measure,
+    MeasureInTurns,
+    TimingSettings,
+)
 from chanas.prescheduler.tables.lut import PrescheduleSummary, TableSettings, preschedule
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.prescheduler.tuning.preflight import PREFIX
@@ -39,6 +48,8 @@ from chanas.prescheduler.workloads.workload import Epilogue, Operator, Workload
 HOST = load_target("cpu")
 OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool")
 EPILOGUES: tuple[Epilogue, ...] = ("none", "relu", "hswish", "hsigmoid")
+WORKLOAD = Workload("pointwise", 4, 8, 32)
+QUICK = TimingSettings(repeats=1, min_repeat_s=1e-6)
 # Powers of two, odd sizes and primes: what a split has to divide.
 SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13)
 
@@ -144,28 +155,19 @@ class Workbench:
     def candidate(
         self,
         what: Workload | BlockConfig,
-        points: Point | Sequence[Point],
+        points: Any,
         target: HardwareTarget = HOST,
         case: ReferenceCase | None = None,
-        **measure_arguments: Any,
     ) -> Candidate[int]:
         """An operator at a point or a block at one point per operator, by default against its own reference case."""
+        library = self.path(".so")
         if isinstance(what, Workload):
             case = case or operator_case(what, target.vector_lanes)
-            kind, arguments = "operator", {"workload": what.to_json(), "point": points}
+            build: BuildRequest = BuildOperator(target=target, library=library, workload=what, point=points)
         else:
             case = case or block_case(what, target.vector_lanes, target.dtype)
-            kind, arguments = "block", {"block": what.to_json(), "points": points}
-        library = self.path(".so")
-        quick = {"repeats": 1, "min_repeat_s": 1e-6}
-        return Candidate(
-            token=self._count,
-            build=f"build_{kind}",
-            build_arguments={"target": target.to_json(), "library": str(library), **arguments},
-            library=library,
-            measure="measure",
-            measure_arguments={"case": str(self.save(case)), **quick, **measure_arguments},
-        )
+            build = BuildBlock(target=target, library=library, block=what, points=points)
+        return Candidate(self._count, build, Measure(library=library, case=self.save(case), settings=QUICK))
 
     def run(self, candidates: Iterable[Candidate[int]]) -> list[Outcome]:
         """One outcome per candidate, in order."""
@@ -189,30 +191,64 @@ def landscape_seconds(space: ScheduleSpace, point: Point) -> float:
     return space.workload.num_flops * 1e-11 * math.exp(log_s)
 
 
-def synthetic_seconds(arguments: dict[str, Any]) -> float | str:
+Seconds = Callable[[Any], float | str]
+"""Seconds of what a build request asked for, or the error of its timing."""
+
+
+class BuildAgain(BuildOperator):
+    """What a `SyntheticPool` asks the seconds of where a point is timed again, in turns."""
+
+
+def family_of(asked: BuildRequest) -> str | None:
+    """The family of the operator that a request compiles, if it compiles one."""
+    return asked.workload.op if isinstance(asked, BuildOperator) else None
+
+
+def block_of(asked: BuildRequest) -> BlockConfig | None:
+    """The block that a request compiles, if it compiles one."""
+    return asked.block if isinstance(asked, BuildBlock) else None
+
+
+def synthetic_seconds(asked: BuildRequest) -> float | str:
     """Between 1 and 2 µs, the same whenever the same thing is asked."""
-    what = json.dumps([arguments.get(k) for k in ("workload", "block", "point", "points")], sort_keys=True)
-    return 1e-6 * (1.0 + zlib.crc32(what.encode()) / 2**32)
+    arguments = asked.to_json()["arguments"]
+    return hashed_seconds(*(arguments.get(k) for k in ("workload", "block", "point", "points")))
+
+
+def hashed_seconds(*what: Any) -> float:
+    """Between 1 and 2 µs, by a hash of what can be written as JSON."""
+    return 1e-6 * (1.0 + zlib.crc32(json.dumps(what, sort_keys=True).encode()) / 2**32)
+
+
+def timed(seconds: float, spread_s: float = 0.0, device: int = 0) -> Answer:
+    """A worker's answer about a program that computes the right thing."""
+    return Answer({"seconds": seconds, "spread_s": spread_s, "max_error": 0.0}, None, 0.1, device)
+
+
+def answered(answer: Answer) -> Future[Answer]:
+    future: Future[Answer] = Future()
+    future.set_result(answer)
+    return future
 
 
 class SyntheticPool:
     """Stands where a `WorkerPool` stands and invents the seconds; remembers what it was asked to build and to time.
 
-    `seconds` gets the arguments of the build and returns seconds, or the error of the measurement; what is measured in
-    turns is asked for one by one, with `again` among the arguments, and one error is that of all. `code`, if there is
-    one, gets the arguments of the build too. Operators of the check before the tuning work, whatever `seconds` says,
-    and are listed apart, in `checked`.
+    `seconds` gets the request of the build and returns seconds, or the error of the measurement; what is measured in
+    turns is asked for one by one, as `BuildAgain`, and one error is that of all. `code`, if there is one, gets the
+    request of the build too. Operators of the check before the tuning work, whatever `seconds` says, and are listed
+    apart, in `checked`.
     """
 
     num_builders = num_devices = 1
 
-    def __init__(self, seconds: Callable[[dict[str, Any]], float | str] = synthetic_seconds, overlap: bool = True):
+    def __init__(self, seconds: Seconds = synthetic_seconds, overlap: bool = True):
         self.seconds, self.overlap = seconds, overlap
-        self.built: list[dict[str, Any]] = []
-        self.checked: list[dict[str, Any]] = []
-        self.timed: list[str] = []
-        self.turns: list[dict[str, Any]] = []
-        self.code: Callable[[dict[str, Any]], str] | None = None
+        self.built: list[Any] = []
+        self.checked: list[Any] = []
+        self.timed: list[Path] = []
+        self.turns: list[BuildOperators] = []
+        self.code: Callable[[BuildOperator], str] | None = None
         self.timing_s = self.building_s = 0.0
         self.num_renewed = 0
 
@@ -225,52 +261,51 @@ class SyntheticPool:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+    def build(self, request: Any, timeout_s: float) -> Future[Answer]:
         self.building_s += 0.1
-        if name == "build_operators":
-            self.turns.append(arguments)
-            Path(arguments["library"]).mkdir(exist_ok=True)
-        elif is_preflight(arguments["library"]):
-            self.checked.append(arguments)
+        if isinstance(request, BuildOperators):
+            self.turns.append(request)
+            request.library.mkdir(exist_ok=True)
+        elif is_preflight(request.library):
+            self.checked.append(request)
         else:
-            self.built.append(arguments)
-            Path(arguments["library"]).touch()
-        is_one = name == "build_operator"
-        return answered(Answer({"code": self.code(arguments)} if self.code and is_one else None, None, 0.1))
+            self.built.append(request)
+            request.library.touch()
+        is_one = isinstance(request, BuildOperator)
+        return answered(Answer({"code": self.code(request)} if self.code and is_one else None, None, 0.1))
 
-    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
         self.timing_s += 0.1
-        if name == "measure_in_turns":
-            return answered(self._measure_in_turns(arguments["library"]))
-        if is_preflight(arguments["library"]):
-            return answered(Answer({"seconds": 1e-6, "spread_s": 0.0, "max_error": 0.0}, None, 0.1))
-        self.timed.append(arguments["library"])
-        asked = next(a for a in reversed(self.built) if a["library"] == arguments["library"])
-        seconds = self.seconds(asked)
-        if isinstance(seconds, str):
-            return answered(Answer(None, seconds, 0.1))
-        return answered(Answer({"seconds": seconds, "spread_s": 0.0, "max_error": 0.0}, None, 0.1))
+        if isinstance(request, MeasureInTurns):
+            return answered(self._measure_in_turns(request.library))
+        if is_preflight(request.library):
+            return answered(timed(1e-6))
+        self.timed.append(request.library)
+        seconds = self.seconds(next(b for b in reversed(self.built) if b.library == request.library))
+        return answered(Answer(None, seconds, 0.1) if isinstance(seconds, str) else timed(seconds))
 
-    def _measure_in_turns(self, library: str) -> Answer:
-        asked = next(a for a in reversed(self.turns) if a["library"] == library)
+    def _measure_in_turns(self, library: Path) -> Answer:
+        asked = next(b for b in reversed(self.turns) if b.library == library)
         members = []
-        for point in asked["points"]:
-            seconds = self.seconds({**asked, "point": point, "again": True, "points": None})
+        for point in asked.points:
+            seconds = self.seconds(
+                BuildAgain(target=asked.target, library=library, workload=asked.workload, point=point)
+            )
             if isinstance(seconds, str):
                 return Answer(None, seconds, 0.1)
-            members.append({"seconds": seconds, "spread_s": 0.0, "max_error": 0.0})
+            members.append(timed(seconds).result)
         return Answer({"members": members}, None, 0.1)
 
 
-def is_preflight(library: str) -> bool:
+def is_preflight(library: Path) -> bool:
     """Whether a library is of the check that comes before the tuning."""
-    return Path(library).name.startswith(PREFIX)
+    return library.name.startswith(PREFIX)
 
 
-def answered(answer: Answer) -> Future[Answer]:
-    future: Future[Answer] = Future()
-    future.set_result(answer)
-    return future
+def invented(library: Path, token: Any = 0, **settings: Any) -> Candidate[Any]:
+    """A candidate for a pool that builds and times nothing: what it is of says nothing."""
+    build = BuildOperator(target=HOST, library=library, workload=WORKLOAD, point=())
+    return Candidate(token, build, Measure(library=library, case=library.with_suffix(".npz")), **settings)
 
 
 # ---- tables and networks --------------------------------------------------------------------------------------------

@@ -8,27 +8,27 @@ from __future__ import annotations
 import os
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 from chanas.prescheduler.measuring.local import worker
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure
 
 
-def build_operator(library: str, **_arguments: Any) -> dict[str, Any]:
+def build_operator(request: BuildOperator) -> dict[str, Any]:
     """Abort as LLVM does where a processor lacks an instruction."""
-    if not Path(library).name.startswith("preflight-"):
+    if not request.library.name.startswith("preflight-"):
         os.write(2, b"LLVM ERROR: planted\n")
         os.abort()
-    Path(library).touch()
-    return {"code": library}
+    request.library.touch()
+    return {"code": str(request.library)}
 
 
-def measure(**_arguments: Any) -> dict[str, Any]:
+def measure(_request: Measure) -> dict[str, Any]:
     """A right result in no time."""
     return {"seconds": 1e-6, "spread_s": 0.0, "max_error": 0.0}
 
 
 if __name__ == "__main__":
     sys.modules["tvm"] = types.ModuleType("tvm")
-    worker.CALLS.update(build_operator=build_operator, measure=measure)
+    worker.CALLS.update({BuildOperator: build_operator, Measure: measure})
     worker.main()

@@ -7,15 +7,17 @@ candidate takes more than 16 GiB, even where nothing stops it, and none of that 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from chanas.prescheduler.measuring.local import worker
+from chanas.prescheduler.measuring.requests import BuildOperator
 
 _GREED = 64  # times 256 MiB
 _KERNELS = {
@@ -24,15 +26,14 @@ _KERNELS = {
     "kernel takes all memory": f"for (int i = 0; i < {_GREED}; i++) *(volatile char *)malloc(1u << 28) = 1;",
 }
 _PLAN = {tuple(point): kind for point, kind in json.loads(Path(sys.argv[1]).read_text())}
-_build_operator = worker.build_operator
 
 
-def _write_kernel(body: str, library: str) -> None:
-    source = Path(library).with_suffix(".c")
+def _write_kernel(body: str, library: Path) -> None:
+    source = library.with_suffix(".c")
     signature = "int __tvm_ffi_main(void *self, void *arguments, int num, void *result)"
     source.write_text(f"#include <stdlib.h>\n{signature} {{ {body} return 0; }}\n")
     try:
-        subprocess.run(["cc", "-O1", "-shared", "-fPIC", str(source), "-o", library], check=True)
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     finally:
         source.unlink()
 
@@ -61,21 +62,21 @@ _BUILDS: dict[str, Callable[[], Any]] = {
 }
 
 
-def build_operator(
-    target: dict[str, Any], workload: dict[str, Any], point: Sequence[int], library: str
-) -> dict[str, Any]:
+def build_operator(request: BuildOperator) -> dict[str, Any]:
     """As the worker's own, unless the point is one of the planted ones."""
-    kind = _PLAN.get(tuple(point))
+    kind = _PLAN.get(request.point)
     if kind in _BUILDS:
         _BUILDS[kind]()
     if kind == "kernel is wrong":
-        return _build_operator(target, {**workload, "epilogue": "relu"}, point, library)
+        return worker.build_operator(
+            dataclasses.replace(request, workload=dataclasses.replace(request.workload, epilogue="relu"))
+        )
     if kind in _KERNELS:
-        _write_kernel(_KERNELS[kind], library)
-        return {"code": hashlib.sha256(Path(library).read_bytes()).hexdigest()}
-    return _build_operator(target, workload, point, library)
+        _write_kernel(_KERNELS[kind], request.library)
+        return {"code": hashlib.sha256(request.library.read_bytes()).hexdigest()}
+    return worker.build_operator(request)
 
 
 if __name__ == "__main__":
-    worker.CALLS["build_operator"] = build_operator
+    worker.CALLS[BuildOperator] = build_operator
     worker.main()

@@ -23,6 +23,7 @@ from chanas.devices.machine_state import Activity, Busy
 from chanas.errors import TargetError
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.measuring.requests import Ping
 from chanas.prescheduler.tuning.preflight import FamilyCheck
 from chanas.workflows import doctor as module
 from chanas.workflows.doctor import (
@@ -49,11 +50,15 @@ FREE = Activity((), 0.0)
 class Greeting(SyntheticPool):
     """One that answers greetings too."""
 
-    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        return answered(Answer({}, None, 0.0)) if name == "ping" else super().build(name, arguments, timeout_s)
+    def build(self, request: Any, timeout_s: float) -> Future[Answer]:
+        return answered(Answer({}, None, 0.0)) if isinstance(request, Ping) else super().build(request, timeout_s)
 
-    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        return answered(Answer({}, None, 0.0)) if name == "ping" else super().measure(name, arguments, timeout_s)
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+        return (
+            answered(Answer({}, None, 0.0))
+            if isinstance(request, Ping)
+            else super().measure(request, timeout_s, device)
+        )
 
 
 @pytest.fixture
@@ -180,7 +185,7 @@ def test_a_machine_at_rest_has_no_problem(tmp_path: Path) -> None:
 # ---- what works -----------------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("two_dtypes")
 def test_dtypes_have_their_families_and_their_speed(failing: dict[str, str], tmp_path: Path) -> None:
-    pool = SyntheticPool(lambda asked: 20e-6 if asked["target"]["dtype"] == "bfloat16" else 10e-6)
+    pool = SyntheticPool(lambda asked: 20e-6 if asked.target.dtype == "bfloat16" else 10e-6)
     section = dtypes(HOST, pool, tmp_path)
     assert section.problems == ()
     assert section.lines == (

@@ -21,6 +21,7 @@ from chanas.prescheduler.codegen.cuda.nvrtc import check_arch, compiler_name
 from chanas.prescheduler.kernels.cuda.operators import is_dense
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler
+from chanas.prescheduler.measuring.requests import CompilePoint
 from chanas.prescheduler.workloads.space import Point
 from chanas.prescheduler.workloads.workload import Workload
 
@@ -83,7 +84,7 @@ def kind_of(workload: Workload) -> str:
 
 def compile_elsewhere(compiler: Compiler, workload: Workload, point: Point) -> CompileRecord:
     """`compile_point` in the compiler's process; where that ends or takes too long the record says so."""
-    answer = compiler.answer("compile_point", {"workload": workload.to_json(), "point": point}, _TIMEOUT_S)
+    answer = compiler.answer(CompilePoint(target=compiler.target, workload=workload, point=point), _TIMEOUT_S)
     if answer.error is not None:
         return CompileRecord(point, None, answer.error, answer.wall_s)
     return CompileRecord.from_json(answer.result)

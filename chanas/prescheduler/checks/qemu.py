@@ -26,6 +26,7 @@ from chanas.errors import TargetError
 from chanas.prescheduler.codegen.c_toolchain import find_c_toolchain, search_path
 from chanas.prescheduler.codegen.linkers import Platform
 from chanas.prescheduler.measuring.local.compiler import Compiler
+from chanas.prescheduler.measuring.requests import BuildObject
 from chanas.prescheduler.workloads.cases import ReferenceCase, relative_error
 from chanas.prescheduler.workloads.space import Point
 
@@ -111,8 +112,8 @@ def compile_block(compiler: Compiler, block: BlockConfig, points: Sequence[Point
         ChanasError: it can't be compiled.
     """
     path = folder / f"{name}.o"
-    arguments = {"block": block.to_json(), "points": points, "name": name, "path": str(path)}
-    compiler.result("build_object", arguments, f"block {block.key}")
+    request = BuildObject(target=compiler.target, block=block, points=points, name=name, path=path)
+    compiler.result(request, f"block {block.key}")
     return path
 
 

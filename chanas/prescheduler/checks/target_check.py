@@ -20,6 +20,7 @@ from chanas.prescheduler.codegen.linkers import find_linker, no_cross_linker
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
 from chanas.prescheduler.measuring.local.compiler import open_compiler
 from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.requests import BuildBlock, Measure
 from chanas.prescheduler.workloads.blocks import device_workloads
 from chanas.prescheduler.workloads.space import Point
 
@@ -78,17 +79,16 @@ def check_processor(target: HardwareTarget, why_not_here: str | None) -> Iterato
 
 def check_here(block: BlockConfig, target: HardwareTarget, scratch: Path) -> Iterator[Step]:
     """Compile a block for a device of this machine, run it and compare."""
-    case, library = scratch / "case.npz", str(scratch / "block.so")
+    case, library = scratch / "case.npz", scratch / "block.so"
     case_of(block, target).save(case)
-    points = random_points(block, target)
-    arguments = {"target": target.to_json(), "block": block.to_json(), "points": points, "library": library}
+    build = BuildBlock(target=target, library=library, block=block, points=random_points(block, target))
     with WorkerPool(target) as pool:
-        built = pool.build("build_block", arguments, _TIMEOUT_S).result()
+        built = pool.build(build, _TIMEOUT_S).result()
         if built.error is not None:
             yield Step("compile", False, built.error)
             return
         yield Step("compile", True, f"{block.key}, random schedules")
-        ran = pool.measure("measure", {"library": library, "case": str(case)}, _TIMEOUT_S).result()
+        ran = pool.measure(Measure(library=library, case=case), _TIMEOUT_S).result()
     if ran.error is not None:
         yield Step("run", False, ran.error)
         return

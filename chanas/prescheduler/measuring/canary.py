@@ -14,13 +14,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chanas.core.target import HardwareTarget
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
-from chanas.prescheduler.measuring.local.pool import Pool, ask
+from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Reading
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
 from chanas.prescheduler.workloads.workload import Workload
 
 # Some 50 us of arithmetic from the nearest caches: what is left of its noise is the machine's own.
@@ -35,7 +35,7 @@ LIMIT = 0.25
 """Drift, as a share, beyond which a timing is repeated."""
 _MAX_TRIES = 3
 _NUM_FIRST = 3  # readings before anything else, so that there is a median to drift from
-_REPEATS, _MIN_REPEAT_S, _TIMEOUT_S = 7, 0.0005, 30.0
+_SETTINGS, _TIMEOUT_S = TimingSettings(repeats=7, min_repeat_s=0.0005), 30.0
 
 
 @dataclass
@@ -46,20 +46,15 @@ class _Operator:
     scratch: Path
     works: bool | None = None
 
-    def built(self, pool: Pool) -> dict[str, Any] | None:
-        """Arguments of its timing; None when it can't be compiled."""
+    def timing(self, pool: Pool) -> Measure | None:
+        """The request of its timing; None when it can't be compiled."""
         library, case = self.scratch / "canary.so", self.scratch / "canary.npz"
         if self.works is None:
             case_of(WORKLOAD, self.target).save(case)
-            arguments: dict[str, Any] = {
-                "target": self.target.to_json(),
-                "workload": WORKLOAD.to_json(),
-                "point": schedule_space(WORKLOAD, self.target).middle,
-                "library": str(library),
-            }
-            self.works = pool.build("build_operator", arguments, _TIMEOUT_S).result().error is None
-        how = {"repeats": _REPEATS, "min_repeat_s": _MIN_REPEAT_S}
-        return {"library": str(library), "case": str(case), **how} if self.works else None
+            point = schedule_space(WORKLOAD, self.target).middle
+            build = BuildOperator(target=self.target, library=library, workload=WORKLOAD, point=point)
+            self.works = pool.build(build, _TIMEOUT_S).result().error is None
+        return Measure(library=library, case=case, settings=_SETTINGS) if self.works else None
 
 
 class Canary:
@@ -85,12 +80,12 @@ class Canary:
     # ---- timing it --------------------------------------------------------------------------------------------------
     def read(self, pool: Pool) -> list[Future[Answer]]:
         """Queue a reading on its device (several at the start of a run); none when the canary does not work."""
-        arguments = self._operator.built(pool)
+        timing = self._operator.timing(pool)
         self._since_s = 0.0
-        if arguments is None:
+        if timing is None:
             return []
         num = 1 if self.readings else _NUM_FIRST
-        return [ask(pool, "measure", arguments, _TIMEOUT_S, self._device) for _ in range(num)]
+        return [pool.measure(timing, _TIMEOUT_S, self._device) for _ in range(num)]
 
     def observe(self, answer: Answer) -> None:
         """Take in a reading; one that failed tells nothing about the others and is left out."""

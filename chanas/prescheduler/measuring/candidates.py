@@ -18,9 +18,10 @@ from typing import Any, Generic, TypeVar
 
 from chanas.files.scratch import raise_if_full
 from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.local.pool import Pool, ask
+from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
+from chanas.prescheduler.measuring.requests import BuildRequest, TimingRequest
 
 Token = TypeVar("Token")
 Identity = tuple[str, str]
@@ -32,18 +33,19 @@ NETWORK_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Candidate(Generic[Token]):
-    """Something to build into `library` (a file, or a folder of several) and time; `token` is the caller's own mark."""
+    """Something to build into a library (a file, or a folder of several) and time; `token` is the caller's own mark."""
 
     token: Token
-    build: str
-    build_arguments: dict[str, Any]
-    library: Path
-    measure: str
-    measure_arguments: dict[str, Any]
+    build: BuildRequest
+    timing: TimingRequest
     timeout_s: float = BUILD_TIMEOUT_S
     keep_library: bool = False
     family: str | None = None
     """Candidates of one family are timed by one device, and those that compile to the same machine code once."""
+
+    @property
+    def library(self) -> Path:
+        return self.build.library
 
 
 def _outcome(answer: Answer, build_s: float) -> Outcome:
@@ -140,7 +142,7 @@ class CandidatePipeline(Generic[Token]):
     def _advance(self) -> None:
         if self.pool.overlap or not (self._measuring or self._reading):
             for candidate in self._waiting:
-                future = self.pool.build(candidate.build, candidate.build_arguments, candidate.timeout_s)
+                future = self.pool.build(candidate.build, candidate.timeout_s)
                 self._building[future] = candidate
             self._waiting.clear()
         if self._built and (self.pool.overlap or not self._building):
@@ -148,9 +150,9 @@ class CandidatePipeline(Generic[Token]):
                 device = self._device_for(built)
                 if self.canary is not None and not self.canary.on(device).readings:
                     self._read(device)
-                self._measuring[_ask(self.pool, built.candidate, device)] = dataclasses.replace(
-                    built, num_tries=built.num_tries + 1, device=device
-                )
+                timeout_s = MEASURE_TIMEOUT_S + built.candidate.timeout_s
+                future = self.pool.measure(built.candidate.timing, timeout_s, device)
+                self._measuring[future] = dataclasses.replace(built, num_tries=built.num_tries + 1, device=device)
             self._built.clear()
 
     def _device_for(self, built: _Built[Token]) -> int:
@@ -315,8 +317,3 @@ def time_in_rounds(
         (candidate, outcomes[-1] if outcomes[-1].seconds is None else median_outcome(found[candidate.library]))
         for candidate, outcomes in group
     ]
-
-
-def _ask(pool: Pool, candidate: Candidate[Token], device: int) -> Future[Answer]:
-    arguments = {"library": str(candidate.library), **candidate.measure_arguments}
-    return ask(pool, candidate.measure, arguments, MEASURE_TIMEOUT_S + candidate.timeout_s, device)

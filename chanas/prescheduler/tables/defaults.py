@@ -23,6 +23,7 @@ from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipelin
 from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork, TimingSettings
 from chanas.prescheduler.tables.lut import Surroundings, surroundings
 from chanas.prescheduler.workloads.cases import plain_block_case
 
@@ -64,19 +65,11 @@ def _candidate(
 ) -> Candidate[BlockConfig]:
     case, library = scratch / f"{block.key}.npz", scratch / f"{block.key}.so"
     plain_block_case(block).save(case)
+    settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes)
     return Candidate(
         token=block,
-        build="build_untuned_block",
-        build_arguments={"target": target.to_json(), "block": block.to_json(), "library": str(library)},
-        library=library,
-        measure="measure_network",
-        measure_arguments={
-            "case": str(case),
-            "cold_bytes": around.weight_bytes,
-            "repeats": _REPEATS,
-            "min_repeat_s": _MIN_REPEAT_S,
-            "max_spread": _MAX_SPREAD,
-        },
+        build=BuildUntunedBlock(target=target, library=library, block=block),
+        timing=MeasureNetwork(library=library, case=case, settings=settings),
         timeout_s=_TIMEOUT_S,
     )
 

@@ -30,6 +30,7 @@ from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipelin
 from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
+from chanas.prescheduler.measuring.requests import BuildBlock, Measure, TimingSettings
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.tables.calibrate import calibrate
 from chanas.prescheduler.tuning.budget import occurrences
@@ -452,25 +453,11 @@ def _block_candidate(
     case = scratch / f"{block.key}.npz"
     case_of(block, target).save(case)
     library = scratch / f"{block.key}-{rank}.so"
+    settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes, around.num_blocks)
     return Candidate(
         token=(block, schedules, rank),
-        build="build_block",
-        build_arguments={
-            "target": target.to_json(),
-            "block": block.to_json(),
-            "points": [point for _, point in schedules],
-            "library": str(library),
-        },
-        library=library,
-        measure="measure",
-        measure_arguments={
-            "case": str(case),
-            "cold_bytes": around.weight_bytes,
-            "code_copies": around.num_blocks,
-            "repeats": _REPEATS,
-            "min_repeat_s": _MIN_REPEAT_S,
-            "max_spread": _MAX_SPREAD,
-        },
+        build=BuildBlock(target=target, library=library, block=block, points=[point for _, point in schedules]),
+        timing=Measure(library=library, case=case, settings=settings),
         timeout_s=60.0,
         keep_library=True,
     )

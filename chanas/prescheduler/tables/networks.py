@@ -18,11 +18,12 @@ from chanas.network.folding import Array, pack_block, pack_channels
 from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.measuring.requests import BuildNetwork, MeasureNetwork, TimingSettings
 from chanas.prescheduler.workloads.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
 from chanas.prescheduler.workloads.space import Point
 
 # Short rounds tell more than a third as many of 15 repeats, which take as long: what disturbs outlasts either.
-_ROUNDS_PER_PROCESS, _REPEATS = 3, 5
+_ROUNDS_PER_PROCESS, _SETTINGS = 3, TimingSettings(repeats=5, min_repeat_s=0.01)
 # Where the pages of its weights compete for a cache, a network's time differs from process to process.
 _PROCESSES, _MOST_PROCESSES, _AGREEMENT = 3, 5, 0.05
 
@@ -157,16 +158,8 @@ def _candidate(index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTar
     _case(job, target).save(case)
     return Candidate(
         token=index,
-        build="build_network",
-        build_arguments={
-            "target": target.to_json(),
-            "blocks": [b.to_json() for b in job.blocks],
-            "points": block_points(lut, job.blocks),
-            "library": str(job.library),
-        },
-        library=job.library,
-        measure="measure_network",
-        measure_arguments={"case": str(case), "repeats": _REPEATS},
+        build=BuildNetwork(target=target, library=job.library, blocks=job.blocks, points=block_points(lut, job.blocks)),
+        timing=MeasureNetwork(library=job.library, case=case, settings=_SETTINGS),
         timeout_s=NETWORK_TIMEOUT_S,
         keep_library=True,
     )

@@ -11,7 +11,6 @@ import sys
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -21,6 +20,7 @@ from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.measuring.canary import NOISE
 from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.workloads.workload import Workload
 
@@ -29,7 +29,7 @@ WORKLOAD = Workload("pointwise", 14, 80, 480, epilogue="hswish")
 # Of the 74 points of that operator in float32, and the 88 in bfloat16, the best of four was within 3 % of the best one
 # (Zen 4).
 _NUM_POINTS = 4
-_REPEATS, _MIN_REPEAT_S, _TIMEOUT_S = 7, 0.001, 20.0
+_SETTINGS, _TIMEOUT_S = TimingSettings(repeats=7, min_repeat_s=0.001), 20.0
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def dtype_speed(target: HardwareTarget, pool: Pool, scratch: Path) -> DtypeSpeed
     for turn in range(_NUM_POINTS):  # float32 and the other by turns: a slow moment hits both
         for dtype, built in builds.items():
             if turn < len(built) and built[turn][1].result().error is None:
-                answer = pool.measure("measure", built[turn][0], _TIMEOUT_S).result()
+                answer = pool.measure(built[turn][0], _TIMEOUT_S).result()
                 if answer.error is None and "seconds" in answer.result:
                     seconds[dtype].append(float(answer.result["seconds"]))
     if not all(seconds.values()):
@@ -74,18 +74,17 @@ def dtype_speed(target: HardwareTarget, pool: Pool, scratch: Path) -> DtypeSpeed
     return DtypeSpeed(target.dtype_name, min(seconds[target.dtype]), min(seconds["float32"]))
 
 
-def _build(target: HardwareTarget, pool: Pool, scratch: Path) -> list[tuple[dict[str, Any], Future[Answer]]]:
-    """Start the builds of a few points; each comes with the arguments that time it."""
+def _build(target: HardwareTarget, pool: Pool, scratch: Path) -> list[tuple[Measure, Future[Answer]]]:
+    """Start the builds of a few points; each comes with the request that times it."""
     workload = dataclasses.replace(WORKLOAD, dtype=target.dtype)
     case = scratch / f"speed-{target.dtype}.npz"
     case_of(workload, target).save(case)
-    what = {"target": target.to_json(), "workload": workload.to_json()}
     started = []
     for i, point in enumerate(ranked_points(workload, target, _NUM_POINTS)):
-        library = str(scratch / f"speed-{target.dtype}-{i}.so")
-        build = pool.build("build_operator", {**what, "point": point, "library": library}, _TIMEOUT_S)
-        timing = {"library": library, "case": str(case), "repeats": _REPEATS, "min_repeat_s": _MIN_REPEAT_S}
-        started.append((timing, build))
+        library = scratch / f"speed-{target.dtype}-{i}.so"
+        build = BuildOperator(target=target, library=library, workload=workload, point=point)
+        timing = Measure(library=library, case=case, settings=_SETTINGS)
+        started.append((timing, pool.build(build, _TIMEOUT_S)))
     return started
 
 

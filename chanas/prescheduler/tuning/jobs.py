@@ -19,6 +19,13 @@ from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.measuring.requests import (
+    BuildOperator,
+    BuildOperators,
+    Measure,
+    MeasureInTurns,
+    TimingSettings,
+)
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
@@ -292,47 +299,39 @@ class TuningJobs:
             self._submit(line, job, _Ask(job.workload, tuple(r.point for r in contenders(records)), again=True))
 
     def _submit(self, line: CandidatePipeline[_Ask], job: _Job, ask: _Ask, hopeless_s: float | None = None) -> None:
-        what = {"target": self.target.to_json(), "workload": job.workload.to_json()}
-        how = {"case": str(job.case), "cold_bytes": self.cold_bytes, "code_copies": self.code_copies}
-        if ask.again:
-            kept = self._libraries.get(job.workload, {})
-            compiled = [str(kept[p]) if p in kept else None for p in ask.points]
-            library = self.scratch / f"{job.workload.key}-again-{len(ask.points)}-{'_'.join(map(str, ask.points[0]))}"
-            candidate = Candidate(
-                token=ask,
-                build="build_operators",
-                build_arguments={**what, "points": ask.points, "library": str(library), "compiled": compiled},
-                library=library,
-                measure="measure_in_turns",
-                measure_arguments={
-                    **how,
-                    "num": len(ask.points),
-                    "repeats": _TURNS,
-                    "min_repeat_s": _MIN_TURN_S,
-                },
-                timeout_s=len(ask.points) * BUILD_TIMEOUT_S,
-                family=job.workload.key,
-            )
-        else:
-            library = self.scratch / f"{job.workload.key}-{'_'.join(map(str, ask.points[0]))}.so"
-            candidate = Candidate(
-                token=ask,
-                build="build_operator",
-                build_arguments={**what, "point": ask.points[0], "library": str(library)},
-                library=library,
-                measure="measure",
-                measure_arguments={
-                    **how,
-                    "repeats": _REPEATS,
-                    "min_repeat_s": _MIN_REPEAT_S,
-                    "max_spread": _MAX_SPREAD,
-                    "hopeless_s": hopeless_s,
-                },
-                keep_library=True,
-                family=job.workload.key,
-            )
-        line.submit(candidate)
+        line.submit(self._turns(job, ask) if ask.again else self._candidate(job, ask, hopeless_s))
         job.outstanding += 1
+
+    def _candidate(self, job: _Job, ask: _Ask, hopeless_s: float | None) -> Candidate[_Ask]:
+        (point,) = ask.points
+        library = self.scratch / f"{job.workload.key}-{'_'.join(map(str, point))}.so"
+        settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, self.cold_bytes, self.code_copies)
+        return Candidate(
+            token=ask,
+            build=BuildOperator(target=self.target, library=library, workload=job.workload, point=point),
+            timing=Measure(library=library, case=job.case, settings=settings, hopeless_s=hopeless_s),
+            keep_library=True,
+            family=job.workload.key,
+        )
+
+    def _turns(self, job: _Job, ask: _Ask) -> Candidate[_Ask]:
+        """The best points of a workload again, in turns; what is compiled already is not compiled again."""
+        num, kept = len(ask.points), self._libraries.get(job.workload, {})
+        library = self.scratch / f"{job.workload.key}-again-{num}-{'_'.join(map(str, ask.points[0]))}"
+        settings = TimingSettings(_TURNS, _MIN_TURN_S, cold_bytes=self.cold_bytes, code_copies=self.code_copies)
+        return Candidate(
+            token=ask,
+            build=BuildOperators(
+                target=self.target,
+                library=library,
+                workload=job.workload,
+                points=ask.points,
+                compiled=[kept.get(point) for point in ask.points],
+            ),
+            timing=MeasureInTurns(library=library, case=job.case, num=num, settings=settings),
+            timeout_s=num * BUILD_TIMEOUT_S,
+            family=job.workload.key,
+        )
 
     def _take_turns(self, line: CandidatePipeline[_Ask], job: _Job, ask: _Ask, outcome: Outcome) -> None:
         """Keep what the turns gave. When all ended in one error, each has a turn alone, to find the culprit."""

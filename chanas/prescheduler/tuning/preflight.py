@@ -14,6 +14,7 @@ from chanas.errors import MeasureError, ScheduleError
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import Pool
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning.give_up import describe_errors, remedy
 from chanas.prescheduler.tuning.tuner import TuneConfig
@@ -24,7 +25,7 @@ PREFIX = "preflight-"
 """Prefix of the names of a check's files."""
 # A family fails when so many points of its operator do: one that is beyond a compiler says little of the others.
 _NUM_POINTS = 3
-_MIN_REPEAT_S = 1e-6
+_ONCE = TimingSettings(repeats=1, min_repeat_s=1e-6)
 _SMALL: tuple[Workload, ...] = (
     Workload("conv", 8, 3, 16, 3, 2, "hswish"),
     Workload("blockconv", 8, 16, 16, 3, 1, "relu"),
@@ -112,16 +113,8 @@ def _candidate(workload: Workload, point: Point, target: HardwareTarget, case: P
     library = case.with_name(f"{case.stem}-{'_'.join(map(str, point))}.so")
     return Candidate(
         token=workload,
-        build="build_operator",
-        build_arguments={
-            "target": target.to_json(),
-            "workload": workload.to_json(),
-            "point": point,
-            "library": str(library),
-        },
-        library=library,
-        measure="measure",
-        measure_arguments={"case": str(case), "repeats": 1, "min_repeat_s": _MIN_REPEAT_S},
+        build=BuildOperator(target=target, library=library, workload=workload, point=point),
+        timing=Measure(library=library, case=case, settings=_ONCE),
     )
 
 

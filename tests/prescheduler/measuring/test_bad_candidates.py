@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
+from chanas.prescheduler.measuring.requests import Request
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
@@ -46,8 +46,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Point, Tu
     worker = Path(__file__).parents[1] / "planted_worker.py"
     call = WorkerProcess.call
 
-    def impatient(self: WorkerProcess, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
-        return call(self, name, arguments, min(timeout_s, TIMEOUT_S))
+    def impatient(self: WorkerProcess, request: Request, timeout_s: float) -> Answer:
+        return call(self, request, min(timeout_s, TIMEOUT_S))
 
     store = RecordStore(folder / "records.sqlite", HOST)
     scratch = folder / "scratch"

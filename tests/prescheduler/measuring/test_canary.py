@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from chanas.prescheduler.measuring import canary as module
 from chanas.prescheduler.measuring.canary import EVERY_S, LIMIT, NOISE, Canary
-from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
+from chanas.prescheduler.measuring.candidates import CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome, Reading
 
-from ..cases import HOST, SyntheticPool, answered
+from ..cases import HOST, SyntheticPool, answered, invented, timed
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +28,10 @@ def never_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FRESH_S", 0.0)
 
 
-def reading(seconds: float, spread_s: float = 0.0) -> Answer:
-    return Answer({"seconds": seconds, "spread_s": spread_s, "max_error": 0.0}, None, 0.01)
-
-
 def canary_of(folder: Path, *seconds: float) -> Canary:
     canary = Canary(HOST, folder)
     for s in seconds:
-        canary.observe(reading(s))
+        canary.observe(timed(s))
     return canary
 
 
@@ -46,13 +42,12 @@ class DriftingPool(SyntheticPool):
         super().__init__(lambda _: 1e-6, overlap)
         self.drift, self.num_readings = drift, 0
 
-    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        if arguments["library"].endswith("canary.so"):
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+        if request.library.name == "canary.so":
             self.num_readings += 1
-            return answered(reading(5e-6 * self.drift(len(self.timed))))
-        answer = super().measure(name, arguments, timeout_s).result()
-        seconds = 1e-6 * self.drift(len(self.timed))
-        return answered(Answer({**answer.result, "seconds": seconds, "spread_s": 1e-8}, None, 0.1))
+            return answered(timed(5e-6 * self.drift(len(self.timed))))
+        super().measure(request, timeout_s, device)
+        return answered(timed(1e-6 * self.drift(len(self.timed)), 1e-8))
 
 
 def test_a_fresh_reading_speaks_for_what_was_timed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +64,7 @@ def run(pool: Any, folder: Path, num: int, canary: Canary | None = None) -> tupl
     outcomes = []
     for i in range(num):
         library = folder / f"{i}.so"
-        line.submit(Candidate(i, "build_operator", {"library": str(library)}, library, "measure", {}))
+        line.submit(invented(library, i))
         outcomes += [outcome for _, outcome in line.finished()]
     assert line.num_in_flight == 0
     assert {p.name for p in folder.iterdir()} <= {"canary.so", "canary.npz"}
@@ -94,9 +89,9 @@ def test_a_correction_gives_the_seconds_of_an_undisturbed_machine(
 
 def test_a_drift_within_the_spread_of_the_reading_is_noise(tmp_path: Path) -> None:
     canary = canary_of(tmp_path, 1.0, 1.0, 1.0)
-    canary.observe(reading(1.1, spread_s=0.2))
+    canary.observe(timed(1.1, spread_s=0.2))
     assert canary.correction == 1.0
-    canary.observe(reading(1.1, spread_s=0.01))
+    canary.observe(timed(1.1, spread_s=0.01))
     assert canary.correction == pytest.approx(1.1)
 
 
@@ -118,19 +113,19 @@ def test_a_reading_that_failed_is_left_out(tmp_path: Path, failed: Answer) -> No
 def test_a_disturbance_that_lasts_is_not_waited_for_until_it_is_over(tmp_path: Path) -> None:
     canary = canary_of(tmp_path, 1.0, 1.0, 1.0, 1.5)
     assert [canary.wants_again(tries) for tries in (1, 2, 3, 1)] == [True, True, False, False]
-    canary.observe(reading(1.5))
+    canary.observe(timed(1.5))
     assert not canary.wants_again(1)
-    canary.observe(reading(1.0))
+    canary.observe(timed(1.0))
     assert not canary.wants_again(1)
-    canary.observe(reading(1.5))
+    canary.observe(timed(1.5))
     assert canary.wants_again(1)
 
 
 def test_every_reading_is_kept(tmp_path: Path) -> None:
     kept: list[Reading] = []
     canary = Canary(HOST, tmp_path, kept.append)
-    canary.observe(reading(1.0))
-    canary.observe(reading(1.0))
+    canary.observe(timed(1.0))
+    canary.observe(timed(1.0))
     assert kept == canary.readings
     assert len(kept) == 2
 
@@ -179,10 +174,10 @@ def test_a_large_disturbance_that_lasts_ends_all_the_same(tmp_path: Path) -> Non
 
 def test_failures_come_out_as_they_are_whatever_the_drift(tmp_path: Path) -> None:
     class Crashing(DriftingPool):
-        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-            answer = super().measure(name, arguments, timeout_s)
+        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+            answer = super().measure(request, timeout_s, device)
             failed = Answer(None, "crash: signal 11", 0.1)
-            return answer if arguments["library"].endswith("canary.so") else answered(failed)
+            return answer if request.library.name == "canary.so" else answered(failed)
 
     outcomes, canary = run(Crashing(lambda n: 2.0 if n >= 4 else 1.0), tmp_path, 6)
     assert {(o.seconds, o.error) for o in outcomes} == {(None, "crash: signal 11")}
@@ -192,14 +187,14 @@ def test_failures_come_out_as_they_are_whatever_the_drift(tmp_path: Path) -> Non
 @pytest.mark.parametrize("call", ["build", "measure"])
 def test_a_canary_that_does_not_work_stops_nothing(tmp_path: Path, call: str) -> None:
     class Broken(DriftingPool):
-        def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-            answer = super().build(name, arguments, timeout_s)
-            broken = call == "build" and arguments["library"].endswith("canary.so")
+        def build(self, request: Any, timeout_s: float) -> Future[Answer]:
+            answer = super().build(request, timeout_s)
+            broken = call == "build" and request.library.name == "canary.so"
             return answered(Answer(None, "TargetError: no linker found", 0.1)) if broken else answer
 
-        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-            answer = super().measure(name, arguments, timeout_s)
-            failed = arguments["library"].endswith("canary.so")
+        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+            answer = super().measure(request, timeout_s, device)
+            failed = request.library.name == "canary.so"
             return answered(Answer(None, "timeout", 0.1)) if failed else answer
 
     outcomes, canary = run(Broken(lambda _: 1.0), tmp_path, 4)
@@ -212,15 +207,12 @@ class TwoDevices(DriftingPool):
 
     num_devices = 2
 
-    def measure(
-        self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
-    ) -> Future[Answer]:
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
         assert device is not None
-        is_canary = arguments["library"].endswith("canary.so")
+        is_canary = request.library.name == "canary.so"
         self.timed += [] if is_canary else [str(device)]
         slow = 1.0 if device == 0 else 2.4 if self.timed.count("1") > 2 else 2.0
-        result = {"seconds": slow * (5e-6 if is_canary else 1e-6), "spread_s": 0.0, "max_error": 0.0}
-        return answered(Answer(result, None, 0.1, device))
+        return answered(timed(slow * (5e-6 if is_canary else 1e-6), device=device))
 
 
 def test_every_device_drifts_by_itself(tmp_path: Path) -> None:
@@ -230,9 +222,7 @@ def test_every_device_drifts_by_itself(tmp_path: Path) -> None:
     for i in range(5):
         for family in ("a", "b"):
             library = tmp_path / f"{family}{i}.so"
-            line.submit(
-                Candidate(i, "build_operator", {"library": str(library)}, library, "measure", {}, family=family)
-            )
+            line.submit(invented(library, i, family=family))
         while line.num_in_flight:
             outcomes += [outcome for _, outcome in line.finished()]
     drifts = {device: [o.drift for o in outcomes if o.device == device] for device in (0, 1)}
@@ -245,13 +235,11 @@ def test_every_device_drifts_by_itself(tmp_path: Path) -> None:
 class LosesOne(TwoDevices):
     """The first device is lost over its second candidate, which the other one times when it is let to."""
 
-    def measure(
-        self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
-    ) -> Future[Answer]:
-        if not arguments["library"].endswith("late.so"):
-            return super().measure(name, arguments, timeout_s, device)
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+        if request.library.name != "late.so":
+            return super().measure(request, timeout_s, device)
         answer: Future[Answer] = Future()
-        threading.Timer(0.1, answer.set_result, [super().measure(name, arguments, timeout_s, 1).result()]).start()
+        threading.Timer(0.1, answer.set_result, [super().measure(request, timeout_s, 1).result()]).start()
         return answer
 
 
@@ -263,7 +251,7 @@ def test_what_waits_for_a_reading_comes_out_when_its_device_has_lost_the_rest(tm
         canary.observe(future.result())
     for name in ("soon", "late"):
         library = tmp_path / f"{name}.so"
-        line.submit(Candidate(name, "build_operator", {"library": str(library)}, library, "measure", {}, family="a"))
+        line.submit(invented(library, name, family="a"))
     through = {}
     while line.num_in_flight:
         through.update({candidate.token: outcome.device for candidate, outcome in line.finished()})

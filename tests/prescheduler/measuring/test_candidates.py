@@ -20,7 +20,7 @@ from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.workloads.workload import Workload
 
-from ..cases import HOST, SyntheticPool, Workbench, answered
+from ..cases import HOST, SyntheticPool, Workbench, answered, invented, timed
 
 WORKLOAD = Workload("depthwise", 8, 24, 24, 3, 1, "relu")
 POINTS = schedule_space(WORKLOAD, HOST).points
@@ -36,14 +36,14 @@ class WatchedPool:
         self._timings: list[Future[Answer]] = []
         self.met = False
 
-    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+    def build(self, request: Any, timeout_s: float) -> Future[Answer]:
         self.met = self.met or not all(f.done() for f in self._timings)
-        self._builds.append(self._pool.build(name, arguments, timeout_s))
+        self._builds.append(self._pool.build(request, timeout_s))
         return self._builds[-1]
 
-    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
         self.met = self.met or not all(f.done() for f in self._builds)
-        self._timings.append(self._pool.measure(name, arguments, timeout_s))
+        self._timings.append(self._pool.measure(request, timeout_s, device))
         return self._timings[-1]
 
 
@@ -99,17 +99,17 @@ def test_a_library_is_kept_on_request(pool: WorkerPool, workbench: Workbench) ->
 
 def test_a_build_that_takes_too_long_leaves_nothing(tmp_path: Path) -> None:
     class HangingPool(SyntheticPool):
-        def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-            super().build(name, arguments, timeout_s)
-            Path(arguments["library"]).with_suffix(".o").touch()
+        def build(self, request: Any, timeout_s: float) -> Future[Answer]:
+            super().build(request, timeout_s)
+            request.library.with_suffix(".o").touch()
             answer: Future[Answer] = Future()
-            answer.set_result(Answer(None, f"timeout: {name} took more than {timeout_s:g} s", timeout_s))
+            answer.set_result(Answer(None, f"timeout: {request.call} took more than {timeout_s:g} s", timeout_s))
             return answer
 
     pool: Any = HangingPool()
     line: CandidatePipeline[int] = CandidatePipeline(pool)
     library = tmp_path / "a.so"
-    line.submit(Candidate(0, "build_operator", {"library": str(library)}, library, "measure", {}, keep_library=True))
+    line.submit(invented(library, 0, keep_library=True))
     ((_, outcome),) = line.finished()
     assert outcome.error == "timeout: build_operator took more than 20 s"
     assert (outcome.build_s, outcome.measure_s) == (20.0, 0.0)
@@ -129,9 +129,7 @@ def test_whatever_the_order_of_events_every_candidate_comes_out_once(
     for size in batches:
         for _ in range(size):
             library = folder / f"{submitted}.so"
-            line.submit(
-                Candidate(submitted, "build_operator", {"library": str(library)}, library, "measure", {}, family="w")
-            )
+            line.submit(invented(library, submitted, family="w"))
             submitted += 1
         finished += [candidate.token for candidate, _ in line.finished()]
         assert line.num_in_flight == submitted - len(finished) or twins
@@ -146,17 +144,15 @@ def test_the_median_of_several_rounds_counts(tmp_path: Path) -> None:
     seconds = {"a": iter([9e-6, 1e-6, 2e-6]), "b": iter([5e-6, 5e-6, 5e-6])}
 
     class Noisy(SyntheticPool):
-        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-            value = next(seconds[Path(arguments["library"]).stem])
-            return answered(Answer({"seconds": value, "spread_s": 1e-8, "max_error": 0.0}, None, 0.1))
+        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+            value = next(seconds[request.library.stem])
+            return answered(timed(value, 1e-8))
 
     pool, through = Noisy(), []
     line: CandidatePipeline[str] = CandidatePipeline(pool)
     for name in "ab":
         library = tmp_path / f"{name}.so"
-        line.submit(
-            Candidate(name, "build_operator", {"library": str(library)}, library, "measure", {}, keep_library=True)
-        )
+        line.submit(invented(library, name, keep_library=True))
     while line.num_in_flight:
         through += line.finished()
     first = [(candidate, [outcome]) for candidate, outcome in through]
@@ -172,9 +168,7 @@ def group_of(folder: Path, *rounds: list[Outcome]) -> list[tuple[Candidate[int],
     libraries = [folder / f"{i}.so" for i in range(len(rounds))]
     for library in libraries:
         library.touch()
-    candidates = [
-        Candidate(i, "build_operator", {"library": str(path)}, path, "measure", {}) for i, path in enumerate(libraries)
-    ]
+    candidates = [invented(path, i) for i, path in enumerate(libraries)]
     return list(zip(candidates, rounds, strict=True))
 
 
@@ -185,11 +179,11 @@ class Timer(SyntheticPool):
         super().__init__()
         self.errors = errors
 
-    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        self.timed.append(Path(arguments["library"]).stem)
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+        self.timed.append(request.library.stem)
         if len(self.timed) in self.errors:
             return answered(Answer(None, "crash: the worker ended", 0.1))
-        return answered(Answer({"seconds": 1e-6 * len(self.timed), "spread_s": 0.0, "max_error": 0.0}, None, 0.1))
+        return answered(timed(1e-6 * len(self.timed)))
 
 
 GOOD, BAD = Outcome(5e-6, 1e-8, None), Outcome(None, None, "compile error")
@@ -246,22 +240,18 @@ class Farm(SyntheticPool):
         self.who: dict[str, list[int]] = {}
         """Devices that timed a library, in order."""
 
-    def measure(
-        self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
-    ) -> Future[Answer]:
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
         assert device is not None
         by = device if device not in self.gone else next(d for d in range(self.num_devices) if d not in self.gone)
-        self.who.setdefault(Path(arguments["library"]).stem, []).append(by)
-        return answered(Answer({"seconds": 1e-6, "spread_s": 0.0, "max_error": 0.0}, None, 0.1, by))
+        self.who.setdefault(request.library.stem, []).append(by)
+        return answered(timed(1e-6, device=by))
 
 
 def through(line: CandidatePipeline[str], folder: Path, *names: str) -> None:
     """Candidates called after their family and a number, all in the line at the same time."""
     for name in names:
         library = folder / f"{name}.so"
-        line.submit(
-            Candidate(name, "build_operator", {"library": str(library)}, library, "measure", {}, family=name[0])
-        )
+        line.submit(invented(library, name, family=name[0]))
     while line.num_in_flight:
         list(line.finished())
 

@@ -126,4 +126,4 @@ def test_an_unknown_kind_is_one_line(tmp_path: Path) -> None:
 
 def test_blocks_are_timed_as_cold_as_in_a_network(tmp_path: Path, synthetic_pool: SyntheticPool) -> None:
     table(tmp_path / "cpu.json", "untuned")
-    assert [b["block"] for b in synthetic_pool.built] == [b.to_json() for b in BLOCKS]
+    assert [b.block for b in synthetic_pool.built] == list(BLOCKS)

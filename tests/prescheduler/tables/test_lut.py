@@ -18,6 +18,7 @@ from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.requests import BuildBlock
 from chanas.prescheduler.records import store as records
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
@@ -34,7 +35,9 @@ from ..cases import (
     NANO,
     NUM_CLASSES,
     SyntheticPool,
+    block_of,
     device,
+    family_of,
     fill_table,
     interrupted_bar,
     is_preflight,
@@ -168,7 +171,7 @@ def test_a_better_schedule_is_measured_in_its_blocks(
 ) -> None:
     """Only blocks of which an operator has become faster are timed again."""
     faster = next(w for w in workloads_of(NARROW_BLOCKS) if w.op == "conv")
-    synthetic_pool.seconds = lambda asked: 1e-12 if asked.get("workload", {}).get("op") == "conv" else 1.0
+    synthetic_pool.seconds = lambda asked: 1e-12 if family_of(asked) == "conv" else 1.0
     again = fill(run, TuneConfig(num_trials=4), sub_spaces=NARROW)
     changed = {key for key, row in again.lut.rows.items() if row.schedules != copied.lut.rows[key].schedules}
     assert changed == {b.key for b in NARROW_BLOCKS if faster in block_workloads(b)}
@@ -244,7 +247,7 @@ def test_ctrl_c_while_timing_blocks_keeps_what_was_measured(
 def block_timings(pool: SyntheticPool) -> list[str]:
     """Which blocks were timed, in order."""
     keys = {b.key for b in ALL_BLOCKS}
-    timed = [Path(library).stem.rpartition("-")[0] for library in pool.timed]
+    timed = [library.stem.rpartition("-")[0] for library in pool.timed]
     return [key for key in timed if key in keys]
 
 
@@ -255,10 +258,10 @@ def test_a_process_that_ends_between_rounds_loses_no_timing(
     """Each block is timed three times in all, however often the process ends."""
     measure = synthetic_pool.measure
 
-    def dying(name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+    def dying(*request: Any) -> Any:
         if len(block_timings(synthetic_pool)) == num_timings:
             raise KeyboardInterrupt
-        return measure(name, arguments, timeout_s)
+        return measure(*request)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(synthetic_pool, "measure", dying)
@@ -281,11 +284,11 @@ def order_of_block_work(pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch) ->
     order: list[tuple[str, str]] = []
 
     def noting(what: str, call: Any) -> Any:
-        def noted(name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
-            key = Path(arguments["library"]).name.rpartition("-")[0]
+        def noted(request: Any, *rest: Any) -> Any:
+            key = request.library.name.rpartition("-")[0]
             if key in keys:
                 order.append((what, key))
-            return call(name, arguments, timeout_s)
+            return call(request, *rest)
 
         return noted
 
@@ -340,7 +343,7 @@ def test_a_block_whose_rounds_are_all_there_is_not_built(run: RunDirectory, synt
     store.close()
     synthetic_pool.built.clear()
     again = fill(run)
-    assert [asked for asked in synthetic_pool.built if "block" in asked] == []
+    assert [asked for asked in synthetic_pool.built if isinstance(asked, BuildBlock)] == []
     assert {k: r.median_s for k, r in again.lut.rows.items()} == {k: r.median_s for k, r in first.lut.rows.items()}
 
 
@@ -366,7 +369,7 @@ STEM = ALL_BLOCKS[0]
 
 def test_a_block_that_fails_is_a_hole_and_the_others_are_kept(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
     working = synthetic_pool.seconds
-    synthetic_pool.seconds = lambda asked: "crash" if asked.get("block") == STEM.to_json() else working(asked)
+    synthetic_pool.seconds = lambda asked: "crash" if block_of(asked) == STEM else working(asked)
     message = (
         rf"1 of {len(ALL_BLOCKS)} blocks could not be measured \(the first: {STEM.key}\); the LUT holds the others"
     )
@@ -380,9 +383,7 @@ def test_a_block_that_fails_is_a_hole_and_the_others_are_kept(run: RunDirectory,
 def test_an_operator_that_never_works_makes_holes_of_its_blocks(
     run: RunDirectory, synthetic_pool: SyntheticPool
 ) -> None:
-    synthetic_pool.seconds = lambda asked: (
-        "timeout" if asked.get("workload", {}).get("op") == "conv" else synthetic_seconds(asked)
-    )
+    synthetic_pool.seconds = lambda asked: "timeout" if family_of(asked) == "conv" else synthetic_seconds(asked)
     message = r"what failed most often: timeout; run .* with more trials where no schedule of an operator worked$"
     with pytest.raises(MeasureError, match=message):
         fill(run)
@@ -400,10 +401,10 @@ def test_a_block_that_fails_at_its_best_schedules_gets_the_next_best(
         with_records._db.execute(f"DELETE FROM {table}")
     with_records._db.commit()
     with_records.close()
-    best = [list(point) for _, point in first.lut.rows[STEM.key].schedules]
+    best = [point for _, point in first.lut.rows[STEM.key].schedules]
 
-    def fails_at_best(asked: dict[str, Any]) -> float | str:
-        at_best = asked.get("block") == STEM.to_json() and [list(p) for p in asked["points"]] == best
+    def fails_at_best(asked: Any) -> float | str:
+        at_best = block_of(asked) == STEM and asked.points == best
         return "crash" if at_best else synthetic_seconds(asked)
 
     synthetic_pool.seconds = fails_at_best
@@ -458,11 +459,11 @@ def test_blocks_are_timed_as_cold_as_in_the_mean_network(run: RunDirectory, monk
     seen = []
 
     class Noting(SyntheticPool):
-        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
-            library = arguments["library"]
-            if not library.endswith("canary.so") and not is_preflight(library):  # which tell of the machine alone
-                seen.append((arguments["cold_bytes"], arguments["code_copies"]))
-            return super().measure(name, arguments, timeout_s)
+        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Any:
+            library = request.library
+            if library.name != "canary.so" and not is_preflight(library):  # which tell of the machine alone
+                seen.append((request.settings.cold_bytes, request.settings.code_copies))
+            return super().measure(request, timeout_s, device)
 
     monkeypatch.setattr(lut, "WorkerPool", lambda _target: Noting())
     fill(run)
@@ -502,7 +503,7 @@ def test_a_dtype_that_is_slower_is_told_once(
     run: RunDirectory, synthetic_pool: SyntheticPool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
-    synthetic_pool.seconds = lambda asked: 4e-5 if asked["target"]["dtype"] == "bfloat16" else 1e-5
+    synthetic_pool.seconds = lambda asked: 4e-5 if asked.target.dtype == "bfloat16" else 1e-5
     told = []
     for _ in range(2):
         fill_table(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)

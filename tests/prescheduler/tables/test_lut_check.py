@@ -13,6 +13,7 @@ from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ConfigError, LUTError
 from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.requests import BuildBlock, BuildNetwork
 from chanas.prescheduler.tables.lut import surroundings
 from chanas.prescheduler.tables.lut_check import Remeasured, Sample, TableCheck, Tolerances, check_table
 
@@ -33,9 +34,9 @@ def check(lut: LatencyLUT, **options: Any) -> TableCheck:
     return check_table(lut, Task(NANO, NUM_CLASSES), HOST, sample=Sample(**numbers), progress=False, **options)
 
 
-def takes(block_s: float | str, factor: float = 1.0) -> Callable[[dict[str, Any]], float | str]:
+def takes(block_s: float | str, factor: float = 1.0) -> Callable[[Any], float | str]:
     """A device on which every block takes `block_s`, and a network `factor` times the sum of the table's blocks."""
-    return lambda asked: block_s if "block" in asked else factor * 1e-5 * len(asked["blocks"])
+    return lambda asked: block_s if isinstance(asked, BuildBlock) else factor * 1e-5 * len(asked.blocks)
 
 
 def rows(*ratios: float | None) -> tuple[Remeasured, ...]:
@@ -52,10 +53,8 @@ def test_rows_are_built_with_the_schedules_of_the_table(lut: LatencyLUT, synthet
     found = check(lut, num_rows=4)
     assert found.holds
     assert len({row.key for row in found.rows}) == len(synthetic_pool.built) == 4
-    by_block = {json.dumps(block.to_json()): block.key for block in BLOCKS}
     for asked in synthetic_pool.built:
-        key = by_block[json.dumps(asked["block"])]
-        assert asked["points"] == [point for _, point in lut.rows[key].schedules]
+        assert asked.points == [point for _, point in lut.rows[asked.block.key].schedules]
 
 
 def test_rows_are_timed_as_the_table_was_filled(
@@ -64,9 +63,10 @@ def test_rows_are_timed_as_the_table_was_filled(
     seen = []
     measure = synthetic_pool.measure
 
-    def noted(name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
-        seen.append((arguments["cold_bytes"], arguments["code_copies"], arguments["repeats"]))
-        return measure(name, arguments, timeout_s)
+    def noted(request: Any, *rest: Any) -> Any:
+        how = request.settings
+        seen.append((how.cold_bytes, how.code_copies, how.repeats))
+        return measure(request, *rest)
 
     monkeypatch.setattr(synthetic_pool, "measure", noted)
     check(lut, num_rows=3)
@@ -133,7 +133,7 @@ def test_no_network_is_compiled(lut: LatencyLUT, synthetic_pool: SyntheticPool, 
         lut.rows = {key: row for key, row in lut.rows.items() if not key.startswith("stem")}
     found = check(lut, num_networks=0 if reason == "none asked for" else 3)
     assert found.networks == ()
-    assert not any("blocks" in asked for asked in synthetic_pool.built)
+    assert not any(isinstance(asked, BuildNetwork) for asked in synthetic_pool.built)
 
 
 # ---- the verdict ----------------------------------------------------------------------------------------------------

@@ -16,13 +16,24 @@ from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, StageOrderError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.measuring.local.locks import run_lock
+from chanas.prescheduler.measuring.requests import BuildBlock, BuildNetwork
 from chanas.prescheduler.tables import lut
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.tables import FillSummary, open_table
 from chanas.workflows.stages.tuning import Tuning
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, fill_table, interrupted_bar, random_lut, synthetic_seconds
+from ..cases import (
+    HOST,
+    NANO,
+    NUM_CLASSES,
+    SyntheticPool,
+    block_of,
+    fill_table,
+    interrupted_bar,
+    random_lut,
+    synthetic_seconds,
+)
 
 SPACE = dataclasses.replace(NANO, expand_ratios=(2, 3))
 ALL = SPACE.all_blocks(NUM_CLASSES)
@@ -54,8 +65,7 @@ def table(run: RunDirectory) -> LatencyLUT:
 
 
 def built_blocks(pool: SyntheticPool) -> set[str]:
-    keys = {str(b.to_json()): b.key for b in ALL}
-    return {keys[str(asked["block"])] for asked in pool.built if "block" in asked}
+    return {asked.block.key for asked in pool.built if isinstance(asked, BuildBlock)}
 
 
 # ---- holes ----------------------------------------------------------------------------------------------------------
@@ -114,7 +124,7 @@ def test_a_block_that_fails_stays_a_hole_and_the_others_are_kept(
     run: RunDirectory, yaml_file: Path, synthetic_pool: SyntheticPool
 ) -> None:
     bad = WIDE[0]
-    synthetic_pool.seconds = lambda asked: "crash" if asked.get("block") == bad.to_json() else synthetic_seconds(asked)
+    synthetic_pool.seconds = lambda asked: "crash" if block_of(asked) == bad else synthetic_seconds(asked)
     with pytest.raises(MeasureError, match=rf"blocks could not be measured \(the first: {bad.key}\)"):
         fill(run, yaml_file)
     assert table(run).missing(ALL) == [bad]
@@ -169,7 +179,7 @@ def deep(tmp_path: Path, synthetic_pool: SyntheticPool) -> tuple[RunDirectory, P
 
 
 def networks(pool: SyntheticPool) -> list[Any]:
-    return [asked["blocks"] for asked in pool.built if "blocks" in asked]
+    return [asked.blocks for asked in pool.built if isinstance(asked, BuildNetwork)]
 
 
 def test_calibrating_stores_the_correction_and_changes_no_row(
@@ -217,7 +227,7 @@ def test_a_run_is_locked_while_it_is_calibrated(deep: tuple[RunDirectory, Path],
     run, file = deep
     refused = []
 
-    def asked_meanwhile(asked: dict[str, Any]) -> float | str:
+    def asked_meanwhile(asked: Any) -> float | str:
         try:
             with run_lock(run.root):
                 pass
@@ -246,7 +256,7 @@ def test_filling_calibrates_with_networks_of_all_that_is_covered(
     run, file = deep
     first = fill(run, file, sub_spaces=["r8-w2"], num_trials=1, num_calibration=8).lut.calibration
     assert first is not None
-    stems = {blocks[0]["out_channels"] for blocks in networks(synthetic_pool)}
+    stems = {blocks[0].out_channels for blocks in networks(synthetic_pool)}
     assert stems == {8, 16}
     synthetic_pool.built.clear()
     assert fill(run, file, num_trials=1, num_calibration=8).lut.calibration == first

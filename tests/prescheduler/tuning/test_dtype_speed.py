@@ -28,10 +28,10 @@ def planted(seconds: dict[str, float | str]) -> SyntheticPool:
         for dtype in ("float32", "bfloat16")
     }
 
-    def invented(asked: dict[str, Any]) -> float | str:
-        dtype = asked["workload"].get("dtype", "float32")
+    def invented(asked: Any) -> float | str:
+        dtype = asked.workload.dtype
         found = seconds[dtype]
-        return found if isinstance(found, str) else found * (0.75 if asked["point"] == best[dtype] else 1.0)
+        return found if isinstance(found, str) else found * (0.75 if asked.point == best[dtype] else 1.0)
 
     return SyntheticPool(invented)
 
@@ -39,7 +39,7 @@ def planted(seconds: dict[str, float | str]) -> SyntheticPool:
 def test_both_dtypes_have_the_seconds_of_their_best_point(tmp_path: Path) -> None:
     pool = planted({"float32": FAST, "bfloat16": SLOW})
     assert dtype_speed(HALF, pool, tmp_path) == DtypeSpeed("bf16", 0.75 * SLOW, 0.75 * FAST)
-    assert {asked["target"]["dtype"] for asked in pool.built} == {"float32", "bfloat16"}
+    assert {asked.target.dtype for asked in pool.built} == {"float32", "bfloat16"}
 
 
 @pytest.mark.parametrize("broken", ["float32", "bfloat16"])

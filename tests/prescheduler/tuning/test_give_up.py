@@ -28,7 +28,7 @@ from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.workload import Workload
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, fill_table, synthetic_seconds
+from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, family_of, fill_table, synthetic_seconds
 
 POINTWISE = [Workload("pointwise", 4, 16, channels) for channels in range(32, 256, 16)]
 DEPTHWISE = [Workload("depthwise", 7, channels, channels, 3) for channels in (16, 32)]
@@ -52,7 +52,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def fails(family: str, error: str = CRASH) -> Seconds:
-    return lambda asked: error if asked["workload"]["op"] == family else synthetic_seconds(asked)
+    return lambda asked: error if asked.workload.op == family else synthetic_seconds(asked)
 
 
 def tuning(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = CONFIG) -> TuningJobs:
@@ -60,7 +60,7 @@ def tuning(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = CO
 
 
 def num_built(pool: SyntheticPool) -> dict[str, int]:
-    return dict(Counter(a["workload"]["op"] for a in pool.built))
+    return dict(Counter(a.workload.op for a in pool.built))
 
 
 # ---- the watch ------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_a_common_budget_goes_to_the_families_that_work(store: RecordStore, scra
 
 
 def test_where_every_family_is_given_up_the_run_ends(store: RecordStore, scratch: Path) -> None:
-    pool = SyntheticPool(lambda asked: f"timeout: {asked['workload']['op']} took more than 20 s")
+    pool = SyntheticPool(lambda asked: f"timeout: {asked.workload.op} took more than 20 s")
     with pytest.raises(MeasureError) as caught:
         tuning(pool, store, scratch).run([*POINTWISE, *DEPTHWISE], progress=False)
     assert str(caught.value).startswith(f"no schedule of any operator works on {HOST.device}; given up after the first")
@@ -198,11 +198,6 @@ class Pair(SyntheticPool):
     """Two devices."""
 
     num_devices = 2
-
-    def measure(
-        self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
-    ) -> Future[Answer]:
-        return super().measure(name, arguments, timeout_s)
 
 
 def test_many_devices_have_more_under_way_before_a_family_is_given_up(store: RecordStore, scratch: Path) -> None:
@@ -220,19 +215,19 @@ class Slow(SyntheticPool):
 
     def __init__(self, seconds: Seconds) -> None:
         super().__init__(seconds)
-        self.queue: list[tuple[Future[Answer], dict[str, Any]]] = []
+        self.queue: list[tuple[Future[Answer], Any]] = []
 
-    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+    def build(self, request: Any, timeout_s: float) -> Future[Answer]:
         future: Future[Answer] = Future()
-        self.queue.append((future, arguments))
+        self.queue.append((future, request))
         return future
 
     def end_one(self) -> None:
         """The first build that was not taken back fails."""
         while self.queue:
-            future, arguments = self.queue.pop(0)
+            future, request = self.queue.pop(0)
             if future.set_running_or_notify_cancel():
-                self.built.append(arguments)
+                self.built.append(request)
                 future.set_result(Answer(None, CRASH, 0.1))
                 return
 
@@ -257,9 +252,7 @@ def test_what_nobody_has_begun_to_build_is_taken_back(
 
 # ---- a whole run ----------------------------------------------------------------------------------------------------
 def test_a_table_without_a_family_says_why(tmp_path: Path, synthetic_pool: SyntheticPool) -> None:
-    synthetic_pool.seconds = lambda asked: (
-        CRASH if asked.get("workload", {}).get("op") == "depthwise" else synthetic_seconds(asked)
-    )
+    synthetic_pool.seconds = lambda asked: CRASH if family_of(asked) == "depthwise" else synthetic_seconds(asked)
     run = RunDirectory(tmp_path / "run")
     with pytest.raises(MeasureError) as caught:
         fill_table(run, NANO, HOST, NUM_CLASSES, CONFIG, model="random", progress=False)

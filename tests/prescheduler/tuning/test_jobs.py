@@ -3,6 +3,7 @@ twice."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.measuring.requests import BuildOperators, Measure, MeasureInTurns, Request
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning import jobs as module
 from chanas.prescheduler.tuning.jobs import TuningJobs
@@ -21,7 +22,7 @@ from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.workloads.space import Point
 from chanas.prescheduler.workloads.workload import Workload
 
-from ..cases import SyntheticPool, answered, device, interrupted_bar, landscape_seconds
+from ..cases import BuildAgain, SyntheticPool, answered, device, interrupted_bar, landscape_seconds, timed
 
 HERE = device()
 WORKLOADS = [
@@ -60,7 +61,7 @@ def num_trials(workload: Workload, config: TuneConfig = CONFIG) -> int:
 
 
 def asked_of(pool: SyntheticPool) -> list[Asked]:
-    return [(Workload.from_json(a["workload"]).key, a["point"]) for a in pool.built]
+    return [(a.workload.key, a.point) for a in pool.built]
 
 
 def kept_in(store: RecordStore) -> set[Asked]:
@@ -93,7 +94,7 @@ def keep(store: RecordStore, *seconds: float) -> None:
 
 def in_turns(again: dict[Point, float | str]) -> SyntheticPool:
     """Seconds by point for the second time."""
-    return SyntheticPool(lambda asked: again[tuple(asked["point"])] if asked.get("again") else 1.0)
+    return SyntheticPool(lambda asked: again[asked.point] if isinstance(asked, BuildAgain) else 1.0)
 
 
 def settle(pool: Any, store: RecordStore, scratch: Path) -> list[TuningRecord]:
@@ -105,7 +106,7 @@ def test_contenders_are_measured_in_turns_and_noise_does_not_choose(store: Recor
     a, b, c, d, *_ = LUCKY_POINTS
     pool = in_turns({a: 1.2e-6, b: 1.05e-6, c: 1.1e-6})
     assert [r.point for r in settle(pool, store, scratch)] == [b, c, a, d]
-    assert [t["points"] for t in pool.turns] == [(a, b, c)]
+    assert [t.points for t in pool.turns] == [(a, b, c)]
     assert {r.point: (r.seconds, r.again_s) for r in store.load(LUCKY.key)} == {
         a: (1.00e-6, 1.2e-6),
         b: (1.02e-6, 1.05e-6),
@@ -136,7 +137,7 @@ def test_a_new_contender_makes_new_turns(store: RecordStore, scratch: Path) -> N
     keep(store, 1.00e-6, 1.02e-6, 0.99e-6)
     pool = in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6))
     settle(pool, store, scratch)
-    assert [set(t["points"]) for t in pool.turns] == [set(LUCKY_POINTS[:3])]
+    assert [set(t.points) for t in pool.turns] == [set(LUCKY_POINTS[:3])]
 
 
 def test_one_contender_that_crashes_in_its_turn_is_found_and_comes_last(store: RecordStore, scratch: Path) -> None:
@@ -144,7 +145,7 @@ def test_one_contender_that_crashes_in_its_turn_is_found_and_comes_last(store: R
     a, b, c, d, *_ = LUCKY_POINTS
     pool = in_turns({a: "crash: signal 11", b: 1.05e-6, c: 1.02e-6})
     assert [r.point for r in settle(pool, store, scratch)] == [c, b, d, a]
-    assert [t["points"] for t in pool.turns] == [(a, b, c), (a,), (b,), (c,)]
+    assert [t.points for t in pool.turns] == [(a, b, c), (a,), (b,), (c,)]
     assert {r.point: r.again_error for r in store.load(LUCKY.key)} == {a: "crash: signal 11", b: None, c: None, d: None}
 
 
@@ -156,25 +157,25 @@ def test_turns_in_which_all_fail_change_nothing_and_are_made_again(store: Record
     assert [r.point for r in settle(working, store, scratch)] == [LUCKY_POINTS[1], LUCKY_POINTS[0]]
 
 
-@pytest.mark.parametrize("name", ["build_operators", "measure_in_turns"])
+@pytest.mark.parametrize("kind", [BuildOperators, MeasureInTurns])
 def test_a_run_that_is_cut_off_in_the_turns_of_an_operator_repeats_those_alone(
-    store: RecordStore, scratch: Path, name: str
+    store: RecordStore, scratch: Path, kind: type[Request]
 ) -> None:
     class Cut(SyntheticPool):
         num_left = 2
 
-        def count(self, called: str) -> None:
-            self.num_left -= called == name
+        def count(self, request: Request) -> None:
+            self.num_left -= isinstance(request, kind)
             if self.num_left == 0:
                 raise KeyboardInterrupt
 
-        def build(self, called: str, *rest: Any) -> Any:
-            self.count(called)
-            return super().build(called, *rest)
+        def build(self, request: Any, *rest: Any) -> Any:
+            self.count(request)
+            return super().build(request, *rest)
 
-        def measure(self, called: str, *rest: Any) -> Any:
-            self.count(called)
-            return super().measure(called, *rest)
+        def measure(self, request: Any, *rest: Any) -> Any:
+            self.count(request)
+            return super().measure(request, *rest)
 
     whole, alike = SyntheticPool(lambda _: 1e-6), WORKLOADS[:3]
     with pytest.raises(KeyboardInterrupt):
@@ -185,7 +186,7 @@ def test_a_run_that_is_cut_off_in_the_turns_of_an_operator_repeats_those_alone(
         left.rmdir() if left.is_dir() else left.unlink()
     tuning(whole, store, scratch).run(alike, progress=False)
     assert len(settled) <= 1
-    assert {t["workload"]["input_size"] for t in whole.turns} == {w.input_size for w in alike if w not in settled}
+    assert {t.workload.input_size for t in whole.turns} == {w.input_size for w in alike if w not in settled}
     assert len(whole.built) == sum(map(num_trials, alike)) - num_kept
 
 
@@ -199,11 +200,10 @@ def test_planted_bad_candidates_end_as_records_and_the_others_have_their_turns(
     class Planted:
         overlap, num_builders, num_devices = pool.overlap, pool.num_builders, pool.num_devices
 
-        def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
-            if name == "build_operators":
-                points = [(7, 7) if p == broken else p for p in arguments["points"]]
-                arguments = {**arguments, "points": points}
-            return pool.build(name, arguments, timeout_s)
+        def build(self, request: Any, timeout_s: float) -> Any:
+            if isinstance(request, BuildOperators):
+                request = dataclasses.replace(request, points=[(7, 7) if p == broken else p for p in request.points])
+            return pool.build(request, timeout_s)
 
         measure = pool.measure
 
@@ -264,8 +264,8 @@ def test_ctrl_c_keeps_what_was_measured_and_the_next_run_makes_the_rest(
 
 
 def test_failures_are_kept_with_their_error_and_not_tried_again(store: RecordStore, scratch: Path) -> None:
-    def fails(asked: dict[str, Any]) -> float | str:
-        return "timeout: measure took more than 40 s" if asked["workload"]["op"] == "depthwise" else 1e-6
+    def fails(asked: Any) -> float | str:
+        return "timeout: measure took more than 40 s" if asked.workload.op == "depthwise" else 1e-6
 
     best = tuning(SyntheticPool(fails), store, scratch).run(WORKLOADS, progress=False)
     for workload in WORKLOADS:
@@ -290,10 +290,10 @@ def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scra
     limits: list[float | None] = []
 
     class Noting(SyntheticPool):
-        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
-            if name == "measure":
-                limits.append(arguments["hopeless_s"])
-            return super().measure(name, arguments, timeout_s)
+        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Any:
+            if isinstance(request, Measure):
+                limits.append(request.hopeless_s)
+            return super().measure(request, timeout_s, device)
 
     tuning(Noting(lambda _: 2e-6), store, scratch).run(WORKLOADS[:1], progress=False)
     assert limits[: CONFIG.num_initial] == [None] * CONFIG.num_initial
@@ -306,8 +306,8 @@ LARGE_ONES = [Workload("pointwise", 6, 48, 96), Workload("pointwise", 7, 96, 64)
 COUNTS = np.array([[0.0, 1.0, 40.0]])
 
 
-def landscape(asked: dict[str, Any]) -> float:
-    return landscape_seconds(schedule_space(Workload.from_json(asked["workload"]), HERE), asked["point"])
+def landscape(asked: Any) -> float:
+    return landscape_seconds(schedule_space(asked.workload, HERE), asked.point)
 
 
 def spread_out(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = BUDGET) -> list[int]:
@@ -353,8 +353,8 @@ def test_a_workload_stops_where_improvement_is_under_the_noise(
 
 
 def test_a_workload_of_failures_has_its_part_of_a_common_budget(store: RecordStore, scratch: Path) -> None:
-    def fails(asked: dict[str, Any]) -> float | str:
-        return "crash" if asked["workload"] == LARGE_ONES[0].to_json() else landscape(asked)
+    def fails(asked: Any) -> float | str:
+        return "crash" if asked.workload == LARGE_ONES[0] else landscape(asked)
 
     failing, *others = spread_out(SyntheticPool(fails), store, scratch)
     assert failing > 6
@@ -362,9 +362,9 @@ def test_a_workload_of_failures_has_its_part_of_a_common_budget(store: RecordSto
 
 
 # ---- points that are the same program -------------------------------------------------------------------------------
-def like_even(asked: dict[str, Any]) -> str:
+def like_even(asked: Any) -> str:
     """Points that differ in the order of loops alone are the same program."""
-    return str(asked["point"][:6])
+    return str(asked.point[:6])
 
 
 def test_the_same_program_is_timed_once_and_the_others_say_whose_time_it_is(store: RecordStore, scratch: Path) -> None:
@@ -411,10 +411,10 @@ def test_twins_are_no_contenders(store: RecordStore, scratch: Path) -> None:
 
 def test_records_say_under_which_drift_they_were_measured(store: RecordStore, scratch: Path) -> None:
     class Slowing(SyntheticPool):
-        def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Any:
             slow = 1.0 if len(self.timed) < 10 else 1.2
-            answer = super().measure(name, arguments, timeout_s).result()
-            return answered(Answer({**answer.result, "seconds": 1e-6 * slow}, None, 0.1))
+            answer = super().measure(request, timeout_s, device)
+            return answer if isinstance(request, MeasureInTurns) else answered(timed(1e-6 * slow))
 
     canary = Canary(HERE, scratch, store.add_canary)
     tuning(Slowing(), store, scratch, TuneConfig(num_trials=30), canary=canary).run([LUCKY], progress=False)

@@ -54,16 +54,16 @@ ABORT = "crash: the worker ended with signal 6 (SIGABRT) in build_operator"
 
 
 class Failing(SyntheticPool):
-    """Operators whose measurement fails as `error` says of the arguments of their build; None where it works."""
+    """Operators whose measurement fails as `error` says of the request of their build; None where it works."""
 
-    def __init__(self, error: Callable[[dict[str, Any]], str | None]) -> None:
+    def __init__(self, error: Callable[[Any], str | None]) -> None:
         super().__init__()
         self.error = error
 
-    def measure(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
-        asked = next(a for a in self.checked if a["library"] == arguments["library"])
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+        asked = next(a for a in self.checked if a.library == request.library)
         error = self.error(asked)
-        return super().measure(name, arguments, timeout_s) if error is None else answered(Answer(None, error, 0.1))
+        return super().measure(request, timeout_s, device) if error is None else answered(Answer(None, error, 0.1))
 
 
 # ---- the operators --------------------------------------------------------------------------------------------------
@@ -98,20 +98,20 @@ def test_all_families_work_here(pool: WorkerPool, tmp_path: Path) -> None:
 
 
 def test_one_bad_point_condemns_no_family(tmp_path: Path) -> None:
-    bad: list[str] = []
+    bad: list[Path] = []
 
-    def error(asked: dict[str, Any]) -> str | None:
-        bad.append(asked["library"])
+    def error(asked: Any) -> str | None:
+        bad.append(asked.library)
         return "timeout" if len(bad) < 3 else None
 
     pool = Failing(error)
     assert check_families([POINTWISE], HOST, pool, tmp_path) == (FamilyCheck("pointwise", True, None),)
-    assert len(set(bad)) == len({a["point"] for a in pool.checked}) == 3
+    assert len(set(bad)) == len({a.point for a in pool.checked}) == 3
 
 
 def test_a_family_that_fails_at_three_points_fails_with_the_first_error(tmp_path: Path) -> None:
     errors = iter(("crash", "timeout", "crash"))
-    pool = Failing(lambda asked: next(errors) if asked["workload"]["op"] == "depthwise" else None)
+    pool = Failing(lambda asked: next(errors) if asked.workload.op == "depthwise" else None)
     checks = check_families([DEPTHWISE, POINTWISE], HOST, pool, tmp_path)
     assert checks == (FamilyCheck("depthwise", False, "crash"), FamilyCheck("pointwise", True, None))
     assert len(pool.checked) == 4
@@ -119,7 +119,7 @@ def test_a_family_that_fails_at_three_points_fails_with_the_first_error(tmp_path
 
 
 def test_what_fails_is_one_line_with_the_families_and_what_to_do(tmp_path: Path) -> None:
-    pool = Failing(lambda asked: None if asked["workload"]["op"] == "conv" else "crash: a; it said: b")
+    pool = Failing(lambda asked: None if asked.workload.op == "conv" else "crash: a; it said: b")
     target = dataclasses.replace(HOST, mcpu="x86-64-v3")
     workloads = [Workload("conv", 8, 3, 8, 3, 2), DEPTHWISE, POINTWISE]
     with pytest.raises(MeasureError) as caught:
@@ -209,5 +209,5 @@ def test_a_run_checks_each_family_once_and_not_again_when_all_is_tuned(
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert ended.value.code in (0, None)
-    checked = [a["workload"]["op"] for a in synthetic_pool.checked]
+    checked = [a.workload.op for a in synthetic_pool.checked]
     assert sorted(checked) == ["conv", "depthwise", "pointwise", "pool"]

@@ -16,6 +16,7 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import ChanasError, TargetError
 from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess, worker_command
+from chanas.prescheduler.measuring.requests import CompileRequest
 
 _TIMEOUT_S = 300.0
 _CRASH, _ITS_SUBJECT = "crash: ", "the worker"
@@ -26,28 +27,28 @@ class Compiler:
 
     def __init__(self, target: HardwareTarget) -> None:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-        self._target = target
+        self.target = target
         self._worker = WorkerProcess(1, list(cores), worker_command(target))
 
-    def answer(self, name: str, arguments: dict[str, Any], timeout_s: float = _TIMEOUT_S) -> Answer:
-        """Call the worker (`worker.CALLS`) for this target; a crash is an answer with an error."""
-        answer = self._worker.call(name, {"target": self._target.to_json(), **arguments}, timeout_s)
+    def answer(self, request: CompileRequest, timeout_s: float = _TIMEOUT_S) -> Answer:
+        """Answer a request; a crash is an answer with an error."""
+        answer = self._worker.call(request, timeout_s)
         return answer if answer.error is None else Answer(None, readable(answer.error), answer.wall_s)
 
-    def result(self, name: str, arguments: dict[str, Any], what: str) -> Any:
-        """The result of a call that compiles `what`.
+    def result(self, request: CompileRequest, what: str) -> Any:
+        """The result of a request that compiles `what`.
 
         Raises:
-            ChanasError: the one that the call raised; TargetError where the compiler crashed or took too long.
+            ChanasError: the one that it raised; TargetError where the compiler crashed or took too long.
         """
-        answer = self.answer(name, arguments)
+        answer = self.answer(request)
         if answer.error is None:
             return answer.result
         kind, _, text = answer.error.partition(": ")
         known = getattr(errors, kind, None)
         if isinstance(known, type) and issubclass(known, ChanasError):
             raise known(text)
-        target = self._target
+        target = self.target
         arch = target.mcpu or target.device if target.gpu is None else target.gpu.arch
         raise TargetError(f"{what} can't be compiled for {target.name} ({arch}): {answer.error}")
 

@@ -22,6 +22,21 @@ from typing import Any, Protocol
 from chanas.devices.lean_tvm import hide_torch
 from chanas.prescheduler.measuring.local import worker
 from chanas.prescheduler.measuring.local.timing import Call, Clock, answer_of_turns
+from chanas.prescheduler.measuring.requests import (
+    BuildBlock,
+    BuildNetwork,
+    BuildOperator,
+    BuildOperators,
+    CompilePoint,
+    Crash,
+    Hang,
+    Measure,
+    MeasureInTurns,
+    MeasureNetwork,
+    Ping,
+    TimingRequest,
+    TimingSettings,
+)
 from chanas.prescheduler.workloads.cases import relative_error
 
 # Clock rates have settled when as many batches in a row differ by no more than this, and are not waited for longer.
@@ -44,63 +59,47 @@ Compile = Callable[[Any, Any, Path], None]
 
 
 # ---- compiling ------------------------------------------------------------------------------------------------------
-def build_operator(
-    target: dict[str, Any], workload: dict[str, Any], point: Sequence[int], library: str, *, compile_: Compile
-) -> dict[str, Any]:
-    """Compile one schedule point of one operator; `code` is the same for points that end in the same machine code."""
-    from chanas.core.target import HardwareTarget
-    from chanas.prescheduler.kernels.cuda.graph import operator_program
-    from chanas.prescheduler.workloads.workload import Workload
+class Builder:
+    """Compiles what is asked for, by `compile_`: a program, for a target, into a file."""
 
-    device = HardwareTarget.from_json(target)
-    compile_(operator_program(Workload.from_json(workload), tuple(point), device), device, Path(library))
-    return {"code": hashlib.sha256(Path(library).read_bytes()).hexdigest()[:32]}
+    def __init__(self, compile_: Compile) -> None:
+        self._compile = compile_
 
+    def operator(self, request: BuildOperator) -> dict[str, Any]:
+        """Compile one schedule point of one operator; `code` is the same for points of the same machine code."""
+        from chanas.prescheduler.kernels.cuda.graph import operator_program
 
-def build_block(
-    target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], library: str, *, compile_: Compile
-) -> None:
-    """Compile one block: a kernel for each operator, one graph."""
-    from chanas.core.arch import BlockConfig
-    from chanas.core.target import HardwareTarget
-    from chanas.prescheduler.kernels.cuda.graph import block_program
+        program = operator_program(request.workload, request.point, request.target)
+        self._compile(program, request.target, request.library)
+        return {"code": hashlib.sha256(request.library.read_bytes()).hexdigest()[:32]}
 
-    device = HardwareTarget.from_json(target)
-    compile_(block_program(BlockConfig.from_json(block), [tuple(p) for p in points], device), device, Path(library))
+    def block(self, request: BuildBlock) -> None:
+        """Compile one block: a kernel for each operator, one graph."""
+        from chanas.prescheduler.kernels.cuda.graph import block_program
 
+        program = block_program(request.block, request.points, request.target)
+        self._compile(program, request.target, request.library)
 
-def build_network(
-    target: dict[str, Any],
-    blocks: Sequence[dict[str, Any]],
-    points: Sequence[Sequence[Sequence[int]]],
-    library: str,
-    *,
-    compile_: Compile,
-) -> None:
-    """Compile a whole network."""
-    from chanas.core.arch import BlockConfig
-    from chanas.core.target import HardwareTarget
-    from chanas.prescheduler.kernels.cuda.graph import network_program
+    def network(self, request: BuildNetwork) -> None:
+        """Compile a whole network."""
+        from chanas.prescheduler.kernels.cuda.graph import network_program
 
-    device = HardwareTarget.from_json(target)
-    configs = [BlockConfig.from_json(b) for b in blocks]
-    compile_(network_program(configs, [[tuple(p) for p in group] for group in points], device), device, Path(library))
+        program = network_program(request.blocks, request.points, request.target)
+        self._compile(program, request.target, request.library)
 
 
-def compile_point(target: dict[str, Any], workload: dict[str, Any], point: Sequence[int]) -> dict[str, Any]:
+def compile_point(request: CompilePoint) -> dict[str, Any]:
     """Compile one schedule point of one operator to a cubin and read its figures; nothing is kept of the code."""
-    from chanas.core.target import HardwareTarget
-    from chanas.prescheduler.codegen.cuda.compiled import compile_point
-    from chanas.prescheduler.workloads.workload import Workload
+    from chanas.prescheduler.codegen.cuda import compiled
 
-    return compile_point(Workload.from_json(workload), tuple(point), HardwareTarget.from_json(target)).to_json()
+    return compiled.compile_point(request.workload, request.point, request.target).to_json()
 
 
 # ---- timing ---------------------------------------------------------------------------------------------------------
 class _Program:
     """A compiled program with the arguments of a reference case, on the device."""
 
-    def __init__(self, device: Device, library: str, case: str, copies: int) -> None:
+    def __init__(self, device: Device, library: Path, case: Path, copies: int) -> None:
         import numpy as np
 
         with np.load(case, allow_pickle=False) as data:
@@ -140,73 +139,49 @@ class Timer:
         self._device = functools.cache(open_device)
         self._now, self._last_used_s = now, -math.inf
 
-    def measure(
-        self,
-        library: str,
-        case: str,
-        cold_bytes: int = 0,
-        code_copies: int = 1,
-        repeats: int = 5,
-        min_repeat_s: float = 0.002,
-        max_spread: float = 0.02,
-        hopeless_s: float | None = None,
-    ) -> dict[str, Any]:
+    def measure(self, request: Measure) -> dict[str, Any]:
         """Check an operator or a block against its reference case, then time it: seconds of one of its copies.
 
-        With `cold_bytes` above zero the L2 cache is flushed before each launch, so that every copy finds its weights in
-        the device's memory. All copies run the same code.
+        Where it is to be cold, every copy finds its weights in the device's memory. All copies run the same code.
         """
-        copies = _copies()
-        hopeless = None if hopeless_s is None else copies * hopeless_s
-        how = (repeats, min_repeat_s, max_spread, hopeless)
-        return self._measure(library, case, copies, how, is_cold=cold_bytes > 0)
+        copies, settings, hopeless_s = _copies(), request.settings, request.hopeless_s
+        hopeless_s = None if hopeless_s is None else copies * hopeless_s
+        return self._measure(request, copies, settings, hopeless_s, is_cold=settings.cold_bytes > 0)
 
     def _measure(
-        self, library: str, case: str, copies: int, how: tuple[int, float, float, float | None], *, is_cold: bool
+        self,
+        request: TimingRequest,
+        copies: int,
+        settings: TimingSettings,
+        hopeless_s: float | None = None,
+        *,
+        is_cold: bool,
     ) -> dict[str, Any]:
-        """The same of a program with so many copies; `how` is the repeats, the least seconds of one, the spread at
-        which it ends, and the seconds of all copies that are hopeless."""
-        program = _Program(self._device(), library, case, copies)
+        """The same of a program with so many copies; `hopeless_s` is of all of them."""
+        program = _Program(self._device(), request.library, request.case, copies)
         error = program.error()
         if error > program.tolerance:
             return {"wrong": error}
         clock = self._clock([program.call], cold=is_cold)
-        timed = worker._time([program.call], 1, *how, clock)
+        timed = worker._time([program.call], 1, settings, hopeless_s, clock)
         return {**_of_one_copy(timed, copies), "max_error": error}
 
-    def measure_in_turns(
-        self,
-        library: str,
-        num: int,
-        case: str,
-        cold_bytes: int = 0,
-        code_copies: int = 1,
-        repeats: int = 15,
-        min_repeat_s: float = 0.002,
-    ) -> dict[str, Any]:
-        """Check the programs 0.so … of the folder `library`, then time the right ones in turns against each other."""
-        device, copies = self._device(), _copies()
-        programs = [_Program(device, f"{library}/{i}.so", case, copies) for i in range(num)]
+    def measure_in_turns(self, request: MeasureInTurns) -> dict[str, Any]:
+        """Check several programs, then time the right ones in turns against each other."""
+        device, copies, settings = self._device(), _copies(), request.settings
+        programs = [_Program(device, request.library / f"{i}.so", request.case, copies) for i in range(request.num)]
         errors = [program.error() for program in programs]
         checked = [([p.call], error, error <= p.tolerance) for p, error in zip(programs, errors, strict=True)]
 
         def time_in_turns(right: list[list[Call]]) -> list[dict[str, Any]]:
-            clock = self._clock([call for (call,) in right], cold=cold_bytes > 0)
-            return [_of_one_copy(t, copies) for t in worker._time_in_turns(right, 1, repeats, min_repeat_s, clock)]
+            clock = self._clock([call for (call,) in right], cold=settings.cold_bytes > 0)
+            return [_of_one_copy(t, copies) for t in worker._time_in_turns(right, 1, settings, clock)]
 
         return answer_of_turns(checked, time_in_turns)
 
-    def measure_network(
-        self,
-        library: str,
-        case: str,
-        repeats: int = 15,
-        min_repeat_s: float = 0.01,
-        max_spread: float = 0.02,
-        cold_bytes: int = 1,
-    ) -> dict[str, Any]:
+    def measure_network(self, request: MeasureNetwork) -> dict[str, Any]:
         """Check a whole network against its reference case, then time single inferences, cold as blocks are."""
-        return self._measure(library, case, 1, (repeats, min_repeat_s, max_spread, None), is_cold=cold_bytes > 0)
+        return self._measure(request, 1, request.settings, is_cold=True)
 
     def _clock(self, calls: Sequence[Call], cold: bool) -> Clock:
         """Seconds per launch; the first launches are repeated until the device's clock rates have settled."""
@@ -254,22 +229,21 @@ def describe(error: Exception) -> str:
     return f"{worker.GPU_FAULT}: {text[:300]}"
 
 
-def calls(compile_: Compile, open_device: Callable[[], Device]) -> dict[str, Callable[..., Any]]:
-    """The calls that the worker answers, by name, which compile and time with these functions."""
-    timer = Timer(open_device)
-    own_operator = functools.partial(build_operator, compile_=compile_)
+def calls(compile_: Compile, open_device: Callable[[], Device]) -> worker.Calls:
+    """The calls that the worker answers, which compile and time with these functions."""
+    builder, timer = Builder(compile_), Timer(open_device)
     return {
-        "build_operator": own_operator,
-        "build_operators": functools.partial(worker.build_operators, build=own_operator),
-        "build_block": functools.partial(build_block, compile_=compile_),
-        "build_network": functools.partial(build_network, compile_=compile_),
-        "compile_point": compile_point,
-        "measure": timer.measure,
-        "measure_in_turns": timer.measure_in_turns,
-        "measure_network": timer.measure_network,
-        "ping": worker.ping,
-        "hang": worker.CALLS["hang"],
-        "crash": worker.CALLS["crash"],
+        BuildOperator: builder.operator,
+        BuildOperators: functools.partial(worker.build_operators, build=builder.operator),
+        BuildBlock: builder.block,
+        BuildNetwork: builder.network,
+        CompilePoint: compile_point,
+        Measure: timer.measure,
+        MeasureInTurns: timer.measure_in_turns,
+        MeasureNetwork: timer.measure_network,
+        Ping: worker.ping,
+        Hang: worker.hang,
+        Crash: worker.crash,
     }
 
 

@@ -16,14 +16,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import split_cores
 from chanas.devices.gpu_use import gpu_of
 from chanas.errors import MeasureError
 from chanas.prescheduler.measuring.local.locks import device_lock
-from chanas.prescheduler.measuring.local.worker_process import _START_TIMEOUT_S, Answer, WorkerProcess, worker_command
+from chanas.prescheduler.measuring.local.worker_process import START_TIMEOUT_S, Answer, WorkerProcess, worker_command
+from chanas.prescheduler.measuring.requests import Ping, Request
 
 
 class Pool(Protocol):
@@ -38,22 +39,11 @@ class Pool(Protocol):
     timing_s: float
     building_s: float
 
-    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]: ...
+    def build(self, request: Request, timeout_s: float) -> Future[Answer]: ...
 
-    def measure(
-        self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
-    ) -> Future[Answer]: ...
+    def measure(self, request: Request, timeout_s: float, device: int | None = None) -> Future[Answer]: ...
 
     def renew_timers(self) -> None: ...
-
-
-def ask(
-    pool: Pool, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
-) -> Future[Answer]:
-    """`pool.measure` by a device of it; a pool that has but one is not told which."""
-    if device is None or pool.num_devices == 1:
-        return pool.measure(name, arguments, timeout_s)
-    return pool.measure(name, arguments, timeout_s, device)
 
 
 OpenPool = Callable[[HardwareTarget], AbstractContextManager[Pool]]
@@ -62,10 +52,9 @@ OpenPool = Callable[[HardwareTarget], AbstractContextManager[Pool]]
 
 @dataclass(eq=False)
 class Task:
-    """One call that waits for a core or for a device; `num_losses` counts devices that were lost over it."""
+    """One request that waits for a core or for a device; `num_losses` counts devices that were lost over it."""
 
-    name: str
-    arguments: dict[str, Any]
+    request: Request
     timeout_s: float
     device: int | None = None
     future: Future[Answer] = field(default_factory=Future)
@@ -100,18 +89,16 @@ class TaskPool:
         for thread in self._threads:
             thread.start()
 
-    def build(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Future[Answer]:
+    def build(self, request: Request, timeout_s: float) -> Future[Answer]:
         """Compile on any free core."""
-        return self._submit(self._builds, Task(name, arguments, timeout_s))
+        return self._submit(self._builds, Task(request, timeout_s))
 
-    def measure(
-        self, name: str, arguments: dict[str, Any], timeout_s: float, device: int | None = None
-    ) -> Future[Answer]:
+    def measure(self, request: Request, timeout_s: float, device: int | None = None) -> Future[Answer]:
         """Time on a device, where one timing comes after the other, and not while another process times there.
 
         Waiting for that process is no part of the call's time.
         """
-        return self._submit(self._timings, Task(name, arguments, timeout_s, device))
+        return self._submit(self._timings, Task(request, timeout_s, device))
 
     def renew_timers(self) -> None:
         """Time in a new process from now on, if this machine times; no timing may be in progress.
@@ -123,7 +110,7 @@ class TaskPool:
     def _submit(self, queue: deque[Task], task: Task) -> Future[Answer]:
         with self._changed:
             if self._closed:
-                raise MeasureError(f"the pool that was asked for {task.name} is closed")
+                raise MeasureError(f"the pool that was asked for {task.request.call} is closed")
             queue.append(task)
             self._changed.notify_all()
         return task.future
@@ -162,7 +149,7 @@ class TaskPool:
         try:
             with lock or contextlib.nullcontext():
                 start = time.monotonic()
-                answer = worker.call(task.name, task.arguments, task.timeout_s)
+                answer = worker.call(task.request, task.timeout_s)
         except BaseException as error:  # the future's owner hears of it, like from any executor
             note(time.monotonic() - start)
             task.future.set_exception(error)
@@ -178,7 +165,7 @@ class TaskPool:
 
         Each is started by the thread that serves it: a worker ends with the thread that started it (`worker`).
         """
-        tasks = {worker: Task("ping", {}, _START_TIMEOUT_S) for worker in self._workers()}
+        tasks = {worker: Task(Ping(), START_TIMEOUT_S) for worker in self._workers()}
         with self._changed:
             self._pings.update(tasks)
             self._changed.notify_all()
@@ -196,7 +183,7 @@ class TaskPool:
             self._changed.notify_all()
         for task in waiting:
             if not task.future.cancel() and not task.future.done():  # one that goes back to the queue after a loss
-                task.future.set_result(Answer(None, f"stopped: {task.name} was given up", 0.0))
+                task.future.set_result(Answer(None, f"stopped: {task.request.call} was given up", 0.0))
         for worker in self._workers():
             worker.close()
 

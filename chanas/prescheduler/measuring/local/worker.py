@@ -1,8 +1,9 @@
 """The worker process that compiles and times candidates: run as `python -m chanas.prescheduler.measuring.local.worker`.
 
-One JSON request per line on standard input, one JSON answer per line on the descriptor that standard output was. A
-candidate that crashes or hangs takes only this process with it; the parent (`chanas.prescheduler.measuring.local.pool`)
-starts another. Torch is hidden here: the compiler's runtime would import it, which costs seconds and 600 MB a process.
+One JSON request (`chanas.prescheduler.measuring.requests`) per line on standard input, one JSON answer per line on the
+descriptor that standard output was. A candidate that crashes or hangs takes only this process with it; the parent
+(`chanas.prescheduler.measuring.local.pool`) starts another. Torch is hidden here: the compiler's runtime would import
+it, which costs seconds and 600 MB a process.
 """
 
 from __future__ import annotations
@@ -21,13 +22,31 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chanas.devices.lean_tvm import hide_torch
 from chanas.network.bfloat16 import from_bits
 from chanas.prescheduler.measuring.local.timing import Call, Clock, answer_of_turns
+from chanas.prescheduler.measuring.requests import (
+    BuildBlock,
+    BuildKernel,
+    BuildNetwork,
+    BuildObject,
+    BuildOperator,
+    BuildOperators,
+    BuildUntunedBlock,
+    Crash,
+    Hang,
+    Measure,
+    MeasureInTurns,
+    MeasureNetwork,
+    Ping,
+    Request,
+    TimingSettings,
+    read_request,
+)
 from chanas.prescheduler.workloads.cases import relative_error
 
 # Copies of small weights beyond this change nothing: what they don't fill stays warm in a network too.
@@ -62,108 +81,65 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def build_operator(
-    target: dict[str, Any], workload: dict[str, Any], point: Sequence[int], library: str
-) -> dict[str, Any]:
+def build_operator(request: BuildOperator) -> dict[str, Any]:
     """Compile one schedule point of one operator; `code` is the same for points that end in the same machine code."""
-    from chanas.core.target import HardwareTarget
     from chanas.prescheduler.codegen.cpu.build import build_function
     from chanas.prescheduler.kernels.cpu.families import schedule_operator
-    from chanas.prescheduler.workloads.workload import Workload
 
-    device = HardwareTarget.from_json(target)
-    function = schedule_operator(Workload.from_json(workload), tuple(point), device)
-    build_function(function, device, Path(library))
-    return {"code": hashlib.sha256(Path(library).read_bytes()).hexdigest()[:32]}
+    function = schedule_operator(request.workload, request.point, request.target)
+    build_function(function, request.target, request.library)
+    return {"code": hashlib.sha256(request.library.read_bytes()).hexdigest()[:32]}
 
 
-def build_operators(
-    target: dict[str, Any],
-    workload: dict[str, Any],
-    points: Sequence[Sequence[int]],
-    library: str,
-    compiled: Sequence[str | None] | None = None,
-    build: Callable[[dict[str, Any], dict[str, Any], Sequence[int], str], Any] = build_operator,
-) -> None:
-    """Compile several schedule points of one operator into the folder `library`: 0.so, 1.so, …
-
-    A point whose library is there already, as `compiled` says, is copied. `build` compiles one.
-    """
-    folder = Path(library)
-    folder.mkdir(exist_ok=True)
-    for i, (point, there) in enumerate(zip(points, compiled or [None] * len(points), strict=True)):
-        path = folder / f"{i}.so"
-        if there is not None and Path(there).exists():
+def build_operators(request: BuildOperators, build: Callable[[BuildOperator], Any] = build_operator) -> None:
+    """Compile several schedule points of one operator into a folder; `build` compiles one."""
+    request.library.mkdir(exist_ok=True)
+    for i, (point, there) in enumerate(zip(request.points, request.compiled, strict=True)):
+        path = request.library / f"{i}.so"
+        if there is not None and there.exists():
             shutil.copyfile(there, path)
         else:
-            build(target, workload, point, str(path))
+            build(BuildOperator(target=request.target, library=path, workload=request.workload, point=point))
 
 
-def build_block(target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], library: str) -> None:
+def build_block(request: BuildBlock) -> None:
     """Compile one fused block."""
-    from chanas.core.arch import BlockConfig
-    from chanas.core.target import HardwareTarget
     from chanas.prescheduler.codegen.cpu.build import build_function
     from chanas.prescheduler.kernels.cpu.blocks import schedule_block
 
-    device = HardwareTarget.from_json(target)
-    function = schedule_block(BlockConfig.from_json(block), [tuple(p) for p in points], device)
-    build_function(function, device, Path(library))
+    build_function(schedule_block(request.block, request.points, request.target), request.target, request.library)
 
 
-def build_network(
-    target: dict[str, Any], blocks: Sequence[dict[str, Any]], points: Sequence[Sequence[Sequence[int]]], library: str
-) -> None:
+def build_network(request: BuildNetwork) -> None:
     """Compile a whole network."""
-    from chanas.core.arch import BlockConfig
-    from chanas.core.target import HardwareTarget
     from chanas.prescheduler.codegen.cpu import build as cpu_build
 
-    configs = [BlockConfig.from_json(b) for b in blocks]
-    tuples = [[tuple(p) for p in group] for group in points]
-    cpu_build.build_network(configs, tuples, HardwareTarget.from_json(target), Path(library))
+    cpu_build.build_network(request.blocks, request.points, request.target, request.library)
 
 
-def build_object(
-    target: dict[str, Any], block: dict[str, Any], points: Sequence[Sequence[int]], name: str, path: str
-) -> None:
-    """Compile one fused block to an object file, with its function called `name`."""
-    from chanas.core.arch import BlockConfig
-    from chanas.core.target import HardwareTarget
+def build_object(request: BuildObject) -> None:
+    """Compile one fused block to an object file."""
     from chanas.prescheduler.codegen.cpu import build as cpu_build
     from chanas.prescheduler.kernels.cpu import blocks as cpu_blocks
 
-    device = HardwareTarget.from_json(target)
-    function = cpu_blocks.schedule_block(BlockConfig.from_json(block), [tuple(p) for p in points], device)
-    cpu_build.build_object(function.with_attr("global_symbol", name), device, Path(path))
+    function = cpu_blocks.schedule_block(request.block, request.points, request.target)
+    cpu_build.build_object(function.with_attr("global_symbol", request.name), request.target, request.path)
 
 
-def build_kernel(
-    target: dict[str, Any],
-    network: str,
-    symbol: str,
-    block: dict[str, Any],
-    points: Sequence[Sequence[int]],
-    path: str,
-) -> dict[str, Any]:
+def build_kernel(request: BuildKernel) -> dict[str, Any]:
     """Compile one block of a network's static library to an object file; `workspace_bytes` is what it takes inside."""
-    from chanas.core.arch import BlockConfig
-    from chanas.core.target import HardwareTarget
     from chanas.prescheduler.codegen.cpu import static_library
 
-    config, chosen = BlockConfig.from_json(block), [tuple(p) for p in points]
-    device = HardwareTarget.from_json(target)
-    num_bytes = static_library.build_kernel(network, symbol, config, chosen, device, Path(path))
+    r = request
+    num_bytes = static_library.build_kernel(r.network, r.symbol, r.block, r.points, r.target, r.path)
     return {"workspace_bytes": num_bytes}
 
 
-def build_untuned_block(target: dict[str, Any], block: dict[str, Any], library: str) -> None:
+def build_untuned_block(request: BuildUntunedBlock) -> None:
     """Compile one block with TVM's default pipeline (no schedules)."""
-    from chanas.core.arch import BlockConfig
-    from chanas.core.target import HardwareTarget
     from chanas.prescheduler.codegen.cpu import untuned
 
-    untuned.build_block(BlockConfig.from_json(block), HardwareTarget.from_json(target), Path(library))
+    untuned.build_block(request.block, request.target, request.library)
 
 
 def _tensor(array: Any) -> Any:
@@ -181,7 +157,7 @@ def _as_float32(array: Any) -> Any:
 class _Case:
     """A reference case in device memory, with enough copies of the weights that each call finds its own cold."""
 
-    def __init__(self, path: str, cold_bytes: int) -> None:
+    def __init__(self, path: Path, cold_bytes: int) -> None:
         import numpy as np
 
         with np.load(path, allow_pickle=False) as data:
@@ -205,10 +181,10 @@ class _Case:
         return relative_error(_as_float32(output.numpy()).reshape(self.expected.shape), self.expected)
 
 
-_CASES: dict[tuple[str, int], _Case] = {}
+_CASES: dict[tuple[Path, int], _Case] = {}
 
 
-def _case(path: str, cold_bytes: int) -> _Case:
+def _case(path: Path, cold_bytes: int) -> _Case:
     key = (path, cold_bytes)
     if key not in _CASES:
         while len(_CASES) >= _KEEP_CASES:
@@ -236,29 +212,27 @@ def _undisturbed() -> Iterator[None]:
 def _time(
     calls: Sequence[Call],
     num_warm_up: int,
-    repeats: int,
-    min_repeat_s: float,
-    max_spread: float,
-    hopeless_s: float | None,
+    settings: TimingSettings,
+    hopeless_s: float | None = None,
     clock: Clock = _seconds_per_call,
 ) -> dict[str, Any]:
-    """Seconds per call: the median of at least `repeats` repeats of at least `min_repeat_s` each.
+    """Seconds per call: the median of repeats.
 
     The calls (function and arguments) take turns, over the end of a repeat too. Up to four times as many repeats are
-    made until the interquartile range is under `max_spread` of the median. A candidate slower than `hopeless_s` at
-    first is not measured further.
+    made until the interquartile range is small enough. A candidate slower than `hopeless_s` at first is not measured
+    further.
     """
     turns = itertools.cycle(calls)
     with _undisturbed():
         clock(turns, num_warm_up)
         estimate = max(clock(turns, _CALLS_FOR_ESTIMATE), 1e-8)
-        num_calls = max(1, math.ceil(min_repeat_s / estimate))
+        num_calls = max(1, math.ceil(settings.min_repeat_s / estimate))
         samples = [estimate] if hopeless_s is not None and estimate > hopeless_s else []
         while not samples or hopeless_s is None or samples[0] <= hopeless_s:
             samples.append(clock(turns, num_calls))
             median = statistics.median(samples)
-            if len(samples) >= repeats and (
-                _interquartile_range(samples) <= max_spread * median or len(samples) >= 4 * repeats
+            if len(samples) >= settings.repeats and (
+                _interquartile_range(samples) <= settings.max_spread * median or len(samples) >= 4 * settings.repeats
             ):
                 break
     return _summary(samples)
@@ -267,8 +241,7 @@ def _time(
 def _time_in_turns(
     contenders: Sequence[Sequence[Call]],
     num_warm_up: int,
-    repeats: int,
-    min_repeat_s: float,
+    settings: TimingSettings,
     clock: Clock = _seconds_per_call,
 ) -> list[dict[str, Any]]:
     """Seconds per call of several functions that take turns, A B C A B C …: a slow moment hits all of them alike.
@@ -282,8 +255,8 @@ def _time_in_turns(
         for turn in turns:
             clock(turn, num_warm_up)
             estimate = max(clock(turn, _CALLS_FOR_ESTIMATE), 1e-8)
-            nums_calls.append(max(1, math.ceil(min_repeat_s / estimate)))
-        for _ in range(repeats):
+            nums_calls.append(max(1, math.ceil(settings.min_repeat_s / estimate)))
+        for _ in range(settings.repeats):
             for turn, num_calls, own in zip(turns, nums_calls, samples, strict=True):
                 own.append(clock(turn, num_calls))
     return [_summary(own) for own in samples]
@@ -300,7 +273,7 @@ def _interquartile_range(samples: Sequence[float]) -> float:
     return high - low
 
 
-def _load_functions(library: str, copies: int) -> list[Any]:
+def _load_functions(library: Path, copies: int) -> list[Any]:
     """The library's function, loaded `copies` times from files of their own, so that each has code of its own.
 
     The library is unloaded with the last reference. When the process cannot map any more code it ends, so that its
@@ -311,7 +284,7 @@ def _load_functions(library: str, copies: int) -> list[Any]:
     functions = []
     try:
         for i in range(copies):
-            path = library if i == 0 else f"{library}.{i}.so"
+            path = str(library) if i == 0 else f"{library}.{i}.so"
             if i:
                 shutil.copyfile(library, path)
             functions.append(tvm_ffi.load_module(path, keep_module_alive=False)["main"])
@@ -322,15 +295,15 @@ def _load_functions(library: str, copies: int) -> list[Any]:
     return functions
 
 
-def _checked_calls(library: str, case: str, cold_bytes: int, code_copies: int) -> tuple[list[Call], float, bool]:
+def _checked_calls(library: Path, case: Path, settings: TimingSettings) -> tuple[list[Call], float, bool]:
     """The calls of a compiled function in the order in which they take turns, its error against the reference case, and
     whether that is within the case's tolerance.
 
     Each call has weights of its own (copies of `cold_bytes` together) and code of its own (`code_copies`): in a network
     both come from a cache further away, because everything else ran since.
     """
-    functions = _load_functions(library, code_copies)
-    reference = _case(case, cold_bytes)
+    functions = _load_functions(library, settings.code_copies)
+    reference = _case(case, settings.cold_bytes)
     reference.output.copyfrom(reference.unwritten)
     functions[0](*reference.argument_sets[0], reference.output)
     error = reference.check(reference.output)
@@ -343,91 +316,70 @@ def _checked_calls(library: str, case: str, cold_bytes: int, code_copies: int) -
     )
 
 
-def measure(
-    library: str,
-    case: str,
-    cold_bytes: int = 0,
-    code_copies: int = 1,
-    repeats: int = 5,
-    min_repeat_s: float = 0.002,
-    max_spread: float = 0.02,
-    hopeless_s: float | None = None,
-) -> dict[str, Any]:
+def measure(request: Measure) -> dict[str, Any]:
     """Check a compiled function against its reference case, then time it as a network would run it."""
-    calls, error, is_right = _checked_calls(library, case, cold_bytes, code_copies)
+    how = request.settings
+    calls, error, is_right = _checked_calls(request.library, request.case, how)
     if not is_right:
         return {"wrong": error}
-    timed = _time(calls, max(code_copies, 2), repeats, min_repeat_s, max_spread, hopeless_s)
+    timed = _time(calls, max(how.code_copies, 2), how, request.hopeless_s)
     return {**timed, "max_error": error}
 
 
-def measure_in_turns(
-    library: str,
-    num: int,
-    case: str,
-    cold_bytes: int = 0,
-    code_copies: int = 1,
-    repeats: int = 15,
-    min_repeat_s: float = 0.002,
-) -> dict[str, Any]:
-    """Check the functions 0.so … of the folder `library`, then time the right ones in turns against each other."""
-    checked = [_checked_calls(f"{library}/{i}.so", case, cold_bytes, code_copies) for i in range(num)]
-    return answer_of_turns(checked, lambda right: _time_in_turns(right, max(code_copies, 2), repeats, min_repeat_s))
+def measure_in_turns(request: MeasureInTurns) -> dict[str, Any]:
+    """Check several functions, then time the right ones in turns against each other."""
+    how = request.settings
+    checked = [_checked_calls(request.library / f"{i}.so", request.case, how) for i in range(request.num)]
+    return answer_of_turns(checked, lambda right: _time_in_turns(right, max(how.code_copies, 2), how))
 
 
-def measure_network(
-    library: str,
-    case: str,
-    repeats: int = 15,
-    min_repeat_s: float = 0.01,
-    max_spread: float = 0.02,
-    cold_bytes: int = 0,
-) -> dict[str, Any]:
-    """Check a compiled Relax module against its reference case, then time whole calls, as a user's process does.
-
-    With `cold_bytes` the calls take turns among copies of the weights of as many bytes together.
-    """
+def measure_network(request: MeasureNetwork) -> dict[str, Any]:
+    """Check a compiled Relax module against its reference case, then time whole calls, as a user's process does."""
     import tvm
     from tvm import relax
 
-    machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(request.library)), tvm.cpu())
     function = machine["main"]
-    reference = _Case(case, cold_bytes)
+    reference = _Case(request.case, request.settings.cold_bytes)
     error = reference.check(function(*reference.argument_sets[0]))
     if error > reference.tolerance:
         return {"wrong": error}
     calls: list[Call] = [(function, arguments) for arguments in reference.argument_sets]
-    timed = _time(calls, 3, repeats, min_repeat_s, max_spread, None)
+    timed = _time(calls, 3, request.settings)
     return {**timed, "max_error": error}
 
 
-def ping() -> dict[str, Any]:
+def ping(_request: Ping) -> dict[str, Any]:
     """Answers when the worker is ready."""
     return {"pid": os.getpid()}
 
 
-def _hang() -> None:
+def hang(_request: Hang) -> None:
+    """Never answers."""
     time.sleep(3600)
 
 
-def _crash() -> None:
+def crash(_request: Crash) -> None:
+    """Ends the process as a broken kernel does."""
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-CALLS: dict[str, Callable[..., Any]] = {
-    "build_operator": build_operator,
-    "build_operators": build_operators,
-    "build_block": build_block,
-    "build_network": build_network,
-    "build_object": build_object,
-    "build_kernel": build_kernel,
-    "build_untuned_block": build_untuned_block,
-    "measure": measure,
-    "measure_in_turns": measure_in_turns,
-    "measure_network": measure_network,
-    "ping": ping,
-    "hang": _hang,
-    "crash": _crash,
+Calls = Mapping[type[Request], Callable[[Any], Any]]
+
+CALLS: dict[type[Request], Callable[[Any], Any]] = {
+    BuildOperator: build_operator,
+    BuildOperators: build_operators,
+    BuildBlock: build_block,
+    BuildNetwork: build_network,
+    BuildObject: build_object,
+    BuildKernel: build_kernel,
+    BuildUntunedBlock: build_untuned_block,
+    Measure: measure,
+    MeasureInTurns: measure_in_turns,
+    MeasureNetwork: measure_network,
+    Ping: ping,
+    Hang: hang,
+    Crash: crash,
 }
 
 
@@ -439,16 +391,16 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
-def serve_requests(calls: dict[str, Callable[..., Any]], describe: Callable[[Exception], str] = _describe) -> None:
+def serve_requests(calls: Calls, describe: Callable[[Exception], str] = _describe) -> None:
     """Answer one request after the other until standard input closes; whatever else is printed goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     import tvm  # noqa: F401  (the start-up cost belongs to the worker's start, not to its first candidate)
 
     for line in sys.stdin:
-        request = json.loads(line)
         try:
-            answer: dict[str, Any] = {"result": calls[request["call"]](**request["arguments"])}
+            request = read_request(json.loads(line), calls)
+            answer: dict[str, Any] = {"result": calls[type(request)](request)}
         except Exception as error:
             answer = {"error": describe(error)}
         answers.write(json.dumps(answer) + "\n")
@@ -456,7 +408,7 @@ def serve_requests(calls: dict[str, Callable[..., Any]], describe: Callable[[Exc
 
 
 def main() -> None:
-    """Serve requests `{"call": name, "arguments": {...}}` until standard input closes."""
+    """Serve requests until standard input closes."""
     die_with_parent()
     _limit_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -18,8 +18,9 @@ from typing import IO, Any
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.prescheduler.measuring.local.worker import GPU_FAULT, OUT_OF_MEMORY
+from chanas.prescheduler.measuring.requests import Ping, Request
 
-_START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 120.0
 _WORKER = ("-m", "chanas.prescheduler.measuring.local.worker")
 _GPU_WORKER = ("-m", "chanas.prescheduler.measuring.local.cuda_worker")
 SAID = "; it said: "
@@ -78,22 +79,22 @@ class WorkerProcess:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self._process.pid, self._cores)
         self._pending = b""
-        answer = self._exchange("ping", {}, _START_TIMEOUT_S)
+        answer = self._exchange(Ping(), START_TIMEOUT_S)
         if answer.error is not None:
             raise MeasureError(f"a worker process could not start ({answer.error}); is apache-tvm installed?")
 
-    def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
-        """Run one call; a crash or a timeout ends the process and comes back as an error."""
+    def call(self, request: Request, timeout_s: float) -> Answer:
+        """Run one request; a crash or a timeout ends the process and comes back as an error."""
         if self._closed:
-            raise MeasureError(f"the worker that was asked for {name} is closed")
+            raise MeasureError(f"the worker that was asked for {request.call} is closed")
         self._num_calls += 1
         if self._command is None and self._num_calls % _MAX_CALLS == 0:  # another program may hold a session
             self.stop()
         if self._process is None:
             self._start()
-        return self._exchange(name, arguments, timeout_s)
+        return self._exchange(request, timeout_s)
 
-    def _exchange(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+    def _exchange(self, request: Request, timeout_s: float) -> Answer:
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -103,14 +104,14 @@ class WorkerProcess:
         try:
             self._listen(process.stderr)
             self._said = b""  # what came before is of an earlier call
-            process.stdin.write(json.dumps({"call": name, "arguments": arguments}).encode() + b"\n")
+            process.stdin.write(json.dumps(request.to_json()).encode() + b"\n")
             process.stdin.flush()
             while b"\n" not in self._pending:
                 left = timeout_s - (time.monotonic() - start)
                 ready = select.select(heard, [], [], left)[0] if left > 0 else []
                 if not ready:
                     self.stop()
-                    error = f"timeout: {name} took more than {timeout_s:g} s{_last_words(self._said)}"
+                    error = f"timeout: {request.call} took more than {timeout_s:g} s{_last_words(self._said)}"
                     return Answer(None, error, timeout_s)
                 if process.stderr in ready and not self._listen(process.stderr):
                     heard.remove(process.stderr)
@@ -124,7 +125,7 @@ class WorkerProcess:
             with contextlib.suppress(OSError, ValueError):
                 self._listen(process.stderr)
             self.stop()
-            error = f"crash: the worker ended with {_exit_reason(code)} in {name}{_last_words(self._said)}"
+            error = f"crash: the worker ended with {_exit_reason(code)} in {request.call}{_last_words(self._said)}"
             return Answer(None, error, time.monotonic() - start)
         line, _, self._pending = self._pending.partition(b"\n")
         data = json.loads(line)

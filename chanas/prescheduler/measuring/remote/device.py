@@ -18,7 +18,9 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
 from chanas.prescheduler.codegen.linkers import find_linker, no_cross_linker
 from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
+from chanas.prescheduler.measuring.remote.link import Connect, Submit, Wait
 from chanas.prescheduler.measuring.remote.tracker import Address
+from chanas.prescheduler.measuring.requests import Ping, Request
 
 _LINK = ("-m", "chanas.prescheduler.measuring.remote.link")
 RETURN_WITHIN_S = 120.0
@@ -162,9 +164,9 @@ class RemoteDevice:
         Raises:
             TargetError: it is of another kind than this side, or than the one before.
         """
-        arguments = {"host": self.tracker.host, "port": self.tracker.port, "key": self.key, **self._used}
-        here = self._link.call("ping", {}, _CONNECT_TIMEOUT_S)
-        answer = here if here.error is not None else self._link.call("connect", arguments, _CONNECT_TIMEOUT_S)
+        connect = Connect(self.tracker.host, self.tracker.port, self.key, self._used)
+        here = self._link.call(Ping(), _CONNECT_TIMEOUT_S)
+        answer = here if here.error is not None else self._link.call(connect, _CONNECT_TIMEOUT_S)
         if answer.error is not None:
             if not answer.error.startswith("MeasureError: "):  # the tracker's word leaves the link as it is
                 self._drop()
@@ -188,8 +190,8 @@ class RemoteDevice:
         return description, ""
 
     # ---- calls ------------------------------------------------------------------------------------------------------
-    def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
-        """Run one call of the device's worker; when the device is lost over it, once more when there is one again.
+    def call(self, request: Request, timeout_s: float) -> Answer:
+        """Run one request by the device's worker; when the device is lost over it, once more when there is one again.
 
         Raises:
             MeasureError: no device came back, or one can't time at all.
@@ -200,25 +202,25 @@ class RemoteDevice:
                 self._let_go = self._closed
                 self.connect()
             try:
-                return self.attempt(name, arguments, timeout_s)
+                return self.attempt(request, timeout_s)
             except DeviceLostError as error:
                 lost = str(error)
             if self._let_go:
-                return Answer(None, f"stopped: {name} was given up", 0.0)
-        return Answer(None, describe_loss(name, lost), 0.0)
+                return Answer(None, f"stopped: {request.call} was given up", 0.0)
+        return Answer(None, describe_loss(request, lost), 0.0)
 
-    def attempt(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
-        """Run one call of the worker of the device that is held.
+    def attempt(self, request: Request, timeout_s: float) -> Answer:
+        """Run one request by the worker of the device that is held.
 
         Raises:
-            DeviceLostError: it was lost over the call.
+            DeviceLostError: it was lost over the request.
             MeasureError: it can't time at all.
         """
-        request = {"call": name, "arguments": arguments, "num_threads": self._num_threads, "timeout_s": timeout_s}
+        submit = Submit(request.to_json(), self._num_threads, timeout_s)
         self._let_go = self._closed
-        answer = self._link.call("submit", request, _SEND_TIMEOUT_S)
+        answer = self._link.call(submit, _SEND_TIMEOUT_S)
         while answer.error is None and "pending" in answer.result:
-            answer = self._link.call("wait", {}, _REPLY_TIMEOUT_S)
+            answer = self._link.call(Wait(), _REPLY_TIMEOUT_S)
         if answer.error is None:
             return Answer(answer.result["result"], answer.result["error"], answer.result["wall_s"])
         lost = _without_type(answer.error)
@@ -258,7 +260,7 @@ def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | N
     """Describe a free device of the key (taken for a moment), or say why there is none."""
     process = (link or _start_link)()
     try:
-        answer = process.call("connect", {"host": tracker.host, "port": tracker.port, "key": key}, _CONNECT_TIMEOUT_S)
+        answer = process.call(Connect(tracker.host, tracker.port, key, {}), _CONNECT_TIMEOUT_S)
     finally:
         process.close()
     if answer.error is not None:
@@ -271,9 +273,9 @@ def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | N
         return str(error)
 
 
-def describe_loss(name: str, reason: str) -> str:
+def describe_loss(request: Request, reason: str) -> str:
     """The error of a timing over which devices are lost again and again."""
-    return f"crash: the device was lost {MAX_LOSSES} times in {name}, the last time: {reason}"
+    return f"crash: the device was lost {MAX_LOSSES} times in {request.call}, the last time: {reason}"
 
 
 def _without_type(error: str) -> str:

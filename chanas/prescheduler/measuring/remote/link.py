@@ -6,12 +6,14 @@ doing."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import platform
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,31 @@ from chanas.errors import TargetError
 from chanas.prescheduler.measuring.local.worker import serve_requests
 from chanas.prescheduler.measuring.remote.server import boot_id
 from chanas.prescheduler.measuring.remote.tracker import Address, device_groups, group_of, tracker_session
+from chanas.prescheduler.measuring.requests import TIMINGS, Ping, Request, TimingRequest, read_request
+
+
+@dataclass(frozen=True)
+class Connect(Request):
+    """Take a free device of a key from a tracker; `used` says how it is used (`server.Session.describe`)."""
+
+    host: str
+    port: int
+    key: str
+    used: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Submit(Request):
+    """Send a request (its JSON) and its files to the device, and begin it."""
+
+    request: dict[str, Any]
+    num_threads: int
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Wait(Request):
+    """Wait a little longer for the answer of what was begun."""
 
 
 class Uploads:
@@ -67,7 +94,7 @@ class Link:
         self._uploads: Uploads | None = None
         self._functions: dict[str, Any] = {}
 
-    def ping(self) -> dict[str, Any]:
+    def ping(self, _request: Ping) -> dict[str, Any]:
         """Answers when the link is ready, and tells of this side what a device tells of the other."""
         return {
             "pid": os.getpid(),
@@ -78,13 +105,11 @@ class Link:
             "boot": boot_id(),
         }
 
-    def connect(self, host: str, port: int, key: str, **used: Any) -> dict[str, Any]:
+    def connect(self, request: Connect) -> dict[str, Any]:
         """Take a free device of the key: `{"device": description, "num_devices", "num_free", "warning"}`, where the
         numbers are of the key's devices and of those that are still free, or `{"busy": number of them}`.
-
-        `used` says how (`server.Session.describe`).
         """
-        address = Address(host, port)
+        address, key = Address(request.host, request.port), request.key
         group = group_of(device_groups(address), key, address)
         if not group.num_free:
             return {"busy": len(group.addresses)}
@@ -101,7 +126,7 @@ class Link:
         except (AttributeError, RuntimeError) as error:
             raise RuntimeError(f"the server of key '{key}' is not one of `chanas device serve`") from error
         try:
-            described = self._ask("describe", used)
+            described = self._ask("describe", request.used)
         except RuntimeError as error:
             raise TargetError(f"a device of key '{key}' can't be used: {error}") from error
         warning = described.pop("warning", None)
@@ -119,25 +144,22 @@ class Link:
             raise RuntimeError(answer["error"])
         return answer.get("result", answer)
 
-    def submit(self, call: str, arguments: dict[str, Any], num_threads: int, timeout_s: float) -> Any:
+    def submit(self, submit: Submit) -> Any:
         """Send files and begin a timing: the device's answer, or `{"pending": true}`."""
         assert self._uploads is not None
-        files = dict(self._sent(self._uploads, arguments))
+        request = read_request(submit.request, TIMINGS)
+        files = dict(self._sent(self._uploads, request)) if isinstance(request, TimingRequest) else {}
         self._uploads.make_room(len(files.get("library", {}).get("names", ())) + ("case" in files))
-        rest = {name: value for name, value in arguments.items() if name not in files}
-        request = {"call": call, "arguments": rest, "files": files, "num_threads": num_threads, "timeout_s": timeout_s}
-        return self._ask("call", request)
+        return self._ask("call", {**dataclasses.asdict(submit), "files": files})
 
     @staticmethod
-    def _sent(uploads: Uploads, arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        if "library" in arguments:
-            library = Path(arguments["library"])
-            paths = sorted(library.glob("*.so")) if library.is_dir() else [library]
-            yield "library", {"is_folder": library.is_dir(), "names": {p.name: uploads.send(p) for p in paths}}
-        if "case" in arguments:
-            yield "case", uploads.send(Path(arguments["case"]))
+    def _sent(uploads: Uploads, request: TimingRequest) -> Iterator[tuple[str, Any]]:
+        library = request.library
+        paths = sorted(library.glob("*.so")) if library.is_dir() else [library]
+        yield "library", {"is_folder": library.is_dir(), "names": {p.name: uploads.send(p) for p in paths}}
+        yield "case", uploads.send(request.case)
 
-    def wait(self) -> Any:
+    def wait(self, _request: Wait) -> Any:
         """Wait a little longer for the answer."""
         return self._ask("wait", {})
 
@@ -147,7 +169,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hide_torch()
     link = Link()
-    serve_requests({"ping": link.ping, "connect": link.connect, "submit": link.submit, "wait": link.wait})
+    serve_requests({Ping: link.ping, Connect: link.connect, Submit: link.submit, Wait: link.wait})
 
 
 if __name__ == "__main__":

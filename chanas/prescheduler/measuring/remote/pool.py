@@ -81,7 +81,7 @@ class RemotePool(TaskPool):
             if not task.future.running() and not task.future.set_running_or_notify_cancel():
                 continue
             try:
-                answer = self._devices[number].attempt(task.name, task.arguments, task.timeout_s)
+                answer = self._devices[number].attempt(task.request, task.timeout_s)
             except DeviceLostError as lost:
                 self._put_back(task, number, str(lost))
             except BaseException as error:  # the future's owner hears of it, like from any executor
@@ -101,11 +101,11 @@ class RemotePool(TaskPool):
         with self._changed:
             self._away.add(number)
             if self._closed:
-                task.future.set_result(Answer(None, f"stopped: {task.name} was given up", 0.0, number))
+                task.future.set_result(Answer(None, f"stopped: {task.request.call} was given up", 0.0, number))
             elif task.num_losses < MAX_LOSSES:
                 self._timings.appendleft(task)
             else:
-                task.future.set_result(Answer(None, describe_loss(task.name, reason), 0.0, number))
+                task.future.set_result(Answer(None, describe_loss(task.request, reason), 0.0, number))
             self._changed.notify_all()
 
     # ---- devices that come and go -----------------------------------------------------------------------------------

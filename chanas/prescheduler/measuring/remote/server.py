@@ -40,6 +40,7 @@ from chanas.prescheduler.measuring.local.locks import device_lock
 from chanas.prescheduler.measuring.local.worker import die_with_parent
 from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess, worker_command
 from chanas.prescheduler.measuring.remote.tracker import Address
+from chanas.prescheduler.measuring.requests import TIMINGS, TimingRequest, read_request
 
 HEARTBEAT_S = 2.0
 """Seconds between two signs of life of a request: client and server notice within it that the other is gone."""
@@ -179,8 +180,8 @@ class Session:
     def call(self, request: str) -> str:
         """Begin a timing, and wait a heartbeat for its answer.
 
-        The request is `{"call", "arguments", "files", "num_threads", "timeout_s"}`: a call of the worker, whose
-        argument "library" is laid out from `files` (a name for each uploaded one, in a folder when "is_folder").
+        The text is `{"request", "files", "num_threads", "timeout_s"}`: a request to the worker, whose library is laid
+        out from `files` (a name for each uploaded one, in a folder when "is_folder").
         """
         return self._answer(lambda: self._begin(json.loads(request)))
 
@@ -219,29 +220,27 @@ class Session:
             except Exception as error:  # the disk is full, say: the client hears of it
                 self._answers.put({"error": f"{type(error).__name__}: {error}"})
 
-    def _time(self, request: dict[str, Any]) -> Answer:
+    def _time(self, asked: dict[str, Any]) -> Answer:
         folder = Path(self._folder(f"call{self._num_calls}"))
         try:
-            arguments = self._laid_out(request, folder)
-            num_threads = int(request["num_threads"])
+            request = read_request(asked["request"], TIMINGS)
+            if isinstance(request, TimingRequest):
+                request = self._laid_out(request, asked["files"], folder)
+            num_threads = int(asked["num_threads"])
             worker = self._workers.setdefault(num_threads, self._make_worker(num_threads))
             with device_lock(gpu=self._gpu):
-                return worker.call(request["call"], arguments, float(request["timeout_s"]))
+                return worker.call(request, float(asked["timeout_s"]))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _laid_out(self, request: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """The worker's arguments, with the paths of files here."""
-        arguments, files = dict(request["arguments"]), request.get("files", {})
-        if "case" in files:
-            arguments["case"] = self._folder(_plain(files["case"]))
-        if "library" in files:
-            folder.mkdir()
-            names = files["library"]["names"]
-            for name, uploaded in names.items():
-                os.link(self._folder(_plain(uploaded)), folder / _plain(name))
-            arguments["library"] = str(folder if files["library"]["is_folder"] else folder / next(iter(names)))
-        return arguments
+    def _laid_out(self, request: TimingRequest, files: dict[str, Any], folder: Path) -> TimingRequest:
+        """The request with the paths of its files here."""
+        folder.mkdir()
+        names = files["library"]["names"]
+        for name, uploaded in names.items():
+            os.link(self._folder(_plain(uploaded)), folder / _plain(name))
+        library = folder if files["library"]["is_folder"] else folder / next(iter(names))
+        return dataclasses.replace(request, library=library, case=Path(self._folder(_plain(files["case"]))))
 
 
 def _plain(name: str) -> str:

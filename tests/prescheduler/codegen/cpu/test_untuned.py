@@ -10,6 +10,7 @@ import pytest
 from chanas.core.arch import BlockConfig
 from chanas.prescheduler.codegen.cpu.untuned import block_module
 from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork, TimingSettings
 from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.cases import plain_block_case
 
@@ -30,12 +31,11 @@ each_block = pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_a_block_is_built_checked_and_timed(block: BlockConfig, pool: WorkerPool, tmp_path: Path) -> None:
     case, library = tmp_path / "case.npz", tmp_path / "block.so"
     plain_block_case(block).save(case)
-    asked = {"target": HOST.to_json(), "block": block.to_json(), "library": str(library)}
-    built = pool.build("build_untuned_block", asked, 60.0).result()
-    assert built.error is None
-    arguments = {"library": str(library), "case": str(case), "repeats": 1, "min_repeat_s": 1e-6}
+    build = BuildUntunedBlock(target=HOST, library=library, block=block)
+    assert pool.build(build, 60.0).result().error is None
     for cold_bytes in (0, 1 << 16):
-        timed = pool.measure("measure_network", {**arguments, "cold_bytes": cold_bytes}, 60.0).result()
+        settings = TimingSettings(repeats=1, min_repeat_s=1e-6, cold_bytes=cold_bytes)
+        timed = pool.measure(MeasureNetwork(library=library, case=case, settings=settings), 60.0).result()
         assert timed.error is None
         assert timed.result["max_error"] < 1e-4
         assert timed.result["seconds"] > 0
@@ -54,11 +54,9 @@ def test_a_wrong_block_is_seen(pool: WorkerPool, tmp_path: Path) -> None:
     case = plain_block_case(block)
     np.asarray(case.expected)[...] += 1.0
     case.save(tmp_path / "case.npz")
-    library = str(tmp_path / "block.so")
-    pool.build(
-        "build_untuned_block", {"target": HOST.to_json(), "block": block.to_json(), "library": library}, 60.0
-    ).result()
-    answer = pool.measure("measure_network", {"library": library, "case": str(tmp_path / "case.npz")}, 60.0).result()
+    library = tmp_path / "block.so"
+    pool.build(BuildUntunedBlock(target=HOST, library=library, block=block), 60.0).result()
+    answer = pool.measure(MeasureNetwork(library=library, case=tmp_path / "case.npz"), 60.0).result()
     assert answer.result["wrong"] > 0.1
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +35,7 @@ from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler
 from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.measuring.requests import CompileRequest
 from chanas.prescheduler.workloads.workload import Workload
 
 from ...cuda_cases import GPU, WORKLOADS, key
@@ -232,7 +232,7 @@ def test_another_process_compiles_the_same_kernel(no_build_here: None) -> None:
 
 def test_a_compiler_that_ends_is_a_record_with_its_error() -> None:
     class Dying(Compiler):
-        def answer(self, name: str, arguments: dict[str, Any], timeout_s: float = 0.0) -> Answer:
+        def answer(self, request: CompileRequest, timeout_s: float = 0.0) -> Answer:
             return Answer(None, "the compiler ended with signal 6 (SIGABRT) in compile_point", 0.5)
 
     record = compile_elsewhere(Dying(GPU), WORKLOADS[1], (1, 2))

@@ -16,6 +16,7 @@ from chanas.prescheduler.codegen.cuda.nvrtc import why_no_nvrtc
 from chanas.prescheduler.codegen.linkers import find_linker
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess, worker_command
+from chanas.prescheduler.measuring.requests import BuildOperator
 
 from ...cuda_cases import GPU, WORKLOADS
 
@@ -41,13 +42,9 @@ def test_a_library_for_a_gpu_elsewhere_holds_its_machine_code(
         pytest.skip(f"no linker for {machine} is installed")
     target = dataclasses.replace(GPU, mcpu="generic", mtriple=f"{machine}-linux-gnu")
     library = tmp_path / "kernel.so"
-    arguments = {
-        "target": target.to_json(),
-        "workload": WORKLOADS[1].to_json(),
-        "point": gpu_space(WORKLOADS[1], GPU).sample(1, np.random.default_rng(0))[0],
-        "library": str(library),
-    }
-    assert worker.call("build_operator", arguments, 120.0).error is None
+    (point,) = gpu_space(WORKLOADS[1], GPU).sample(1, np.random.default_rng(0))
+    build = BuildOperator(target=target, library=library, workload=WORKLOADS[1], point=point)
+    assert worker.call(build, 120.0).error is None
     content = library.read_bytes()
     assert struct.unpack_from("<H", content, 18) == (MACHINES[machine],)
     assert b".text.kernel0_kernel" in content

@@ -126,7 +126,7 @@ def test_every_epilogue_is_right(
 def test_loops_are_parallel_only_for_several_threads(workbench: Workbench, op: Operator, num_threads: int) -> None:
     target = device(num_threads=num_threads)
     candidate = workbench.candidate(PLAIN[op], schedule_space(PLAIN[op], target).points[0], target)
-    built = workbench.pool.build(candidate.build, candidate.build_arguments, 60.0).result()
+    built = workbench.pool.build(candidate.build, 60.0).result()
     assert built.error is None
     assert (b"TVMBackendParallelLaunch" in candidate.library.read_bytes()) == (num_threads > 1)
 

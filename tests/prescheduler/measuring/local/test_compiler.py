@@ -17,6 +17,7 @@ from chanas.export.kernels import build_kernels
 from chanas.prescheduler.checks import target_check
 from chanas.prescheduler.checks.target_check import check_processor
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler, readable
+from chanas.prescheduler.measuring.requests import BuildObject
 from chanas.prescheduler.tables.networks import compile_networks
 
 from ...cases import HOST, NUM_CLASSES, network_job, random_lut, random_points
@@ -41,29 +42,29 @@ def compiler() -> Iterator[Compiler]:
         yield opened
 
 
-def arguments(folder: Path, num_points: int = 3) -> dict[str, object]:
+def request(folder: Path, num_points: int = 3) -> BuildObject:
     points = random_points(BLOCK, HOST, np.random.default_rng(0))[:num_points]
-    return {"block": BLOCK.to_json(), "points": points, "name": "block", "path": str(folder / "block.o")}
+    return BuildObject(target=HOST, block=BLOCK, points=points, name="block", path=folder / "block.o")
 
 
 def test_an_object_file_comes_from_another_process(no_build_here: None, compiler: Compiler, tmp_path: Path) -> None:
-    compiler.result("build_object", arguments(tmp_path), "the block")
+    compiler.result(request(tmp_path), "the block")
     assert (tmp_path / "block.o").read_bytes()[:4] == b"\x7fELF"
 
 
 def test_an_error_over_there_is_the_same_error_here(compiler: Compiler, tmp_path: Path) -> None:
     with pytest.raises(ScheduleError, match=rf"^expected 3 points for block {BLOCK.key}, got 2$"):
-        compiler.result("build_object", arguments(tmp_path, 2), "the block")
+        compiler.result(request(tmp_path, 2), "the block")
 
 
 def test_an_error_of_the_compilers_own_names_what_failed(compiler: Compiler, tmp_path: Path) -> None:
-    elsewhere = arguments(tmp_path / "not_there")
+    elsewhere = request(tmp_path / "not_there")
     with pytest.raises(TargetError, match=r"^the block can't be compiled for cpu \(.*\): \w+Error: "):
-        compiler.result("build_object", elsewhere, "the block")
+        compiler.result(elsewhere, "the block")
 
 
 def test_a_compiler_that_is_slow_is_given_up(compiler: Compiler, tmp_path: Path) -> None:
-    answer = compiler.answer("build_object", arguments(tmp_path), timeout_s=1e-4)
+    answer = compiler.answer(request(tmp_path), timeout_s=1e-4)
     assert str(answer.error).startswith("timeout: build_object took more than ")
 
 

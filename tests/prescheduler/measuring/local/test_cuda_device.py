@@ -17,6 +17,7 @@ from chanas.network.folding import pack_block_rows
 from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, Crash, Measure, Ping, TimingSettings
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks
 from chanas.prescheduler.workloads.blocks import device_workloads
 from chanas.prescheduler.workloads.workload import Workload
@@ -36,6 +37,9 @@ def gpu() -> HardwareTarget:
     return load_target("cuda")
 
 
+COLD = TimingSettings(cold_bytes=1)
+
+
 @pytest.fixture(scope="module")
 def gpu_pool(gpu: HardwareTarget) -> Iterator[WorkerPool]:
     with WorkerPool(gpu) as workers:
@@ -49,12 +53,11 @@ def test_operators_compute_what_pytorch_does(
     """Random points of each space; what a GPU alone has is tried here: barriers, sums over threads, machine code."""
     case = tmp_path / "case.npz"
     case_of(workload, gpu).save(case)
-    what = {"target": gpu.to_json(), "workload": workload.to_json()}
     for i, point in enumerate(gpu_space(workload, gpu).sample(POINTS_EACH, np.random.default_rng(1))):
-        library = str(tmp_path / f"{i}.so")
-        built = gpu_pool.build("build_operator", {**what, "point": point, "library": library}, 60.0).result()
-        assert built.error is None
-        timed = gpu_pool.measure("measure", {"library": library, "case": str(case), "cold_bytes": 1}, 60.0).result()
+        library = tmp_path / f"{i}.so"
+        build = BuildOperator(target=gpu, library=library, workload=workload, point=point)
+        assert gpu_pool.build(build, 60.0).result().error is None
+        timed = gpu_pool.measure(Measure(library=library, case=case, settings=COLD), 60.0).result()
         assert timed.error is None
         assert "wrong" not in timed.result, point
         assert 0.0 < timed.result["seconds"] < 0.1
@@ -67,16 +70,16 @@ def test_blocks_compute_what_pytorch_does(
     rng, library, case = np.random.default_rng(2), tmp_path / "block.so", tmp_path / "case.npz"
     case_of(block, gpu).save(case)
     points = [gpu_space(w, gpu).sample(1, rng)[0] for w in device_workloads(block, gpu)]
-    what = {"target": gpu.to_json(), "block": block.to_json(), "points": points, "library": str(library)}
-    assert gpu_pool.build("build_block", what, 60.0).result().error is None
-    timed = gpu_pool.measure("measure", {"library": str(library), "case": str(case)}, 60.0).result()
+    build = BuildBlock(target=gpu, library=library, block=block, points=points)
+    assert gpu_pool.build(build, 60.0).result().error is None
+    timed = gpu_pool.measure(Measure(library=library, case=case), 60.0).result()
     assert timed.error is None
     assert "wrong" not in timed.result
 
 
 def test_a_crash_costs_one_candidate(gpu_pool: WorkerPool) -> None:
-    assert "crash" in (gpu_pool.measure("crash", {}, 60.0).result().error or "")
-    assert gpu_pool.measure("ping", {}, 60.0).result().error is None
+    assert "crash" in (gpu_pool.measure(Crash(), 60.0).result().error or "")
+    assert gpu_pool.measure(Ping(), 60.0).result().error is None
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,15 @@ from chanas.prescheduler.measuring.local.cuda_worker import Timer, describe
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.timing import Call
 from chanas.prescheduler.measuring.local.worker import GPU_FAULT, OUT_OF_MEMORY
+from chanas.prescheduler.measuring.requests import (
+    BuildOperator,
+    BuildOperators,
+    Crash,
+    Measure,
+    MeasureInTurns,
+    Ping,
+    TimingSettings,
+)
 
 from ...cuda_cases import GPU, WORKLOADS
 from ...stand_in import WORKER, StandIn, save_program
@@ -43,16 +52,16 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def what() -> dict[str, Any]:
-    return {"target": GPU.to_json(), "workload": WORKLOAD.to_json()}
+COLD = TimingSettings(cold_bytes=1)
 
 
 def test_a_candidate_is_built_checked_and_timed(gpu_pool: WorkerPool, case: Path, tmp_path: Path) -> None:
-    library = str(tmp_path / "kernel.so")
-    built = gpu_pool.build("build_operator", {**what(), "point": POINT, "library": library}, 60.0).result()
+    library = tmp_path / "kernel.so"
+    build = BuildOperator(target=GPU, library=library, workload=WORKLOAD, point=POINT)
+    built = gpu_pool.build(build, 60.0).result()
     assert built.error is None
     assert len(built.result["code"]) == 32
-    timed = gpu_pool.measure("measure", {"library": library, "case": str(case), "cold_bytes": 1}, 60.0).result()
+    timed = gpu_pool.measure(Measure(library=library, case=case, settings=COLD), 60.0).result()
     assert timed.error is None
     assert 0.0 < timed.result["seconds"] < 1.0
     assert timed.result["max_error"] < 1e-4
@@ -62,20 +71,22 @@ def test_several_take_turns_and_a_wrong_one_has_no_time(gpu_pool: WorkerPool, tm
     right = gpu_case(WORKLOAD)
     spoilt, folder = tmp_path / "spoilt.npz", tmp_path / "both"
     dataclasses.replace(right, expected=right.expected + 1.0).save(spoilt)
-    arguments = {**what(), "points": [POINT, OTHER], "library": str(folder)}
-    assert gpu_pool.build("build_operators", arguments, 60.0).result().error is None
-    asked = {"library": str(folder), "num": 2, "repeats": 2, "min_repeat_s": 1e-6}
-    answer = gpu_pool.measure("measure_in_turns", {**asked, "case": str(spoilt)}, 60.0).result()
+    points, compiled = [POINT, OTHER], [None, None]
+    build = BuildOperators(target=GPU, library=folder, workload=WORKLOAD, points=points, compiled=compiled)
+    assert gpu_pool.build(build, 60.0).result().error is None
+    quick = TimingSettings(repeats=2, min_repeat_s=1e-6)
+    timing = MeasureInTurns(library=folder, num=2, case=spoilt, settings=quick)
+    answer = gpu_pool.measure(timing, 60.0).result()
     assert [set(member) for member in answer.result["members"]] == [{"wrong"}, {"wrong"}]
     case = tmp_path / "case.npz"
     right.save(case)
-    answer = gpu_pool.measure("measure_in_turns", {**asked, "case": str(case)}, 60.0).result()
+    answer = gpu_pool.measure(dataclasses.replace(timing, case=case), 60.0).result()
     assert all(member["seconds"] > 0.0 for member in answer.result["members"])
 
 
 def test_a_crash_costs_one_candidate(gpu_pool: WorkerPool) -> None:
-    assert "crash" in (gpu_pool.measure("crash", {}, 60.0).result().error or "")
-    assert gpu_pool.measure("ping", {}, 60.0).result().error is None
+    assert "crash" in (gpu_pool.measure(Crash(), 60.0).result().error or "")
+    assert gpu_pool.measure(Ping(), 60.0).result().error is None
 
 
 def test_after_an_error_of_the_gpu_another_process_goes_on(tmp_path: Path) -> None:
@@ -84,17 +95,18 @@ def test_after_an_error_of_the_gpu_another_process_goes_on(tmp_path: Path) -> No
     program.write_text(
         "from chanas.devices.lean_tvm import hide_torch\nfrom chanas.prescheduler.measuring.local import worker\n"
         "from chanas.prescheduler.measuring.local.cuda_worker import describe\n"
-        "def fault():\n    raise RuntimeError('CUDA: an illegal memory access was encountered')\n"
-        "hide_torch()\nworker.serve_requests({'ping': worker.ping, 'crash': fault}, describe)\n"
+        "from chanas.prescheduler.measuring.requests import Crash, Ping\n"
+        "def fault(_request):\n    raise RuntimeError('CUDA: an illegal memory access was encountered')\n"
+        "hide_torch()\nworker.serve_requests({Ping: worker.ping, Crash: fault}, describe)\n"
     )
     root = Path(__file__).resolve().parents[4]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_process, "_GPU_WORKER", (str(program),))
         patch.setenv("PYTHONPATH", str(root))
         with WorkerPool(GPU) as workers:
-            before = workers.measure("ping", {}, 60.0).result().result["pid"]
-            error = workers.measure("crash", {}, 60.0).result().error
-            after = workers.measure("ping", {}, 60.0).result().result["pid"]
+            before = workers.measure(Ping(), 60.0).result().result["pid"]
+            error = workers.measure(Crash(), 60.0).result().error
+            after = workers.measure(Ping(), 60.0).result().result["pid"]
     assert error == f"{GPU_FAULT}: CUDA: an illegal memory access was encountered"
     assert before != after
 
@@ -140,29 +152,31 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("cold_bytes", [0, 1])
 def test_seconds_are_those_of_one_copy_cold_where_that_is_asked(library: Path, case: Path, cold_bytes: int) -> None:
     device = Clocked()
-    result = Timer(lambda: device, lambda: device.now).measure(str(library), str(case), cold_bytes=cold_bytes)
+    result = Timer(lambda: device, lambda: device.now).measure(
+        Measure(library=library, case=case, settings=TimingSettings(cold_bytes=cold_bytes))
+    )
     assert result["seconds"] == pytest.approx(1e-3 / COPIES)
     assert device.asked[-1] is bool(cold_bytes)
 
 
 def test_nothing_is_timed_before_the_clock_rates_have_settled(library: Path, case: Path) -> None:
     device = Clocked(slow=20)
-    result = Timer(lambda: device, lambda: device.now).measure(str(library), str(case), cold_bytes=1)
+    result = Timer(lambda: device, lambda: device.now).measure(Measure(library=library, case=case, settings=COLD))
     assert result["seconds"] == pytest.approx(1e-3 / COPIES)
     assert device.asked.index(True) >= 20
 
 
 def test_a_device_that_never_settles_is_timed_all_the_same(library: Path, case: Path) -> None:
     device = Clocked(slow=10**6)
-    assert Timer(lambda: device, lambda: device.now).measure(str(library), str(case))["seconds"] > 0.0
+    assert Timer(lambda: device, lambda: device.now).measure(Measure(library=library, case=case))["seconds"] > 0.0
 
 
 def test_clock_rates_that_have_settled_are_not_waited_for_again(library: Path, case: Path) -> None:
     device = Clocked()
     timer = Timer(lambda: device, lambda: device.now)
-    timer.measure(str(library), str(case), cold_bytes=1)
+    timer.measure(Measure(library=library, case=case, settings=COLD))
     before = len(device.asked)
-    timer.measure(str(library), str(case), cold_bytes=1)
+    timer.measure(Measure(library=library, case=case, settings=COLD))
     assert all(device.asked[before:])
 
 
@@ -172,5 +186,5 @@ def test_an_output_that_is_not_written_is_wrong(library: Path, case: Path) -> No
             machine = super().load(library)
             return {"main": lambda *_: None, "new_output": machine["new_output"]}
 
-    result = Timer(Idle).measure(str(library), str(case))
+    result = Timer(Idle).measure(Measure(library=library, case=case))
     assert result == {"wrong": math.inf}

@@ -17,6 +17,7 @@ from chanas.errors import ChanasError, MeasureError, RunBusyError
 from chanas.prescheduler.measuring.local import locks
 from chanas.prescheduler.measuring.local.locks import device_lock, run_lock
 from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.requests import Ping
 
 from ...cases import HOST
 
@@ -60,7 +61,7 @@ def test_what_is_timed_waits_for_another_process_and_that_is_not_its_own_time(
 ) -> None:
     """Its time limit is shorter than the wait."""
     try:
-        waiting = pool.measure("ping", {}, timeout_s=0.5)
+        waiting = pool.measure(Ping(), timeout_s=0.5)
         with pytest.raises(NotYet):
             waiting.result(1.0)
     finally:
@@ -72,7 +73,7 @@ def test_what_is_timed_waits_for_another_process_and_that_is_not_its_own_time(
 
 def test_building_waits_for_nobody(pool: WorkerPool, holder: subprocess.Popen[str]) -> None:
     try:
-        assert pool.build("ping", {}, 60.0).result(120.0).error is None
+        assert pool.build(Ping(), 60.0).result(120.0).error is None
     finally:
         end(holder)
 
@@ -80,7 +81,7 @@ def test_building_waits_for_nobody(pool: WorkerPool, holder: subprocess.Popen[st
 def test_a_pool_that_is_closed_stops_waiting(holder: subprocess.Popen[str]) -> None:
     try:
         with WorkerPool(HOST) as workers:
-            waiting = workers.measure("ping", {}, 60.0)
+            waiting = workers.measure(Ping(), 60.0)
             started = time.monotonic()
             while not waiting.running():
                 assert time.monotonic() - started < 60.0

@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +22,7 @@ from chanas.prescheduler.measuring.local import pool as module
 from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
+from chanas.prescheduler.measuring.requests import Crash, Hang, Ping, Request
 
 from ...cases import HOST, device
 
@@ -36,7 +37,7 @@ def worker() -> Iterator[WorkerProcess]:
 
 
 def pid_of(worker: WorkerProcess) -> int:
-    answer = worker.call("ping", {}, 60.0)
+    answer = worker.call(Ping(), 60.0)
     assert answer.error is None
     return int(answer.result["pid"])
 
@@ -53,6 +54,15 @@ def ended(pid: int, within_s: float = 20.0) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class Say(Request):
+    """Any call. A `speaker` says the text on standard error, and answers, aborts or hangs."""
+
+    call: str
+    text: str = ""
+    megabytes: int = 0
+
+
 # ---- one worker -----------------------------------------------------------------------------------------------------
 def test_a_worker_stays_for_the_next_call(worker: WorkerProcess) -> None:
     assert pid_of(worker) == pid_of(worker) != os.getpid()
@@ -60,7 +70,7 @@ def test_a_worker_stays_for_the_next_call(worker: WorkerProcess) -> None:
 
 def test_an_unknown_call_is_an_error_and_the_worker_stays(worker: WorkerProcess) -> None:
     pid = pid_of(worker)
-    answer = worker.call("juggle", {}, 60.0)
+    answer = worker.call(Say("juggle"), 60.0)
     assert answer.result is None
     assert answer.error == "KeyError: 'juggle'"
     assert pid_of(worker) == pid
@@ -68,9 +78,9 @@ def test_an_unknown_call_is_an_error_and_the_worker_stays(worker: WorkerProcess)
 
 def test_wrong_arguments_are_an_error_and_the_worker_stays(worker: WorkerProcess) -> None:
     pid = pid_of(worker)
-    answer = worker.call("ping", {"loudly": True}, 60.0)
+    answer = worker.call(Say("ping"), 60.0)
     assert answer.error is not None
-    assert answer.error.startswith("TypeError: ping() got an unexpected keyword argument 'loudly'")
+    assert answer.error.startswith("TypeError: Ping.__init__() got an unexpected keyword argument 'call'")
     assert pid_of(worker) == pid
 
 
@@ -82,7 +92,7 @@ def test_ctrl_c_does_not_reach_a_worker(worker: WorkerProcess) -> None:
 
 def test_a_call_that_hangs_is_a_timeout_and_the_next_one_works(worker: WorkerProcess) -> None:
     pid = pid_of(worker)
-    answer = worker.call("hang", {}, timeout_s=0.3)
+    answer = worker.call(Hang(), timeout_s=0.3)
     assert (answer.result, answer.error, answer.wall_s) == (None, "timeout: hang took more than 0.3 s", 0.3)
     assert ended(pid)
     assert pid_of(worker) != pid
@@ -90,7 +100,7 @@ def test_a_call_that_hangs_is_a_timeout_and_the_next_one_works(worker: WorkerPro
 
 def test_a_crash_names_its_signal_and_the_next_call_works(worker: WorkerProcess) -> None:
     pid = pid_of(worker)
-    answer = worker.call("crash", {}, 60.0)
+    answer = worker.call(Crash(), 60.0)
     assert (answer.result, answer.error) == (None, "crash: the worker ended with signal 11 (SIGSEGV) in crash")
     assert pid_of(worker) != pid
 
@@ -100,7 +110,7 @@ def test_a_worker_that_was_killed_between_calls_is_replaced(worker: WorkerProces
     os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    answer = worker.call("ping", {}, 60.0)
+    answer = worker.call(Ping(), 60.0)
     assert answer.error == "crash: the worker ended with signal 9 (SIGKILL) in ping"
     assert pid_of(worker) != pid
 
@@ -109,14 +119,14 @@ def test_a_closed_worker_does_not_start_again() -> None:
     worker = WorkerProcess(1, split_cores(1)[0])
     worker.close()
     with pytest.raises(MeasureError, match="worker that was asked for ping is closed"):
-        worker.call("ping", {}, 60.0)
+        worker.call(Ping(), 60.0)
 
 
 def test_a_worker_that_cannot_start_says_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     worker = WorkerProcess(1, split_cores(1)[0])
     with pytest.raises(MeasureError, match=r"could not start \(.*exit code 1.*\); is apache-tvm installed\?"):
-        worker.call("ping", {}, 60.0)
+        worker.call(Ping(), 60.0)
 
 
 # ---- what a worker says ---------------------------------------------------------------------------------------------
@@ -160,41 +170,43 @@ def speaker() -> Iterator[WorkerProcess]:
     ],
 )
 def test_a_crash_tells_what_the_worker_said_last(speaker: WorkerProcess, text: str, said: str) -> None:
-    answer = speaker.call("abort", {"text": text}, 60.0)
+    answer = speaker.call(Say("abort", text=text), 60.0)
     assert (answer.result, answer.error) == (None, CRASH + said)
 
 
 def test_a_timeout_tells_what_the_worker_said_last(speaker: WorkerProcess) -> None:
-    answer = speaker.call("hang", {"text": "waiting for a lock\n"}, 0.5)
+    answer = speaker.call(Say("hang", text="waiting for a lock\n"), 0.5)
     assert answer.error == "timeout: hang took more than 0.5 s; it said: waiting for a lock"
 
 
 def test_what_was_said_in_an_earlier_call_is_not_told(speaker: WorkerProcess) -> None:
-    assert speaker.call("ping", {"text": "error: none of yours\n"}, 60.0).error is None
-    assert speaker.call("abort", {}, 60.0).error == CRASH
+    assert speaker.call(Say("ping", text="error: none of yours\n"), 60.0).error is None
+    assert speaker.call(Say("abort"), 60.0).error == CRASH
 
 
 def test_a_worker_that_says_much_neither_blocks_nor_fills_the_memory(speaker: WorkerProcess) -> None:
-    assert speaker.call("ping", {"megabytes": 50}, 60.0).error is None
+    assert speaker.call(Say("ping", megabytes=50), 60.0).error is None
     assert len(speaker._said) <= worker_process._KEPT_BYTES
-    assert speaker.call("abort", {"megabytes": 5, "text": LLVM}, 60.0).error == f"{CRASH}; it said: noise"
+    assert speaker.call(Say("abort", megabytes=5, text=LLVM), 60.0).error == f"{CRASH}; it said: noise"
 
 
 def test_what_a_worker_says_leaves_no_descriptors_open(speaker: WorkerProcess) -> None:
-    assert speaker.call("ping", {}, 60.0).error is None
+    assert speaker.call(Say("ping"), 60.0).error is None
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        assert speaker.call("abort", {"text": LLVM}, 60.0).error == f"{CRASH}; it said: {LLVM}"
-        assert speaker.call("ping", {}, 60.0).error is None
+        assert speaker.call(Say("abort", text=LLVM), 60.0).error == f"{CRASH}; it said: {LLVM}"
+        assert speaker.call(Say("ping"), 60.0).error is None
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 PARENT = """
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.devices.cores import split_cores
+from chanas.prescheduler.measuring.requests import Hang, Ping
+
 worker = WorkerProcess(1, split_cores(1)[0])
-print(worker.call("ping", {}, 60.0).result["pid"], flush=True)
-worker.call("hang", {}, 600.0)
+print(worker.call(Ping(), 60.0).result["pid"], flush=True)
+worker.call(Hang(), 600.0)
 """
 
 
@@ -235,8 +247,8 @@ def test_builds_overlap_with_timing_when_there_are_cores_left(
 
 def test_a_worker_runs_on_its_cores_only(pool: WorkerPool) -> None:
     timing, compiling = split_cores(1)
-    timer = pool.measure("ping", {}, 60.0).result().result["pid"]
-    builder = pool.build("ping", {}, 60.0).result().result["pid"]
+    timer = pool.measure(Ping(), 60.0).result().result["pid"]
+    builder = pool.build(Ping(), 60.0).result().result["pid"]
     assert os.sched_getaffinity(timer) == set(timing)
     assert os.sched_getaffinity(builder) <= set(compiling or timing)
 
@@ -249,9 +261,9 @@ def test_workers_start_when_they_are_needed() -> None:
 
 def test_a_pool_that_is_closed_ends_what_is_under_way() -> None:
     with WorkerPool(HOST) as pool:
-        pid = pool.build("ping", {}, 60.0).result().result["pid"]
-        hanging = pool.build("hang", {}, 600.0)
-        queued = pool.build("hang", {}, 600.0)
+        pid = pool.build(Ping(), 60.0).result().result["pid"]
+        hanging = pool.build(Hang(), 600.0)
+        queued = pool.build(Hang(), 600.0)
         while not hanging.running():
             time.sleep(0.01)
     assert ended(pid)
@@ -264,8 +276,8 @@ class Scripted:
     def __init__(self, log: list[str], mine: str, gate: threading.Event) -> None:
         self.log, self.mine, self.gate = log, mine, gate
 
-    def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
-        self.log.append(f"{self.mine} {name}")
+    def call(self, request: Request, timeout_s: float) -> Answer:
+        self.log.append(f"{self.mine} {request.call}")
         assert self.gate.wait(20.0)
         return Answer({}, None, 0.0)
 
@@ -302,11 +314,11 @@ def test_the_timing_core_compiles_while_there_is_nothing_to_time(
     scripted: tuple[WorkerPool, list[str], dict[str, threading.Event]],
 ) -> None:
     pool, log, gates = scripted
-    futures = [pool.build("a", {}, 1.0)]
+    futures = [pool.build(Say("a"), 1.0)]
     until(lambda: log == ["1 a"])
-    futures.append(pool.build("b", {}, 1.0))
+    futures.append(pool.build(Say("b"), 1.0))
     until(lambda: log == ["1 a", "0b b"])
-    futures += [pool.build("c", {}, 1.0), pool.measure("t", {}, 1.0)]
+    futures += [pool.build(Say("c"), 1.0), pool.measure(Say("t"), 1.0)]
     time.sleep(0.02)
     assert log == ["1 a", "0b b"]  # nothing is timed on a core that compiles
     gates["0b"].set()
@@ -325,7 +337,7 @@ def test_a_free_compiling_core_comes_first(
     for gate in gates.values():
         gate.set()
     for name in "abc":
-        pool.build(name, {}, 1.0).result(20.0)
+        pool.build(Say(name), 1.0).result(20.0)
     assert log == ["1 a", "1 b", "1 c"]
 
 
@@ -337,7 +349,7 @@ def test_workers_that_were_warmed_up_are_there_for_what_comes(monkeypatch: pytes
         pool.warm_up()
         started = [w._process.pid for w in pool._workers() if w._process is not None]
         assert len(started) == 3
-        answers = [pool.measure("ping", {}, 60.0).result(), pool.build("ping", {}, 60.0).result()]
+        answers = [pool.measure(Ping(), 60.0).result(), pool.build(Ping(), 60.0).result()]
         assert [a.error for a in answers] == [None, None]
         assert [w._process.pid for w in pool._workers() if w._process is not None] == started
 
@@ -346,7 +358,7 @@ def test_a_closed_pool_takes_nothing() -> None:
     with WorkerPool(HOST) as pool:
         pass
     with pytest.raises(MeasureError, match="pool that was asked for ping is closed"):
-        pool.build("ping", {}, 1.0)
+        pool.build(Ping(), 1.0)
 
 
 def test_a_process_is_kept_off_some_cores_for_a_while() -> None:

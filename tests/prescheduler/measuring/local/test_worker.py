@@ -20,6 +20,7 @@ from chanas.prescheduler.kernels.cpu.reference import operator_case
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker import _interquartile_range, _time_in_turns
 from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure, MeasureInTurns, Ping, TimingSettings
 from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE, ReferenceCase
 from chanas.prescheduler.workloads.workload import Workload
 
@@ -39,13 +40,16 @@ def case() -> ReferenceCase:
 def library(workbench: Workbench) -> Path:
     """A kernel that computes `WORKLOAD`."""
     candidate = workbench.candidate(WORKLOAD, POINT)
-    assert workbench.pool.build(candidate.build, candidate.build_arguments, 60.0).result().error is None
+    assert workbench.pool.build(candidate.build, 60.0).result().error is None
     return candidate.library
 
 
-def measure(workbench: Workbench, library: Path, case: ReferenceCase, **arguments: Any) -> Answer:
-    call = {"library": str(library), "case": str(workbench.save(case)), "min_repeat_s": 1e-6, **arguments}
-    return workbench.pool.measure("measure", call, 60.0).result()
+def measure(
+    workbench: Workbench, library: Path, case: ReferenceCase, hopeless_s: float | None = None, **settings: Any
+) -> Answer:
+    how = TimingSettings(**{"min_repeat_s": 1e-6, **settings})
+    request = Measure(library=library, case=workbench.save(case), settings=how, hopeless_s=hopeless_s)
+    return workbench.pool.measure(request, 60.0).result()
 
 
 # ---- right and wrong ------------------------------------------------------------------------------------------------
@@ -100,8 +104,8 @@ def test_the_same_machine_code_is_known_by_its_hash(workbench: Workbench) -> Non
     """Wherever the library lies; another tile is another program."""
     points = schedule_space(WORKLOAD, HOST).points
     smallest, largest = (choose(points, key=lambda p: p[1] * p[3] * p[5]) for choose in (min, max))
-    built = [workbench.candidate(WORKLOAD, p).build_arguments for p in (largest, smallest, largest)]
-    first, other, again = [workbench.pool.build("build_operator", a, 60.0).result().result["code"] for a in built]
+    asked = [workbench.candidate(WORKLOAD, p).build for p in (largest, smallest, largest)]
+    first, other, again = [workbench.pool.build(build, 60.0).result().result["code"] for build in asked]
     assert first == again != other
 
 
@@ -143,14 +147,14 @@ def test_functions_are_timed_in_turns_and_a_wrong_one_is_left_out(
 ) -> None:
     folder = workbench.path("")
     folder.mkdir()
-    other = workbench.candidate(WORKLOAD, POINT)
     wrong = Workload("pointwise", 4, 24, 40, epilogue="relu")  # the same shapes
-    arguments = {**other.build_arguments, "workload": wrong.to_json(), "library": str(folder / "1.so")}
-    assert workbench.pool.build("build_operator", arguments, 60.0).result().error is None
+    build = BuildOperator(target=HOST, library=folder / "1.so", workload=wrong, point=POINT)
+    assert workbench.pool.build(build, 60.0).result().error is None
     for name in ("0.so", "2.so"):
         shutil.copyfile(library, folder / name)
-    call = {"library": str(folder), "num": 3, "case": str(workbench.save(case)), "repeats": 4, "min_repeat_s": 1e-6}
-    members = workbench.pool.measure("measure_in_turns", {**call, "code_copies": 2}, 60.0).result().result["members"]
+    settings = TimingSettings(repeats=4, min_repeat_s=1e-6, code_copies=2)
+    request = MeasureInTurns(library=folder, num=3, case=workbench.save(case), settings=settings)
+    members = workbench.pool.measure(request, 60.0).result().result["members"]
     assert [set(m) for m in members] == [
         {"seconds", "spread_s", "repeats", "max_error"},
         {"wrong"},
@@ -162,7 +166,7 @@ def test_functions_are_timed_in_turns_and_a_wrong_one_is_left_out(
 def test_turns_alternate() -> None:
     called: list[str] = []
     contenders = [[(called.append, (name,))] for name in "abc"]
-    _time_in_turns(contenders, num_warm_up=1, repeats=3, min_repeat_s=0.0)
+    _time_in_turns(contenders, 1, TimingSettings(repeats=3, min_repeat_s=0.0))
     assert "".join(called[-9:]) == "abcabcabc"
 
 
@@ -172,17 +176,17 @@ def test_workers_do_without_torch(
     pool: WorkerPool, workbench: Workbench, library: Path, case: ReferenceCase, kind: str
 ) -> None:
     assert "seconds" in measure(workbench, library, case).result
-    pid = getattr(pool, kind)("ping", {}, 60.0).result().result["pid"]
+    pid = getattr(pool, kind)(Ping(), 60.0).result().result["pid"]
     mapped = Path(f"/proc/{pid}/maps").read_text()
     assert "libtvm" in mapped
     assert "libtorch" not in mapped
 
 
 def test_errors_are_one_short_line(workbench: Workbench) -> None:
-    arguments = {"target": HOST.to_json(), "workload": WORKLOAD.to_json(), "point": list(range(3000)), "library": "/x"}
-    broken = {**arguments, "point": POINT, "library": "/nowhere/" + "x" * 5000 + ".so"}
-    for call in (arguments, broken):
-        answer = workbench.pool.build("build_operator", call, 60.0).result()
+    long = BuildOperator(target=HOST, library=Path("/x"), workload=WORKLOAD, point=tuple(range(3000)))
+    nowhere = Path("/nowhere/" + "x" * 5000 + ".so")
+    for build in (long, dataclasses.replace(long, point=POINT, library=nowhere)):
+        answer = workbench.pool.build(build, 60.0).result()
         assert answer.error is not None
         assert len(answer.error) < 400
         assert "\n" not in answer.error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from chanas.prescheduler.codegen.cuda import nvrtc as cuda_nvrtc
 from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
 from chanas.prescheduler.measuring.remote import device as remote
 from chanas.prescheduler.measuring.remote.device import Description, RemoteDevice, check_alike, what_it_is
+from chanas.prescheduler.measuring.remote.link import Submit
 from chanas.prescheduler.measuring.remote.tracker import Address
+from chanas.prescheduler.measuring.requests import Measure, Request
 
 from ...cases import HOST
 
@@ -28,6 +31,7 @@ PI4 = dataclasses.replace(HOST, mcpu="cortex-a72", mtriple="aarch64-linux-gnu")
 BOARD = {"target": PI4.to_json(), "llvm_cpu": "cortex-a72", "machine": "aarch64"}
 DONE = {"result": {"seconds": 1.0}, "error": None, "wall_s": 0.1}
 PENDING = {"pending": True}
+TIMING = Measure(library=Path("kernel.so"), case=Path("case.npz"))
 
 
 class Script:
@@ -38,7 +42,8 @@ class Script:
         self.asked: list[str] = []
         self.num_stops = 0
 
-    def call(self, name: str, _arguments: dict[str, Any], _timeout_s: float) -> Answer:
+    def call(self, request: Request, _timeout_s: float) -> Answer:
+        name = request.call
         if name == "ping":
             return Answer(HERE, None, 0.0)
         self.asked.append(name)
@@ -69,7 +74,7 @@ def device(script: Script, return_within_s: float = 0.05) -> RemoteDevice:
 # ---- calls ----------------------------------------------------------------------------------------------------------
 def test_an_answer_is_the_devices_own() -> None:
     script = Script(submit=[PENDING], wait=[PENDING, DONE])
-    assert device(script).call("measure", {}, 1.0) == Answer({"seconds": 1.0}, None, 0.1)
+    assert device(script).call(TIMING, 1.0) == Answer({"seconds": 1.0}, None, 0.1)
     assert script.asked == ["connect", "submit", "wait", "wait"]
 
 
@@ -83,7 +88,7 @@ def test_an_error_of_the_kernel_is_no_loss_of_the_device() -> None:
     failed = {"result": None, "error": "crash: the worker ended with signal 11 (SIGSEGV) in measure", "wall_s": 0.2}
     script = Script(submit=[failed])
     there = device(script)
-    assert there.call("measure", {}, 1.0).error == failed["error"]
+    assert there.call(TIMING, 1.0).error == failed["error"]
     assert (there.num_lost, script.num_stops) == (0, 0)
 
 
@@ -91,7 +96,7 @@ def test_an_error_of_the_kernel_is_no_loss_of_the_device() -> None:
 def test_what_a_lost_device_was_timing_is_timed_again(lost: str) -> None:
     script = Script(submit=[lost, DONE])
     there = device(script)
-    assert there.call("measure", {}, 1.0).result == {"seconds": 1.0}
+    assert there.call(TIMING, 1.0).result == {"seconds": 1.0}
     assert there.num_lost == 1
     assert script.asked == ["connect", "submit", "connect", "submit"]
 
@@ -99,7 +104,7 @@ def test_what_a_lost_device_was_timing_is_timed_again(lost: str) -> None:
 def test_a_lost_device_is_waited_for() -> None:
     script = Script(connect=[{"device": THERE}, "MeasureError: no device of key 'pi4'", {"busy": 1}, {"device": THERE}])
     script.answers["submit"] = ["RuntimeError: gone", DONE]
-    assert device(script, return_within_s=20.0).call("measure", {}, 1.0).error is None
+    assert device(script, return_within_s=20.0).call(TIMING, 1.0).error is None
 
 
 def test_a_device_that_stays_away_ends_with_one_line() -> None:
@@ -107,12 +112,12 @@ def test_a_device_that_stays_away_ends_with_one_line() -> None:
     with pytest.raises(
         MeasureError, match=r"no device of key 'pi4' came back within 0.05 s \(no tracker answers\); what"
     ):
-        device(script).call("measure", {}, 1.0)
+        device(script).call(TIMING, 1.0)
 
 
 def test_what_takes_the_device_with_it_every_time_is_a_failed_candidate() -> None:
     script = Script(submit=["RuntimeError: the board rebooted"])
-    answer = device(script).call("measure", {}, 1.0)
+    answer = device(script).call(TIMING, 1.0)
     assert answer.error == "crash: the device was lost 3 times in measure, the last time: the board rebooted"
 
 
@@ -120,19 +125,19 @@ def test_a_call_that_is_given_up_comes_back_at_once() -> None:
     waiting, given_up = threading.Event(), threading.Event()
 
     class Hanging(Script):
-        def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
-            if name == "submit":
+        def call(self, request: Request, timeout_s: float) -> Answer:
+            if isinstance(request, Submit):
                 waiting.set()
                 given_up.wait(20.0)
                 return Answer(None, "crash: the worker ended with signal 9 (SIGKILL) in submit", 0.0)
-            return super().call(name, arguments, timeout_s)
+            return super().call(request, timeout_s)
 
         def stop(self) -> None:
             given_up.set()
 
     there = device(Hanging())
     answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(there.call("measure", {}, 1.0)))
+    thread = threading.Thread(target=lambda: answers.append(there.call(TIMING, 1.0)))
     thread.start()
     waiting.wait(20.0)
     there.stop()
@@ -248,7 +253,7 @@ def test_what_comes_back_must_be_of_the_same_kind() -> None:
     other = {**THERE, "target": {**HOST.to_json(), "fingerprint": "0123456789ab", "device": "a toaster"}}
     script = Script(connect=[{"device": THERE}, {"device": other}], submit=["RuntimeError: gone"])
     with pytest.raises(TargetError, match=r"the devices of key 'pi4' are of different kinds: .* and a toaster"):
-        device(script, return_within_s=20.0).call("measure", {}, 1.0)
+        device(script, return_within_s=20.0).call(TIMING, 1.0)
 
 
 def test_a_device_may_be_this_machine() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chanas.prescheduler.measuring.remote.link import Link, Uploads
+from chanas.prescheduler.measuring.requests import MeasureInTurns
 
 
 class Device:
@@ -82,7 +83,7 @@ def test_a_folder_of_libraries_is_sent_file_by_file(device: Device, tmp_path: Pa
     for name in ("0.so", "1.so", "0.o"):
         written(folder / name, name.encode())
     case = written(tmp_path / "case.npz", b"case")
-    sent = dict(Link._sent(device.uploads, {"library": str(folder), "case": str(case), "repeats": 3}))
+    sent = dict(Link._sent(device.uploads, MeasureInTurns(library=folder, case=case, num=2)))
     assert sent["library"]["is_folder"]
     assert {n: device.files[u] for n, u in sent["library"]["names"].items()} == {"0.so": b"0.so", "1.so": b"1.so"}
     assert device.files[sent["case"]] == b"case"

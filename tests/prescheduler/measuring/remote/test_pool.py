@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from chanas.prescheduler.measuring.remote import pool as module
 from chanas.prescheduler.measuring.remote.device import Description, DeviceLostError
 from chanas.prescheduler.measuring.remote.pool import RemotePool, held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address
+from chanas.prescheduler.measuring.requests import Measure
 
 from ...cases import HOST
 
@@ -38,16 +40,16 @@ class Device:
         self.gate, self.reached = threading.Event(), threading.Event()
         self.gate.set()
 
-    def attempt(self, name: str, arguments: dict[str, Any], _timeout_s: float) -> Answer:
-        self.asked.append(arguments["library"])
+    def attempt(self, request: Any, _timeout_s: float) -> Answer:
+        self.asked.append(request.library.name)
         self.reached.set()
         assert self.gate.wait(WITHIN_S)
-        if arguments["library"] in self.fatal:
+        if request.library.name in self.fatal:
             self.is_connected = False
             raise DeviceLostError("reset by peer")
         if self.breaks:
             raise MeasureError("a device of key 'pi4' can't time")
-        return Answer(name, None, 2.0)
+        return Answer(request.call, None, 2.0)
 
     def try_connect(self) -> tuple[str | None, str]:
         self.is_connected = self.comes_back
@@ -81,7 +83,7 @@ def pool(device: Device) -> Iterator[RemotePool]:
 
 
 def asked(pool: RemotePool, names: Sequence[str], device: int | None = None) -> list[Any]:
-    return [pool.measure("measure", {"library": name}, 1.0, device) for name in names]
+    return [pool.measure(Measure(library=Path(name), case=Path("case")), 1.0, device) for name in names]
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -25,6 +25,7 @@ from chanas.files.run import RunDirectory
 from chanas.prescheduler.measuring.remote.device import RemoteDevice
 from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address, device_groups
+from chanas.prescheduler.measuring.requests import Crash, Hang, Ping
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.workload import Workload
 from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
@@ -111,7 +112,7 @@ def device(tracker: Address, server: psutil.Process) -> Iterator[RemoteDevice]:
 
 
 def pid_of(device: RemoteDevice) -> int:
-    return int(device.call("ping", {}, 60.0).result["pid"])
+    return int(device.call(Ping(), 60.0).result["pid"])
 
 
 def test_a_device_says_what_it_is_and_stays_ours(device: RemoteDevice, tracker: Address) -> None:
@@ -124,12 +125,11 @@ def test_a_device_says_what_it_is_and_stays_ours(device: RemoteDevice, tracker: 
 
 
 def test_a_kernel_is_checked_and_timed(device: RemoteDevice, workbench: Workbench) -> None:
-    candidate = workbench.candidate(SMALL, (0,), HOST)
     from chanas.prescheduler.kernels.backends import schedule_space
 
-    arguments = {**candidate.build_arguments, "point": schedule_space(SMALL, HOST).points[0]}
-    assert workbench.pool.build("build_operator", arguments, 60.0).result().error is None
-    answer = device.call("measure", {"library": str(candidate.library), **candidate.measure_arguments}, 60.0)
+    candidate = workbench.candidate(SMALL, schedule_space(SMALL, HOST).points[0])
+    assert workbench.pool.build(candidate.build, 60.0).result().error is None
+    answer = device.call(candidate.timing, 60.0)
     assert answer.error is None
     assert 0.0 < answer.result["seconds"] < 1.0
     assert answer.result["max_error"] < 1e-4
@@ -137,9 +137,9 @@ def test_a_kernel_is_checked_and_timed(device: RemoteDevice, workbench: Workbenc
 
 def test_a_kernel_that_crashes_or_hangs_takes_its_worker_only(device: RemoteDevice) -> None:
     first = pid_of(device)
-    assert "SIGSEGV" in (device.call("crash", {}, 60.0).error or "")
+    assert "SIGSEGV" in (device.call(Crash(), 60.0).error or "")
     second = pid_of(device)
-    assert device.call("hang", {}, 3.0).error == "timeout: hang took more than 3 s"
+    assert device.call(Hang(), 3.0).error == "timeout: hang took more than 3 s"
     assert len({first, second, pid_of(device)}) == 3
     assert device.num_lost == 0
 
@@ -151,14 +151,14 @@ def test_a_session_that_is_killed_loses_only_what_it_timed(device: RemoteDevice,
         os.kill(server.children()[0].pid, signal.SIGKILL)
 
     threading.Timer(1.0, kill_session).start()
-    answer = device.call("hang", {}, 4.0)  # once more on the session after it, where it takes its full time
+    answer = device.call(Hang(), 4.0)  # once more on the session after it, where it takes its full time
     assert answer.error == "timeout: hang took more than 4 s"
     assert device.num_lost == 1
 
 
 def test_a_client_that_vanishes_frees_the_device(device: RemoteDevice, tracker: Address) -> None:
     pid = pid_of(device)
-    caller = threading.Thread(target=lambda: device.call("hang", {}, 300.0))
+    caller = threading.Thread(target=lambda: device.call(Hang(), 300.0))
     caller.start()
     time.sleep(0.5)
     device.stop()
@@ -260,9 +260,9 @@ def test_two_devices_time_and_one_goes_on_alone(
     with held_devices(tracker, "pair") as held:
         assert len(held.devices) == 2
         with held.pool(held.target) as pool:
-            pings = [pool.measure("ping", {}, 60.0, device).result() for device in (0, 1)]
+            pings = [pool.measure(Ping(), 60.0, device).result() for device in (0, 1)]
             assert ([p.device for p in pings], len({p.result["pid"] for p in pings})) == ([0, 1], 2)
-            hanging = pool.measure("hang", {}, 8.0, 0)
+            hanging = pool.measure(Hang(), 8.0, 0)
             assert until(hanging.running)
             time.sleep(0.5)
             lost = next(

@@ -24,6 +24,7 @@ from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.remote.device import what_it_is
 from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
 from chanas.prescheduler.workloads.workload import Workload
 from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 from chanas.workflows.stages.tables import check, open_table
@@ -62,17 +63,17 @@ def _builders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("servers")
 def test_two_gpus_time_what_is_built_here(tracker: Address, tmp_path: Path) -> None:
-    workload, case, library = WORKLOADS[1], tmp_path / "case.npz", str(tmp_path / "kernel.so")
+    workload, case, library = WORKLOADS[1], tmp_path / "case.npz", tmp_path / "kernel.so"
     with held_devices(tracker, KEY, dtype="f32", target="cuda") as held:
         assert (len(held.devices), held.target.name) == (2, f"cuda@{KEY}")
         assert held.target.gpu == found().features
         case_of(workload, held.target).save(case)
         point = gpu_space(workload, held.target).sample(1, np.random.default_rng(0))[0]
-        what = {"target": held.target.to_json(), "workload": workload.to_json(), "point": point}
+        build = BuildOperator(target=held.target, library=library, workload=workload, point=point)
+        timing = Measure(library=library, case=case, settings=TimingSettings(cold_bytes=1))
         with held.pool(held.target) as pool:
-            assert pool.build("build_operator", {**what, "library": library}, 60.0).result().error is None
-            asked = {"library": library, "case": str(case), "cold_bytes": 1}
-            answers = [pool.measure("measure", asked, 60.0, device).result() for device in (0, 1)]
+            assert pool.build(build, 60.0).result().error is None
+            answers = [pool.measure(timing, 60.0, device).result() for device in (0, 1)]
     assert [(a.device, a.error) for a in answers] == [(0, None), (1, None)]
     assert all(a.result["seconds"] > 0.0 and a.result["max_error"] < 1e-4 for a in answers)
 

@@ -27,6 +27,7 @@ from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
 from chanas.prescheduler.measuring.remote import server as device_server
 from chanas.prescheduler.measuring.remote.server import Session, listen, served_target, wait_until_free
+from chanas.prescheduler.measuring.requests import Measure, Ping, Request, TimingRequest, TimingSettings
 
 from ...cases import HOST
 
@@ -39,16 +40,16 @@ class Noting:
     """Stands where a worker stands: remembers what it was asked, and which files there were."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any], float]] = []
+        self.asked: list[tuple[Any, float]] = []
         self.files: list[list[str]] = []
         self.may_answer = threading.Event()
         self.may_answer.set()
 
-    def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Answer:
+    def call(self, request: Request, timeout_s: float) -> Answer:
         self.may_answer.wait(20.0)
-        self.asked.append((name, arguments, timeout_s))
-        library = Path(arguments["library"]) if "library" in arguments else None
-        if library is not None:
+        self.asked.append((request, timeout_s))
+        if isinstance(request, TimingRequest):
+            library = request.library
             self.files.append(sorted(p.name for p in library.iterdir()) if library.is_dir() else [library.name])
         return Answer({"seconds": 1.0}, None, 0.5)
 
@@ -68,9 +69,21 @@ def session(worker: Noting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return Session(HOST, lambda name: str(tmp_path / name), lent)
 
 
-def call(session: Session, **request: Any) -> dict[str, Any]:
-    asked = {"call": "measure", "arguments": {}, "num_threads": 1, "timeout_s": 3.0} | request
-    answer = json.loads(session.call(json.dumps(asked)))
+TIMING = Measure(library=Path("/client/kernel.so"), case=Path("/client/case.npz"), settings=TimingSettings(repeats=7))
+
+
+def text(request: Request, **files: Any) -> str:
+    """What a client's link sends."""
+    return json.dumps({"request": request.to_json(), "files": files, "num_threads": 1, "timeout_s": 3.0})
+
+
+def single(library: str = "ab.so", case: str = "ef.npz") -> dict[str, Any]:
+    """Names of the uploaded files of one library."""
+    return {"library": {"is_folder": False, "names": {"kernel.so": library}}, "case": case}
+
+
+def call(session: Session, request: Request, **files: Any) -> dict[str, Any]:
+    answer = json.loads(session.call(text(request, **files)))
     while "pending" in answer:
         answer = json.loads(session.wait())
     return dict(answer)
@@ -197,7 +210,7 @@ def test_a_gpu_is_timed_on_by_a_worker_of_its_own_and_under_its_own_lock(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setattr(device_server, "device_lock", device_lock)
     monkeypatch.setattr(worker_process, "_GPU_WORKER", ("-c", WORKER))
-    answer = call(Session(GPU, lambda name: str(tmp_path / name)), call="ping")
+    answer = call(Session(GPU, lambda name: str(tmp_path / name)), Ping())
     assert answer["result"]["result"] == "the GPU's"
     assert locked == ["3"]
 
@@ -210,26 +223,25 @@ def test_a_device_says_in_one_line_what_it_cannot_be(session: Session) -> None:
 def test_uploaded_files_get_their_names_back_for_a_call(session: Session, worker: Noting, tmp_path: Path) -> None:
     for name in ("ab.so", "cd.so", "ef.npz"):
         (tmp_path / name).write_text(name)
-    single = {"library": {"is_folder": False, "names": {"kernel.so": "ab.so"}}, "case": "ef.npz"}
     several = {"library": {"is_folder": True, "names": {"0.so": "ab.so", "1.so": "cd.so"}}, "case": "ef.npz"}
-    answer = call(session, files=single, arguments={"repeats": 5})
+    answer = call(session, TIMING, **single())
     assert answer == {"result": {"result": {"seconds": 1.0}, "error": None, "wall_s": 0.5}}
-    call(session, files=several)
-    name, arguments, timeout_s = worker.asked[0]
-    assert (name, timeout_s, arguments["repeats"], arguments["case"]) == ("measure", 3.0, 5, str(tmp_path / "ef.npz"))
+    call(session, TIMING, **several)
+    request, timeout_s = worker.asked[0]
+    assert timeout_s == 3.0
+    assert request == dataclasses.replace(TIMING, library=request.library, case=tmp_path / "ef.npz")
     assert worker.files == [["kernel.so"], ["0.so", "1.so"]]
 
 
 def test_a_call_leaves_nothing_but_the_uploaded_files(session: Session, tmp_path: Path) -> None:
     (tmp_path / "ab.so").touch()
-    call(session, files={"library": {"is_folder": False, "names": {"kernel.so": "ab.so"}}})
+    call(session, TIMING, **single())
     assert [p.name for p in tmp_path.iterdir()] == ["ab.so"]
 
 
 def test_a_long_call_is_waited_for_in_heartbeats(session: Session, worker: Noting) -> None:
     worker.may_answer.clear()
-    request = json.dumps({"call": "ping", "arguments": {}, "num_threads": 1, "timeout_s": 3.0})
-    assert json.loads(session.call(request)) == {"pending": True}
+    assert json.loads(session.call(text(Ping()))) == {"pending": True}
     assert json.loads(session.wait()) == {"pending": True}
     worker.may_answer.set()
     answer: dict[str, Any] = {"pending": True}
@@ -240,7 +252,7 @@ def test_a_long_call_is_waited_for_in_heartbeats(session: Session, worker: Notin
 
 @pytest.mark.parametrize("name", ["../ab.so", "/etc/passwd", "", "sub/ab.so"])
 def test_a_name_that_leads_out_of_the_folder_is_refused(session: Session, worker: Noting, name: str) -> None:
-    answer = call(session, files={"library": {"is_folder": False, "names": {"kernel.so": name}}})
+    answer = call(session, TIMING, **single(library=name))
     assert "expected the name of a file without a folder" in answer["error"]
     assert worker.asked == []
 

@@ -15,7 +15,7 @@ from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 from chanas.prescheduler.workloads.workload import Workload
 
-from ...cases import device, synthetic_seconds
+from ...cases import device, hashed_seconds
 
 NAMES = ("gp", "random")
 HERE = device()
@@ -31,7 +31,7 @@ def sample(space: ScheduleSpace, num: int, seed: int = 0) -> list[Point]:
 
 def measured(space: ScheduleSpace, num: int, seed: int = 0) -> list[TuningRecord]:
     """Records that follow no rule, so that there is nothing to be learnt by chance."""
-    return [TuningRecord(p, float(synthetic_seconds({"point": json.dumps(p)})), 1e-9) for p in sample(space, num, seed)]
+    return [TuningRecord(p, hashed_seconds(None, None, json.dumps(p), None), 1e-9) for p in sample(space, num, seed)]
 
 
 def failed(space: ScheduleSpace, num: int, seed: int = 1) -> list[TuningRecord]:

@@ -1,0 +1,246 @@
+"""Requests to a worker: one frozen class for each call, and its JSON, one line `{"call": name, "arguments": {...}}`.
+
+The worker of a processor, that of a GPU and the server on a device answer the same classes. A call is named after its
+class: `BuildOperator` is "build_operator".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.workloads.workload import Workload
+
+
+class Request:
+    """One call with its arguments, which are the fields of a frozen dataclass."""
+
+    call: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.call = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"call": self.call, "arguments": _fields_to_json(self)}
+
+
+def read_request(data: dict[str, Any], known: Iterable[type[Request]]) -> Request:
+    """Read the request of one of the `known` classes from its JSON.
+
+    Raises:
+        KeyError: the call is none of them; TypeError: arguments are missing, or there are others.
+    """
+    kinds = {kind.call: kind for kind in known}
+    request: Request = _from_fields(kinds[data["call"]], data["arguments"])
+    return request
+
+
+# ---- fields as JSON, by their types ---------------------------------------------------------------------------------
+def _fields_to_json(value: Any) -> dict[str, Any]:
+    return {f.name: _value_to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+
+
+def _value_to_json(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if dataclasses.is_dataclass(value):
+        return _fields_to_json(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_value_to_json(v) for v in value]
+    return value
+
+
+@functools.cache
+def _types_of_fields(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _from_fields(kind: type, data: dict[str, Any]) -> Any:
+    types_ = _types_of_fields(kind)
+    return kind(**{name: _value_from_json(types_.get(name), value) for name, value in data.items()})
+
+
+def _value_from_json(kind: Any, data: Any) -> Any:
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if data is None:
+        return None
+    if origin is types.UnionType:
+        return _value_from_json(next(m for m in members if m is not types.NoneType), data)
+    if origin is not None and isinstance(data, list):
+        return tuple(_value_from_json(members[0], v) for v in data)
+    if hasattr(kind, "from_json"):
+        return kind.from_json(data)
+    if dataclasses.is_dataclass(kind):
+        return _from_fields(typing.cast(type, kind), data)
+    return Path(data) if kind is Path else data
+
+
+# ---- compiling ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class CompileRequest(Request):
+    """Compile something for a target."""
+
+    target: HardwareTarget
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest(CompileRequest):
+    """Compile something into `library`, a file or a folder of several."""
+
+    library: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOperator(BuildRequest):
+    """Compile one schedule point of one operator."""
+
+    workload: Workload
+    point: Point
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOperators(BuildRequest):
+    """Compile several schedule points of one operator into the folder `library`: 0.so, 1.so, …
+
+    A point whose library is there already, as `compiled` says (one path or None for each point), is copied.
+    """
+
+    workload: Workload
+    points: Sequence[Point]
+    compiled: Sequence[Path | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildBlock(BuildRequest):
+    """Compile one fused block, with a schedule point for each of its operators."""
+
+    block: BlockConfig
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildNetwork(BuildRequest):
+    """Compile a whole network, with the schedule points of each block."""
+
+    blocks: Sequence[BlockConfig]
+    points: Sequence[Sequence[Point]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildUntunedBlock(BuildRequest):
+    """Compile one block with TVM's default pipeline (no schedules)."""
+
+    block: BlockConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildObject(CompileRequest):
+    """Compile one fused block to the object file `path`, with its function called `name`."""
+
+    block: BlockConfig
+    points: Sequence[Point]
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildKernel(CompileRequest):
+    """Compile one block of a network's static library to the object file `path`, with its function called `symbol`."""
+
+    network: str
+    symbol: str
+    block: BlockConfig
+    points: Sequence[Point]
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompilePoint(CompileRequest):
+    """Compile one schedule point of one operator for a GPU and read its figures; nothing is kept of the code."""
+
+    workload: Workload
+    point: Point
+
+
+# ---- timing ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class TimingSettings:
+    """Settings of one timing.
+
+    repeats       how often it is repeated; up to four times as often, until the spread is small enough
+    min_repeat_s  seconds of calls in one repeat, at least
+    max_spread    interquartile range of the repeats, as a share of their median, that is small enough
+    cold_bytes    bytes of the copies of the weights that calls take turns among, so that each finds its own cold; on a
+                  GPU the L2 cache is flushed before each launch where this is above 0
+    code_copies   copies of the code that calls take turns among
+    """
+
+    repeats: int = 5
+    min_repeat_s: float = 0.002
+    max_spread: float = 0.02
+    cold_bytes: int = 0
+    code_copies: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimingRequest(Request):
+    """Check what is in `library` against the reference case in the file `case`, then time it."""
+
+    library: Path
+    case: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure(TimingRequest):
+    """Check an operator or a block, then time it. One slower than `hopeless_s` at first is not timed further."""
+
+    settings: TimingSettings = TimingSettings()
+    hopeless_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureInTurns(TimingRequest):
+    """Check the programs 0.so … of the folder `library`, `num` of them, then time the right ones in turns."""
+
+    num: int
+    settings: TimingSettings = TimingSettings(repeats=15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureNetwork(TimingRequest):
+    """Check a whole network, then time single inferences; on a GPU all of them are cold, whatever the settings say."""
+
+    settings: TimingSettings = TimingSettings(repeats=15, min_repeat_s=0.01)
+
+
+# ---- the worker itself ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Ping(Request):
+    """Answer when the worker is ready."""
+
+
+@dataclass(frozen=True)
+class Hang(Request):
+    """Never answer."""
+
+
+@dataclass(frozen=True)
+class Crash(Request):
+    """End the worker as a broken kernel does."""
+
+
+TIMINGS: tuple[type[Request], ...] = (Measure, MeasureInTurns, MeasureNetwork, Ping, Hang, Crash)
+"""Requests that a device elsewhere answers."""
