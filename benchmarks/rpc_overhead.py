@@ -47,8 +47,8 @@ from chanas.errors import ChanasError, MeasureError
 from chanas.prescheduler.measuring.requests import BuildOperator, Measure, Ping
 
 if TYPE_CHECKING:
+    from chanas.prescheduler.measuring.answers import Answer
     from chanas.prescheduler.measuring.local.pool import WorkerPool
-    from chanas.prescheduler.measuring.local.worker_process import Answer
     from chanas.prescheduler.measuring.remote.device import RemoteDevice
     from chanas.prescheduler.measuring.remote.pool import RemotePool
     from chanas.prescheduler.measuring.remote.tracker import Address
@@ -237,10 +237,10 @@ def compare(kernels: Sequence[Kernel], pool: WorkerPool, device: RemoteDevice, n
                 start = time.monotonic()
                 answer = ask(kernel)
                 overheads.append(time.monotonic() - start - answer.wall_s)
-                if answer.error is None and "seconds" in answer.result:
-                    seconds.append(float(answer.result["seconds"]))
+                if answer.error is None:
+                    seconds.append(answer.timing.seconds)
                 else:
-                    errors.append(f"{kernel.name}: {answer.error or answer.result}")
+                    errors.append(f"{kernel.name}: {answer.error}")
     return errors
 
 

@@ -245,10 +245,9 @@ def compare_metaschedule(
             row |= run_metaschedule(workload, target, num_trials, seed, library)
             if row.get("built"):
                 answer = time_library(workload, library, target, around, folder / "metaschedule.npz")
-                result = answer.result or {}
-                row["seconds"] = result.get("seconds")
-                if "seconds" not in result:
-                    row["error"] = answer.error or f"wrong result: {result}"
+                row["seconds"] = answer.timing.seconds if answer.error is None else None
+                if answer.error is not None:
+                    row["error"] = str(answer.error)
             print(f"MetaSchedule {workload.key}: {row.get('error') or row.get('seconds')}, {row.get('wall_s')} s")
             rows.append(row)
     return rows

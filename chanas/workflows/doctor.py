@@ -32,6 +32,7 @@ from chanas.errors import MeasureError, TargetError
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.codegen.cuda.nvrtc import why_no_nvrtc
 from chanas.prescheduler.kernels.backends import case_of
+from chanas.prescheduler.measuring.answers import WorkerError
 from chanas.prescheduler.measuring.canary import LIMIT, NOISE, WORKLOAD, Canary
 from chanas.prescheduler.measuring.local.compiler import llvm_version, readable
 from chanas.prescheduler.measuring.local.pool import WorkerPool
@@ -336,7 +337,11 @@ def _dtype_line(checks: tuple[FamilyCheck, ...]) -> str:
 
 
 def _dtype_problems(name: str, checks: tuple[FamilyCheck, ...]) -> Iterator[str]:
-    errors = {check.family: readable(check.error or "no reason was given") for check in checks if not check.works}
+    errors = {
+        check.family: readable(WorkerError.read(check.error or "no reason was given"))
+        for check in checks
+        if not check.works
+    }
     if errors:
         remedy = "report this with all that is above" if name == "f32" else "use --dtype f32"
         yield f"operators in {name} do not work: {describe_errors(errors)}; {remedy}"

@@ -23,9 +23,9 @@ from chanas.devices.host import load_target
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
+from chanas.prescheduler.measuring.answers import Answer, Timing, WorkerError
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.measuring.requests import (
     BuildBlock,
@@ -36,6 +36,7 @@ from chanas.prescheduler.measuring.requests import (
     MeasureInTurns,
     TimingSettings,
 )
+from chanas.prescheduler.measuring.wire import to_json
 from chanas.prescheduler.tables.lut import PrescheduleSummary, TableSettings, preschedule
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.prescheduler.tuning.preflight import PREFIX
@@ -222,7 +223,12 @@ def hashed_seconds(*what: Any) -> float:
 
 def timed(seconds: float, spread_s: float = 0.0, device: int = 0) -> Answer:
     """A worker's answer about a program that computes the right thing."""
-    return Answer({"seconds": seconds, "spread_s": spread_s, "max_error": 0.0}, None, 0.1, device)
+    return Answer(to_json(Timing(seconds, spread_s, 1, 0.0)), None, 0.1, device)
+
+
+def failed(error: str) -> Answer:
+    """A worker's answer that is an error, as it is stored."""
+    return Answer(None, WorkerError.read(error), 0.1)
 
 
 def answered(answer: Answer) -> Future[Answer]:
@@ -282,7 +288,7 @@ class SyntheticPool:
             return answered(timed(1e-6))
         self.timed.append(request.library)
         seconds = self.seconds(next(b for b in reversed(self.built) if b.library == request.library))
-        return answered(Answer(None, seconds, 0.1) if isinstance(seconds, str) else timed(seconds))
+        return answered(failed(seconds) if isinstance(seconds, str) else timed(seconds))
 
     def _measure_in_turns(self, library: Path) -> Answer:
         asked = next(b for b in reversed(self.turns) if b.library == library)
@@ -292,9 +298,9 @@ class SyntheticPool:
                 BuildAgain(target=asked.target, library=library, workload=asked.workload, point=point)
             )
             if isinstance(seconds, str):
-                return Answer(None, seconds, 0.1)
-            members.append(timed(seconds).result)
-        return Answer({"members": members}, None, 0.1)
+                return failed(seconds)
+            members.append(timed(seconds).to_json())
+        return Answer(members, None, 0.1)
 
 
 def is_preflight(library: Path) -> bool:

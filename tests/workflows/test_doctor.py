@@ -21,8 +21,8 @@ from chanas.devices.driver import FoundGPU
 from chanas.devices.host import load_target
 from chanas.devices.machine_state import Activity, Busy
 from chanas.errors import TargetError
+from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.requests import Ping
 from chanas.prescheduler.tuning.preflight import FamilyCheck
 from chanas.workflows import doctor as module

@@ -20,7 +20,7 @@ from chanas.prescheduler.codegen.cuda.compiled import CompileRecord
 from chanas.prescheduler.codegen.cuda.nvrtc import check_arch, compiler_name
 from chanas.prescheduler.kernels.cuda.operators import is_dense
 from chanas.prescheduler.kernels.cuda.space import gpu_space
-from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler
+from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler, readable
 from chanas.prescheduler.measuring.requests import CompilePoint
 from chanas.prescheduler.workloads.space import Point
 from chanas.prescheduler.workloads.workload import Workload
@@ -86,7 +86,7 @@ def compile_elsewhere(compiler: Compiler, workload: Workload, point: Point) -> C
     """`compile_point` in the compiler's process; where that ends or takes too long the record says so."""
     answer = compiler.answer(CompilePoint(target=compiler.target, workload=workload, point=point), _TIMEOUT_S)
     if answer.error is not None:
-        return CompileRecord(point, None, answer.error, answer.wall_s)
+        return CompileRecord(point, None, readable(answer.error), answer.wall_s)
     return CompileRecord.from_json(answer.result)
 
 

@@ -18,6 +18,7 @@ from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.checks.qemu import Call, compile_block, find_emulator, no_emulator, run_emulated
 from chanas.prescheduler.codegen.linkers import find_linker, no_cross_linker
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
+from chanas.prescheduler.measuring.answers import ErrorKind
 from chanas.prescheduler.measuring.local.compiler import open_compiler
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import BuildBlock, Measure
@@ -85,19 +86,18 @@ def check_here(block: BlockConfig, target: HardwareTarget, scratch: Path) -> Ite
     with WorkerPool(target) as pool:
         built = pool.build(build, _TIMEOUT_S).result()
         if built.error is not None:
-            yield Step("compile", False, built.error)
+            yield Step("compile", False, str(built.error))
             return
         yield Step("compile", True, f"{block.key}, random schedules")
         ran = pool.measure(Measure(library=library, case=case), _TIMEOUT_S).result()
-    if ran.error is not None:
-        yield Step("run", False, ran.error)
-        return
-    if "wrong" in ran.result:
-        yield Step("run", True, "on this machine")
-        yield Step("compare", False, f"relative error {ran.result['wrong']:.2g} against PyTorch")
+    if ran.error is not None and ran.error.kind is not ErrorKind.WRONG:
+        yield Step("run", False, str(ran.error))
         return
     yield Step("run", True, "on this machine")
-    yield Step("compare", True, f"relative error {ran.result['max_error']:.1g} against PyTorch")
+    if ran.error is not None:
+        yield Step("compare", False, ran.error.text)
+    else:
+        yield Step("compare", True, f"relative error {ran.timing.max_error:.1g} against PyTorch")
 
 
 def _check_elsewhere(block: BlockConfig, target: HardwareTarget, scratch: Path, why_not: str) -> Iterator[Step]:

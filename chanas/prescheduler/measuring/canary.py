@@ -17,8 +17,8 @@ from pathlib import Path
 
 from chanas.core.target import HardwareTarget
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
+from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local.pool import Pool
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Reading
 from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
 from chanas.prescheduler.workloads.workload import Workload
@@ -89,11 +89,11 @@ class Canary:
 
     def observe(self, answer: Answer) -> None:
         """Take in a reading; one that failed tells nothing about the others and is left out."""
-        if answer.error is not None or "seconds" not in answer.result:
+        if answer.error is not None:
             return
-        seconds = float(answer.result["seconds"])
+        seconds = answer.timing.seconds
         median_s = statistics.median([*(r.seconds for r in self.readings), seconds])
-        self.readings.append(Reading(seconds, float(answer.result["spread_s"]), seconds / median_s))
+        self.readings.append(Reading(seconds, answer.timing.spread_s, seconds / median_s))
         self._lasts = self._lasts and self.is_disturbed
         self._keep(self.readings[-1])
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from chanas.files.scratch import raise_if_full
+from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.local.pool import Pool
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
 from chanas.prescheduler.measuring.requests import BuildRequest, TimingRequest
 
@@ -48,20 +48,14 @@ class Candidate(Generic[Token]):
         return self.build.library
 
 
-def _outcome(answer: Answer, build_s: float) -> Outcome:
+def _outcome(answer: Answer, build_s: float, measure_s: float) -> Outcome:
     if answer.error is not None:
-        return Outcome(None, None, answer.error, build_s=build_s, measure_s=answer.wall_s)
-    if "members" in answer.result:
-        members = tuple(_result(r, build_s, answer.wall_s) for r in answer.result["members"])
-        return Outcome(None, None, None, None, build_s, answer.wall_s, members)
-    return _result(answer.result, build_s, answer.wall_s)
-
-
-def _result(result: dict[str, Any], build_s: float, measure_s: float) -> Outcome:
-    if "wrong" in result:
-        error = f"wrong result: relative error {result['wrong']:.3g} against PyTorch"
-        return Outcome(None, None, error, result["wrong"], build_s, measure_s)
-    return Outcome(result["seconds"], result["spread_s"], None, result["max_error"], build_s, measure_s)
+        return Outcome(None, None, str(answer.error), answer.error.max_error, build_s, measure_s)
+    if answer.members:
+        members = tuple(_outcome(m, build_s, measure_s) for m in answer.members)
+        return Outcome(None, None, None, None, build_s, measure_s, members)
+    timing = answer.timing
+    return Outcome(timing.seconds, timing.spread_s, None, timing.max_error, build_s, measure_s)
 
 
 def _remove(library: Path) -> None:
@@ -195,9 +189,9 @@ class CandidatePipeline(Generic[Token]):
                         code = answer.result.get("code") if isinstance(answer.result, dict) else None
                         outcomes += self._take_built(_Built(candidate, answer.wall_s, code))
                     else:
-                        raise_if_full(candidate.library.parent, answer.error)
+                        raise_if_full(candidate.library.parent, str(answer.error))
                         _remove(candidate.library)
-                        outcomes.append((candidate, Outcome(None, None, answer.error, build_s=answer.wall_s)))
+                        outcomes.append((candidate, _outcome(answer, answer.wall_s, 0.0)))
                 else:
                     outcomes += self._hold(self._measuring.pop(future), answer)
             self._advance()
@@ -227,7 +221,7 @@ class CandidatePipeline(Generic[Token]):
     def _hold(self, built: _Built[Token], answer: Answer) -> list[tuple[Candidate[Token], Outcome]]:
         """Keep what was timed until the canary is read: when it is due, or old when all is timed."""
         if answer.error is not None:
-            raise_if_full(built.candidate.library.parent, answer.error)
+            raise_if_full(built.candidate.library.parent, str(answer.error))
         device = answer.device
         self._held.append((built, answer))
         if built.candidate.family is not None:
@@ -263,7 +257,9 @@ class CandidatePipeline(Generic[Token]):
         canary = None if self.canary is None else self.canary.on(device)
         outcomes = []
         for built, answer in held:
-            outcome = dataclasses.replace(_outcome(answer, built.build_s), code=built.code, device=device)
+            outcome = dataclasses.replace(
+                _outcome(answer, built.build_s, answer.wall_s), code=built.code, device=device
+            )
             if canary is not None and outcome.error is None:
                 if canary.wants_again(built.num_tries):
                     self._built.append(dataclasses.replace(built, device=device))

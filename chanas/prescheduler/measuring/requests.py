@@ -6,11 +6,7 @@ class: `BuildOperator` is "build_operator".
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import re
-import types
-import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +14,7 @@ from typing import Any, ClassVar
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
+from chanas.prescheduler.measuring.wire import fields_from_json, fields_to_json
 from chanas.prescheduler.workloads.space import Point
 from chanas.prescheduler.workloads.workload import Workload
 
@@ -32,7 +29,7 @@ class Request:
         cls.call = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def to_json(self) -> dict[str, Any]:
-        return {"call": self.call, "arguments": _fields_to_json(self)}
+        return {"call": self.call, "arguments": fields_to_json(self)}
 
 
 def read_request(data: dict[str, Any], known: Iterable[type[Request]]) -> Request:
@@ -42,50 +39,8 @@ def read_request(data: dict[str, Any], known: Iterable[type[Request]]) -> Reques
         KeyError: the call is none of them; TypeError: arguments are missing, or there are others.
     """
     kinds = {kind.call: kind for kind in known}
-    request: Request = _from_fields(kinds[data["call"]], data["arguments"])
+    request: Request = fields_from_json(kinds[data["call"]], data["arguments"])
     return request
-
-
-# ---- fields as JSON, by their types ---------------------------------------------------------------------------------
-def _fields_to_json(value: Any) -> dict[str, Any]:
-    return {f.name: _value_to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-
-
-def _value_to_json(value: Any) -> Any:
-    if hasattr(value, "to_json"):
-        return value.to_json()
-    if dataclasses.is_dataclass(value):
-        return _fields_to_json(value)
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return [_value_to_json(v) for v in value]
-    return value
-
-
-@functools.cache
-def _types_of_fields(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _from_fields(kind: type, data: dict[str, Any]) -> Any:
-    types_ = _types_of_fields(kind)
-    return kind(**{name: _value_from_json(types_.get(name), value) for name, value in data.items()})
-
-
-def _value_from_json(kind: Any, data: Any) -> Any:
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
-    if data is None:
-        return None
-    if origin is types.UnionType:
-        return _value_from_json(next(m for m in members if m is not types.NoneType), data)
-    if origin is not None and isinstance(data, list):
-        return tuple(_value_from_json(members[0], v) for v in data)
-    if hasattr(kind, "from_json"):
-        return kind.from_json(data)
-    if dataclasses.is_dataclass(kind):
-        return _from_fields(typing.cast(type, kind), data)
-    return Path(data) if kind is Path else data
 
 
 # ---- compiling ------------------------------------------------------------------------------------------------------

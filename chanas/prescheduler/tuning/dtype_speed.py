@@ -17,9 +17,9 @@ from tqdm import tqdm
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.prescheduler.kernels.backends import case_of
+from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.canary import NOISE
 from chanas.prescheduler.measuring.local.pool import Pool
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.workloads.workload import Workload
@@ -67,8 +67,8 @@ def dtype_speed(target: HardwareTarget, pool: Pool, scratch: Path) -> DtypeSpeed
         for dtype, built in builds.items():
             if turn < len(built) and built[turn][1].result().error is None:
                 answer = pool.measure(built[turn][0], _TIMEOUT_S).result()
-                if answer.error is None and "seconds" in answer.result:
-                    seconds[dtype].append(float(answer.result["seconds"]))
+                if answer.error is None:
+                    seconds[dtype].append(answer.timing.seconds)
     if not all(seconds.values()):
         return None
     return DtypeSpeed(target.dtype_name, min(seconds[target.dtype]), min(seconds["float32"]))

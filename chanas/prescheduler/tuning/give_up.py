@@ -5,13 +5,14 @@ A compiler that aborts, or a device that hangs, does so at every candidate; tryi
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chanas.core.target import HardwareTarget
-from chanas.prescheduler.measuring.local.worker_process import SAID
+from chanas.prescheduler.measuring.answers import WorkerError
 from chanas.prescheduler.records.store import TuningRecord
 
 NUM_ALIKE = 12
@@ -53,7 +54,8 @@ class FamilyWatch:
 
 def way_of(error: str) -> str:
     """An error without what differs from candidate to candidate: numbers, paths, the worker's last words."""
-    return _NUMBER.sub("#", _PATH.sub("PATH", error.partition(SAID)[0]))
+    without_words = dataclasses.replace(WorkerError.read(error), last_words="")
+    return _NUMBER.sub("#", _PATH.sub("PATH", str(without_words)))
 
 
 def describe_errors(errors: Mapping[str, str]) -> str:

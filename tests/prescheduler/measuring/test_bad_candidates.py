@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
+from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.requests import Request
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.prescheduler.measuring import canary as module
+from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.canary import EVERY_S, LIMIT, NOISE, Canary
 from chanas.prescheduler.measuring.candidates import CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome, Reading
 
-from ..cases import HOST, SyntheticPool, answered, invented, timed
+from ..cases import HOST, SyntheticPool, answered, failed, invented, timed
 
 
 @pytest.fixture(autouse=True)
@@ -102,10 +102,10 @@ def test_a_reading_is_due_at_the_start_and_after_enough_measuring(tmp_path: Path
     assert canary.is_due(0.6 * EVERY_S)
 
 
-@pytest.mark.parametrize("failed", [Answer(None, "crash", 0.1), Answer({"wrong": 1.0}, None, 0.1)])
-def test_a_reading_that_failed_is_left_out(tmp_path: Path, failed: Answer) -> None:
+@pytest.mark.parametrize("answer", [failed("crash"), failed("wrong result: relative error 1 against PyTorch")])
+def test_a_reading_that_failed_is_left_out(tmp_path: Path, answer: Answer) -> None:
     canary = canary_of(tmp_path, 1.0, 1.0)
-    canary.observe(failed)
+    canary.observe(answer)
     assert len(canary.readings) == 2
     assert canary.correction == 1.0
 
@@ -176,8 +176,7 @@ def test_failures_come_out_as_they_are_whatever_the_drift(tmp_path: Path) -> Non
     class Crashing(DriftingPool):
         def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
             answer = super().measure(request, timeout_s, device)
-            failed = Answer(None, "crash: signal 11", 0.1)
-            return answer if request.library.name == "canary.so" else answered(failed)
+            return answer if request.library.name == "canary.so" else answered(failed("crash: signal 11"))
 
     outcomes, canary = run(Crashing(lambda n: 2.0 if n >= 4 else 1.0), tmp_path, 6)
     assert {(o.seconds, o.error) for o in outcomes} == {(None, "crash: signal 11")}
@@ -190,12 +189,11 @@ def test_a_canary_that_does_not_work_stops_nothing(tmp_path: Path, call: str) ->
         def build(self, request: Any, timeout_s: float) -> Future[Answer]:
             answer = super().build(request, timeout_s)
             broken = call == "build" and request.library.name == "canary.so"
-            return answered(Answer(None, "TargetError: no linker found", 0.1)) if broken else answer
+            return answered(failed("TargetError: no linker found")) if broken else answer
 
         def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
             answer = super().measure(request, timeout_s, device)
-            failed = request.library.name == "canary.so"
-            return answered(Answer(None, "timeout", 0.1)) if failed else answer
+            return answered(failed("timeout")) if request.library.name == "canary.so" else answer
 
     outcomes, canary = run(Broken(lambda _: 1.0), tmp_path, 4)
     assert [o.seconds for o in outcomes] == [1e-6] * 4

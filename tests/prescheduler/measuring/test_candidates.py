@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import operator_case
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline, time_in_rounds
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.workloads.workload import Workload
 
-from ..cases import HOST, SyntheticPool, Workbench, answered, invented, timed
+from ..cases import HOST, SyntheticPool, Workbench, answered, failed, invented, timed
 
 WORKLOAD = Workload("depthwise", 8, 24, 24, 3, 1, "relu")
 POINTS = schedule_space(WORKLOAD, HOST).points
@@ -103,7 +103,8 @@ def test_a_build_that_takes_too_long_leaves_nothing(tmp_path: Path) -> None:
             super().build(request, timeout_s)
             request.library.with_suffix(".o").touch()
             answer: Future[Answer] = Future()
-            answer.set_result(Answer(None, f"timeout: {request.call} took more than {timeout_s:g} s", timeout_s))
+            error = WorkerError(ErrorKind.TIMEOUT, f"{request.call} took more than {timeout_s:g} s")
+            answer.set_result(Answer(None, error, timeout_s))
             return answer
 
     pool: Any = HangingPool()
@@ -182,7 +183,7 @@ class Timer(SyntheticPool):
     def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
         self.timed.append(request.library.stem)
         if len(self.timed) in self.errors:
-            return answered(Answer(None, "crash: the worker ended", 0.1))
+            return answered(failed("crash: the worker ended"))
         return answered(timed(1e-6 * len(self.timed)))
 
 

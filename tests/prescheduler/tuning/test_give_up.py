@@ -20,15 +20,15 @@ from chanas.core.latency import LatencyLUT
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local import worker_process
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.workload import Workload
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, family_of, fill_table, synthetic_seconds
+from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, failed, family_of, fill_table, synthetic_seconds
 
 POINTWISE = [Workload("pointwise", 4, 16, channels) for channels in range(32, 256, 16)]
 DEPTHWISE = [Workload("depthwise", 7, channels, channels, 3) for channels in (16, 32)]
@@ -228,7 +228,7 @@ class Slow(SyntheticPool):
             future, request = self.queue.pop(0)
             if future.set_running_or_notify_cancel():
                 self.built.append(request)
-                future.set_result(Answer(None, CRASH, 0.1))
+                future.set_result(failed(CRASH))
                 return
 
 

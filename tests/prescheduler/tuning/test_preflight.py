@@ -21,8 +21,8 @@ from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring import devices
+from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.preflight import (
     FamilyCheck,
@@ -36,7 +36,7 @@ from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.blocks import tuned_workloads
 from chanas.prescheduler.workloads.workload import Workload
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, answered
+from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, answered, failed
 from ..cuda_cases import GPU
 
 POINTWISE, DEPTHWISE = Workload("pointwise", 4, 16, 32), Workload("depthwise", 4, 16, 16, 3)
@@ -63,7 +63,7 @@ class Failing(SyntheticPool):
     def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
         asked = next(a for a in self.checked if a.library == request.library)
         error = self.error(asked)
-        return super().measure(request, timeout_s, device) if error is None else answered(Answer(None, error, 0.1))
+        return super().measure(request, timeout_s, device) if error is None else answered(failed(error))
 
 
 # ---- the operators --------------------------------------------------------------------------------------------------

@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from chanas import errors
 from chanas.core.target import HardwareTarget
 from chanas.devices.lean_tvm import torch_hidden
-from chanas.errors import ChanasError, TargetError
-from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess, worker_command
+from chanas.errors import TargetError
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.prescheduler.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.prescheduler.measuring.requests import CompileRequest
 
 _TIMEOUT_S = 300.0
-_CRASH, _ITS_SUBJECT = "crash: ", "the worker"
 
 
 class Compiler:
@@ -32,8 +31,7 @@ class Compiler:
 
     def answer(self, request: CompileRequest, timeout_s: float = _TIMEOUT_S) -> Answer:
         """Answer a request; a crash is an answer with an error."""
-        answer = self._worker.call(request, timeout_s)
-        return answer if answer.error is None else Answer(None, readable(answer.error), answer.wall_s)
+        return self._worker.call(request, timeout_s)
 
     def result(self, request: CompileRequest, what: str) -> Any:
         """The result of a request that compiles `what`.
@@ -44,13 +42,11 @@ class Compiler:
         answer = self.answer(request)
         if answer.error is None:
             return answer.result
-        kind, _, text = answer.error.partition(": ")
-        known = getattr(errors, kind, None)
-        if isinstance(known, type) and issubclass(known, ChanasError):
-            raise known(text)
+        if answer.error.exception_class is not None:
+            raise answer.error.exception_class(answer.error.text)
         target = self.target
         arch = target.mcpu or target.device if target.gpu is None else target.gpu.arch
-        raise TargetError(f"{what} can't be compiled for {target.name} ({arch}): {answer.error}")
+        raise TargetError(f"{what} can't be compiled for {target.name} ({arch}): {readable(answer.error)}")
 
     def close(self) -> None:
         self._worker.close()
@@ -66,11 +62,11 @@ def open_compiler(target: HardwareTarget) -> Iterator[Compiler]:
         compiler.close()
 
 
-def readable(error: str) -> str:
+def readable(error: WorkerError) -> str:
     """A crash in a user's words: `crash: the worker ended with signal 6 …` → `the compiler ended with signal 6 …`."""
-    if not error.startswith(_CRASH):
-        return error
-    return error.removeprefix(_CRASH).replace(_ITS_SUBJECT, "the compiler", 1)
+    if error.kind is not ErrorKind.CRASH:
+        return str(error)
+    return str(error).removeprefix(f"{error.kind}: ").replace("the worker", "the compiler", 1)
 
 
 def llvm_version() -> int | None:

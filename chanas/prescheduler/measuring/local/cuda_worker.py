@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chanas.devices.lean_tvm import hide_torch
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, Timing, WorkerError
 from chanas.prescheduler.measuring.local import worker
-from chanas.prescheduler.measuring.local.timing import Call, Clock, answer_of_turns
+from chanas.prescheduler.measuring.local.timing import Call, CheckedProgram, Clock, time_program, time_programs_in_turns
 from chanas.prescheduler.measuring.requests import (
     BuildBlock,
     BuildNetwork,
@@ -34,8 +35,6 @@ from chanas.prescheduler.measuring.requests import (
     MeasureInTurns,
     MeasureNetwork,
     Ping,
-    TimingRequest,
-    TimingSettings,
 )
 from chanas.prescheduler.workloads.cases import relative_error
 
@@ -115,7 +114,11 @@ class _Program:
         self.call: Call = (machine["main"], (*inputs, *own, self.output))
         self.machine = machine
 
-    def error(self) -> float:
+    def check(self) -> CheckedProgram:
+        """The program with its error."""
+        return CheckedProgram([self.call], self._error(), self.tolerance, self.copies)
+
+    def _error(self) -> float:
         """Largest error relative to the largest expected magnitude, of an output that was not a number before.
 
         The first call runs the kernels one by one and captures them: what is checked is the graph, as it is timed.
@@ -139,52 +142,34 @@ class Timer:
         self._device = functools.cache(open_device)
         self._now, self._last_used_s = now, -math.inf
 
-    def measure(self, request: Measure) -> dict[str, Any]:
+    def measure(self, request: Measure) -> Timing | WorkerError:
         """Check an operator or a block against its reference case, then time it: seconds of one of its copies.
 
         Where it is to be cold, every copy finds its weights in the device's memory. All copies run the same code.
         """
-        copies, settings, hopeless_s = _copies(), request.settings, request.hopeless_s
-        hopeless_s = None if hopeless_s is None else copies * hopeless_s
-        return self._measure(request, copies, settings, hopeless_s, is_cold=settings.cold_bytes > 0)
+        return self._measure(request, _copies(), request.hopeless_s, is_cold=request.settings.cold_bytes > 0)
 
     def _measure(
-        self,
-        request: TimingRequest,
-        copies: int,
-        settings: TimingSettings,
-        hopeless_s: float | None = None,
-        *,
-        is_cold: bool,
-    ) -> dict[str, Any]:
-        """The same of a program with so many copies; `hopeless_s` is of all of them."""
-        program = _Program(self._device(), request.library, request.case, copies)
-        error = program.error()
-        if error > program.tolerance:
-            return {"wrong": error}
-        clock = self._clock([program.call], cold=is_cold)
-        timed = worker._time([program.call], 1, settings, hopeless_s, clock)
-        return {**_of_one_copy(timed, copies), "max_error": error}
+        self, request: Measure | MeasureNetwork, copies: int, hopeless_s: float | None = None, *, is_cold: bool
+    ) -> Timing | WorkerError:
+        checked = _Program(self._device(), request.library, request.case, copies).check()
+        clock = self._clock([checked], is_cold)
+        return time_program(checked, 1, request.settings, hopeless_s, clock)
 
-    def measure_in_turns(self, request: MeasureInTurns) -> dict[str, Any]:
+    def measure_in_turns(self, request: MeasureInTurns) -> list[Answer]:
         """Check several programs, then time the right ones in turns against each other."""
         device, copies, settings = self._device(), _copies(), request.settings
         programs = [_Program(device, request.library / f"{i}.so", request.case, copies) for i in range(request.num)]
-        errors = [program.error() for program in programs]
-        checked = [([p.call], error, error <= p.tolerance) for p, error in zip(programs, errors, strict=True)]
+        checked = [program.check() for program in programs]
+        return time_programs_in_turns(checked, 1, settings, self._clock(checked, settings.cold_bytes > 0))
 
-        def time_in_turns(right: list[list[Call]]) -> list[dict[str, Any]]:
-            clock = self._clock([call for (call,) in right], cold=settings.cold_bytes > 0)
-            return [_of_one_copy(t, copies) for t in worker._time_in_turns(right, 1, settings, clock)]
-
-        return answer_of_turns(checked, time_in_turns)
-
-    def measure_network(self, request: MeasureNetwork) -> dict[str, Any]:
+    def measure_network(self, request: MeasureNetwork) -> Timing | WorkerError:
         """Check a whole network against its reference case, then time single inferences, cold as blocks are."""
-        return self._measure(request, 1, request.settings, is_cold=True)
+        return self._measure(request, 1, is_cold=True)
 
-    def _clock(self, calls: Sequence[Call], cold: bool) -> Clock:
-        """Seconds per launch; the first launches are repeated until the device's clock rates have settled."""
+    def _clock(self, checked: Sequence[CheckedProgram], cold: bool) -> Clock:
+        """Seconds per launch of what is right; the first launches are repeated until the clock rates have settled."""
+        calls = [call for c in checked if c.is_right for call in c.calls]
         if calls and self._now() - self._last_used_s > _IDLE_S:
             self._settle(calls[0])
 
@@ -215,18 +200,15 @@ def _copies() -> int:
     return COPIES
 
 
-def _of_one_copy(timed: dict[str, Any], copies: int) -> dict[str, Any]:
-    return {**timed, "seconds": timed["seconds"] / copies, "spread_s": timed["spread_s"] / copies}
-
-
-def describe(error: Exception) -> str:
-    """Describe an error in one short line; CUDA's begin so that the parent replaces the worker."""
-    text = " ".join(str(error).split())
+def describe(error: Exception) -> WorkerError:
+    """Describe an error in one short line; after those of CUDA the worker is replaced."""
+    text = str(error)
     if "CUDA" not in text and "cuda" not in text:
-        return worker._describe(error)
-    if "out of memory" in text or "OutOfMemory" in text or "MemoryAllocation" in text:
-        return f"{worker.OUT_OF_MEMORY}: the GPU has not enough left; end what else uses it (`nvidia-smi`)"
-    return f"{worker.GPU_FAULT}: {text[:300]}"
+        return worker.describe(error)
+    if any(words in text for words in ("out of memory", "OutOfMemory", "MemoryAllocation")):
+        text = "the GPU has not enough left; end what else uses it (`nvidia-smi`)"
+        return WorkerError(ErrorKind.OUT_OF_MEMORY, text)
+    return WorkerError(ErrorKind.GPU_FAULT, WorkerError.of(error).text)
 
 
 def calls(compile_: Compile, open_device: Callable[[], Device]) -> worker.Calls:

@@ -22,8 +22,9 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.cores import split_cores
 from chanas.devices.gpu_use import gpu_of
 from chanas.errors import MeasureError
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.local.locks import device_lock
-from chanas.prescheduler.measuring.local.worker_process import START_TIMEOUT_S, Answer, WorkerProcess, worker_command
+from chanas.prescheduler.measuring.local.worker_process import START_TIMEOUT_S, WorkerProcess, worker_command
 from chanas.prescheduler.measuring.requests import Ping, Request
 
 
@@ -59,6 +60,11 @@ class Task:
     device: int | None = None
     future: Future[Answer] = field(default_factory=Future)
     num_losses: int = 0
+
+
+def no_answer(request: Request) -> Answer:
+    """The answer to a request that nobody waits for any more."""
+    return Answer(None, WorkerError(ErrorKind.STOPPED, f"{request.call} was given up"))
 
 
 class TaskPool:
@@ -183,7 +189,7 @@ class TaskPool:
             self._changed.notify_all()
         for task in waiting:
             if not task.future.cancel() and not task.future.done():  # one that goes back to the queue after a loss
-                task.future.set_result(Answer(None, f"stopped: {task.request.call} was given up", 0.0))
+                task.future.set_result(no_answer(task.request))
         for worker in self._workers():
             worker.close()
 

@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import hashlib
-import itertools
 import json
-import math
 import os
 import resource
 import shutil
 import signal
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from chanas.devices.lean_tvm import hide_torch
 from chanas.network.bfloat16 import from_bits
-from chanas.prescheduler.measuring.local.timing import Call, Clock, answer_of_turns
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, Timing, WorkerError
+from chanas.prescheduler.measuring.local.timing import Call, CheckedProgram, time_program, time_programs_in_turns
 from chanas.prescheduler.measuring.requests import (
     BuildBlock,
     BuildKernel,
@@ -53,11 +50,7 @@ from chanas.prescheduler.workloads.cases import relative_error
 _MAX_WEIGHT_COPIES = 256
 # As many operators are tuned side by side (`jobs`), one more, and the canary.
 _KEEP_CASES = 5
-_CALLS_FOR_ESTIMATE = 3
 _EXIT_CANNOT_LOAD = 3
-OUT_OF_MEMORY, GPU_FAULT = "out of memory", "GPU fault"
-"""First words of the error of a call that hit its worker's memory limit, or after which a GPU does nothing more for
-this process: the worker is replaced."""
 
 
 def die_with_parent() -> None:
@@ -193,86 +186,6 @@ def _case(path: Path, cold_bytes: int) -> _Case:
     return _CASES[key]
 
 
-def _seconds_per_call(turns: Iterator[Call], num_calls: int) -> float:
-    start = time.perf_counter()
-    for function, arguments in itertools.islice(turns, num_calls):
-        function(*arguments)
-    return (time.perf_counter() - start) / num_calls
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def _time(
-    calls: Sequence[Call],
-    num_warm_up: int,
-    settings: TimingSettings,
-    hopeless_s: float | None = None,
-    clock: Clock = _seconds_per_call,
-) -> dict[str, Any]:
-    """Seconds per call: the median of repeats.
-
-    The calls (function and arguments) take turns, over the end of a repeat too. Up to four times as many repeats are
-    made until the interquartile range is small enough. A candidate slower than `hopeless_s` at first is not measured
-    further.
-    """
-    turns = itertools.cycle(calls)
-    with _undisturbed():
-        clock(turns, num_warm_up)
-        estimate = max(clock(turns, _CALLS_FOR_ESTIMATE), 1e-8)
-        num_calls = max(1, math.ceil(settings.min_repeat_s / estimate))
-        samples = [estimate] if hopeless_s is not None and estimate > hopeless_s else []
-        while not samples or hopeless_s is None or samples[0] <= hopeless_s:
-            samples.append(clock(turns, num_calls))
-            median = statistics.median(samples)
-            if len(samples) >= settings.repeats and (
-                _interquartile_range(samples) <= settings.max_spread * median or len(samples) >= 4 * settings.repeats
-            ):
-                break
-    return _summary(samples)
-
-
-def _time_in_turns(
-    contenders: Sequence[Sequence[Call]],
-    num_warm_up: int,
-    settings: TimingSettings,
-    clock: Clock = _seconds_per_call,
-) -> list[dict[str, Any]]:
-    """Seconds per call of several functions that take turns, A B C A B C …: a slow moment hits all of them alike.
-
-    Each is called for at least `min_repeat_s` in each of its `repeats` turns.
-    """
-    turns = [itertools.cycle(calls) for calls in contenders]
-    samples: list[list[float]] = [[] for _ in turns]
-    with _undisturbed():
-        nums_calls = []
-        for turn in turns:
-            clock(turn, num_warm_up)
-            estimate = max(clock(turn, _CALLS_FOR_ESTIMATE), 1e-8)
-            nums_calls.append(max(1, math.ceil(settings.min_repeat_s / estimate)))
-        for _ in range(settings.repeats):
-            for turn, num_calls, own in zip(turns, nums_calls, samples, strict=True):
-                own.append(clock(turn, num_calls))
-    return [_summary(own) for own in samples]
-
-
-def _summary(samples: Sequence[float]) -> dict[str, Any]:
-    return {"seconds": statistics.median(samples), "spread_s": _interquartile_range(samples), "repeats": len(samples)}
-
-
-def _interquartile_range(samples: Sequence[float]) -> float:
-    if len(samples) < 4:
-        return max(samples) - min(samples)
-    low, _, high = statistics.quantiles(samples, n=4)
-    return high - low
-
-
 def _load_functions(library: Path, copies: int) -> list[Any]:
     """The library's function, loaded `copies` times from files of their own, so that each has code of its own.
 
@@ -295,9 +208,8 @@ def _load_functions(library: Path, copies: int) -> list[Any]:
     return functions
 
 
-def _checked_calls(library: Path, case: Path, settings: TimingSettings) -> tuple[list[Call], float, bool]:
-    """The calls of a compiled function in the order in which they take turns, its error against the reference case, and
-    whether that is within the case's tolerance.
+def _check(library: Path, case: Path, settings: TimingSettings) -> CheckedProgram:
+    """Call a compiled function once and compare its result.
 
     Each call has weights of its own (copies of `cold_bytes` together) and code of its own (`code_copies`): in a network
     both come from a cache further away, because everything else ran since.
@@ -309,31 +221,25 @@ def _checked_calls(library: Path, case: Path, settings: TimingSettings) -> tuple
     error = reference.check(reference.output)
     sets = [(*arguments, reference.output) for arguments in reference.argument_sets]
     num_calls = max(len(sets), len(functions))
-    return (
-        [(functions[i % len(functions)], sets[i % len(sets)]) for i in range(num_calls)],
-        error,
-        error <= reference.tolerance,
-    )
+    calls = [(functions[i % len(functions)], sets[i % len(sets)]) for i in range(num_calls)]
+    return CheckedProgram(calls, error, reference.tolerance)
 
 
-def measure(request: Measure) -> dict[str, Any]:
+def measure(request: Measure) -> Timing | WorkerError:
     """Check a compiled function against its reference case, then time it as a network would run it."""
-    how = request.settings
-    calls, error, is_right = _checked_calls(request.library, request.case, how)
-    if not is_right:
-        return {"wrong": error}
-    timed = _time(calls, max(how.code_copies, 2), how, request.hopeless_s)
-    return {**timed, "max_error": error}
+    settings = request.settings
+    checked = _check(request.library, request.case, settings)
+    return time_program(checked, max(settings.code_copies, 2), settings, request.hopeless_s)
 
 
-def measure_in_turns(request: MeasureInTurns) -> dict[str, Any]:
+def measure_in_turns(request: MeasureInTurns) -> list[Answer]:
     """Check several functions, then time the right ones in turns against each other."""
-    how = request.settings
-    checked = [_checked_calls(request.library / f"{i}.so", request.case, how) for i in range(request.num)]
-    return answer_of_turns(checked, lambda right: _time_in_turns(right, max(how.code_copies, 2), how))
+    settings = request.settings
+    checked = [_check(request.library / f"{i}.so", request.case, settings) for i in range(request.num)]
+    return time_programs_in_turns(checked, max(settings.code_copies, 2), settings)
 
 
-def measure_network(request: MeasureNetwork) -> dict[str, Any]:
+def measure_network(request: MeasureNetwork) -> Timing | WorkerError:
     """Check a compiled Relax module against its reference case, then time whole calls, as a user's process does."""
     import tvm
     from tvm import relax
@@ -342,11 +248,8 @@ def measure_network(request: MeasureNetwork) -> dict[str, Any]:
     function = machine["main"]
     reference = _Case(request.case, request.settings.cold_bytes)
     error = reference.check(function(*reference.argument_sets[0]))
-    if error > reference.tolerance:
-        return {"wrong": error}
     calls: list[Call] = [(function, arguments) for arguments in reference.argument_sets]
-    timed = _time(calls, 3, request.settings)
-    return {**timed, "max_error": error}
+    return time_program(CheckedProgram(calls, error, reference.tolerance), 3, request.settings)
 
 
 def ping(_request: Ping) -> dict[str, Any]:
@@ -383,15 +286,15 @@ CALLS: dict[type[Request], Callable[[Any], Any]] = {
 }
 
 
-def _describe(error: Exception) -> str:
+def describe(error: Exception) -> WorkerError:
     """Describe an error in one short line."""
-    text = " ".join(str(error).split())
-    if isinstance(error, MemoryError) or "bad_alloc" in text:
-        return f"{OUT_OF_MEMORY}: a worker may allocate {memory_limit() / (1 << 30):.1f} GiB"
-    return f"{type(error).__name__}: {text[:300]}"
+    if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+        text = f"a worker may allocate {memory_limit() / (1 << 30):.1f} GiB"
+        return WorkerError(ErrorKind.OUT_OF_MEMORY, text)
+    return WorkerError.of(error)
 
 
-def serve_requests(calls: Calls, describe: Callable[[Exception], str] = _describe) -> None:
+def serve_requests(calls: Calls, describe: Callable[[Exception], WorkerError] = describe) -> None:
     """Answer one request after the other until standard input closes; whatever else is printed goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -400,10 +303,10 @@ def serve_requests(calls: Calls, describe: Callable[[Exception], str] = _describ
     for line in sys.stdin:
         try:
             request = read_request(json.loads(line), calls)
-            answer: dict[str, Any] = {"result": calls[type(request)](request)}
+            answer = Answer.of(calls[type(request)](request))
         except Exception as error:
-            answer = {"error": describe(error)}
-        answers.write(json.dumps(answer) + "\n")
+            answer = Answer.of(describe(error))
+        answers.write(json.dumps(answer.to_json()) + "\n")
         answers.flush()
 
 

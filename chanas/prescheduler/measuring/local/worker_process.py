@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -12,19 +13,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
-from chanas.prescheduler.measuring.local.worker import GPU_FAULT, OUT_OF_MEMORY
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.requests import Ping, Request
 
 START_TIMEOUT_S = 120.0
 _WORKER = ("-m", "chanas.prescheduler.measuring.local.worker")
 _GPU_WORKER = ("-m", "chanas.prescheduler.measuring.local.cuda_worker")
-SAID = "; it said: "
-"""Separator of the error of a worker that ended and the line that it left on standard error."""
+# What failed half-way in a process that hit its limit of memory, or whose GPU failed, is not known.
+_HALF_WAY = (ErrorKind.OUT_OF_MEMORY, ErrorKind.GPU_FAULT)
 # What a worker has said last is kept, so many bytes of it; and a line of it is told, cut to so many characters.
 _KEPT_BYTES, _MAX_LINE = 1 << 14, 300
 # Lines of a stack trace and its heading say nothing that the signal does not; those with such words say most.
@@ -32,17 +32,6 @@ _NO_REASON = re.compile(r"\s*File \"|\s*#\d+ |!{3,}|Stack dump|PLEASE submit|\s*
 _REASON = re.compile(r"error|terminate|what\(\)|assert|fatal|abort", re.IGNORECASE)
 # A worker is replaced after this many calls: cheap insurance against anything that a thousand builds leave behind.
 _MAX_CALLS = 2000
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A worker's answer: a result, or the reason that there is none."""
-
-    result: Any
-    error: str | None
-    wall_s: float
-    device: int = 0
-    """Index of the pool's device that timed it."""
 
 
 class WorkerProcess:
@@ -111,7 +100,8 @@ class WorkerProcess:
                 ready = select.select(heard, [], [], left)[0] if left > 0 else []
                 if not ready:
                     self.stop()
-                    error = f"timeout: {request.call} took more than {timeout_s:g} s{_last_words(self._said)}"
+                    text = f"{request.call} took more than {timeout_s:g} s"
+                    error = WorkerError(ErrorKind.TIMEOUT, text, last_words=_last_words(self._said))
                     return Answer(None, error, timeout_s)
                 if process.stderr in ready and not self._listen(process.stderr):
                     heard.remove(process.stderr)
@@ -125,13 +115,14 @@ class WorkerProcess:
             with contextlib.suppress(OSError, ValueError):
                 self._listen(process.stderr)
             self.stop()
-            error = f"crash: the worker ended with {_exit_reason(code)} in {request.call}{_last_words(self._said)}"
+            text = f"the worker ended with {_exit_reason(code)} in {request.call}"
+            error = WorkerError(ErrorKind.CRASH, text, last_words=_last_words(self._said))
             return Answer(None, error, time.monotonic() - start)
         line, _, self._pending = self._pending.partition(b"\n")
-        data = json.loads(line)
-        if (data.get("error") or "").startswith((OUT_OF_MEMORY, GPU_FAULT)):
-            self.stop()  # what failed half-way in there is not known
-        return Answer(data.get("result"), data.get("error"), time.monotonic() - start)
+        answer = Answer.from_json(json.loads(line))
+        if answer.error is not None and answer.error.kind in _HALF_WAY:
+            self.stop()
+        return dataclasses.replace(answer, wall_s=time.monotonic() - start)
 
     def _listen(self, stderr: IO[bytes]) -> bool:
         """Take in what the process has said by now, as much as a pipe holds; false when there will be nothing more."""
@@ -170,13 +161,13 @@ def _exit_reason(code: int) -> str:
 
 
 def _last_words(said: bytes) -> str:
-    """The line of what a worker said last that tells most, to be put behind an error; empty where there is none."""
+    """The line of what a worker said last that tells most; empty where there is none."""
     lines = [
         " ".join(line.split()) for line in said.decode(errors="replace").splitlines() if not _NO_REASON.match(line)
     ]
     lines = [line for line in lines if line]
     telling = [line for line in lines if _REASON.search(line)] or lines
-    return f"{SAID}{telling[-1][:_MAX_LINE]}" if telling else ""
+    return telling[-1][:_MAX_LINE] if telling else ""
 
 
 def worker_command(target: HardwareTarget) -> Sequence[str] | None:

@@ -17,7 +17,9 @@ import chanas
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
 from chanas.prescheduler.codegen.linkers import find_linker, no_cross_linker
-from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.prescheduler.measuring.local.pool import no_answer
+from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.remote.link import Connect, Submit, Wait
 from chanas.prescheduler.measuring.remote.tracker import Address
 from chanas.prescheduler.measuring.requests import Ping, Request
@@ -138,27 +140,27 @@ class RemoteDevice:
         deadline = time.monotonic() + within_s
         was_there = self.description is not None
         while True:
-            found, reason = self.try_connect()
-            if found is not None:
+            found = self.try_connect()
+            if isinstance(found, Description):
                 return found
-            is_busy = reason.startswith("busy")
+            is_busy = found.kind is ErrorKind.BUSY
             if not (is_busy or was_there) or self._let_go:
-                raise MeasureError(reason)
+                raise MeasureError(found.message)
             if time.monotonic() > deadline:
-                raise self.gone(reason, within_s)
+                raise self.gone(found, within_s)
             time.sleep(POLL_S)
             if self._let_go:
-                raise MeasureError(reason)
+                raise MeasureError(found.message)
 
-    def gone(self, reason: str, within_s: float) -> MeasureError:
+    def gone(self, reason: WorkerError, within_s: float) -> MeasureError:
         """Return the error for a key without a free device for as long as one is waited for."""
         what = "became free" if self.description is None else "came back"
         return MeasureError(
-            f"no device of key '{self.key}' {what} within {within_s:g} s ({reason}); what was "
+            f"no device of key '{self.key}' {what} within {within_s:g} s ({reason.message}); what was "
             "measured is kept, and the same command goes on when one is there"
         )
 
-    def try_connect(self) -> tuple[Description | None, str]:
+    def try_connect(self) -> Description | WorkerError:
         """Take a device of the key if one is free now; otherwise the reason why there is none.
 
         Raises:
@@ -168,11 +170,9 @@ class RemoteDevice:
         here = self._link.call(Ping(), _CONNECT_TIMEOUT_S)
         answer = here if here.error is not None else self._link.call(connect, _CONNECT_TIMEOUT_S)
         if answer.error is not None:
-            if not answer.error.startswith("MeasureError: "):  # the tracker's word leaves the link as it is
-                self._drop()
-            return None, _without_type(answer.error)
-        if "busy" in answer.result:
-            return None, f"busy: all {answer.result['busy']} of them are in use"
+            if answer.error.kind is not ErrorKind.BUSY and answer.error.exception_class is not MeasureError:
+                self._drop()  # but for the tracker's word, which leaves the link as it is
+            return answer.error
         try:
             description = Description.from_json(answer.result["device"])
             description.check(here.result)
@@ -187,7 +187,7 @@ class RemoteDevice:
         self.description = description
         self.num_devices, self.num_free = answer.result["num_devices"], answer.result["num_free"]
         self._connected = True
-        return description, ""
+        return description
 
     # ---- calls ------------------------------------------------------------------------------------------------------
     def call(self, request: Request, timeout_s: float) -> Answer:
@@ -206,8 +206,8 @@ class RemoteDevice:
             except DeviceLostError as error:
                 lost = str(error)
             if self._let_go:
-                return Answer(None, f"stopped: {request.call} was given up", 0.0)
-        return Answer(None, describe_loss(request, lost), 0.0)
+                return no_answer(request)
+        return Answer(None, describe_loss(request, lost))
 
     def attempt(self, request: Request, timeout_s: float) -> Answer:
         """Run one request by the worker of the device that is held.
@@ -222,13 +222,12 @@ class RemoteDevice:
         while answer.error is None and "pending" in answer.result:
             answer = self._link.call(Wait(), _REPLY_TIMEOUT_S)
         if answer.error is None:
-            return Answer(answer.result["result"], answer.result["error"], answer.result["wall_s"])
-        lost = _without_type(answer.error)
-        if answer.error.startswith("MeasureError: "):  # its worker can't start: no candidate's fault
-            raise MeasureError(f"a device of key '{self.key}' can't time: {lost}")
+            return Answer.from_json(answer.result)
+        if answer.error.exception_class is MeasureError:  # its worker can't start: no candidate's fault
+            raise MeasureError(f"a device of key '{self.key}' can't time: {answer.error.message}")
         self.num_lost += 1
         self._drop()
-        raise DeviceLostError(lost)
+        raise DeviceLostError(answer.error.message)
 
     @property
     def is_connected(self) -> bool:
@@ -264,24 +263,17 @@ def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | N
     finally:
         process.close()
     if answer.error is not None:
-        return _without_type(answer.error)
-    if "busy" in answer.result:
-        return "in use"
+        return "in use" if answer.error.kind is ErrorKind.BUSY else answer.error.message
     try:
         return Description.from_json(answer.result["device"]).target.description
     except TargetError as error:
         return str(error)
 
 
-def describe_loss(request: Request, reason: str) -> str:
+def describe_loss(request: Request, reason: str) -> WorkerError:
     """The error of a timing over which devices are lost again and again."""
-    return f"crash: the device was lost {MAX_LOSSES} times in {request.call}, the last time: {reason}"
-
-
-def _without_type(error: str) -> str:
-    """An error of the link without the name of its Python type."""
-    name, colon, rest = error.partition(": ")
-    return rest if colon and name.endswith("Error") else error
+    text = f"the device was lost {MAX_LOSSES} times in {request.call}, the last time: {reason}"
+    return WorkerError(ErrorKind.CRASH, text)
 
 
 def check_alike(one: Description, other: Description, key: str) -> None:

@@ -21,6 +21,7 @@ from chanas.core.processor import host_processor
 from chanas.core.target import llvm_targets, tvm_version
 from chanas.devices.lean_tvm import hide_torch
 from chanas.errors import TargetError
+from chanas.prescheduler.measuring.answers import ErrorKind, RequestError, WorkerError
 from chanas.prescheduler.measuring.local.worker import serve_requests
 from chanas.prescheduler.measuring.remote.server import boot_id
 from chanas.prescheduler.measuring.remote.tracker import Address, device_groups, group_of, tracker_session
@@ -105,21 +106,22 @@ class Link:
             "boot": boot_id(),
         }
 
-    def connect(self, request: Connect) -> dict[str, Any]:
+    def connect(self, request: Connect) -> dict[str, Any] | WorkerError:
         """Take a free device of the key: `{"device": description, "num_devices", "num_free", "warning"}`, where the
-        numbers are of the key's devices and of those that are still free, or `{"busy": number of them}`.
+        numbers are of the key's devices and of those that are still free; or that all of them are in use.
         """
         address, key = Address(request.host, request.port), request.key
         group = group_of(device_groups(address), key, address)
+        busy = WorkerError(ErrorKind.BUSY, f"all {len(group.addresses)} of them are in use")
         if not group.num_free:
-            return {"busy": len(group.addresses)}
+            return busy
         with tracker_session(address) as tracker:
             try:
                 self._session = tracker.request(key, max_retry=1)
             except RuntimeError as error:
                 if "timed out" not in str(error):
                     raise
-                return {"busy": len(group.addresses)}  # somebody was faster
+                return busy  # somebody was faster
         self._functions = {}
         try:
             self._functions = {n: self._session.get_function(f"chanas.{n}") for n in ("describe", "call", "wait")}
@@ -127,8 +129,8 @@ class Link:
             raise RuntimeError(f"the server of key '{key}' is not one of `chanas device serve`") from error
         try:
             described = self._ask("describe", request.used)
-        except RuntimeError as error:
-            raise TargetError(f"a device of key '{key}' can't be used: {error}") from error
+        except RequestError as error:
+            raise TargetError(f"a device of key '{key}' can't be used: {error.error.message}") from error
         warning = described.pop("warning", None)
         self._uploads = Uploads(
             lambda path, name: self._session.upload(str(path), name),
@@ -141,7 +143,7 @@ class Link:
     def _ask(self, function: str, request: dict[str, Any]) -> Any:
         answer = json.loads(self._functions[function](json.dumps(request)))
         if "error" in answer:
-            raise RuntimeError(answer["error"])
+            raise RequestError(WorkerError.from_json(answer["error"]))
         return answer.get("result", answer)
 
     def submit(self, submit: Submit) -> Any:

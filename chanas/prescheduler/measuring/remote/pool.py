@@ -15,8 +15,9 @@ from chanas.core.target import HardwareTarget
 from chanas.core.usage import TargetName
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ChanasError, ConfigError, MeasureError, TargetError
-from chanas.prescheduler.measuring.local.pool import Task, TaskPool
-from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess, worker_command
+from chanas.prescheduler.measuring.answers import Answer, WorkerError
+from chanas.prescheduler.measuring.local.pool import Task, TaskPool, no_answer
+from chanas.prescheduler.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.prescheduler.measuring.remote.device import (
     MAX_LOSSES,
     POLL_S,
@@ -101,11 +102,11 @@ class RemotePool(TaskPool):
         with self._changed:
             self._away.add(number)
             if self._closed:
-                task.future.set_result(Answer(None, f"stopped: {task.request.call} was given up", 0.0, number))
+                task.future.set_result(no_answer(task.request))
             elif task.num_losses < MAX_LOSSES:
                 self._timings.appendleft(task)
             else:
-                task.future.set_result(Answer(None, describe_loss(task.request, reason), 0.0, number))
+                task.future.set_result(Answer(None, describe_loss(task.request, reason), device=number))
             self._changed.notify_all()
 
     # ---- devices that come and go -----------------------------------------------------------------------------------
@@ -123,15 +124,15 @@ class RemotePool(TaskPool):
                 if len(self._away) == self.num_devices and self._all_away_since is None:
                     self._all_away_since = time.monotonic()
             try:
-                found, reason = device.try_connect()
+                found: Description | WorkerError = device.try_connect()
             except (ChanasError, OSError) as error:  # of another kind, say: the right one may come yet
-                found, reason = None, str(error)
+                found = WorkerError.of(error)
             with self._changed:
-                if found is not None:
+                if not isinstance(found, WorkerError):
                     break
                 since = self._all_away_since
                 if since is not None and time.monotonic() - since > self._return_within_s:
-                    self._failure = self._failure or device.gone(reason, self._return_within_s)
+                    self._failure = self._failure or device.gone(found, self._return_within_s)
                 else:
                     self._changed.wait_for(lambda: self._closed, POLL_S)
             self._fail_all()

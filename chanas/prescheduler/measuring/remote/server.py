@@ -35,12 +35,14 @@ from chanas.devices.cores import split_cores
 from chanas.devices.gpu_use import gpu_of, require_free
 from chanas.devices.host import host_triple, load_target
 from chanas.devices.lean_tvm import torch_hidden
-from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
+from chanas.errors import MeasureError, TargetError, unknown_name
+from chanas.prescheduler.measuring.answers import Answer, WorkerError
 from chanas.prescheduler.measuring.local.locks import device_lock
 from chanas.prescheduler.measuring.local.worker import die_with_parent
-from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess, worker_command
+from chanas.prescheduler.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.prescheduler.measuring.remote.tracker import Address
 from chanas.prescheduler.measuring.requests import TIMINGS, TimingRequest, read_request
+from chanas.prescheduler.measuring.wire import to_json
 
 HEARTBEAT_S = 2.0
 """Seconds between two signs of life of a request: client and server notice within it that the other is gone."""
@@ -192,10 +194,8 @@ class Session:
     def _answer(self, function: Callable[[], dict[str, Any]]) -> str:
         try:
             return json.dumps(function())
-        except ChanasError as error:
-            return json.dumps({"error": str(error)})
         except Exception as error:
-            return json.dumps({"error": f"{type(error).__name__}: {error}"})
+            return json.dumps({"error": to_json(WorkerError.of(error))})
 
     def _begin(self, request: dict[str, Any]) -> dict[str, Any]:
         if not self._num_calls:  # a worker ends with the thread that started it, and this one with the session
@@ -214,11 +214,9 @@ class Session:
         while True:
             request = self._asked.get()
             try:
-                answer = self._time(request)
-                told = {"result": answer.result, "error": answer.error, "wall_s": answer.wall_s}
-                self._answers.put({"result": told})
+                self._answers.put({"result": self._time(request).to_json()})
             except Exception as error:  # the disk is full, say: the client hears of it
-                self._answers.put({"error": f"{type(error).__name__}: {error}"})
+                self._answers.put({"error": to_json(WorkerError.of(error))})
 
     def _time(self, asked: dict[str, Any]) -> Answer:
         folder = Path(self._folder(f"call{self._num_calls}"))

@@ -37,8 +37,8 @@ def test_a_block_is_built_checked_and_timed(block: BlockConfig, pool: WorkerPool
         settings = TimingSettings(repeats=1, min_repeat_s=1e-6, cold_bytes=cold_bytes)
         timed = pool.measure(MeasureNetwork(library=library, case=case, settings=settings), 60.0).result()
         assert timed.error is None
-        assert timed.result["max_error"] < 1e-4
-        assert timed.result["seconds"] > 0
+        assert timed.timing.max_error < 1e-4
+        assert timed.timing.seconds > 0
 
 
 @each_block
@@ -57,7 +57,8 @@ def test_a_wrong_block_is_seen(pool: WorkerPool, tmp_path: Path) -> None:
     library = tmp_path / "block.so"
     pool.build(BuildUntunedBlock(target=HOST, library=library, block=block), 60.0).result()
     answer = pool.measure(MeasureNetwork(library=library, case=tmp_path / "case.npz"), 60.0).result()
-    assert answer.result["wrong"] > 0.1
+    assert answer.error is not None
+    assert (answer.error.max_error or 0.0) > 0.1
 
 
 def test_the_operators_are_those_that_are_tuned() -> None:

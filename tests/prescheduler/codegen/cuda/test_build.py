@@ -33,8 +33,8 @@ from chanas.prescheduler.codegen.cuda.nvrtc import (
 from chanas.prescheduler.codegen.cuda.nvrtc_libraries import NVRTCError, NVRTCLibrary
 from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
 from chanas.prescheduler.kernels.cuda.space import gpu_space
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.requests import CompileRequest
 from chanas.prescheduler.workloads.workload import Workload
 
@@ -233,7 +233,8 @@ def test_another_process_compiles_the_same_kernel(no_build_here: None) -> None:
 def test_a_compiler_that_ends_is_a_record_with_its_error() -> None:
     class Dying(Compiler):
         def answer(self, request: CompileRequest, timeout_s: float = 0.0) -> Answer:
-            return Answer(None, "the compiler ended with signal 6 (SIGABRT) in compile_point", 0.5)
+            error = WorkerError(ErrorKind.CRASH, "the worker ended with signal 6 (SIGABRT) in compile_point")
+            return Answer(None, error, 0.5)
 
     record = compile_elsewhere(Dying(GPU), WORKLOADS[1], (1, 2))
     assert record == CompileRecord((1, 2), None, "the compiler ended with signal 6 (SIGABRT) in compile_point", 0.5)

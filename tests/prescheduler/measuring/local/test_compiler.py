@@ -16,6 +16,7 @@ from chanas.errors import ScheduleError, TargetError
 from chanas.export.kernels import build_kernels
 from chanas.prescheduler.checks import target_check
 from chanas.prescheduler.checks.target_check import check_processor
+from chanas.prescheduler.measuring.answers import WorkerError
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler, readable
 from chanas.prescheduler.measuring.requests import BuildObject
 from chanas.prescheduler.tables.networks import compile_networks
@@ -93,7 +94,7 @@ def test_an_abort_is_a_step_of_a_check_that_fails() -> None:
     ],
 )
 def test_a_crash_is_told_in_the_users_words(error: str, expected: str) -> None:
-    assert readable(error) == expected
+    assert readable(WorkerError.read(error)) == expected
 
 
 # ---- nothing is compiled in this process ----------------------------------------------------------------------------

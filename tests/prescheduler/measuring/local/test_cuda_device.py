@@ -58,9 +58,8 @@ def test_operators_compute_what_pytorch_does(
         build = BuildOperator(target=gpu, library=library, workload=workload, point=point)
         assert gpu_pool.build(build, 60.0).result().error is None
         timed = gpu_pool.measure(Measure(library=library, case=case, settings=COLD), 60.0).result()
-        assert timed.error is None
-        assert "wrong" not in timed.result, point
-        assert 0.0 < timed.result["seconds"] < 0.1
+        assert timed.error is None, point
+        assert 0.0 < timed.timing.seconds < 0.1
 
 
 @pytest.mark.parametrize("block", NANO.all_blocks(NUM_CLASSES), ids=lambda b: b.key)
@@ -74,11 +73,10 @@ def test_blocks_compute_what_pytorch_does(
     assert gpu_pool.build(build, 60.0).result().error is None
     timed = gpu_pool.measure(Measure(library=library, case=case), 60.0).result()
     assert timed.error is None
-    assert "wrong" not in timed.result
 
 
 def test_a_crash_costs_one_candidate(gpu_pool: WorkerPool) -> None:
-    assert "crash" in (gpu_pool.measure(Crash(), 60.0).result().error or "")
+    assert "crash" in str(gpu_pool.measure(Crash(), 60.0).result().error)
     assert gpu_pool.measure(Ping(), 60.0).result().error is None
 
 

@@ -15,11 +15,11 @@ import pytest
 from chanas.prescheduler.kernels.cuda.graph import COPIES
 from chanas.prescheduler.kernels.cuda.reference import gpu_case
 from chanas.prescheduler.kernels.cuda.space import gpu_space
+from chanas.prescheduler.measuring.answers import ErrorKind, WorkerError
 from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.cuda_worker import Timer, describe
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.timing import Call
-from chanas.prescheduler.measuring.local.worker import GPU_FAULT, OUT_OF_MEMORY
 from chanas.prescheduler.measuring.requests import (
     BuildOperator,
     BuildOperators,
@@ -63,8 +63,8 @@ def test_a_candidate_is_built_checked_and_timed(gpu_pool: WorkerPool, case: Path
     assert len(built.result["code"]) == 32
     timed = gpu_pool.measure(Measure(library=library, case=case, settings=COLD), 60.0).result()
     assert timed.error is None
-    assert 0.0 < timed.result["seconds"] < 1.0
-    assert timed.result["max_error"] < 1e-4
+    assert 0.0 < timed.timing.seconds < 1.0
+    assert timed.timing.max_error < 1e-4
 
 
 def test_several_take_turns_and_a_wrong_one_has_no_time(gpu_pool: WorkerPool, tmp_path: Path) -> None:
@@ -77,15 +77,15 @@ def test_several_take_turns_and_a_wrong_one_has_no_time(gpu_pool: WorkerPool, tm
     quick = TimingSettings(repeats=2, min_repeat_s=1e-6)
     timing = MeasureInTurns(library=folder, num=2, case=spoilt, settings=quick)
     answer = gpu_pool.measure(timing, 60.0).result()
-    assert [set(member) for member in answer.result["members"]] == [{"wrong"}, {"wrong"}]
+    assert [m.error is not None and m.error.kind for m in answer.members] == [ErrorKind.WRONG, ErrorKind.WRONG]
     case = tmp_path / "case.npz"
     right.save(case)
     answer = gpu_pool.measure(dataclasses.replace(timing, case=case), 60.0).result()
-    assert all(member["seconds"] > 0.0 for member in answer.result["members"])
+    assert all(member.timing.seconds > 0.0 for member in answer.members)
 
 
 def test_a_crash_costs_one_candidate(gpu_pool: WorkerPool) -> None:
-    assert "crash" in (gpu_pool.measure(Crash(), 60.0).result().error or "")
+    assert "crash" in str(gpu_pool.measure(Crash(), 60.0).result().error)
     assert gpu_pool.measure(Ping(), 60.0).result().error is None
 
 
@@ -107,21 +107,21 @@ def test_after_an_error_of_the_gpu_another_process_goes_on(tmp_path: Path) -> No
             before = workers.measure(Ping(), 60.0).result().result["pid"]
             error = workers.measure(Crash(), 60.0).result().error
             after = workers.measure(Ping(), 60.0).result().result["pid"]
-    assert error == f"{GPU_FAULT}: CUDA: an illegal memory access was encountered"
+    assert error == WorkerError(ErrorKind.GPU_FAULT, "CUDA: an illegal memory access was encountered")
     assert before != after
 
 
 @pytest.mark.parametrize(
-    ("text", "begin"),
+    ("text", "kind"),
     [
-        ("CUDA: out of memory", OUT_OF_MEMORY),
-        ("CUDA error: cudaErrorMemoryAllocation", OUT_OF_MEMORY),
-        ("CUDA: unspecified launch failure", GPU_FAULT),
-        ("something else", "RuntimeError: something else"),
+        ("CUDA: out of memory", ErrorKind.OUT_OF_MEMORY),
+        ("CUDA error: cudaErrorMemoryAllocation", ErrorKind.OUT_OF_MEMORY),
+        ("CUDA: unspecified launch failure", ErrorKind.GPU_FAULT),
+        ("something else", ErrorKind.RAISED),
     ],
 )
-def test_errors_say_what_became_of_the_gpu(text: str, begin: str) -> None:
-    assert describe(RuntimeError(text)).startswith(begin)
+def test_errors_say_what_became_of_the_gpu(text: str, kind: ErrorKind) -> None:
+    assert describe(RuntimeError(text)).kind is kind
 
 
 # ---- time -----------------------------------------------------------------------------------------------------------
@@ -155,20 +155,20 @@ def test_seconds_are_those_of_one_copy_cold_where_that_is_asked(library: Path, c
     result = Timer(lambda: device, lambda: device.now).measure(
         Measure(library=library, case=case, settings=TimingSettings(cold_bytes=cold_bytes))
     )
-    assert result["seconds"] == pytest.approx(1e-3 / COPIES)
+    assert result.seconds == pytest.approx(1e-3 / COPIES)
     assert device.asked[-1] is bool(cold_bytes)
 
 
 def test_nothing_is_timed_before_the_clock_rates_have_settled(library: Path, case: Path) -> None:
     device = Clocked(slow=20)
     result = Timer(lambda: device, lambda: device.now).measure(Measure(library=library, case=case, settings=COLD))
-    assert result["seconds"] == pytest.approx(1e-3 / COPIES)
+    assert result.seconds == pytest.approx(1e-3 / COPIES)
     assert device.asked.index(True) >= 20
 
 
 def test_a_device_that_never_settles_is_timed_all_the_same(library: Path, case: Path) -> None:
     device = Clocked(slow=10**6)
-    assert Timer(lambda: device, lambda: device.now).measure(Measure(library=library, case=case))["seconds"] > 0.0
+    assert Timer(lambda: device, lambda: device.now).measure(Measure(library=library, case=case)).seconds > 0.0
 
 
 def test_clock_rates_that_have_settled_are_not_waited_for_again(library: Path, case: Path) -> None:
@@ -187,4 +187,4 @@ def test_an_output_that_is_not_written_is_wrong(library: Path, case: Path) -> No
             return {"main": lambda *_: None, "new_output": machine["new_output"]}
 
     result = Timer(Idle).measure(Measure(library=library, case=case))
-    assert result == {"wrong": math.inf}
+    assert result == WorkerError.wrong(math.inf)

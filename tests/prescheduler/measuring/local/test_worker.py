@@ -17,10 +17,10 @@ import pytest
 
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import operator_case
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.local.worker import _interquartile_range, _time_in_turns
-from chanas.prescheduler.measuring.local.worker_process import Answer
 from chanas.prescheduler.measuring.requests import BuildOperator, Measure, MeasureInTurns, Ping, TimingSettings
+from chanas.prescheduler.measuring.wire import to_json
 from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE, ReferenceCase
 from chanas.prescheduler.workloads.workload import Workload
 
@@ -56,10 +56,9 @@ def measure(
 def test_a_right_result_has_a_time(workbench: Workbench, library: Path, case: ReferenceCase) -> None:
     answer = measure(workbench, library, case)
     assert answer.error is None
-    assert set(answer.result) == {"seconds", "spread_s", "repeats", "max_error"}
-    assert answer.result["seconds"] > 0.0
-    assert answer.result["spread_s"] >= 0.0
-    assert answer.result["max_error"] < FLOAT32_TOLERANCE
+    assert answer.timing.seconds > 0.0
+    assert answer.timing.spread_s >= 0.0
+    assert answer.timing.max_error < FLOAT32_TOLERANCE
 
 
 @pytest.mark.parametrize("index", [0, 17, -1])
@@ -69,8 +68,10 @@ def test_one_wrong_value_is_a_wrong_result_without_a_time(
     expected = case.expected.copy()
     expected.flat[index] += 0.01 * np.abs(expected).max()
     answer = measure(workbench, library, dataclasses.replace(case, expected=expected))
-    assert answer.error is None
-    assert answer.result == {"wrong": pytest.approx(0.01, rel=0.05)}
+    assert answer.result is None
+    assert answer.error is not None
+    assert answer.error.kind is ErrorKind.WRONG
+    assert answer.error.max_error == pytest.approx(0.01, rel=0.05)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -81,14 +82,14 @@ def test_a_result_that_is_no_number_is_wrong(
     spoilt = bias.copy()
     spoilt[0, 0] = value
     answer = measure(workbench, library, dataclasses.replace(case, arguments=(case.arguments[0], weights, spoilt)))
-    assert answer.result == {"wrong": math.inf}
+    assert answer.error == WorkerError.wrong(math.inf)
 
 
 def test_an_output_that_is_not_written_is_wrong(workbench: Workbench, library: Path, case: ReferenceCase) -> None:
     """What an earlier call left in the output does not pass for a result."""
-    assert "seconds" in measure(workbench, library, case).result
+    assert measure(workbench, library, case).error is None
     longer = np.concatenate([case.expected, case.expected[:1]])
-    assert measure(workbench, library, dataclasses.replace(case, expected=longer)).result == {"wrong": math.inf}
+    assert measure(workbench, library, dataclasses.replace(case, expected=longer)).error == WorkerError.wrong(math.inf)
 
 
 def test_a_library_that_cannot_be_loaded_is_an_error(workbench: Workbench, case: ReferenceCase) -> None:
@@ -113,13 +114,13 @@ def test_the_same_machine_code_is_known_by_its_hash(workbench: Workbench) -> Non
 def test_at_least_as_many_repeats_are_made_as_are_asked_for(
     workbench: Workbench, library: Path, case: ReferenceCase
 ) -> None:
-    assert 6 <= measure(workbench, library, case, repeats=6).result["repeats"] <= 24
+    assert 6 <= measure(workbench, library, case, repeats=6).timing.repeats <= 24
 
 
 def test_a_hopeless_candidate_is_timed_once(workbench: Workbench, library: Path, case: ReferenceCase) -> None:
-    result = measure(workbench, library, case, repeats=6, hopeless_s=1e-12).result
-    assert result["repeats"] == 1
-    assert result["seconds"] > 1e-12
+    result = measure(workbench, library, case, repeats=6, hopeless_s=1e-12).timing
+    assert result.repeats == 1
+    assert result.seconds > 1e-12
 
 
 @pytest.mark.parametrize(
@@ -129,16 +130,9 @@ def test_copies_of_weights_and_code_are_removed_and_change_no_result(
     workbench: Workbench, library: Path, case: ReferenceCase, arguments: dict[str, int]
 ) -> None:
     before = set(library.parent.glob("*.so"))
-    result = measure(workbench, library, case, **arguments).result
-    assert result["max_error"] < FLOAT32_TOLERANCE
+    result = measure(workbench, library, case, **arguments).timing
+    assert result.max_error < FLOAT32_TOLERANCE
     assert set(library.parent.glob("*.so")) == before
-
-
-@pytest.mark.parametrize(
-    ("samples", "expected"), [([3.0], 0.0), ([1.0, 4.0, 2.0], 3.0), ([float(i) for i in range(1, 12)], 6.0)]
-)
-def test_the_spread_is_the_interquartile_range(samples: list[float], expected: float) -> None:
-    assert _interquartile_range(samples) == expected
 
 
 # ---- in turns -------------------------------------------------------------------------------------------------------
@@ -154,20 +148,13 @@ def test_functions_are_timed_in_turns_and_a_wrong_one_is_left_out(
         shutil.copyfile(library, folder / name)
     settings = TimingSettings(repeats=4, min_repeat_s=1e-6, code_copies=2)
     request = MeasureInTurns(library=folder, num=3, case=workbench.save(case), settings=settings)
-    members = workbench.pool.measure(request, 60.0).result().result["members"]
-    assert [set(m) for m in members] == [
-        {"seconds", "spread_s", "repeats", "max_error"},
-        {"wrong"},
-        {"seconds", "spread_s", "repeats", "max_error"},
-    ]
-    assert all(m["repeats"] == 4 and m["seconds"] > 0.0 for m in members[::2])
-
-
-def test_turns_alternate() -> None:
-    called: list[str] = []
-    contenders = [[(called.append, (name,))] for name in "abc"]
-    _time_in_turns(contenders, 1, TimingSettings(repeats=3, min_repeat_s=0.0))
-    assert "".join(called[-9:]) == "abcabcabc"
+    first, second, third = workbench.pool.measure(request, 60.0).result().members
+    assert second.error is not None
+    assert second.error.kind is ErrorKind.WRONG
+    for right in (first, third):
+        assert right.error is None
+        assert right.timing.repeats == 4
+        assert right.timing.seconds > 0.0
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------
@@ -175,7 +162,7 @@ def test_turns_alternate() -> None:
 def test_workers_do_without_torch(
     pool: WorkerPool, workbench: Workbench, library: Path, case: ReferenceCase, kind: str
 ) -> None:
-    assert "seconds" in measure(workbench, library, case).result
+    assert measure(workbench, library, case).error is None
     pid = getattr(pool, kind)(Ping(), 60.0).result().result["pid"]
     mapped = Path(f"/proc/{pid}/maps").read_text()
     assert "libtvm" in mapped
@@ -188,8 +175,8 @@ def test_errors_are_one_short_line(workbench: Workbench) -> None:
     for build in (long, dataclasses.replace(long, point=POINT, library=nowhere)):
         answer = workbench.pool.build(build, 60.0).result()
         assert answer.error is not None
-        assert len(answer.error) < 400
-        assert "\n" not in answer.error
+        assert len(str(answer.error)) < 400
+        assert "\n" not in str(answer.error)
 
 
 def test_a_worker_serves_until_its_input_ends() -> None:
@@ -204,4 +191,4 @@ def test_a_worker_serves_until_its_input_ends() -> None:
     )
     first, second = map(json.loads, done.stdout.splitlines())
     assert first["result"]["pid"] > 0
-    assert second == {"error": "KeyError: 'juggle'"}
+    assert second["error"] == to_json(WorkerError(ErrorKind.RAISED, "'juggle'", "KeyError"))

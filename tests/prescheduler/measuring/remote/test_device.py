@@ -15,7 +15,8 @@ from chanas.devices import cuda_runtime
 from chanas.devices.target_files import describe_target
 from chanas.errors import ChanasError, MeasureError, TargetError
 from chanas.prescheduler.codegen.cuda import nvrtc as cuda_nvrtc
-from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.remote import device as remote
 from chanas.prescheduler.measuring.remote.device import Description, RemoteDevice, check_alike, what_it_is
 from chanas.prescheduler.measuring.remote.link import Submit
@@ -29,13 +30,14 @@ HERE = {"tvm": "1", **PROCESSOR, "boot": "b", "llvm_targets": ["aarch64", "x86_6
 THERE = {"target": HOST.to_json(), "tvm": "1", "chanas": chanas.__version__, **PROCESSOR, "boot": "other"}
 PI4 = dataclasses.replace(HOST, mcpu="cortex-a72", mtriple="aarch64-linux-gnu")
 BOARD = {"target": PI4.to_json(), "llvm_cpu": "cortex-a72", "machine": "aarch64"}
-DONE = {"result": {"seconds": 1.0}, "error": None, "wall_s": 0.1}
+DONE = Answer({"seconds": 1.0}, None, 0.1).to_json()
+BUSY = WorkerError(ErrorKind.BUSY, "all 2 of them are in use")
 PENDING = {"pending": True}
 TIMING = Measure(library=Path("kernel.so"), case=Path("case.npz"))
 
 
 class Script:
-    """Stands where a link process stands: answers as it is told to, errors as strings, one list for each call."""
+    """Stands where a link process stands: answers as it is told to, one list for each call; strings are errors."""
 
     def __init__(self, **answers: list[Any]) -> None:
         self.answers = {"connect": [{"device": THERE}], "submit": [DONE], "wait": [DONE]} | answers
@@ -51,7 +53,7 @@ class Script:
         answer = left.pop(0) if len(left) > 1 else left[0]
         if name == "connect" and isinstance(answer, dict) and "device" in answer:
             answer = {**answer, "num_devices": 4, "num_free": 2}
-        return Answer(None, answer, 0.0) if isinstance(answer, str) else Answer(answer, None, 0.0)
+        return Answer.of(WorkerError.read(answer) if isinstance(answer, str) else answer)
 
     def stop(self) -> None:
         self.num_stops += 1
@@ -85,10 +87,10 @@ def test_a_device_knows_how_many_there_are() -> None:
 
 
 def test_an_error_of_the_kernel_is_no_loss_of_the_device() -> None:
-    failed = {"result": None, "error": "crash: the worker ended with signal 11 (SIGSEGV) in measure", "wall_s": 0.2}
-    script = Script(submit=[failed])
+    error = WorkerError(ErrorKind.CRASH, "the worker ended with signal 11 (SIGSEGV) in measure")
+    script = Script(submit=[Answer(None, error, 0.2).to_json()])
     there = device(script)
-    assert there.call(TIMING, 1.0).error == failed["error"]
+    assert there.call(TIMING, 1.0) == Answer(None, error, 0.2)
     assert (there.num_lost, script.num_stops) == (0, 0)
 
 
@@ -102,7 +104,7 @@ def test_what_a_lost_device_was_timing_is_timed_again(lost: str) -> None:
 
 
 def test_a_lost_device_is_waited_for() -> None:
-    script = Script(connect=[{"device": THERE}, "MeasureError: no device of key 'pi4'", {"busy": 1}, {"device": THERE}])
+    script = Script(connect=[{"device": THERE}, "MeasureError: no device of key 'pi4'", BUSY, {"device": THERE}])
     script.answers["submit"] = ["RuntimeError: gone", DONE]
     assert device(script, return_within_s=20.0).call(TIMING, 1.0).error is None
 
@@ -118,7 +120,14 @@ def test_a_device_that_stays_away_ends_with_one_line() -> None:
 def test_what_takes_the_device_with_it_every_time_is_a_failed_candidate() -> None:
     script = Script(submit=["RuntimeError: the board rebooted"])
     answer = device(script).call(TIMING, 1.0)
-    assert answer.error == "crash: the device was lost 3 times in measure, the last time: the board rebooted"
+    assert str(answer.error) == "crash: the device was lost 3 times in measure, the last time: the board rebooted"
+
+
+def test_a_device_whose_worker_cannot_start_is_no_lost_one() -> None:
+    there = device(Script(submit=["MeasureError: a worker process could not start"]))
+    with pytest.raises(MeasureError, match=r"^a device of key 'pi4' can't time: a worker process could not start$"):
+        there.call(TIMING, 1.0)
+    assert there.num_lost == 0
 
 
 def test_a_call_that_is_given_up_comes_back_at_once() -> None:
@@ -129,7 +138,7 @@ def test_a_call_that_is_given_up_comes_back_at_once() -> None:
             if isinstance(request, Submit):
                 waiting.set()
                 given_up.wait(20.0)
-                return Answer(None, "crash: the worker ended with signal 9 (SIGKILL) in submit", 0.0)
+                return Answer.of(WorkerError(ErrorKind.CRASH, "the worker ended with signal 9 (SIGKILL) in submit"))
             return super().call(request, timeout_s)
 
         def stop(self) -> None:
@@ -142,7 +151,7 @@ def test_a_call_that_is_given_up_comes_back_at_once() -> None:
     waiting.wait(20.0)
     there.stop()
     thread.join(20.0)
-    assert answers[0].error == "stopped: measure was given up"
+    assert str(answers[0].error) == "stopped: measure was given up"
 
 
 # ---- who is there ---------------------------------------------------------------------------------------------------
@@ -153,10 +162,10 @@ def test_a_key_without_a_device_is_told_at_once() -> None:
 
 
 def test_busy_devices_are_waited_for() -> None:
-    script = Script(connect=[{"busy": 2}, {"busy": 2}, {"device": THERE}])
+    script = Script(connect=[BUSY, BUSY, {"device": THERE}])
     assert device(script, return_within_s=20.0).connect().target == HOST
     with pytest.raises(MeasureError, match=r"became free within 0.05 s \(busy: all 2 of them are in use\)"):
-        device(Script(connect=[{"busy": 2}])).connect()
+        device(Script(connect=[BUSY])).connect()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +234,7 @@ def test_a_gpu_is_built_for_whatever_processor_is_beside_it(asked: list[str], mo
         ({"device": WITH_GPU}, f"GPU {H100.device} [sm_90]"),
         ({"device": {**THERE, **BOARD}}, f"CPU {HOST.device} [cortex-a72]"),
         ({"device": {**THERE, "legs": 4}}, "install the same on both"),
-        ({"busy": 2}, "in use"),
+        (BUSY, "in use"),
         ("MeasureError: no device of key 'pi4'", "no device of key 'pi4'"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 import chanas
 from chanas.devices.cores import split_cores
 from chanas.errors import ChanasError, ConfigError, MeasureError, TargetError
-from chanas.prescheduler.measuring.local.worker_process import Answer
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.remote import pool as module
 from chanas.prescheduler.measuring.remote.device import Description, DeviceLostError
 from chanas.prescheduler.measuring.remote.pool import RemotePool, held_devices
@@ -51,11 +51,11 @@ class Device:
             raise MeasureError("a device of key 'pi4' can't time")
         return Answer(request.call, None, 2.0)
 
-    def try_connect(self) -> tuple[str | None, str]:
+    def try_connect(self) -> str | WorkerError:
         self.is_connected = self.comes_back
-        return ("back", "") if self.comes_back else (None, "no route to it")
+        return "back" if self.comes_back else WorkerError(ErrorKind.RAISED, "no route to it")
 
-    def gone(self, reason: str, within_s: float) -> MeasureError:
+    def gone(self, reason: WorkerError, within_s: float) -> MeasureError:
         return MeasureError(f"no device came back within {within_s:g} s ({reason})")
 
     def stop(self) -> None:
@@ -178,7 +178,8 @@ def test_what_takes_every_device_with_it_is_a_failed_candidate() -> None:
     with pool_of(one, other) as pool:
         bad, good = asked(pool, "ab")
         assert (
-            bad.result(WITHIN_S).error == "crash: the device was lost 3 times in measure, the last time: reset by peer"
+            str(bad.result(WITHIN_S).error)
+            == "crash: the device was lost 3 times in measure, the last time: reset by peer"
         )
         assert good.result(WITHIN_S).error is None
 
@@ -202,7 +203,7 @@ def test_a_pool_that_is_closed_while_a_device_is_looked_for_leaves_nobody_waitin
         futures = asked(pool, "ab")
         until(lambda: not device.is_connected)
         time.sleep(0.02)
-    assert futures[0].result(WITHIN_S).error == "stopped: measure was given up"
+    assert str(futures[0].result(WITHIN_S).error) == "stopped: measure was given up"
     assert futures[1].cancelled()
 
 

@@ -131,15 +131,15 @@ def test_a_kernel_is_checked_and_timed(device: RemoteDevice, workbench: Workbenc
     assert workbench.pool.build(candidate.build, 60.0).result().error is None
     answer = device.call(candidate.timing, 60.0)
     assert answer.error is None
-    assert 0.0 < answer.result["seconds"] < 1.0
-    assert answer.result["max_error"] < 1e-4
+    assert 0.0 < answer.timing.seconds < 1.0
+    assert answer.timing.max_error < 1e-4
 
 
 def test_a_kernel_that_crashes_or_hangs_takes_its_worker_only(device: RemoteDevice) -> None:
     first = pid_of(device)
-    assert "SIGSEGV" in (device.call(Crash(), 60.0).error or "")
+    assert "SIGSEGV" in str(device.call(Crash(), 60.0).error)
     second = pid_of(device)
-    assert device.call(Hang(), 3.0).error == "timeout: hang took more than 3 s"
+    assert str(device.call(Hang(), 3.0).error) == "timeout: hang took more than 3 s"
     assert len({first, second, pid_of(device)}) == 3
     assert device.num_lost == 0
 
@@ -152,7 +152,7 @@ def test_a_session_that_is_killed_loses_only_what_it_timed(device: RemoteDevice,
 
     threading.Timer(1.0, kill_session).start()
     answer = device.call(Hang(), 4.0)  # once more on the session after it, where it takes its full time
-    assert answer.error == "timeout: hang took more than 4 s"
+    assert str(answer.error) == "timeout: hang took more than 4 s"
     assert device.num_lost == 1
 
 
@@ -270,7 +270,7 @@ def test_two_devices_time_and_one_goes_on_alone(
             )
             lost.kill()
             answer = hanging.result(120.0)  # begun anew by the other one, where it takes its full time
-            assert (answer.device, answer.error) == (1, "timeout: hang took more than 8 s")
+            assert (answer.device, str(answer.error)) == (1, "timeout: hang took more than 8 s")
         summary = fill_table(
             run,
             NANO,

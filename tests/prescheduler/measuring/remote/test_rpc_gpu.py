@@ -75,7 +75,7 @@ def test_two_gpus_time_what_is_built_here(tracker: Address, tmp_path: Path) -> N
             assert pool.build(build, 60.0).result().error is None
             answers = [pool.measure(timing, 60.0, device).result() for device in (0, 1)]
     assert [(a.device, a.error) for a in answers] == [(0, None), (1, None)]
-    assert all(a.result["seconds"] > 0.0 and a.result["max_error"] < 1e-4 for a in answers)
+    assert all(a.timing.seconds > 0.0 and a.timing.max_error < 1e-4 for a in answers)
 
 
 @pytest.mark.usefixtures("servers")

@@ -23,8 +23,9 @@ from chanas.devices import host
 from chanas.devices.host import host_triple
 from chanas.devices.target_files import describe_target
 from chanas.errors import TargetError
+from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local import worker_process
-from chanas.prescheduler.measuring.local.worker_process import Answer, WorkerProcess
+from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.remote import server as device_server
 from chanas.prescheduler.measuring.remote.server import Session, listen, served_target, wait_until_free
 from chanas.prescheduler.measuring.requests import Measure, Ping, Request, TimingRequest, TimingSettings
@@ -33,7 +34,7 @@ from ...cases import HOST
 
 GPU = describe_target("h100")
 # Serves requests, and answers each alike.
-WORKER = 'import sys\nfor _ in sys.stdin: print(\'{"result": "the GPU\\\'s"}\', flush=True)'
+WORKER = 'import sys\nfor _ in sys.stdin: print(\'{"result": "the GPU\\\'s", "error": null}\', flush=True)'
 
 
 class Noting:
@@ -145,7 +146,7 @@ def test_a_gpu_says_what_it_is(gpu_session: Session) -> None:
     ],
 )
 def test_a_gpu_says_in_one_line_what_it_cannot_be(gpu_session: Session, asked: dict[str, Any], says: str) -> None:
-    assert told(gpu_session, **asked) == {"error": says}
+    assert told(gpu_session, **asked)["error"]["text"] == says
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,8 @@ def test_who_only_wants_to_know_is_told(gpu_session: Session) -> None:
 
 def test_a_processor_is_no_gpu(session: Session) -> None:
     answer = told(session, target="cuda")
-    assert answer["error"].startswith(f"it serves its processor ({HOST.device}), and --target cuda asks for a GPU;")
+    says = f"it serves its processor ({HOST.device}), and --target cuda asks for a GPU;"
+    assert answer["error"]["text"].startswith(says)
 
 
 def test_a_gpu_that_others_use_is_refused_or_shared(gpu_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +181,7 @@ def test_a_gpu_that_others_use_is_refused_or_shared(gpu_session: Session, monkey
     monkeypatch.setattr(device_server, "require_free", require_free)
     monkeypatch.setattr(device_server, "_PAUSE_S", 0.0)
     monkeypatch.setattr(device_server, "_LEFT_WITHIN_S", 0.01)
-    assert told(gpu_session, target="cuda") == {"error": "the GPU is busy"}
+    assert told(gpu_session, target="cuda")["error"]["text"] == "the GPU is busy"
     assert told(gpu_session, target="cuda", shared=True)["result"]["warning"] == "times are of both"
 
 
@@ -217,7 +219,7 @@ def test_a_gpu_is_timed_on_by_a_worker_of_its_own_and_under_its_own_lock(
 
 def test_a_device_says_in_one_line_what_it_cannot_be(session: Session) -> None:
     told = json.loads(session.describe('{"num_threads": 100000, "dtype": "f32"}'))
-    assert told["error"].startswith("expected between 1 and")
+    assert told["error"]["text"].startswith("expected between 1 and")
 
 
 def test_uploaded_files_get_their_names_back_for_a_call(session: Session, worker: Noting, tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_uploaded_files_get_their_names_back_for_a_call(session: Session, worker
         (tmp_path / name).write_text(name)
     several = {"library": {"is_folder": True, "names": {"0.so": "ab.so", "1.so": "cd.so"}}, "case": "ef.npz"}
     answer = call(session, TIMING, **single())
-    assert answer == {"result": {"result": {"seconds": 1.0}, "error": None, "wall_s": 0.5}}
+    assert answer == {"result": Answer({"seconds": 1.0}, None, 0.5).to_json()}
     call(session, TIMING, **several)
     request, timeout_s = worker.asked[0]
     assert timeout_s == 3.0
@@ -253,7 +255,8 @@ def test_a_long_call_is_waited_for_in_heartbeats(session: Session, worker: Notin
 @pytest.mark.parametrize("name", ["../ab.so", "/etc/passwd", "", "sub/ab.so"])
 def test_a_name_that_leads_out_of_the_folder_is_refused(session: Session, worker: Noting, name: str) -> None:
     answer = call(session, TIMING, **single(library=name))
-    assert "expected the name of a file without a folder" in answer["error"]
+    assert "expected the name of a file without a folder" in answer["error"]["text"]
+    assert answer["error"]["exception"] == "MeasureError"
     assert worker.asked == []
 
 
