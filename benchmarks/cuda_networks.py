@@ -35,6 +35,7 @@ from chanas.errors import ChanasError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
+    from chanas.prescheduler.measuring.outcomes import Outcome
     from chanas.prescheduler.tables.networks import NetworkJob
 
 GOALS = {"eager": 1.6, "torch_compile": 1.2}
@@ -175,13 +176,23 @@ def table_error(run: RunDirectory, target: HardwareTarget, num: int) -> tuple[fl
         raise LUTError(f"the table of {run.root} is not calibrated")
     drawn = draw_architectures(space, num, SEED_OF_NETWORKS, lut.covered(space, classes))
     predicted_s = terms(lut, space, classes, drawn) @ np.array([fit.start_s, fit.scale, fit.boundary_s])
-    measured_s = measure_networks(lut, space, target, classes, drawn)
-    works = np.isfinite(measured_s)
-    if not works.any():
+    return mean_error(predicted_s, measure_networks(lut, space, target, classes, drawn))
+
+
+def mean_error(predicted_s: Sequence[float], outcomes: Sequence[Outcome]) -> tuple[float, list[dict[str, float]]]:
+    """Mean error in percent over the networks that could be measured; and these.
+
+    Raises:
+        MeasureError: none of them could.
+    """
+    rows = [
+        {"predicted_s": float(p), "measured_s": o.seconds}
+        for p, o in zip(predicted_s, outcomes, strict=True)
+        if o.seconds is not None
+    ]
+    if not rows:
         raise MeasureError("none of the networks could be measured")
-    errors = np.abs(predicted_s[works] / measured_s[works] - 1.0)
-    rows = [{"predicted_s": float(p), "measured_s": float(m)} for p, m in zip(predicted_s, measured_s, strict=True)]
-    return 100.0 * float(errors.mean()), rows
+    return 100.0 * statistics.fmean(abs(r["predicted_s"] / r["measured_s"] - 1.0) for r in rows), rows
 
 
 def missing_figures() -> dict[str, Figure]:

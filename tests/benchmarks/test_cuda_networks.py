@@ -14,6 +14,7 @@ from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
 from chanas.devices import host
 from chanas.devices.target_files import describe_target
 from chanas.errors import MeasureError
+from chanas.prescheduler.measuring.outcomes import Outcome
 
 
 def used(dtype: str, batch: int) -> HardwareTarget:
@@ -35,6 +36,16 @@ def test_contenders_take_turns_and_medians_count(load: Any) -> None:
     ]
     assert asked[-4:] == [("ours", False), ("ours", True), ("theirs", False), ("theirs", True)]
     assert rows[1].line(rows[0]).endswith("3.00x")
+
+
+def test_the_error_of_a_table_is_that_of_what_could_be_measured(load: Any) -> None:
+    mean_error = load("cuda_networks").mean_error
+    failed = Outcome(None, None, "crash")
+    percent, rows = mean_error([1.1, 5.0, 1.8], [Outcome(1.0, 0.0, None), failed, Outcome(2.0, 0.0, None)])
+    assert percent == pytest.approx(10.0)
+    assert rows == [{"predicted_s": 1.1, "measured_s": 1.0}, {"predicted_s": 1.8, "measured_s": 2.0}]
+    with pytest.raises(MeasureError, match="none of the networks could be measured"):
+        mean_error([1.0], [failed])
 
 
 def test_what_was_not_measured_is_missing_and_its_goal_not_met(load: Any) -> None:
