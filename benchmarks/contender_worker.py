@@ -198,7 +198,7 @@ def chanas_operators(stack: contextlib.ExitStack, operators: Sequence[dict[str, 
 def torch_operators(stack: contextlib.ExitStack, workloads: Sequence[dict[str, Any]]) -> Calls:
     """PyTorch's convolution with bias and activation: each workload contiguous, then channels last."""
     torch = _torch(stack)
-    from chanas.prescheduler.workloads.workload import Workload
+    from chanas.operators.workload import Workload
 
     calls: Calls = []
     for data in workloads:

@@ -43,9 +43,9 @@ from peers import PEERS, open_peers, peer_calls, peer_s
 
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from tuning import Tuned

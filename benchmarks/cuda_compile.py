@@ -38,9 +38,9 @@ from chanas.devices.target_files import arch_target
 from chanas.errors import ChanasError
 
 if TYPE_CHECKING:
+    from chanas.operators.workload import Workload
     from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
     from chanas.prescheduler.workloads.space import Point
-    from chanas.prescheduler.workloads.workload import Workload
 
 SPACE, NUM_CLASSES = "mbv3", 1000
 GOAL_SHARE, GOAL_MS = 0.95, 100.0
@@ -65,8 +65,8 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
     """The operators that points are drawn of, by kind."""
     from conv_layers import layers
 
+    from chanas.operators.steps import tuned_workloads
     from chanas.prescheduler.checks.compile_points import kind_of
-    from chanas.prescheduler.workloads.blocks import tuned_workloads
 
     further = [dataclasses.replace(workload, dtype=target.dtype, batch=target.batch) for workload in layers().values()]
     kinds: dict[str, list[Workload]] = {}

@@ -33,7 +33,7 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.workloads.workload import Workload
+    from chanas.operators.workload import Workload
 
 TABLE = Path(__file__).resolve().parents[1] / "chanas" / "luts" / "mbv3-amd-zen4-cpu.json"
 SUB_SPACE, NUM_CLASSES, TRIALS = "r224-w1", 1000, 16
@@ -41,7 +41,7 @@ SUB_SPACE, NUM_CLASSES, TRIALS = "r224-w1", 1000, 16
 
 def operators_of(sub_space: str, num: int | None) -> list[Workload]:
     """The operators of a sub-space of `mbv3`; `num` of them, evenly spaced, when it is given."""
-    from chanas.prescheduler.workloads.blocks import block_workloads
+    from chanas.operators.steps import block_workloads
 
     space = SearchSpace.load("mbv3")
     (chosen,) = (s for s in space.sub_spaces if s.key == sub_space)

@@ -89,8 +89,8 @@ def fill(
     Raises:
         ChanasError: blocks remain that could not be measured.
     """
+    from chanas.operators.steps import block_workloads
     from chanas.prescheduler.records.store import RecordStore
-    from chanas.prescheduler.workloads.blocks import block_workloads
     from chanas.workflows.stages.tuning import preschedule
 
     run = RunDirectory(folder)

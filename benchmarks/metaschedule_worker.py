@@ -70,9 +70,9 @@ def tune(workload: dict[str, Any], target: dict[str, Any], num_trials: int, seed
     from tvm.s_tir import meta_schedule as ms
 
     from chanas.core.target import HardwareTarget
+    from chanas.operators.workload import Workload
     from chanas.prescheduler.codegen.cpu.build import build_function
     from chanas.prescheduler.kernels.cpu.operators import operator_graph
-    from chanas.prescheduler.workloads.workload import Workload
 
     device = HardwareTarget.from_json(target)
     arguments = operator_graph(Workload.from_json(workload), device.vector_lanes).arguments

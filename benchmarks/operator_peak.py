@@ -39,9 +39,9 @@ from peers import PEERS, open_peers, peer_calls, peer_s
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
+from chanas.operators.steps import block_workloads
+from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.workloads.blocks import block_workloads
-from chanas.prescheduler.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from tuning import Tuned

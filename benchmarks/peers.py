@@ -12,7 +12,7 @@ from pathlib import Path
 
 from contenders import Contender, ContenderError, Timing
 
-from chanas.prescheduler.workloads.workload import Workload
+from chanas.operators.workload import Workload
 
 PEERS = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 LAYOUTS = ("", ", channels last")

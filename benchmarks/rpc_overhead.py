@@ -197,9 +197,9 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
     """Random points of operators spread over the space's, compiled."""
     import numpy as np
 
+    from chanas.operators.steps import block_workloads
     from chanas.prescheduler.kernels.backends import schedule_space
     from chanas.prescheduler.kernels.cpu.reference import operator_case
-    from chanas.prescheduler.workloads.blocks import block_workloads
 
     rng = np.random.default_rng(seed)
     blocks = SearchSpace.load(SPACE).all_blocks(NUM_CLASSES)

@@ -39,12 +39,12 @@ from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.tables.lut import surroundings
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.tuning.warm_start import agree, translate
 from chanas.prescheduler.workloads.space import ScheduleSpace
-from chanas.prescheduler.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from chanas.prescheduler.records.store import TuningRecord

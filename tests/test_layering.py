@@ -30,7 +30,15 @@ TORCH_IN_FUNCTIONS = ("workflows/", "devices/cores.py")
 TVM = {"tvm", "tvm_ffi"}
 TVM_ANYWHERE = ("prescheduler/", "bundle/codesign.py")
 TVM_IN_FUNCTIONS = ("bundle/benchmark.py", "core/target.py", "devices/")
-PURE = ("core/arch.py", "core/genome.py", "core/layouts.py", "core/units.py", "errors.py")
+PURE = (
+    "core/arch.py",
+    "core/genome.py",
+    "core/layouts.py",
+    "core/units.py",
+    "operators/winograd.py",
+    "operators/workload.py",
+    "errors.py",
+)
 
 
 @dataclass(frozen=True)

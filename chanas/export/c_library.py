@@ -26,13 +26,13 @@ from chanas.export.kernels import build_kernels
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import replacing_folder
 from chanas.network.folding import Array, pack_block, split_tensors
+from chanas.operators.steps import block_workloads
 from chanas.prescheduler.checks.qemu import emulator_program
 from chanas.prescheduler.codegen.c_toolchain import CToolchain, find_c_toolchain
 from chanas.prescheduler.codegen.cpu.static_library import Kernels, aligned
 from chanas.prescheduler.codegen.linkers import is_native
 from chanas.prescheduler.kernels.cpu.operators import input_shape, output_shape
 from chanas.prescheduler.tuning.default_points import default_points
-from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE
 from chanas.prescheduler.workloads.space import Point
 

@@ -17,6 +17,7 @@ from chanas.core.arch import BlockConfig
 from chanas.core.layouts import num_blocks
 from chanas.errors import CheckpointError
 from chanas.network.bfloat16 import pair_rows, pair_taps
+from chanas.operators.winograd import as_array, transforms
 
 Array = npt.NDArray[np.float32]
 BN_EPSILON = 1e-5
@@ -40,6 +41,21 @@ def unpack_channels(packed: Array, channels: int) -> Array:
 def pack_convolution(weight: Array, bias: Array, lanes: int) -> list[Array]:
     """Packed weight and bias of a convolution float32[C_out, C_in / groups, k, k] or a dense float32[C_out, C_in]."""
     return [pack_channels(weight.reshape(weight.shape[0], -1), lanes), pack_channels(bias, lanes)]
+
+
+def pack_winograd(weight: Array, bias: Array, stride: int, lanes: int) -> list[Array]:
+    """Transformed weight and bias of a convolution float32[C_out, C_in, k, k].
+
+    Returns float32[B, t·C_in·k·s, l], in this order of products, input channels, kernel rows and phases, and
+    float32[B, l], for B = ceil(C_out / l).
+    """
+    out, channels, k, _ = weight.shape
+    plan = transforms(k, stride)
+    taps = np.zeros((out, channels, k, plan.taps * stride))
+    taps[..., :k] = weight
+    phases = taps.reshape(out, channels, k, plan.taps, stride)
+    products = np.einsum("tj,ockjs->otcks", as_array(plan.taps_in), phases).astype(np.float32)
+    return [pack_channels(np.ascontiguousarray(products).reshape(out, -1), lanes), pack_channels(bias, lanes)]
 
 
 def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Array, Array]:

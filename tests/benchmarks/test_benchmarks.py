@@ -19,7 +19,7 @@ from tables import random_table
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.latency import LatencyLUT
 from chanas.network.static import StaticNetwork
-from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.operators.steps import block_workloads
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = (

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from chanas.devices.host import load_target
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.workloads.workload import Workload
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = Workload("pointwise", 7, 16, 64)

@@ -13,10 +13,10 @@ import pytest
 
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import cpu_flags, load_target
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.workload import Workload
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = Workload("pointwise", 7, 16, 64)

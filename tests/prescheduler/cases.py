@@ -21,6 +21,8 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
 from chanas.devices.host import load_target
 from chanas.files.run import RunDirectory
+from chanas.operators.steps import device_workloads
+from chanas.operators.workload import Epilogue, Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
 from chanas.prescheduler.measuring.answers import Answer, Timing, WorkerError
@@ -41,10 +43,8 @@ from chanas.prescheduler.tables.lut import PrescheduleSummary, TableSettings, pr
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.prescheduler.tuning.preflight import PREFIX
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.blocks import device_workloads
 from chanas.prescheduler.workloads.cases import ReferenceCase, random_network
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
-from chanas.prescheduler.workloads.workload import Epilogue, Operator, Workload
 
 HOST = load_target("cpu")
 OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool")

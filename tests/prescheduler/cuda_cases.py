@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from chanas.devices.target_files import arch_target
-from chanas.prescheduler.workloads.workload import Workload
+from chanas.operators.workload import Workload
 
 GPU = arch_target("sm_90")
 WORKLOADS = (

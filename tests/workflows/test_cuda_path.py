@@ -19,9 +19,9 @@ from chanas.core.usage import Usage
 from chanas.devices import cuda_runtime, host
 from chanas.devices.driver import find_gpu
 from chanas.files.run import RunDirectory
+from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring import canary
 from chanas.prescheduler.measuring.local import worker_process
-from chanas.prescheduler.workloads.workload import Workload
 from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 from chanas.workflows.stages.tuning import Tuning
 

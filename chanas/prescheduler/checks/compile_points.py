@@ -15,6 +15,7 @@ import numpy as np
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.checks.compile_records import CompileStore
 from chanas.prescheduler.codegen.cuda.compiled import CompileRecord
 from chanas.prescheduler.codegen.cuda.nvrtc import check_arch, compiler_name
@@ -23,7 +24,6 @@ from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler, readable
 from chanas.prescheduler.measuring.requests import CompilePoint
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 _TIMEOUT_S = 120.0  # one kernel; most take well under a second
 _KINDS = {

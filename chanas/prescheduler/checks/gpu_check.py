@@ -13,13 +13,13 @@ from chanas.devices.driver import find_gpu
 from chanas.devices.gpu_use import GPU_TARGET, check_free
 from chanas.errors import ChanasError, TargetError
 from chanas.files.scratch import scratch_folder
+from chanas.operators.steps import tuned_workloads
 from chanas.prescheduler.checks.compile_points import compile_elsewhere
 from chanas.prescheduler.checks.sequential import sequential_error
 from chanas.prescheduler.checks.target_check import Step, check_here, small_block
 from chanas.prescheduler.codegen.cuda.nvrtc import check_arch, compiler_name
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.local.compiler import open_compiler
-from chanas.prescheduler.workloads.blocks import tuned_workloads
 from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Workload
 from chanas.prescheduler.checks.kernel_emulator import run_kernel
 from chanas.prescheduler.codegen.cuda.build import kernel_program, verify
 from chanas.prescheduler.kernels.cuda.operators import output_shape
@@ -16,7 +17,6 @@ from chanas.prescheduler.kernels.cuda.reference import Stored, gpu_case
 from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
 from chanas.prescheduler.workloads.cases import relative_error
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 
 def kernel_error(function: Any, workload: Workload, target: HardwareTarget) -> float:

@@ -15,6 +15,7 @@ from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, TargetError
 from chanas.files.scratch import scratch_folder
+from chanas.operators.steps import device_workloads
 from chanas.prescheduler.checks.qemu import Call, compile_block, find_emulator, no_emulator, run_emulated
 from chanas.prescheduler.codegen.linkers import find_linker, no_cross_linker
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
@@ -22,7 +23,6 @@ from chanas.prescheduler.measuring.answers import ErrorKind
 from chanas.prescheduler.measuring.local.compiler import open_compiler
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import BuildBlock, Measure
-from chanas.prescheduler.workloads.blocks import device_workloads
 from chanas.prescheduler.workloads.space import Point
 
 _TIMEOUT_S = 60.0

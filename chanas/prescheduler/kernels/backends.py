@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cpu.families import cpu_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
 from chanas.prescheduler.workloads.cases import ReferenceCase
 from chanas.prescheduler.workloads.space import SPACE_VERSION, ScheduleSpace
-from chanas.prescheduler.workloads.workload import Workload
 
 
 def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCase:

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.wire import fields_from_json, fields_to_json
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 
 class Request:

@@ -24,6 +24,8 @@ from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ChanasError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
+from chanas.operators.steps import device_workloads, tuned_workloads
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
@@ -40,10 +42,8 @@ from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import left_to_tune, require_families
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
-from chanas.prescheduler.workloads.blocks import device_workloads, tuned_workloads
 from chanas.prescheduler.workloads.cases import mean_network_weight_bytes
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 _NETWORKS_FOR_MEAN = 64
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from chanas.core import genome
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.genome import FloatArray
-from chanas.prescheduler.workloads.blocks import block_workloads, fuse_squeeze
-from chanas.prescheduler.workloads.workload import Workload
+from chanas.operators.steps import block_steps, fuse_squeeze
+from chanas.operators.workload import Workload
 
 NUM_ARCHITECTURES = 256
 
@@ -41,9 +41,9 @@ def occurrences(
     rows = []
     for sub_space in drawn_from:
         for architecture in genome.decode(space, genome.sample(space, each, rng, sub_space)):
-            groups = [block_workloads(b, dtype, batch) for b in architecture.blocks(space, num_classes)]
-            operators = [w for group in groups for w in (fuse_squeeze(group) if is_squeezed else group)]
-            found = [column[w] for w in operators if w in column]
+            blocks = [block_steps(b, dtype, batch) for b in architecture.blocks(space, num_classes)]
+            steps = [step for block in blocks for step in (fuse_squeeze(block) if is_squeezed else block)]
+            found = [column[step.workload] for step in steps if step.workload in column]
             rows.append(np.bincount(found, minlength=len(column)))
     return np.array(rows, dtype=np.float64)
 

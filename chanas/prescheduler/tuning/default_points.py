@@ -8,10 +8,10 @@ import math
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
+from chanas.operators.steps import block_workloads
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.space import Named, Point
-from chanas.prescheduler.workloads.workload import Workload
 
 _TILED = ("split_m", "split_n", "split_h", "split_w", "split_c")
 """Coordinates whose last factor is a side of the tile."""

@@ -16,13 +16,13 @@ from tqdm import tqdm
 
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.canary import NOISE
 from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
 from chanas.prescheduler.tuning.default_points import ranked_points
-from chanas.prescheduler.workloads.workload import Workload
 
 WORKLOAD = Workload("pointwise", 14, 80, 480, epilogue="hswish")
 """An expansion of MobileNetV3's middle stages: its kind takes most of the time of such networks."""

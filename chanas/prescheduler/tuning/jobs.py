@@ -14,6 +14,7 @@ from chanas.core.genome import FloatArray
 from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
@@ -36,7 +37,6 @@ from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 from chanas.prescheduler.workloads.cases import case_seed
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 # Jobs under way at a time, for each device: enough that it always has something to time while others learn.
 _ACTIVE_JOBS = 3

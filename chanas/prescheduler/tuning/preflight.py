@@ -11,6 +11,7 @@ import numpy as np
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, ScheduleError
+from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import Pool
@@ -19,7 +20,6 @@ from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning.give_up import describe_errors, remedy
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Operator, Workload
 
 PREFIX = "preflight-"
 """Prefix of the names of a check's files."""

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from chanas.core.arch import BlockConfig
 from chanas.network.bfloat16 import Bits, rounded
 from chanas.network.folding import fold_operators
-from chanas.prescheduler.workloads.blocks import block_workloads
-from chanas.prescheduler.workloads.workload import Workload, scales_weights
+from chanas.operators.steps import block_workloads
+from chanas.operators.workload import Workload, scales_weights
 
 Array = npt.NDArray[np.float32]
 Stored = Array | Bits

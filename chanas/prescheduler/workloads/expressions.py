@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from chanas.prescheduler.workloads.workload import Epilogue
+from chanas.operators.workload import Epilogue
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from chanas.errors import ScheduleError
 from chanas.files.writing import parse_json
-from chanas.prescheduler.workloads.workload import Workload
+from chanas.operators.workload import Workload
 
 SPACE_VERSION = 1
 """Raised when the points of an operator come to mean something else: records of another version are no prior."""

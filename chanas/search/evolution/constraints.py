@@ -19,11 +19,11 @@ import numpy.typing as npt
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.genome import BlockTable, CostTable, FloatArray, Genomes, decode
 from chanas.core.latency import LatencyLUT
-from chanas.core.memory import activation_memory
 from chanas.core.target import HardwareTarget
 from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.units import format_bytes, format_count, format_latency
 from chanas.errors import ConfigError, InfeasibleError
+from chanas.operators.memory import ActivationMemory
 
 _FORMATS: dict[str, Callable[[float], str]] = {"s": format_latency, "B": format_bytes}
 
@@ -100,8 +100,8 @@ def params_constraint(space: SearchSpace, num_classes: int, limit: float) -> Con
 def memory_constraint(
     space: SearchSpace, num_classes: int, limit: float, target: HardwareTarget, name: str = "peak memory"
 ) -> Constraint:
-    """At most `limit` bytes of activations at once, as `chanas.core.memory` counts them."""
-    return Constraint(name, limit, activation_memory(space, num_classes, target), "B")
+    """At most `limit` bytes of activations at once, as `chanas.operators.memory` counts them."""
+    return Constraint(name, limit, ActivationMemory(space, num_classes, target), "B")
 
 
 def further_constraints(

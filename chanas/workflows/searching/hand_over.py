@@ -12,12 +12,12 @@ import numpy as np
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.genome import encode
 from chanas.core.latency import LatencyLUT
-from chanas.core.memory import activation_memory
 from chanas.core.target import tvm_version
 from chanas.core.task import NO_LIMITS, Limits
 from chanas.devices.gpu_use import gpu_of
 from chanas.errors import MeasureError
 from chanas.files.writing import file_digest
+from chanas.operators.memory import ActivationMemory
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
@@ -60,7 +60,7 @@ def winner_document(
     winner = outcome.architecture
     blocks = winner.blocks(space, num_classes)
     target = lut.header.target
-    memory = activation_memory(space, num_classes, target)
+    memory = ActivationMemory(space, num_classes, target)
     return {
         "architecture": {"key": winner.key, "genome": list(outcome.genome)},
         "space": space.to_json(),

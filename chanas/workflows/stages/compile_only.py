@@ -71,8 +71,8 @@ def compile_only(
             architecture.
         ConfigError: a number is below one.
     """
+    from chanas.operators.steps import tuned_workloads
     from chanas.prescheduler.checks.compile_points import compile_points
-    from chanas.prescheduler.workloads.blocks import tuned_workloads
 
     for what, number in (("trials", points.num), ("limit", points.limit)):
         if number is not None and number < 1:

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from chanas.errors import MeasureError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.checks.kernel_emulator import run_kernel
 from chanas.prescheduler.checks.kernel_memory import KernelError
 from chanas.prescheduler.checks.sequential import sequential_error
@@ -19,7 +20,6 @@ from chanas.prescheduler.codegen.cuda.build import kernel_program, verify
 from chanas.prescheduler.kernels.cuda import product as cuda_product
 from chanas.prescheduler.kernels.cuda.intrinsics import HIGH_HALF, INTRINSICS, LOW_HALF, round_to_tf32, tensor_core
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 from ..cuda_cases import GPU
 from ..kernels.cuda.test_schedules import DEEP, DEEP_IN_HALVES, a_point

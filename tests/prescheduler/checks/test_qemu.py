@@ -20,6 +20,7 @@ from chanas.core.genome import decode, sample
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import describe_target
 from chanas.errors import TargetError
+from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.checks import qemu as module
 from chanas.prescheduler.checks.qemu import (
     Call,
@@ -38,7 +39,6 @@ from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
 from chanas.prescheduler.measuring.local.compiler import open_compiler
 from chanas.prescheduler.workloads.cases import ReferenceCase
-from chanas.prescheduler.workloads.workload import Operator, Workload
 
 from ..cases import HOST, OPERATORS, covering_points, random_points
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from chanas.devices.target_files import describe_target
+from chanas.operators.steps import block_workloads
 from chanas.prescheduler.checks import target_check as module
 from chanas.prescheduler.checks.qemu import Emulated, Emulator, find_emulator, no_emulator
 from chanas.prescheduler.checks.target_check import check_processor, small_block
 from chanas.prescheduler.codegen.linkers import CrossLinker, find_linker
-from chanas.prescheduler.workloads.blocks import block_workloads
 
 from ..cases import HOST
 

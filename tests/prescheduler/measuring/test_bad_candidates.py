@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local import worker_process
@@ -19,7 +20,6 @@ from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 from ..cases import HOST
 

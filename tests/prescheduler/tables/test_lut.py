@@ -16,6 +16,8 @@ from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import tvm_version
 from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
+from chanas.operators.steps import block_workloads
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import BuildBlock
@@ -26,9 +28,7 @@ from chanas.prescheduler.tables import lut
 from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, surroundings
 from chanas.prescheduler.tuning import jobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.space import SPACE_VERSION
-from chanas.prescheduler.workloads.workload import Workload
 
 from ..cases import (
     HOST,

@@ -20,8 +20,8 @@ from tables import save_space
 
 from chanas.core.latency import LatencyLUT
 from chanas.files.run import RunDirectory
+from chanas.operators.steps import block_workloads
 from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.workloads.blocks import block_workloads
 
 from ..cases import HOST, NANO, NUM_CLASSES
 

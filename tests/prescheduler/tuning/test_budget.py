@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from chanas.operators.steps import block_steps, block_workloads, fuse_squeeze
+from chanas.operators.workload import Workload
 from chanas.prescheduler.tuning.budget import claims, expected_improvement, hand_out, latency_shares, occurrences
-from chanas.prescheduler.workloads.blocks import block_workloads, fuse_squeeze
-from chanas.prescheduler.workloads.workload import Workload
 
 from ..cases import NANO, NUM_CLASSES
 
@@ -51,9 +51,9 @@ def test_occurrences_are_those_of_random_architectures() -> None:
 def test_what_occurs_is_counted_as_it_is_tuned() -> None:
     """Squeeze-excite in two operators, where the workloads have it so."""
     blocks = NANO.all_blocks(NUM_CLASSES)
-    workloads = list(dict.fromkeys(w for b in blocks for w in fuse_squeeze(block_workloads(b))))
+    workloads = list(dict.fromkeys(s.workload for b in blocks for s in fuse_squeeze(block_steps(b))))
     counts = occurrences(NANO, NUM_CLASSES, workloads, num=10)
-    of_smallest = sum(len(fuse_squeeze(block_workloads(b))) for b in NANO.smallest.blocks(NANO, NUM_CLASSES))
+    of_smallest = sum(len(fuse_squeeze(block_steps(b))) for b in NANO.smallest.blocks(NANO, NUM_CLASSES))
     assert set(counts.sum(axis=1)) == {of_smallest}
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
+from chanas.operators.steps import block_workloads
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.space import max_accumulators
 from chanas.prescheduler.tuning.default_points import default_points
-from chanas.prescheduler.workloads.blocks import block_workloads
 
 from ..cases import DEVICES
 

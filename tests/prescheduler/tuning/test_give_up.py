@@ -19,6 +19,7 @@ from chanas.commands import main as cli
 from chanas.core.latency import LatencyLUT
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local import worker_process
@@ -26,7 +27,6 @@ from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.workload import Workload
 
 from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, failed, family_of, fill_table, synthetic_seconds
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.local.pool import WorkerPool
@@ -20,7 +21,6 @@ from chanas.prescheduler.tuning import jobs as module
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 from ..cases import BuildAgain, SyntheticPool, answered, device, interrupted_bar, landscape_seconds, timed
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.tuning.cost_model.base import FloatArray
 from chanas.prescheduler.tuning.mutate import breed, cross_points, mutate_point, start_probabilities
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
-from chanas.prescheduler.workloads.workload import Operator, Workload
 
 from ..cases import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
 

@@ -19,6 +19,8 @@ from chanas.commands import main as cli
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
+from chanas.operators.steps import tuned_workloads
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring import devices
 from chanas.prescheduler.measuring.answers import Answer
@@ -33,8 +35,6 @@ from chanas.prescheduler.tuning.preflight import (
     require_families,
 )
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.blocks import tuned_workloads
-from chanas.prescheduler.workloads.workload import Workload
 
 from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, answered, failed
 from ..cuda_cases import GPU

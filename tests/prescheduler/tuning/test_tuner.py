@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
-from chanas.prescheduler.workloads.workload import Operator, Workload
 
 from ..cases import OPERATORS, device, landscape_seconds, random_workload
 

@@ -19,6 +19,7 @@ from chanas.core.latency import LatencyLUT, LUTHeader
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.cost_model.base import Prior
@@ -27,7 +28,6 @@ from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
 from chanas.prescheduler.tuning.warm_start import agree, open_warm_start, translate
 from chanas.prescheduler.workloads.space import SPACE_VERSION, Point, ScheduleSpace
-from chanas.prescheduler.workloads.workload import Workload
 
 from ..cases import (
     DEVICES,

@@ -15,11 +15,11 @@ from chanas.core.arch import BlockConfig
 from chanas.core.layouts import num_blocks
 from chanas.network.folding import unpack_channels
 from chanas.network.static import block_module, randomise_statistics
+from chanas.operators.steps import block_workloads
+from chanas.operators.winograd import as_array, transforms
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
-from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.cases import ReferenceCase, case_seed, mean_network_weight_bytes
-from chanas.prescheduler.workloads.winograd import as_array, transforms
-from chanas.prescheduler.workloads.workload import Workload
 
 from ..cases import NANO, NUM_CLASSES, workloads
 

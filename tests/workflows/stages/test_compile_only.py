@@ -15,9 +15,9 @@ from chanas.devices import host
 from chanas.devices.target_files import arch_target, describe_target
 from chanas.errors import ConfigError, TargetError
 from chanas.files.run import RunDirectory
+from chanas.operators.steps import tuned_workloads
 from chanas.prescheduler.checks import compile_points as cuda_compile
 from chanas.prescheduler.checks.compile_points import CompileSummary, KindSummary
-from chanas.prescheduler.workloads.blocks import tuned_workloads
 from chanas.workflows.stages.compile_only import DEFAULT_POINTS, Points, compile_only, compile_target
 
 

@@ -7,14 +7,15 @@ that. Only fusion is done, by TVM's own passes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
+from chanas.operators.steps import block_steps
+from chanas.operators.workload import Epilogue, Workload
 from chanas.prescheduler.codegen.libraries import export
-from chanas.prescheduler.workloads.blocks import block_workloads
-from chanas.prescheduler.workloads.workload import Epilogue, Workload
 
 
 def stock_build(module: Any, target: HardwareTarget) -> Any:
@@ -45,34 +46,17 @@ def block_module(block: BlockConfig) -> Any:
     """
     from tvm import relax
 
-    workloads = block_workloads(block)
-    first = workloads[0]
+    steps = block_steps(block)
+    first = steps[0].workload
     x = relax.Var("x", relax.TensorType((1, first.in_channels, first.input_size, first.input_size), "float32"))
-    parameters = []
-    for i, workload in enumerate(workloads):
-        if workload.op != "pool":
-            kernel, groups = workload.kernel_size, _groups(workload)
-            shapes = {
-                "weight": (workload.out_channels, workload.in_channels // groups, kernel, kernel),
-                "bias": (1, workload.out_channels, 1, 1),
-            }
-            parameters += [relax.Var(f"{n}{i}", relax.TensorType(s, "float32")) for n, s in shapes.items()]
+    parameters = [_parameters(step.workload, i) for i, step in enumerate(steps)]
     builder = relax.BlockBuilder()
-    with builder.function("main", [x, *parameters]):
+    with builder.function("main", [x, *(p for own in parameters for p in own)]):
         with builder.dataflow():
-            given = iter(parameters)
-            current, before_pool = x, x
-            for workload in workloads:
-                if workload.op == "pool":
-                    before_pool = current
-                    current = builder.emit(relax.op.mean(current, axis=[2, 3], keepdims=True))
-                    continue
-                if workload.scaled:  # the gate of squeeze-excite came last; what it scales, before the mean
-                    current = builder.emit(relax.op.multiply(before_pool, current))
-                current = _convolution(builder, workload, current, next(given), next(given))
-                if workload.residual:
-                    current = builder.emit(relax.op.add(current, x))
-            out = builder.emit_output(current)
+            values = [x]
+            for step, own in zip(steps, parameters, strict=True):
+                values.append(_operator(builder, step.workload, [values[value] for value in step.reads], own))
+            out = builder.emit_output(values[-1])
         builder.emit_func_output(out)
     return builder.get()
 
@@ -84,6 +68,33 @@ def build_block(block: BlockConfig, target: HardwareTarget, library_path: Path) 
 
 def _groups(workload: Workload) -> int:
     return workload.in_channels if workload.op == "depthwise" else 1
+
+
+def _parameters(workload: Workload, position: int) -> list[Any]:
+    """Variables of weight and bias; none of pooling."""
+    from tvm import relax
+
+    if workload.op == "pool":
+        return []
+    kernel = workload.kernel_size
+    shapes = {
+        "weight": (workload.out_channels, workload.in_channels // _groups(workload), kernel, kernel),
+        "bias": (1, workload.out_channels, 1, 1),
+    }
+    return [relax.Var(f"{name}{position}", relax.TensorType(shape, "float32")) for name, shape in shapes.items()]
+
+
+def _operator(builder: Any, workload: Workload, reads: Sequence[Any], parameters: Sequence[Any]) -> Any:
+    """An operator's output from what it reads: input, then gate and residual as far as it has them."""
+    from tvm import relax
+
+    x, *extras = reads
+    if workload.op == "pool":
+        return builder.emit(relax.op.mean(x, axis=[2, 3], keepdims=True))
+    if workload.scaled:
+        x = builder.emit(relax.op.multiply(x, extras.pop(0)))
+    out = _convolution(builder, workload, x, *parameters)
+    return builder.emit(relax.op.add(out, extras.pop())) if workload.residual else out
 
 
 def _convolution(builder: Any, workload: Workload, x: Any, weight: Any, bias: Any) -> Any:

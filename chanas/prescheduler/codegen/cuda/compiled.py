@@ -8,9 +8,9 @@ from typing import Any
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 
 def compile_point(workload: Workload, point: Point, target: HardwareTarget) -> CompileRecord:

@@ -14,6 +14,7 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.core.layouts import num_blocks
+from chanas.operators.workload import Workload, ends_in_half_a_block, scales_weights
 from chanas.prescheduler.kernels.cpu.bf16_intrinsics import (
     broadcast_pair,
     broadcast_quad,
@@ -26,7 +27,6 @@ from chanas.prescheduler.kernels.cpu.bf16_intrinsics import (
     round_pair,
     widen,
 )
-from chanas.prescheduler.workloads.workload import Workload, ends_in_half_a_block, scales_weights
 
 Pixel = Callable[[Any, Any, Any, Any], Any]
 Finish = Callable[[Any], Any]

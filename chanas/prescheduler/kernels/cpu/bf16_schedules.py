@@ -11,9 +11,9 @@ from typing import Any
 
 from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Workload, ends_in_half_a_block
 from chanas.prescheduler.kernels.cpu.space import max_accumulators, parallel_choice, scale_choice
 from chanas.prescheduler.workloads.space import Coordinate, Named, ScheduleSpace, factorisations
-from chanas.prescheduler.workloads.workload import Workload, ends_in_half_a_block
 
 # Registers that hold neither sums nor the weights of a tile.
 _OTHER_REGISTERS = 1

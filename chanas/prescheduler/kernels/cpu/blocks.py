@@ -15,8 +15,8 @@ from typing import Any
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.steps import INPUT, block_steps, block_workloads
 from chanas.prescheduler.kernels.cpu.operators import compute, input_shape, output_shape, parameter_shapes
-from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.space import Point
 
 
@@ -52,30 +52,24 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     from chanas.prescheduler.kernels.cpu.families import apply_point
     from chanas.prescheduler.kernels.cpu.schedules import flatten_output
 
-    workloads, lanes = block_workloads(block, target.dtype), target.vector_lanes
-    if len(points) != len(workloads):
-        raise ScheduleError(f"expected {len(workloads)} points for block {block.key}, got {len(points)}")
-    x = te.placeholder(input_shape(workloads[0], lanes), workloads[0].input_storage, name="x")
+    steps, lanes = block_steps(block, target.dtype), target.vector_lanes
+    if len(points) != len(steps):
+        raise ScheduleError(f"expected {len(steps)} points for block {block.key}, got {len(points)}")
+    first, last = steps[0].workload, steps[-1].workload
+    values = [te.placeholder(input_shape(first, lanes), first.input_storage, name="x")]
     packed = te.placeholder((num_block_parameters(block, lanes, target.dtype),), name="parameters")
-    current, gate, before_pool, offset = x, None, None, 0
-    for i, workload in enumerate(workloads):
+    offset = 0
+    for i, step in enumerate(steps):
         parameters = []
-        for shape in parameter_shapes(workload, lanes):
+        for shape in parameter_shapes(step.workload, lanes):
             parameters.append(_View(packed, offset, shape))
             offset += math.prod(shape)
-        if workload.op == "pool" and block.kind == "mbconv":
-            before_pool = current
-        extras = []
-        if workload.scaled:
-            gate, current = current, before_pool
-            extras.append(gate)
-        if workload.residual:
-            extras.append(x)
-        current = compute(workload, lanes, f"op{i}_", current, parameters, extras)
-    sch = s_tir.Schedule(te.create_prim_func([x, packed, current]), error_render_level="none")
-    for i, (workload, point) in enumerate(zip(workloads, points, strict=True)):
-        apply_point(sch, workload, point, target, f"op{i}_")
-    flatten_output(sch, workloads[-1], f"op{len(workloads) - 1}_")
+        current, *extras = (values[value] for value in step.reads)
+        values.append(compute(step.workload, lanes, f"op{i}_", current, parameters, extras))
+    sch = s_tir.Schedule(te.create_prim_func([values[INPUT], packed, values[-1]]), error_render_level="none")
+    for i, (step, point) in enumerate(zip(steps, points, strict=True)):
+        apply_point(sch, step.workload, point, target, f"op{i}_")
+    flatten_output(sch, last, f"op{len(steps) - 1}_")
     return sch.mod["main"]
 
 

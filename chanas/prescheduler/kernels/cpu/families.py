@@ -11,10 +11,10 @@ from typing import Any
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cpu import bf16_schedules, schedules, space
 from chanas.prescheduler.kernels.cpu.schedules import flatten_output
 from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace
-from chanas.prescheduler.workloads.workload import Workload
 
 
 @dataclass(frozen=True)

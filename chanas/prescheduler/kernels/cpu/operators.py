@@ -21,16 +21,16 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.core.layouts import num_blocks
-from chanas.prescheduler.kernels.cpu import bf16_operators
-from chanas.prescheduler.kernels.cpu.bf16_intrinsics import round_bits, widen
-from chanas.prescheduler.workloads.expressions import OperatorGraph, epilogue
-from chanas.prescheduler.workloads.winograd import transforms
-from chanas.prescheduler.workloads.workload import (
+from chanas.operators.winograd import transforms
+from chanas.operators.workload import (
     Workload,
     ends_in_half_a_block,
     scales_weights,
     tiled_columns,
 )
+from chanas.prescheduler.kernels.cpu import bf16_operators
+from chanas.prescheduler.kernels.cpu.bf16_intrinsics import round_bits, widen
+from chanas.prescheduler.workloads.expressions import OperatorGraph, epilogue
 
 
 def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:

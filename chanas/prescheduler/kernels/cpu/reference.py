@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from chanas.core.arch import BlockConfig
 from chanas.network.bfloat16 import to_bits
-from chanas.network.folding import pack_block, pack_channels, pack_operator
-from chanas.prescheduler.workloads.blocks import block_workloads
+from chanas.network.folding import pack_block, pack_channels, pack_operator, pack_winograd
+from chanas.operators.steps import block_workloads
+from chanas.operators.workload import Workload
 from chanas.prescheduler.workloads.cases import (
     BFLOAT16_BLOCK_TOLERANCE,
     FLOAT32_TOLERANCE,
@@ -16,8 +17,6 @@ from chanas.prescheduler.workloads.cases import (
     operator_tolerance,
     random_block,
 )
-from chanas.prescheduler.workloads.winograd import pack_winograd
-from chanas.prescheduler.workloads.workload import Workload
 
 
 def operator_case(workload: Workload, lanes: int) -> ReferenceCase:

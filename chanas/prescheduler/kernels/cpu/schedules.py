@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from chanas.operators.winograd import transforms
+from chanas.operators.workload import Workload
 from chanas.prescheduler.workloads.space import Named
-from chanas.prescheduler.workloads.winograd import transforms
-from chanas.prescheduler.workloads.workload import Workload
 
 
 def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:

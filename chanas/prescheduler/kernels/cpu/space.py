@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
+from chanas.operators.winograd import transforms
+from chanas.operators.workload import Workload, ends_in_half_a_block, scales_weights, tiled_columns
 from chanas.prescheduler.workloads.space import Coordinate, Named, ScheduleSpace, factorisations
-from chanas.prescheduler.workloads.winograd import transforms
-from chanas.prescheduler.workloads.workload import Workload, ends_in_half_a_block, scales_weights, tiled_columns
 
 # Registers that a kernel needs besides its accumulators: weights, a broadcast input, and the compiler's temporaries.
 _RESERVED_REGISTERS = 4

@@ -6,8 +6,8 @@ from typing import Any
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.operators import is_dense, operator_graph, weight_type
-from chanas.prescheduler.workloads.workload import Workload
 
 
 def default_gpu_operator(workload: Workload, target: HardwareTarget) -> Any:

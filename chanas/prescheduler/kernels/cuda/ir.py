@@ -8,8 +8,8 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Range
 
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.operators import operator_graph
-from chanas.prescheduler.workloads.workload import Workload
 
 OWN_BARRIERS = "chanas.own_barriers"
 """Attribute of a function whose barriers are all there: the compiler need not look for where they belong."""

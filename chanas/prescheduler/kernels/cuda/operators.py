@@ -24,8 +24,8 @@ from tvm import te, tirx
 
 from chanas.core.layouts import num_rows
 from chanas.errors import ScheduleError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.workloads.expressions import OperatorGraph, epilogue
-from chanas.prescheduler.workloads.workload import Workload
 
 _TYPES = ("float32", "float16", "tf32")
 _MAX_VALUES = 1 << 31

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chanas.core.gpu import GPUFeatures
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.intrinsics import WARP, TensorCore, tensor_core
 from chanas.prescheduler.kernels.cuda.operators import output_rows, row_words, values_per_word
 from chanas.prescheduler.workloads.space import Named
-from chanas.prescheduler.workloads.workload import Workload
 
 MMA_ROWS, MMA_COLUMNS = 16, 8
 """Rows and columns of one instruction of the tensor cores."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from tvm import tirx
 
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.intrinsics import HIGH_HALF, LOW_HALF, MULTIPLY_HALVES, TO_TF32, WARP
 from chanas.prescheduler.kernels.cuda.ir import (
     all_of,
@@ -33,7 +34,6 @@ from chanas.prescheduler.kernels.cuda.operators import image_and_pixel, store_ve
 from chanas.prescheduler.kernels.cuda.plan import MMA_COLUMNS, MMA_ROWS, ProductPlan
 from chanas.prescheduler.workloads.expressions import epilogue
 from chanas.prescheduler.workloads.space import Named
-from chanas.prescheduler.workloads.workload import Workload
 
 
 def product_kernel(workload: Workload, named: Named, plan: ProductPlan) -> Any:

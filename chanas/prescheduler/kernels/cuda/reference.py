@@ -12,7 +12,8 @@ from chanas.core.arch import BlockConfig
 from chanas.core.layouts import num_rows
 from chanas.core.target import HardwareTarget
 from chanas.network.folding import Array, pack_block_rows, pack_rows
-from chanas.prescheduler.workloads.blocks import device_workloads
+from chanas.operators.steps import device_workloads
+from chanas.operators.workload import Workload
 from chanas.prescheduler.workloads.cases import (
     FLOAT32_TOLERANCE,
     ReferenceCase,
@@ -20,7 +21,6 @@ from chanas.prescheduler.workloads.cases import (
     operator_tolerance,
     random_block,
 )
-from chanas.prescheduler.workloads.workload import Workload
 
 Stored = npt.NDArray[Any]
 

@@ -11,13 +11,13 @@ import functools
 from typing import Any
 
 from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.operators import is_dense, operator_graph, store_vector
 from chanas.prescheduler.kernels.cuda.plan import product_plan
 from chanas.prescheduler.kernels.cuda.product import product_kernel
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.kernels.cuda.squeeze import squeeze_kernel, squeeze_plan
 from chanas.prescheduler.workloads.space import Named, Point
-from chanas.prescheduler.workloads.workload import Workload
 
 # Loads of a thread that are written out, so that none waits for the one before.
 _MAX_LOADS_IN_FLIGHT = 4

@@ -19,6 +19,7 @@ import numpy as np
 from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.intrinsics import TensorCore
 from chanas.prescheduler.kernels.cuda.operators import check_operator, is_dense, output_rows, row_words, values_per_word
 from chanas.prescheduler.kernels.cuda.plan import (
@@ -31,7 +32,6 @@ from chanas.prescheduler.kernels.cuda.plan import (
 )
 from chanas.prescheduler.kernels.cuda.squeeze import squeeze_plan
 from chanas.prescheduler.workloads.space import Coordinate, Named, Point, ScheduleSpace, factorisations
-from chanas.prescheduler.workloads.workload import Workload
 
 # Registers of a thread besides its accumulators: addresses, loop counters, what a load brings.
 _RESERVED_REGISTERS = 24

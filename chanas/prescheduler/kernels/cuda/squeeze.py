@@ -14,6 +14,7 @@ from typing import Any
 
 from tvm import tirx
 
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.intrinsics import HIGH_HALF, LOW_HALF
 from chanas.prescheduler.kernels.cuda.ir import (
     as_words,
@@ -30,7 +31,6 @@ from chanas.prescheduler.kernels.cuda.operators import row_words, values_per_wor
 from chanas.prescheduler.kernels.cuda.plan import WORD_BYTES
 from chanas.prescheduler.workloads.expressions import epilogue
 from chanas.prescheduler.workloads.space import Named
-from chanas.prescheduler.workloads.workload import Workload
 
 
 @dataclass(frozen=True)

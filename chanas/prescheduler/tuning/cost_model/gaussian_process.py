@@ -19,12 +19,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
 from chanas.prescheduler.tuning.cost_model.features import features
 from chanas.prescheduler.tuning.cost_model.regression import IntArray, Parameters, Regression, fit
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
-from chanas.prescheduler.workloads.workload import Workload
 
 # Exact inference is cubic in the number of records. More than these of other workloads gain nothing.
 _MAX_RECORDS, _MAX_OTHERS = 320, 128

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from chanas.core.arch import BlockConfig
-from chanas.core.memory import inner_bytes
 from chanas.devices.target_files import describe_target
 from chanas.errors import TargetError
 from chanas.export.kernels import build_kernels
+from chanas.operators.memory import inner_bytes
 from chanas.prescheduler.codegen.cpu import static_library
 from chanas.prescheduler.codegen.cpu.static_library import Kernels, aligned, build_kernel
 
@@ -43,7 +43,7 @@ def test_equal_blocks_share_a_kernel_and_names_are_the_networks(target: str, tmp
 
 
 def test_the_workspace_holds_what_is_inside_the_largest_block(tmp_path: Path) -> None:
-    most = max(inner_bytes(block, HOST.vector_lanes) for block in BLOCKS)
+    most = max(sum(inner_bytes(block, HOST)) for block in BLOCKS)
     # beside the operators' outputs: padded rows, accumulators, scaled inputs of a tile; without the smallest outputs
     assert 0.7 * most < kernels_of(BLOCKS, tmp_path).workspace_bytes < 2 * most
 

@@ -14,6 +14,7 @@ import pytest
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import arch_target
 from chanas.errors import CheckpointError, MeasureError, TargetError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.checks import compile_points as cuda_compile
 from chanas.prescheduler.checks.compile_points import compile_elsewhere, compile_points, kind_of
 from chanas.prescheduler.checks.compile_records import CompileStore
@@ -36,7 +37,6 @@ from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler
 from chanas.prescheduler.measuring.requests import CompileRequest
-from chanas.prescheduler.workloads.workload import Workload
 
 from ...cuda_cases import GPU, WORKLOADS, key
 

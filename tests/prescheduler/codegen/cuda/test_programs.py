@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from chanas.core.target import gpu_in_dtype
+from chanas.operators.steps import device_workloads
 from chanas.prescheduler.codegen.cuda.build import kernel_text
 from chanas.prescheduler.codegen.cuda.nvrtc import compile_cubin, why_no_nvrtc
 from chanas.prescheduler.codegen.cuda.programs import build_program, graphs, rewritten
-from chanas.prescheduler.kernels.cuda.graph import block_steps, gpu_program, network_program, num_launches
+from chanas.prescheduler.kernels.cuda.graph import block_launches, gpu_program, network_program, num_launches
 from chanas.prescheduler.kernels.cuda.space import GPUSpace, gpu_space
-from chanas.prescheduler.workloads.blocks import device_workloads
 from chanas.prescheduler.workloads.space import Point
 
 from ...cases import NANO, NUM_CLASSES
@@ -87,7 +87,7 @@ def test_what_the_library_holds_compiles(dtype: str) -> None:
     target = gpu_in_dtype(GPU, dtype)
     block = next(b for b in NANO.all_blocks(NUM_CLASSES) if b.use_se and b.has_expand)
     points = [with_tensor_cores(gpu_space(w, target)) for w in device_workloads(block, target)]
-    executable = build_program(gpu_program(block_steps(block, points, target), 1, target), target)
+    executable = build_program(gpu_program(block_launches(block, points, target), 1, target), target)
     (device,) = executable.mod.imports[0].imports
     cubin, figures = compile_cubin(kernel_text(device.inspect_source()), GPU.required_gpu.arch)
     assert cubin[:4] == b"\x7fELF"

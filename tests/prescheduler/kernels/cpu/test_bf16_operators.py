@@ -13,13 +13,13 @@ from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import ScheduleError, TargetError
+from chanas.operators.steps import block_workloads
+from chanas.operators.workload import Epilogue, Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.tables.networks import compile_networks
-from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.cases import BFLOAT16_OPERATOR_TOLERANCE
-from chanas.prescheduler.workloads.workload import Epilogue, Operator, Workload
 
 from ...cases import (
     EPILOGUES,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from chanas.core.arch import BlockConfig
+from chanas.operators.steps import block_workloads
 from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.workloads.blocks import block_workloads
 
 from ...cases import HOST, Workbench, covering_points, device, random_points
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Epilogue, Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Epilogue, Operator, Workload
 
 from ...cases import EPILOGUES, HOST, OPERATORS, Workbench, covering_points, device, random_workload
 

@@ -15,12 +15,12 @@ from chanas.core.arch import SearchSpace
 from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.steps import block_workloads
+from chanas.operators.winograd import transforms
+from chanas.operators.workload import Operator, Workload, ends_in_half_a_block, tiled_columns
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.space import max_accumulators
-from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.space import Named, ScheduleSpace, factorisations
-from chanas.prescheduler.workloads.winograd import transforms
-from chanas.prescheduler.workloads.workload import Operator, Workload, ends_in_half_a_block, tiled_columns
 
 from ...cases import DEVICES, NEON, OPERATORS, device, generators, workloads
 

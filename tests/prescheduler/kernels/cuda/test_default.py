@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 
 from chanas.errors import ScheduleError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.checks.sequential import kernel_error
 from chanas.prescheduler.codegen.cuda.build import cuda_source, verify
 from chanas.prescheduler.codegen.cuda.nvrtc import compile_cubin, why_no_nvrtc
 from chanas.prescheduler.kernels.cuda.default import default_gpu_operator
 from chanas.prescheduler.workloads.cases import FLOAT16_OPERATOR_TOLERANCE, FLOAT32_TOLERANCE
-from chanas.prescheduler.workloads.workload import Workload
 
 from ...cuda_cases import GPU, IN_HALVES, OF_THREE, WORKLOADS, key
 

@@ -9,24 +9,24 @@ import pytest
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
 from chanas.errors import ScheduleError
+from chanas.operators.steps import block_workloads, device_workloads
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.graph import (
     COPIES,
     array_numbers,
+    block_launches,
     block_program,
-    block_steps,
     gpu_program,
+    network_launches,
     network_program,
-    network_steps,
     num_launches,
+    operator_launches,
     operator_program,
-    operator_steps,
 )
 from chanas.prescheduler.kernels.cuda.reference import as_rows, gpu_block_case, gpu_case, gpu_network_case
 from chanas.prescheduler.kernels.cuda.space import gpu_space
-from chanas.prescheduler.workloads.blocks import block_workloads, device_workloads
 from chanas.prescheduler.workloads.cases import ReferenceCase, random_network
 from chanas.prescheduler.workloads.space import Point
-from chanas.prescheduler.workloads.workload import Workload
 
 from ...carried_out import Array, run_program
 from ...cases import NANO, NUM_CLASSES
@@ -52,7 +52,7 @@ def error(case: ReferenceCase, got: Array) -> float:
 def test_an_operator_computes_what_pytorch_does(workload: Workload) -> None:
     case = gpu_case(workload)
     (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(3))
-    program = gpu_program(*operator_steps(workload, point), GPU)
+    program = gpu_program(*operator_launches(workload, point), GPU)
     assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
 
@@ -60,7 +60,7 @@ def test_an_operator_computes_what_pytorch_does(workload: Workload) -> None:
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
 def test_a_block_computes_what_pytorch_does(block: BlockConfig, target: HardwareTarget) -> None:
     case = gpu_block_case(block, target)
-    program = gpu_program(block_steps(block, points_of(block, target), target), 1, target)
+    program = gpu_program(block_launches(block, points_of(block, target), target), 1, target)
     assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
 
@@ -69,7 +69,7 @@ def test_a_block_of_three_images_does_too(block: BlockConfig) -> None:
     target = in_batches(TARGETS[1], 3)
     case = gpu_block_case(block, target)
     assert len(case.expected) == 3 * block.output_size**2
-    program = gpu_program(block_steps(block, points_of(block, target), target), 1, target)
+    program = gpu_program(block_launches(block, points_of(block, target), target), 1, target)
     assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
 
@@ -77,7 +77,7 @@ def test_a_block_of_32_images_does_too() -> None:
     block = BlockConfig("mbconv", 4, 16, 32, 16, 3, 1, "hswish", use_se=True, residual=True)
     target = in_batches(GPU, 32)
     case = gpu_block_case(block, target)
-    program = gpu_program(block_steps(block, points_of(block, target), target), 1, target)
+    program = gpu_program(block_launches(block, points_of(block, target), target), 1, target)
     assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
 
@@ -117,7 +117,7 @@ def test_what_is_timed_alone_runs_many_times_with_weights_of_its_own() -> None:
 
 def test_a_block_needs_a_point_for_each_operator() -> None:
     with pytest.raises(ScheduleError, match=r"^expected 2 points for block .*, got 0$"):
-        block_steps(next(b for b in BLOCKS if b.kind == "classifier"), [], GPU)
+        block_launches(next(b for b in BLOCKS if b.kind == "classifier"), [], GPU)
 
 
 def test_spare_rows_of_a_map_are_not_a_number() -> None:
@@ -129,16 +129,16 @@ def test_spare_rows_of_a_map_are_not_a_number() -> None:
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("target", [GPU, in_batches(GPU, 3)], ids=lambda t: t.name)
-def test_no_step_writes_over_what_is_still_to_be_read(tiny_space: SearchSpace, target: HardwareTarget) -> None:
+def test_no_launch_writes_over_what_is_still_to_be_read(tiny_space: SearchSpace, target: HardwareTarget) -> None:
     blocks = tiny_space.largest.blocks(tiny_space, NUM_CLASSES)
-    steps = network_steps(blocks, [[()] * len(device_workloads(b, target)) for b in blocks], target)
-    assert max(len(step.reads) for step in steps) == 3  # what is scaled, its gate, the residual
+    launches = network_launches(blocks, [[()] * len(device_workloads(b, target)) for b in blocks], target)
+    assert max(len(launch.reads) for launch in launches) == 3  # what is scaled, its gate, the residual
     holds: dict[int, int] = {}
-    for i, step in enumerate(steps):
-        inputs = [value for value in step.reads if value > 0]  # 0 is the image
-        assert all(holds[steps[value - 1].memory] == value for value in inputs)
-        assert step.memory not in [steps[value - 1].memory for value in inputs]
-        holds[step.memory] = i + 1
+    for i, launch in enumerate(launches):
+        inputs = [value for value in launch.reads if value > 0]  # 0 is the image
+        assert all(holds[launches[value - 1].array] == value for value in inputs)
+        assert launch.array not in [launches[value - 1].array for value in inputs]
+        holds[launch.array] = i + 1
 
 
 def test_blocks_share_what_is_inside_them_the_largest_first() -> None:

@@ -12,6 +12,7 @@ import pytest
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import arch_target
 from chanas.errors import ScheduleError
+from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.checks.sequential import sequential_error
 from chanas.prescheduler.codegen.cuda.build import cuda_source, verify
 from chanas.prescheduler.kernels.cuda.operators import check_operator, input_shape
@@ -19,7 +20,6 @@ from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.workloads.cases import FLOAT16_OPERATOR_TOLERANCE, FLOAT32_TOLERANCE
 from chanas.prescheduler.workloads.space import Named, Point
-from chanas.prescheduler.workloads.workload import Operator, Workload
 
 from ...cuda_cases import GPU, IN_HALVES, IN_TF32, OF_THREE, OF_TWO_IN_HALVES, WORKLOADS, key
 

@@ -12,13 +12,13 @@ import pytest
 from chanas.core.arch import SearchSpace
 from chanas.devices.target_files import describe_target
 from chanas.errors import ScheduleError, TargetError
+from chanas.operators.steps import block_workloads
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.operators import is_dense, output_rows
 from chanas.prescheduler.kernels.cuda.plan import product_plan
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.tuning.mutate import breed
-from chanas.prescheduler.workloads.blocks import block_workloads
 from chanas.prescheduler.workloads.space import Named
-from chanas.prescheduler.workloads.workload import Workload
 
 from ...cases import HOST
 from ...cuda_cases import GPU, IN_HALVES, IN_TF32, OF_THREE, OF_TWO_IN_HALVES, WORKLOADS, key

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import operator_case
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
@@ -22,7 +23,6 @@ from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import BuildOperator, Measure, MeasureInTurns, Ping, TimingSettings
 from chanas.prescheduler.measuring.wire import to_json
 from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE, ReferenceCase
-from chanas.prescheduler.workloads.workload import Workload
 
 from ...cases import HOST, Workbench
 

@@ -22,12 +22,12 @@ from chanas.core.usage import Place, Usage
 from chanas.devices.host import host_triple
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
+from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.remote.device import RemoteDevice
 from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address, device_groups
 from chanas.prescheduler.measuring.requests import Crash, Hang, Ping
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.workload import Workload
 from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 from chanas.workflows.stages.tables import check, open_table
 

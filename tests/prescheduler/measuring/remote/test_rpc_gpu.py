@@ -16,6 +16,7 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.usage import Place, Usage
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
+from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.cuda.nvrtc import why_no_nvrtc
 from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.kernels.cuda.space import gpu_space
@@ -25,7 +26,6 @@ from chanas.prescheduler.measuring.remote.device import what_it_is
 from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address
 from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
-from chanas.prescheduler.workloads.workload import Workload
 from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 from chanas.workflows.stages.tables import check, open_table
 from chanas.workflows.stages.tuning import Tuning

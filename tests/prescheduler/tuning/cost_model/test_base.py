@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from chanas.errors import ConfigError
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.base import CostModel
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
-from chanas.prescheduler.workloads.workload import Workload
 
 from ...cases import device, hashed_seconds
 

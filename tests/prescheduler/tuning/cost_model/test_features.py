@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.tuning.cost_model.features import features
-from chanas.prescheduler.workloads.workload import Operator, Workload
 
 from ...cases import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
 

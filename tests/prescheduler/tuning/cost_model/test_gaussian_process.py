@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model import gaussian_process
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.workloads.space import ScheduleSpace
-from chanas.prescheduler.workloads.workload import Workload
 
 from ...cases import device, landscape_seconds
 

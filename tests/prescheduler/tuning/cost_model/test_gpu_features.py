@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.space import GPUSpace, gpu_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.features import features
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
-from chanas.prescheduler.workloads.workload import Workload
 
 from ...cuda_cases import GPU, WORKLOADS, key
 

@@ -1,4 +1,4 @@
-"""chanas/prescheduler/workloads/winograd.py: fewer multiplications, the same sums, exactly."""
+"""chanas/operators/winograd.py: fewer multiplications, the same sums, exactly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.errors import ScheduleError
-from chanas.prescheduler.workloads.winograd import Matrix, pack_winograd, transforms
+from chanas.network.folding import pack_winograd
+from chanas.operators.winograd import Matrix, transforms
 
 kernels = st.tuples(st.sampled_from([1, 3, 5, 7]), st.sampled_from([1, 2]))
 

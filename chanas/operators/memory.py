@@ -21,52 +21,33 @@ from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.genome import BlockTable, FloatArray, GenomeLayout, Genomes, filled_genomes
 from chanas.core.layouts import num_blocks, num_rows
 from chanas.core.target import HardwareTarget
-
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "tf32": 4}
-
-
-def _bytes(channels: int, size: int, lanes: int, dtype: str) -> int:
-    """Bytes of one activation of `size`·`size` pixels."""
-    return num_blocks(channels, lanes) * lanes * size * size * _ITEM_BYTES[dtype]
+from chanas.operators.steps import device_steps
+from chanas.operators.workload import Workload
 
 
-def output_bytes(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
-    """Bytes of the block's output; logits are float32 in any dtype."""
-    return _bytes(block.out_channels, block.output_size, lanes, "float32" if block.kind == "classifier" else dtype)
-
-
-def inner_bytes(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
-    """Outputs of the block's operators except the last one's, which is the block's own."""
-    if block.kind == "stem":
-        return 0
-    if block.kind == "head":
-        return _bytes(block.out_channels, block.input_size, lanes, dtype)
-    if block.kind == "classifier":
-        return _bytes(block.mid_channels, 1, lanes, dtype)
-    mid = block.mid_channels
-    total = _bytes(mid, block.input_size, lanes, dtype) if block.has_expand else 0
-    total += _bytes(mid, block.output_size, lanes, dtype)
-    if block.use_se:  # pooled, reduced, gate
-        total += 2 * _bytes(mid, 1, lanes, dtype) + _bytes(block.se_channels, 1, lanes, dtype)
-    return total
-
-
-def activation_memory(space: SearchSpace, num_classes: int, target: HardwareTarget) -> ActivationMemory:
-    """Peak bytes of activations on a target."""
+def output_bytes(workload: Workload, target: HardwareTarget) -> int:
+    """Bytes of an operator's output in memory: whole vectors of channels, or on a GPU whole groups of rows."""
     if target.gpu is not None:
-        return GPUActivationMemory(space, num_classes, target.dtype, target.batch)
-    return ActivationMemory(space, num_classes, target.vector_lanes, target.dtype)
+        values = num_rows(workload.output_size, workload.batch) * workload.out_channels
+    else:
+        lanes = target.vector_lanes
+        values = num_blocks(workload.out_channels, lanes) * lanes * workload.output_size**2
+    return values * workload.output_itemsize
+
+
+def inner_bytes(block: BlockConfig, target: HardwareTarget) -> list[int]:
+    """Outputs of a block's steps except the last one's, which is the block's own."""
+    return [output_bytes(step.workload, target) for step in device_steps(block, target)[:-1]]
 
 
 class ActivationMemory:
     """Peak bytes of activations of whole populations; a `CostTable`."""
 
-    num_inner = 1
-    """Arrays for what is inside blocks."""
-
-    def __init__(self, space: SearchSpace, num_classes: int, lanes: int, dtype: str = "float32") -> None:
-        self.space, self.layout = space, GenomeLayout(space)
-        self.lanes, self.dtype = lanes, dtype
+    def __init__(self, space: SearchSpace, num_classes: int, target: HardwareTarget) -> None:
+        self.space, self.layout, self.target = space, GenomeLayout(space), target
+        blocks = space.all_blocks(num_classes)
+        # arrays for what is inside blocks: one for all of it, or one each for the largest, the second largest, ...
+        self.num_inner = 1 if target.gpu is None else max(len(inner_bytes(b, target)) for b in blocks)
         self._inner = [
             BlockTable(space, num_classes, lambda b, i=i: self.inner(b)[i])  # type: ignore[misc]
             for i in range(self.num_inner)
@@ -89,11 +70,14 @@ class ActivationMemory:
 
     def output(self, block: BlockConfig) -> int:
         """Bytes of what the block hands on."""
-        return output_bytes(block, self.lanes, self.dtype)
+        return output_bytes(device_steps(block, self.target)[-1].workload, self.target)
 
     def inner(self, block: BlockConfig) -> tuple[int, ...]:
-        """Bytes of each of the arrays for what is inside the block."""
-        return (inner_bytes(block, self.lanes, self.dtype),)
+        """Bytes of each of the arrays for what is inside the block, the largest first."""
+        sizes = inner_bytes(block, self.target)
+        if self.target.gpu is None:
+            return (sum(sizes),)
+        return tuple(sorted([*sizes, *[0] * (self.num_inner - len(sizes))], reverse=True))
 
     def of(self, genomes: Genomes) -> FloatArray:
         """float64[N] bytes."""
@@ -139,36 +123,3 @@ class ActivationMemory:
             better = value < best
             best[better], genomes[better] = value[better], rows[better]
         return best, genomes
-
-
-class GPUActivationMemory(ActivationMemory):
-    """The same of the programs of GPUs: maps of a batch in rows of pixels."""
-
-    def __init__(self, space: SearchSpace, num_classes: int, dtype: str = "float32", batch: int = 1) -> None:
-        self.batch = batch
-        self.num_inner = 4 if batch == 1 else 5  # squeeze-excite is two kernels, or three
-        super().__init__(space, num_classes, 1, dtype)
-
-    def output(self, block: BlockConfig) -> int:
-        dtype = "float32" if block.kind == "classifier" else self.dtype
-        return num_rows(block.output_size, self.batch) * block.out_channels * _ITEM_BYTES[dtype]
-
-    def inner(self, block: BlockConfig) -> tuple[int, ...]:
-        """Outputs of the block's kernels except the last one's, the largest first."""
-        maps = [num_rows(size, self.batch) * channels for size, channels in self._inner_maps(block)]
-        values = [num * _ITEM_BYTES[self.dtype] for num in maps]
-        return tuple(sorted([*values, *[0] * (self.num_inner - len(values))], reverse=True))
-
-    def _inner_maps(self, block: BlockConfig) -> list[tuple[int, int]]:
-        """Sizes and channels of what kernels leave inside a block."""
-        mid = block.mid_channels
-        if block.kind == "stem":
-            return []
-        if block.kind == "head":
-            return [(block.input_size, block.out_channels)]
-        if block.kind == "classifier":
-            return [(1, mid)]
-        expanded = [(block.input_size, mid)] if block.has_expand else []
-        pooled = [(1, mid)] if self.batch > 1 else []
-        squeezed = [*pooled, (1, block.se_channels), (1, mid)] if block.use_se else []
-        return [*expanded, (block.output_size, mid), *squeezed]

@@ -16,7 +16,6 @@ from functools import cache
 import numpy as np
 
 from chanas.errors import ScheduleError
-from chanas.network.folding import Array, pack_channels
 
 # Where polynomials are evaluated, besides infinity: small numbers and their inverses (on which: Barabasz et al.,
 # Error analysis and improving the accuracy of Winograd convolution, TOMS 2020; the last two: the best of those tried).
@@ -87,18 +86,3 @@ def transforms(kernel_size: int, stride: int) -> Transforms:
 def as_array(matrix: Matrix) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """float64 of an exact matrix."""
     return np.array([[float(v) for v in row] for row in matrix])
-
-
-def pack_winograd(weight: Array, bias: Array, stride: int, lanes: int) -> list[Array]:
-    """Transformed weight and bias of a convolution float32[C_out, C_in, k, k].
-
-    Returns float32[B, t·C_in·k·s, l], in this order of products, input channels, kernel rows and phases, and
-    float32[B, l], for B = ceil(C_out / l).
-    """
-    out, channels, k, _ = weight.shape
-    plan = transforms(k, stride)
-    taps = np.zeros((out, channels, k, plan.taps * stride))
-    taps[..., :k] = weight
-    phases = taps.reshape(out, channels, k, plan.taps, stride)
-    products = np.einsum("tj,ockjs->otcks", as_array(plan.taps_in), phases).astype(np.float32)
-    return [pack_channels(np.ascontiguousarray(products).reshape(out, -1), lanes), pack_channels(bias, lanes)]

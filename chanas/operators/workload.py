@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chanas.prescheduler.workloads.winograd import transforms
+from chanas.operators.winograd import transforms
 
 Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "squeeze"]
 Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
@@ -30,7 +30,7 @@ class Workload:
 
     conv       k×k, input [in_channels, pixels] as an image comes (the stem)
     blockconv  k×k over all channels, input in channel blocks like everything after the stem
-    winograd   the same as blockconv, with fewer multiplications (`chanas.prescheduler.workloads.winograd`)
+    winograd   the same as blockconv, with fewer multiplications (`chanas.operators.winograd`)
     pointwise  1×1; a dense layer is one of input size 1
     depthwise  k×k, one filter per channel
     pool       mean over all pixels
@@ -88,6 +88,11 @@ class Workload:
     def input_itemsize(self) -> int:
         """Bytes of one input activation."""
         return 4 if self.input_storage == "float32" else 2
+
+    @property
+    def output_itemsize(self) -> int:
+        """Bytes of one output activation."""
+        return 4 if self.output_storage == "float32" else 2
 
     @property
     def weight_itemsize(self) -> int:

@@ -1,4 +1,4 @@
-"""chanas/core/memory.py: the peak of activations is what the compiled network's plan allocates."""
+"""chanas/operators/memory.py: the peak of activations is what the compiled network's plan allocates."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from strategies import seeds, spaces
 
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import decode, encode, sample
-from chanas.core.memory import ActivationMemory, activation_memory
 from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
+from chanas.operators.memory import ActivationMemory
 
 from ..prescheduler.cases import HOST, random_points
 from ..prescheduler.cuda_cases import GPU
@@ -79,7 +79,7 @@ def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, t
     rng = np.random.default_rng(1)
     chosen = {"smallest": space.smallest, "largest": space.largest, "random": decode(space, sample(space, 1, rng))[0]}
     genomes = encode(space, [chosen[which]])
-    predicted = float(ActivationMemory(space, NUM_CLASSES, HOST.vector_lanes, HOST.dtype).of(genomes)[0])
+    predicted = float(ActivationMemory(space, NUM_CLASSES, HOST).of(genomes)[0])
     points = {b: random_points(b, HOST, rng) for b in dict.fromkeys(chosen[which].blocks(space, NUM_CLASSES))}
     blocks = chosen[which].blocks(space, NUM_CLASSES)
     network = network_module(blocks, [points[b] for b in blocks], HOST)
@@ -98,9 +98,9 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
     """Arrays between steps, and rows of logits: nine images have spare ones."""
     from tvm import relax
 
+    from chanas.operators.steps import device_workloads
     from chanas.prescheduler.kernels.cuda.graph import network_program
     from chanas.prescheduler.kernels.cuda.space import gpu_space
-    from chanas.prescheduler.workloads.blocks import device_workloads
 
     space = tiny_space if name == "tiny" else SearchSpace.load(name)
     target, rng = in_batches(gpu_in_dtype(GPU, dtype), batch), np.random.default_rng(1)
@@ -114,7 +114,7 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
             found.append(int(call.args[0].values[0]))
 
     relax.analysis.post_order_visit(network_program(blocks, points, target)["main"], visit)
-    (predicted,) = activation_memory(space, NUM_CLASSES, target).of(encode(space, [architecture]))
+    (predicted,) = ActivationMemory(space, NUM_CLASSES, target).of(encode(space, [architecture]))
     assert predicted == sum(found) + 4 * NUM_CLASSES * logits
 
 
@@ -122,7 +122,7 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
 @settings(max_examples=20)
 @given(spaces, seeds)
 def test_nothing_random_needs_less_than_the_least(target: HardwareTarget, space: SearchSpace, seed: int) -> None:
-    memory = activation_memory(space, NUM_CLASSES, target)
+    memory = ActivationMemory(space, NUM_CLASSES, target)
     value, genomes = memory.smallest()
     rows = sample(space, 200, np.random.default_rng(seed))
     assert (memory.of(rows) >= value[rows[:, 0], rows[:, 1]]).all()
@@ -131,7 +131,7 @@ def test_nothing_random_needs_less_than_the_least(target: HardwareTarget, space:
 
 
 def test_it_is_a_maximum_over_blocks_and_not_a_sum(tiny_space: SearchSpace) -> None:
-    memory = ActivationMemory(tiny_space, NUM_CLASSES, 16)
+    memory = ActivationMemory(tiny_space, NUM_CLASSES, HOST)
     first, last = tiny_space.smallest.stages
     deeper = dataclasses.replace(tiny_space.smallest, stages=(first, last * 2))
     shallow_bytes, deeper_bytes, largest_bytes = memory.of(
@@ -144,6 +144,9 @@ def test_it_is_a_maximum_over_blocks_and_not_a_sum(tiny_space: SearchSpace) -> N
 
 def test_bfloat16_takes_half(tiny_space: SearchSpace) -> None:
     rows = sample(tiny_space, 50, np.random.default_rng(0))
-    wide, narrow = (ActivationMemory(tiny_space, NUM_CLASSES, 16, d).of(rows) for d in ("float32", "bfloat16"))
+    wide, narrow = (
+        ActivationMemory(tiny_space, NUM_CLASSES, dataclasses.replace(HOST, vector_lanes=16, dtype=dtype)).of(rows)
+        for dtype in ("float32", "bfloat16")
+    )
     logits = 16 * 4
     assert narrow - logits == pytest.approx((wide - logits) / 2)

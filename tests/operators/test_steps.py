@@ -1,0 +1,152 @@
+"""chanas/operators/steps.py: a block is exactly its operators, and each reads what it computes from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from strategies import spaces_and_architectures
+
+from chanas.core.arch import Architecture, BlockConfig, SearchSpace
+from chanas.core.target import in_batches
+from chanas.operators.steps import Step, block_steps, block_workloads, device_steps, device_workloads, fuse_squeeze
+from chanas.operators.workload import Workload
+
+from ..prescheduler.cases import HOST
+from ..prescheduler.cuda_cases import GPU
+
+STEM = BlockConfig("stem", 13, 3, 0, 24, 3, 2, "hswish")
+PLAIN = BlockConfig("mbconv", 9, 16, 48, 24, 5, 2, "relu")
+EVERYTHING = BlockConfig("mbconv", 7, 16, 64, 16, 3, 1, "hswish", use_se=True, residual=True)
+NO_EXPAND = BlockConfig("mbconv", 7, 16, 16, 16, 3, 1, "relu", residual=True)
+HEAD = BlockConfig("head", 4, 24, 0, 40, activation="hswish")
+CLASSIFIER = BlockConfig("classifier", 1, 40, 32, 10, activation="hswish")
+
+OPERATORS = {
+    STEM: [Workload("conv", 13, 3, 24, 3, 2, "hswish")],
+    PLAIN: [
+        Workload("pointwise", 9, 16, 48, epilogue="relu"),
+        Workload("depthwise", 9, 48, 48, 5, 2, "relu"),
+        Workload("pointwise", 5, 48, 24),
+    ],
+    EVERYTHING: [
+        Workload("pointwise", 7, 16, 64, epilogue="hswish"),
+        Workload("depthwise", 7, 64, 64, 3, 1, "hswish"),
+        Workload("pool", 7, 64, 64),
+        Workload("pointwise", 1, 64, 16, epilogue="relu"),
+        Workload("pointwise", 1, 16, 64, epilogue="hsigmoid"),
+        Workload("pointwise", 7, 64, 16, scaled=True, residual=True),
+    ],
+    NO_EXPAND: [
+        Workload("depthwise", 7, 16, 16, 3, 1, "relu"),
+        Workload("pointwise", 7, 16, 16, residual=True),
+    ],
+    HEAD: [Workload("pointwise", 4, 24, 40, epilogue="hswish"), Workload("pool", 4, 40, 40)],
+    CLASSIFIER: [Workload("pointwise", 1, 40, 32, epilogue="hswish"), Workload("pointwise", 1, 32, 10)],
+}
+
+of_some_network = settings(max_examples=40)
+
+
+@pytest.mark.parametrize("block", OPERATORS, ids=lambda b: b.key)
+def test_the_operators_of_a_block(block: BlockConfig) -> None:
+    assert list(block_workloads(block)) == OPERATORS[block]
+
+
+def test_squeeze_excite_scales_what_it_has_the_mean_of() -> None:
+    """The projection reads the depthwise convolution's output, the gate, and the block's input as residual."""
+    assert [step.reads for step in block_steps(EVERYTHING)] == [(0,), (1,), (2,), (3,), (4,), (2, 5, 0)]
+
+
+def num_folded_values(block: BlockConfig) -> int:
+    """Weights and biases once BN is folded: one value per channel where training has scale and shift."""
+    if block.kind == "classifier":
+        return block.num_params + block.mid_channels  # the feature layer has no bias in training
+    expanded = block.mid_channels if block.has_expand else 0
+    return block.num_params - block.out_channels - (expanded + block.mid_channels if block.kind == "mbconv" else 0)
+
+
+@of_some_network
+@given(spaces_and_architectures())
+def test_operators_add_up_to_their_block(member: tuple[SearchSpace, Architecture]) -> None:
+    space, architecture = member
+    for block in architecture.blocks(space, num_classes=7):
+        operators = block_workloads(block)
+        assert sum(w.num_flops for w in operators if w.op != "pool") == 2 * block.num_macs
+        assert sum(w.weight_bytes for w in operators) == 4 * num_folded_values(block)
+
+
+@of_some_network
+@given(spaces_and_architectures())
+def test_an_operator_reads_values_of_its_shapes(member: tuple[SearchSpace, Architecture]) -> None:
+    """The input's channels and pixels, a gate for each input channel, a residual of the output's shape."""
+    space, architecture = member
+    for block in architecture.blocks(space, num_classes=7):
+        steps = block_steps(block)
+        shapes = [(block.in_channels, block.input_size)]
+        for step in steps:
+            workload = step.workload
+            expected = [(workload.in_channels, workload.input_size)]
+            expected += [(workload.in_channels, 1)] if workload.scaled else []
+            shapes.append((workload.out_channels, workload.output_size))
+            expected += [shapes[-1]] if workload.residual else []
+            assert [shapes[value] for value in step.reads] == expected
+        assert shapes[-1] == (block.out_channels, block.output_size)
+
+
+@of_some_network
+@given(spaces_and_architectures())
+def test_every_value_but_the_last_is_read_later(member: tuple[SearchSpace, Architecture]) -> None:
+    space, architecture = member
+    for block in architecture.blocks(space, num_classes=7):
+        for steps in (block_steps(block), fuse_squeeze(block_steps(block))):
+            assert all(value <= i for i, step in enumerate(steps) for value in step.reads)
+            assert {value for step in steps for value in step.reads} == set(range(len(steps)))
+
+
+@of_some_network
+@given(spaces_and_architectures())
+def test_different_operators_have_different_keys(member: tuple[SearchSpace, Architecture]) -> None:
+    space, _ = member
+    found = {w for block in space.all_blocks(7) for w in block_workloads(block)}
+    assert len({w.key for w in found}) == len(found)
+
+
+def test_several_images_are_another_workload_with_as_many_times_the_work() -> None:
+    for one, many in zip(block_workloads(EVERYTHING), block_workloads(EVERYTHING, "float16", 32), strict=True):
+        assert many.key == one.key.removesuffix("float32") + "float16-b32"
+        assert many.num_flops == 32 * one.num_flops
+        assert Workload.from_json(json.loads(json.dumps(many.to_json()))) == many
+
+
+def test_squeeze_excite_is_two_operators_where_pooling_and_its_dense_layer_are_one() -> None:
+    expand, depthwise, _, _, gate, project = block_workloads(EVERYTHING)
+    one = Workload("squeeze", 7, 64, 16, epilogue="relu")
+    steps = fuse_squeeze(block_steps(EVERYTHING))
+    assert [step.workload for step in steps] == [expand, depthwise, one, gate, project]
+    assert [step.reads for step in steps] == [(0,), (1,), (2,), (3,), (2, 4, 0)]
+    assert one.output_size == 1
+    assert one.num_flops == 49 * 64 + 2 * 64 * 16
+    assert one.weight_bytes == 4 * (64 * 16 + 16)
+
+
+def test_a_mean_that_others_read_too_is_kept() -> None:
+    pool, dense = Workload("pool", 7, 16, 16), Workload("pointwise", 1, 16, 8)
+    steps = (Step(pool, (0,)), Step(dense, (1,)), Step(dense, (1,)))
+    assert fuse_squeeze(steps) == steps
+
+
+def test_gpus_have_squeeze_excite_in_two() -> None:
+    assert device_steps(EVERYTHING, GPU) == fuse_squeeze(block_steps(EVERYTHING))
+    assert device_steps(EVERYTHING, HOST) == block_steps(EVERYTHING)
+
+
+def test_squeeze_excite_of_several_images_is_three_operators() -> None:
+    ops = [w.op for w in device_workloads(EVERYTHING, in_batches(GPU, 2))]
+    assert ops == ["pointwise", "depthwise", "pool", "pointwise", "pointwise", "pointwise"]
+
+
+@pytest.mark.parametrize("block", [PLAIN, HEAD, CLASSIFIER], ids=["plain", "head", "classifier"])
+def test_other_blocks_stay_as_they_are(block: BlockConfig) -> None:
+    assert fuse_squeeze(block_steps(block)) == block_steps(block)
