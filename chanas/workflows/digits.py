@@ -57,6 +57,7 @@ def demo(
     from chanas.search.config import SearchConfig
     from chanas.supernet.data.images import export_images
 
+    load_target(target)  # one that is not there is told before the training
     times_s = [time.perf_counter()]
     stored = run.supernet / "checkpoint.json"
     done = stored.is_file() and SUPERNET.read(stored).get("done", False)

@@ -36,6 +36,7 @@ from chanas.workflows.stages.tuning import (
     DEFAULT_CALIBRATION,
     DEFAULT_TUNING,
     Tuning,
+    check_num_networks,
     parse_sub_spaces,
     tune_config,
 )
@@ -290,7 +291,7 @@ def fill(
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
     check_place(usage.device, usage.place)
-    config = tune_config(tuning.num_trials)
+    config = tune_config(tuning)
     table = open_table(None, run, usage=usage, space=space, num_classes=num_classes)
     loaded = table.required_space()
     blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, tuning.sub_spaces))
@@ -331,16 +332,9 @@ def calibrate(
         MeasureError: too few networks could be measured; the table stays as it is.
         ChanasError: as `table_device` says.
     """
-    _check_number(num_networks)
+    check_num_networks(num_networks)
     with table_device(table.lut, place) as (hardware, open_pool):
         return _calibrate(table, hardware, open_pool, num_networks, seed, progress)
-
-
-def _check_number(num_networks: int) -> None:
-    from chanas.prescheduler.tables.calibrate import MIN_NETWORKS
-
-    if num_networks < MIN_NETWORKS:
-        raise ConfigError(f"expected at least {MIN_NETWORKS} networks to calibrate with, got {num_networks}")
 
 
 def _calibrate(
@@ -354,7 +348,7 @@ def _calibrate(
     from chanas.prescheduler.measuring.local.locks import run_lock
     from chanas.prescheduler.tables.calibrate import calibrate as fit
 
-    _check_number(num_networks)
+    check_num_networks(num_networks)
     space = table.required_space()
     with run_lock(_folder_to_lock(table.path)):
         lut = LatencyLUT.load(table.path)

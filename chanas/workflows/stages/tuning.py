@@ -61,6 +61,7 @@ def preschedule(
     Raises:
         TargetError: the target is unknown or not there, has no instructions for the dtype, another process uses it, or
             the batch is above 1 on a processor.
+        ConfigError: as `tune_config` says.
         MeasureError: blocks remain that could not be measured.
     """
     from chanas.prescheduler.measuring.devices import timing_device
@@ -71,7 +72,7 @@ def preschedule(
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
-    config, chosen = tune_config(tuning.num_trials), parse_sub_spaces(loaded, tuning.sub_spaces)
+    config, chosen = tune_config(tuning), parse_sub_spaces(loaded, tuning.sub_spaces)
     with timing_device(usage) as (hardware, open_pool):
         warm_start = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
         settings = TableSettings(
@@ -85,14 +86,32 @@ def preschedule(
         return fill(run, Task(loaded, classes), hardware, settings, progress=progress, open_pool=open_pool)
 
 
-def tune_config(num_trials: int | None) -> TuneConfig:
-    """Return the settings of the exploration; the defaults without a number. Raises ConfigError: fewer than one
-    trial."""
+def tune_config(tuning: Tuning) -> TuneConfig:
+    """Return the settings of the exploration.
+
+    Raises:
+        ConfigError: the cost model is unknown, or fewer than one trial or too few networks are asked for. It is told
+            before anything is tuned.
+    """
+    from chanas.prescheduler.tuning.cost_model.models import check_name
     from chanas.prescheduler.tuning.tuner import TuneConfig
 
-    if num_trials is not None and num_trials < 1:
-        raise ConfigError(f"expected at least 1 trial per operator, got {num_trials}")
-    return TuneConfig(shared=True) if num_trials is None else TuneConfig(num_trials=num_trials, shared=True)
+    check_name(tuning.cost_model)
+    if tuning.num_calibration:
+        check_num_networks(tuning.num_calibration)
+    if tuning.num_trials is None:
+        return TuneConfig(shared=True)
+    if tuning.num_trials < 1:
+        raise ConfigError(f"expected at least 1 trial per operator, got {tuning.num_trials}")
+    return TuneConfig(num_trials=tuning.num_trials, shared=True)
+
+
+def check_num_networks(num_networks: int) -> None:
+    """Raise ConfigError where a table can't be calibrated with so few networks."""
+    from chanas.prescheduler.tables.calibrate import MIN_NETWORKS
+
+    if num_networks < MIN_NETWORKS:
+        raise ConfigError(f"expected at least {MIN_NETWORKS} networks to calibrate with, got {num_networks}")
 
 
 def parse_sub_spaces(space: SearchSpace, keys: Sequence[str]) -> tuple[SubSpace, ...] | None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
 from chanas.prescheduler.tuning.cost_model.base import CostModel
+
+COST_MODELS = ("gp", "random")
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigError where there is no cost model of this name."""
+    if name not in COST_MODELS:
+        raise ConfigError(unknown_name("cost model", name, COST_MODELS))
 
 
 def cost_model(name: str, target: HardwareTarget, seed: int) -> CostModel:
@@ -15,13 +21,8 @@ def cost_model(name: str, target: HardwareTarget, seed: int) -> CostModel:
     Raises:
         ConfigError: the name is unknown.
     """
+    check_name(name)
     from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
     from chanas.prescheduler.tuning.cost_model.random_model import RandomModel
 
-    known: dict[str, Callable[[], CostModel]] = {
-        "gp": lambda: GaussianProcessModel(target),
-        "random": lambda: RandomModel(seed),
-    }
-    if name not in known:
-        raise ConfigError(unknown_name("cost model", name, known))
-    return known[name]()
+    return GaussianProcessModel(target) if name == "gp" else RandomModel(seed)
