@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -19,25 +20,39 @@ else:
 INTERVAL_S = 30.0
 
 
-def progress_bar(total: int, desc: str, unit: str, enabled: bool = True, initial: int = 0) -> ProgressBar:
-    """A bar on standard error, of which `update`, `set_postfix`, `reset` and `close` are used; it closes as a context.
+def progress_bar(
+    total: int,
+    desc: str,
+    unit: str,
+    enabled: bool = True,
+    initial: int = 0,
+    stream: IO[str] | None = None,
+    clock: Callable[[], float] = monotonic,
+) -> ProgressBar:
+    """A bar, of which `update`, `set_postfix`, `reset` and `close` are used; it closes as a context.
 
     Args:
         total: number of `unit`s of the whole job.
         desc: name of the job.
         enabled: show anything at all.
         initial: how many of them were done before.
+        stream: shows it; standard error by default.
+        clock: tells seconds, for plain lines.
     """
-    kind: type[ProgressBar] = ProgressBar if sys.stderr.isatty() else PlainLines
-    return kind(total=total, desc=desc, unit=unit, initial=initial, disable=not enabled)
+    stream = stream or sys.stderr
+    options: dict[str, Any] = {"total": total, "desc": desc, "unit": unit, "initial": initial, "file": stream}
+    if stream.isatty():
+        return ProgressBar(**options, disable=not enabled)
+    return PlainLines(clock, **options, disable=not enabled)
 
 
 class PlainLines(ProgressBar):
     """A bar that prints a line of its own every `INTERVAL_S` and at its end; no line is overwritten."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, clock: Callable[[], float], **options: Any) -> None:
         super().__init__(**options, delay=math.inf)  # tqdm itself shows nothing
-        self._start_s = self._shown_s = monotonic()
+        self._clock = clock
+        self._start_s = self._shown_s = clock()
 
     def update(self, n: float | None = 1) -> bool | None:
         """Count `n` more; returns True where that was shown."""
@@ -50,7 +65,7 @@ class PlainLines(ProgressBar):
 
     def reset(self, total: float | None = None) -> None:
         """Begin again."""
-        self._start_s = self._shown_s = monotonic()
+        self._start_s = self._shown_s = self._clock()
         super().reset(total)
 
     def clear(self, nolock: bool = False) -> None:
@@ -59,11 +74,11 @@ class PlainLines(ProgressBar):
     def close(self) -> None:
         """Show the last line."""
         if not self.disable:
-            self._show(f"after {format_duration(monotonic() - self._start_s)}")
+            self._show(f"after {format_duration(self._clock() - self._start_s)}")
         super().close()
 
     def _show_when_due(self) -> bool:
-        now_s = monotonic()
+        now_s = self._clock()
         if now_s - self._shown_s < INTERVAL_S:
             return False
         self._shown_s = now_s

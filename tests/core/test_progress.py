@@ -25,16 +25,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("chanas.core.progress.monotonic", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 def test_a_pipe_gets_a_plain_line_every_half_minute_and_one_at_the_end(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with progress_bar(540, "supernet", "step") as bar:
+    with progress_bar(540, "supernet", "step", clock=clock) as bar:
         for step in range(540):
             clock.now_s += 0.25
             bar.set_postfix({"train_loss": f"{2 - step / 540:.3f}"}, refresh=False)
@@ -52,14 +50,14 @@ def test_a_pipe_gets_a_plain_line_every_half_minute_and_one_at_the_end(
 
 
 def test_what_was_done_before_says_nothing_of_the_pace(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar(1000, "supernet", "step", initial=900) as bar:
+    with progress_bar(1000, "supernet", "step", initial=900, clock=clock) as bar:
         clock.now_s += 40
         bar.update(40)
     assert "supernet: 940/1000 step, 94 %, 1:00 left\n" in capsys.readouterr().err
 
 
 def test_a_message_stands_between_the_lines_and_repeats_none(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar(4, "timing blocks", "block") as bar:
+    with progress_bar(4, "timing blocks", "block", clock=clock) as bar:
         bar.update()
         tqdm.write("back to step 1", file=sys.stderr)
         clock.now_s += 3700
@@ -75,8 +73,8 @@ def test_a_message_stands_between_the_lines_and_repeats_none(clock: Clock, capsy
 def test_bars_inside_each_other_and_ones_that_begin_again_have_lines_of_their_own(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with progress_bar(2, "outer", "run") as outer:
-        with progress_bar(3, "inner", "step") as inner:
+    with progress_bar(2, "outer", "run", clock=clock) as outer:
+        with progress_bar(3, "inner", "step", clock=clock) as inner:
             inner.update(2)
             inner.reset(3)
             inner.update(3)
@@ -85,22 +83,18 @@ def test_bars_inside_each_other_and_ones_that_begin_again_have_lines_of_their_ow
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_bar_that_is_not_wanted_shows_nothing(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, is_terminal: bool
-) -> None:
+def test_a_bar_that_is_not_wanted_shows_nothing(clock: Clock, is_terminal: bool) -> None:
     stream = Terminal() if is_terminal else io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    with progress_bar(3, "supernet", "step", enabled=False) as bar:
+    with progress_bar(3, "supernet", "step", enabled=False, stream=stream, clock=clock) as bar:
         clock.now_s += 100
         bar.set_postfix_str("loss")
         bar.update(3)
     assert stream.getvalue() == ""
 
 
-def test_a_terminal_gets_tqdms_own_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_tqdms_own_bar() -> None:
     stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    with progress_bar(3, "supernet", "step") as bar:
+    with progress_bar(3, "supernet", "step", stream=stream) as bar:
         assert not isinstance(bar, PlainLines)
         bar.update(3)
     assert stream.getvalue().startswith("\rsupernet:   0%|")
