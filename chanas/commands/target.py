@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget, processor_dtypes, scheduling_flags
-from chanas.devices.host import known_targets
+from chanas.devices.host import HOST, known_targets
 from chanas.devices.target_files import describe_target, read_target_file
 from chanas.errors import TargetError
 from chanas.files.run import RunDirectory
@@ -33,10 +32,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 
 @app.command("list")
 def list_() -> None:
-    """The known targets: this machine's, then the described ones."""
+    """List the known targets: this machine's, then the described ones."""
     for name in known_targets():
         try:
-            target = describe_target(name)
+            target = describe_target(name, HOST)
         except TargetError as error:
             typer.echo(f"{name:16s} -        {str(error).partition(';')[0]}")
             continue
@@ -46,8 +45,8 @@ def list_() -> None:
 
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
-    """What schedules depend on: vectors, registers, caches; threads, shared memory and architecture of a GPU."""
-    target = describe_target(name)
+    """Show what schedules depend on: vectors, registers, caches; threads, shared memory, architecture of a GPU."""
+    target = describe_target(name, HOST)
     if as_json:
         typer.echo(json.dumps(target.to_json() | _found(name), sort_keys=True))
         return
@@ -58,7 +57,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
 @app.command()
 def check(name: Name, shared: Shared = False, as_json: AsJson = False) -> None:
     """Compile a small block, run it where that is possible from here, compare it with PyTorch; 1 where that fails."""
-    target = describe_target(name)
+    target = describe_target(name, HOST)
     steps = []
     if not as_json:
         typer.echo(f"{'target':10s} {target.name}: {target.device}")
@@ -121,7 +120,7 @@ def _found(name: str) -> dict[str, Any]:
     """Facts of this machine's processor, for `cpu`: what was found, and what of it is used."""
     if name != "cpu":
         return {}
-    processor = host_processor()
+    processor = HOST.processor()
     found = {"vendor": processor.vendor, "microarchitecture": processor.microarchitecture}
     used = {"mcpu": processor.mcpu, "mattr": processor.mattr, "dtypes": processor_dtypes(processor)}
     return {"processor": found | {"flags": scheduling_flags(processor)} | used}
@@ -134,7 +133,7 @@ def _facts(name: str, target: HardwareTarget) -> Iterator[tuple[str, object]]:
     gpu = target.gpu
     if gpu is None:
         if name == "cpu":
-            processor = host_processor()
+            processor = HOST.processor()
             yield "microarchitecture", f"{processor.microarchitecture} ({processor.vendor})"
             yield "instruction sets", ", ".join(scheduling_flags(processor)) or "none that schedules depend on"
             yield "compiled for", processor.compiled_for

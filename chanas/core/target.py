@@ -106,8 +106,12 @@ class HardwareTarget:
         gpu, mattr = data.get("gpu"), tuple(data.get("mattr", ()))
         return cls(**{**data, "mattr": mattr, "gpu": None if gpu is None else GPUFeatures(**gpu)})
 
-    def tvm_target(self) -> Any:
-        """The `tvm.target.Target` of the device (imports tvm)."""
+    def tvm_target(self, host: Processor | None = None) -> Any:
+        """The `tvm.target.Target` of the device (imports tvm).
+
+        Args:
+            host: the processor of a target that names none; this machine's by default.
+        """
         import tvm
 
         if self.gpu is not None:
@@ -117,20 +121,18 @@ class HardwareTarget:
                 "max_shared_memory_per_block": self.gpu.max_shared_bytes_per_block,
                 "thread_warp_size": self.gpu.warp_size,
             }
-            return tvm.target.Target({"kind": self.kind, **limits}, host=self._processor())
-        return tvm.target.Target(self._processor() | {"num-cores": self.num_threads})
+            return tvm.target.Target({"kind": self.kind, **limits}, host=self._processor(host))
+        return tvm.target.Target(self._processor(host) | {"num-cores": self.num_threads})
 
-    def _processor(self) -> dict[str, Any]:
+    def _processor(self, host: Processor | None) -> dict[str, Any]:
         """The processor, or the one that launches what the GPU does, as TVM describes it."""
-        mcpu, mattr = (self.mcpu, self.mattr) if self.mcpu else _host_options()
+        mcpu, mattr = self.mcpu, self.mattr
+        if not mcpu:
+            host = host or host_processor()
+            mcpu, mattr = host.mcpu, host.mattr
         options: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu}
         options |= {"mattr": list(mattr)} if mattr else {}
         return options | ({"mtriple": self.mtriple} if self.mtriple else {})
-
-
-def _host_options() -> tuple[str, tuple[str, ...]]:
-    processor = host_processor()
-    return processor.mcpu, processor.mattr
 
 
 def llvm_targets() -> list[str]:

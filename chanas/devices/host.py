@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chanas.core.processor import host_processor
+from chanas.core.processor import Processor, host_processor
 from chanas.core.target import (
     DTYPES,
     LOCAL_TARGETS,
@@ -25,7 +25,8 @@ from chanas.core.target import (
     this_machine,
 )
 from chanas.core.usage import TargetName, Usage
-from chanas.devices.driver import find_gpu
+from chanas.devices.driver import FoundGPU, find_gpu
+from chanas.devices.machine_state import usable_cores
 from chanas.errors import TargetError, unknown_name
 from chanas.files.yaml_files import presets
 
@@ -55,21 +56,43 @@ def _cache_bytes(level: int, default: int) -> int:
     return default
 
 
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Functions that tell what a machine has; this one's unless others are given.
+
+    processor    its processor
+    board        name of a board with an ARM processor, "" if unknown
+    cache_bytes  bytes of the cache of a level, or the default that is given
+    gpu          its first GPU, None where there is none
+    num_cores    cores that this process may run on
+    arch         its kind of processor, as triples call it
+    """
+
+    processor: Callable[[], Processor] = host_processor
+    board: Callable[[], str] = _board
+    cache_bytes: Callable[[int, int], int] = _cache_bytes
+    gpu: Callable[[], FoundGPU | None] = lambda: find_gpu()
+    num_cores: Callable[[], int] = usable_cores
+    arch: Callable[[], str] = this_machine
+
+
+HOST = Machine()
+
 _LANES = {"avx512f": 16, "avx2": 8}
 """float32 values in a vector of the widest instruction set that is there; 4 without any of these."""
 
 
 @functools.cache
-def _host_cpu(num_threads: int) -> HardwareTarget:
-    processor = host_processor()
+def _host_cpu(machine: Machine, num_threads: int) -> HardwareTarget:
+    processor = machine.processor()
     lanes = next((lanes for flag, lanes in _LANES.items() if flag in processor.used_flags), 4)
     registers = 32 if lanes == 16 or "asimd" in processor.flags else 16
-    device = processor.device or _board() or processor.part or "unknown processor"
+    device = processor.device or machine.board() or processor.part or "unknown processor"
     identity: dict[str, Any] = {
         "device": device,
         "family": list(processor.identity),
         "flags": sorted(scheduling_flags(processor)),
-        "caches": [_cache_bytes(level, 0) for level in (1, 2, 3)],
+        "caches": [machine.cache_bytes(level, 0) for level in (1, 2, 3)],
     }
     if processor.mattr:  # else family and flags say it all
         identity["compiled for"] = processor.compiled_for
@@ -79,9 +102,9 @@ def _host_cpu(num_threads: int) -> HardwareTarget:
         num_threads=num_threads,
         vector_lanes=lanes,
         num_vector_registers=registers,
-        l1_bytes=_cache_bytes(1, 32 << 10),
-        l2_bytes=_cache_bytes(2, 512 << 10),
-        l3_bytes=_cache_bytes(3, 8 << 20),
+        l1_bytes=machine.cache_bytes(1, 32 << 10),
+        l2_bytes=machine.cache_bytes(2, 512 << 10),
+        l3_bytes=machine.cache_bytes(3, 8 << 20),
         device=device,
         fingerprint=fingerprint(identity),
     )
@@ -96,18 +119,13 @@ def known_targets() -> tuple[str, ...]:
     return (*LOCAL_TARGETS, *named_targets())
 
 
-def cpu_flags() -> frozenset[str]:
-    """The instruction sets of this machine's processor, as Linux calls them."""
-    return host_processor().flags
-
-
-def local_gpu() -> HardwareTarget:
-    """The GPU of this machine, detected.
+def local_gpu(machine: Machine = HOST) -> HardwareTarget:
+    """The GPU of the machine, detected.
 
     Raises:
         TargetError: there is none.
     """
-    found = find_gpu()
+    found = machine.gpu()
     if found is None:
         raise TargetError(f"no NVIDIA GPU was found on this machine; {_WITHOUT_GPU}")
     return gpu_target("cuda", found.name, found.features, found.l2_bytes)
@@ -119,7 +137,9 @@ _WITHOUT_GPU = (
 )
 
 
-def load_target(name: str, num_threads: int = 1, dtype: str = "f32", batch: int = 1) -> HardwareTarget:
+def load_target(
+    name: str, num_threads: int = 1, dtype: str = "f32", batch: int = 1, machine: Machine = HOST
+) -> HardwareTarget:
     """The target called `name`, detected on this machine to be measured on, used in `dtype` (a processor in f32 or
     bf16) with `batch` images at once.
 
@@ -131,7 +151,7 @@ def load_target(name: str, num_threads: int = 1, dtype: str = "f32", batch: int 
     if name == "cuda":
         if num_threads != 1:
             raise TargetError(f"expected target cuda with 1 thread, got {num_threads}")
-        return in_batches(gpu_in_dtype(local_gpu(), dtype), batch)
+        return in_batches(gpu_in_dtype(local_gpu(machine), dtype), batch)
     if name in named_targets() or name.endswith(YAML_SUFFIXES):
         raise TargetError(
             f"target '{name}' describes a device, and a description can't be measured on; see what works for it with "
@@ -140,15 +160,15 @@ def load_target(name: str, num_threads: int = 1, dtype: str = "f32", batch: int 
         )
     if name != "cpu":
         raise TargetError(unknown_name("target", name, known_targets()))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = machine.num_cores()
     if not 1 <= num_threads <= cores:
         raise TargetError(f"expected between 1 and {cores} threads on this machine, got {num_threads}")
     if dtype not in DTYPES:
         raise TargetError(unknown_name("dtype", dtype, DTYPES))
-    target = in_batches(_host_cpu(num_threads), batch)
+    target = in_batches(_host_cpu(machine, num_threads), batch)
     if dtype == "f32":
         return target
-    if "bf16" not in processor_dtypes(host_processor()):
+    if "bf16" not in processor_dtypes(machine.processor()):
         raise TargetError(f"dtype bf16 needs a processor with AVX512_BF16, got {target.device}; use --dtype f32")
     return dataclasses.replace(target, name=str(TargetName(target.name, dtype=dtype)), dtype=DTYPES[dtype])
 

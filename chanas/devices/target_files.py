@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import PydanticCustomError
 
 from chanas.core.gpu import MAX_REGISTERS_PER_THREAD, GPUFeatures
-from chanas.core.target import YAML_SUFFIXES, HardwareTarget, fingerprint, gpu_target, this_machine
-from chanas.devices.host import cpu_flags, known_targets, load_target, local_gpu
+from chanas.core.target import YAML_SUFFIXES, HardwareTarget, fingerprint, gpu_target
+from chanas.devices.host import HOST, Machine, known_targets, load_target, local_gpu
 from chanas.errors import TargetError, unknown_name
 from chanas.files.yaml_files import presets, read_mapping
 
@@ -71,10 +71,11 @@ class ProcessorFile(BaseModel):
             mattr=tuple(self.mattr),
         )
 
-    def missing_flags(self) -> tuple[str, ...] | None:
-        """The flags that this machine lacks to run the code; None if it is a machine of another kind altogether."""
-        machine = self.mtriple.partition("-")[0]
-        return tuple(sorted(set(self.needs) - cpu_flags())) if machine == this_machine() else None
+    def missing_flags(self, machine: Machine = HOST) -> tuple[str, ...] | None:
+        """The flags that the machine lacks to run the code; None if it is of another kind altogether."""
+        if machine.arch() != self.mtriple.partition("-")[0]:
+            return None
+        return tuple(sorted(set(self.needs) - machine.processor().flags))
 
 
 class GPUFile(BaseModel):
@@ -186,12 +187,12 @@ def arch_target(arch: str) -> HardwareTarget:
     return gpu_target(f"cuda-{arch}", f"any GPU of {arch}", common, 0)
 
 
-def describe_target(name: str) -> HardwareTarget:
+def describe_target(name: str, machine: Machine = HOST) -> HardwareTarget:
     """The descriptor of any target: `cpu` and `cuda` detected, others from their files.
 
     Raises:
-        TargetError: the name is unknown, the file is not right, or there is no GPU in this machine.
+        TargetError: the name is unknown, the file is not right, or there is no GPU in the machine.
     """
     if name == "cpu":
-        return load_target("cpu")
-    return local_gpu() if name == "cuda" else read_target_file(name).target()
+        return load_target("cpu", machine=machine)
+    return local_gpu(machine) if name == "cuda" else read_target_file(name).target()
