@@ -24,6 +24,10 @@ FIRST = ("test_sigkill.py", "workflows")
 """Files and folders whose tests take longest: of two processes none is left alone with them in the end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="Write what commands print to tests/commands/golden.")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not any(name in item.path.parts for name in FIRST))
 

@@ -20,8 +20,8 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST, int, str]]:
-    """Owner, line and text of docstrings: of modules, classes and functions, and those below a constant or a field."""
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of docstrings: of modules, classes and functions, and those below a constant or a field."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -29,12 +29,7 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST, int, str]]:
             match statement:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     if before is None or isinstance(before, ast.Assign | ast.AnnAssign):
-                        yield node, statement.lineno, text
-
-
-def is_help(file: Path, owner: ast.AST) -> bool:
-    """True for a docstring that `--help` shows: of a command."""
-    return file.parent.name == "commands" and isinstance(owner, ast.FunctionDef) and not owner.name.startswith("_")
+                        yield statement.lineno, text
 
 
 def first_word(text: str) -> str:
@@ -44,11 +39,7 @@ def first_word(text: str) -> str:
 @pytest.mark.parametrize("file", MODULES, ids=relative)
 def test_a_docstring_begins_with_an_imperative_or_a_noun(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    odd = [
-        f"{line}: {text}"
-        for owner, line, text in docstrings(tree)
-        if first_word(text) in QUESTION_WORDS | NO_SUBJECT and not is_help(file, owner)
-    ]
+    odd = [f"{line}: {text}" for line, text in docstrings(tree) if first_word(text) in QUESTION_WORDS | NO_SUBJECT]
     assert odd == []
 
 
@@ -86,4 +77,4 @@ def test_the_words_of_a_name_are_found_wherever_names_are() -> None:
     ],
 )
 def test_a_question_word_is_found_wherever_docstrings_are(source: str) -> None:
-    assert [first_word(text) in QUESTION_WORDS for _, _, text in docstrings(ast.parse(source))] == [True]
+    assert [first_word(text) in QUESTION_WORDS for _, text in docstrings(ast.parse(source))] == [True]

@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 app = typer.Typer(
-    help="Devices elsewhere, over TVM's RPC: serve this one, or list those that a tracker has.",
+    help="Serve this device over TVM's RPC, or list those that a tracker has.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -52,7 +52,7 @@ def list_devices(
         bool, typer.Option("--describe", help="Ask a free device of each key what it is; takes it for a moment.")
     ] = False,
 ) -> None:
-    """The tracker's devices by key: how many, how many of them free and busy, clients that wait, addresses."""
+    """List the tracker's devices by key: how many, how many of them free and busy, clients that wait, addresses."""
     from chanas.prescheduler.measuring.remote.device import what_it_is
     from chanas.prescheduler.measuring.remote.tracker import device_groups, parse_address
 

@@ -9,7 +9,7 @@ import typer
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False) -> None:
-    """What this machine is, what works on it, how well it times; some 15 seconds. 1 where float32 does not work."""
+    """Tell what this machine is, what works on it, how well it times; some 15 seconds. 1 where float32 fails."""
     from chanas.workflows.doctor import Diagnosis, diagnose
 
     diagnosis = Diagnosis()

@@ -76,7 +76,7 @@ def show(
     num_classes: Classes = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a table has: device, blocks, covered sub-spaces, latencies, calibration."""
+    """Show what a table has: device, blocks, covered sub-spaces, latencies, calibration."""
     from chanas.workflows.stages import tables
 
     table = _open(file, run, Usage(target, threads, dtype, batch), space, num_classes)
@@ -182,7 +182,7 @@ def compare(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Two tables side by side: what differs, ratios of latencies, ranking, the blocks that changed most."""
+    """Compare two tables: what differs, ratios of latencies, ranking, the blocks that changed most."""
     from chanas.workflows.stages import tables
 
     result = tables.compare(a, b, space=space, num_classes=num_classes, seed=seed)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -31,7 +32,7 @@ _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 app = typer.Typer(
     name="chanas",
-    help="Searches for the network architecture and the compiled program of an image task together, on your device, "
+    help="Search for the network architecture and the compiled program of an image task together, on your device, "
     "inside your latency budget.",
     no_args_is_help=True,
     add_completion=False,
@@ -39,11 +40,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.add_typer(device_commands.app, name="device", short_help="Devices over RPC: serve this one, list others.")
-app.add_typer(lut_commands.app, name="lut", short_help="Latency tables: show, check, fill, compare them.")
-app.add_typer(target_commands.app, name="target", short_help="Hardware targets: list, show, check them.")
+app.add_typer(device_commands.app, name="device", short_help="Serve this device over RPC, list others.")
+app.add_typer(lut_commands.app, name="lut", short_help="Show, check, fill, compare latency tables.")
+app.add_typer(target_commands.app, name="target", short_help="List, show, check hardware targets.")
 app.command(short_help="Write a bundle as a C library, for devices without Python.")(export_commands.export)
-app.command(short_help="What this machine is, what works on it, how well it times.")(doctor_commands.doctor)
+app.command(short_help="Tell what this machine is and how well it times.")(doctor_commands.doctor)
 
 
 @app.callback(invoke_without_command=True)
@@ -58,7 +59,7 @@ def _options(
 
 app.command("train-supernet", short_help="Train the elastic supernet, once per task.")(supernet_commands.train_supernet)
 app.command(short_help="Train one sub-network further.")(supernet_commands.finetune)
-app.command("eval", short_help="Accuracy of sub-networks with inherited weights.")(supernet_commands.evaluate)
+app.command("eval", short_help="Print the accuracy of sub-networks with inherited weights.")(supernet_commands.evaluate)
 app.command(short_help="Tune every block and fill the latency table.")(prescheduler_commands.prescheduler)
 app.command(short_help="Find and prove the best network inside the budget.")(search_commands.search)
 app.command(short_help="Measure what tuned schedules are worth to a search.")(search_commands.ablate)
@@ -74,7 +75,7 @@ def report(run: Run = DEFAULT_RUN) -> None:
     typer.echo(workflows.report(RunDirectory(run)))
 
 
-@app.command(short_help="All three stages on handwritten digits.")
+@app.command(short_help="Run all three stages on handwritten digits.")
 def demo(
     run: Run = Path("runs/demo"),
     target: Target = "cpu",
@@ -83,7 +84,7 @@ def demo(
     shared: Shared = False,
     seed: Seed = 0,
 ) -> None:
-    """All three stages on handwritten digits and this machine, in minutes."""
+    """Run all three stages on handwritten digits and this machine, in minutes."""
     budget_s = None if latency is None else parse_latency_s(latency)
     from chanas import workflows
     from chanas.workflows.stages import tables
@@ -99,11 +100,16 @@ def demo(
     typer.echo(f"\nClassify images with the compiled network:\n  {program} predict {result.bundle.path} {images}")
 
 
-def main() -> None:
-    """Run the command line: an expected error is one line and exit code 1, Ctrl-C is 130."""
-    debug = "--debug" in sys.argv
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line: an expected error is one line and exit code 1, Ctrl-C is 130.
+
+    Args:
+        arguments: without the program's name; those of this process by default.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments
     try:
-        code = app(standalone_mode=False) or 0  # typer turns Ctrl-C into this code
+        code = app(list(arguments), prog_name="chanas", standalone_mode=False) or 0  # typer turns Ctrl-C into this code
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(code)

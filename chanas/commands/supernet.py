@@ -91,7 +91,7 @@ def evaluate(
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each result.")] = False,
 ) -> None:
-    """Accuracy of sub-networks with inherited weights; the largest and the smallest by default."""
+    """Print the accuracy of sub-networks with inherited weights; the largest and the smallest by default."""
     from tqdm import tqdm
 
     from chanas import workflows

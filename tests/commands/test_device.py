@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from chanas import workflows
 from chanas.commands.main import app
 from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
-from chanas.errors import ChanasError, ConfigError, MeasureError
+from chanas.errors import ChanasError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.measuring.remote import device as remote
 from chanas.prescheduler.measuring.remote import pool as remote_pool
@@ -59,64 +58,6 @@ def test_list_asks_a_device_of_each_key_what_it_is(groups: list[DeviceGroup], mo
 
 def test_a_tracker_without_devices_says_so(groups: list[DeviceGroup]) -> None:
     assert printed("device", "list", "--tracker", "127.0.0.1:9190") == ["the tracker has no device"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["device", "list", "--tracker", "nowhere"], "expected HOST:PORT of a tracker"),
-        (["device", "serve", "--tracker", "h:1", "--key", "a b"], "expected a key of letters"),
-        (["prescheduler", "--rpc", "h:1"], "expected --rpc HOST:PORT and --key KEY together"),
-        (["prescheduler", "--key", "pi4"], "expected --rpc HOST:PORT and --key KEY together"),
-        (["prescheduler", "--rpc", "h:1", "--key", "pi4", "--target", "p100"], "and no --target but cuda for a GPU"),
-        (["prescheduler", "--rpc", "h", "--key", "pi4"], "expected HOST:PORT of a tracker"),
-        (["prescheduler", "--rpc", "h:1", "--key", "../pi4"], "expected a key of letters"),
-        (["prescheduler", "--devices", "2"], "--devices goes with --rpc HOST:PORT and --key KEY"),
-        (["prescheduler", "--rpc", "h:1", "--key", "pi4", "--devices", "0"], "expected at least 1 device, got 0"),
-        (["search", "--latency", "2ms", "--rpc", "h:1"], "expected --rpc HOST:PORT and --key KEY together"),
-        (["search", "--latency", "2ms", "--key", "pi4"], "expected --rpc HOST:PORT and --key KEY together"),
-        (["search", "--pareto", "--key", "pi4"], "expected --rpc HOST:PORT and --key KEY together"),
-        (
-            ["search", "--latency", "cpu:2ms", "--rpc", "h:1", "--key", "pi4"],
-            "--key goes with a latency alone; beside several, name it in the target: cpu@pi4:5ms",
-        ),
-    ],
-)
-def test_bad_input_is_one_line(arguments: Sequence[str], says: str, tmp_path: Path) -> None:
-    run = [] if arguments[0] == "device" else ["--run", str(tmp_path / "run")]
-    error = CliRunner().invoke(app, [*arguments, *run]).exception
-    assert isinstance(error, ConfigError)
-    assert says in str(error)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("command", ["check", "fill", "calibrate"])
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--key", "pi4"], "expected --rpc HOST:PORT and --key KEY together"),
-        (["--rpc", "h:1"], "expected --rpc HOST:PORT and --key KEY together"),
-        (["--devices", "2"], "--devices goes with --rpc"),
-        (["--rpc", "nowhere", "--key", "pi4"], "expected HOST:PORT of a tracker"),
-    ],
-)
-def test_bad_input_of_tables_is_one_line(command: str, options: list[str], says: str, tmp_path: Path) -> None:
-    error = CliRunner().invoke(app, ["lut", command, "--run", str(tmp_path / "run"), *options]).exception
-    assert isinstance(error, ConfigError)
-    assert says in str(error)
-
-
-@pytest.mark.parametrize("command", ["prescheduler", "search"])
-def test_a_tracker_that_is_not_there_is_one_line(command: str, tmp_path: Path) -> None:
-    with socket.socket() as nobody:  # bound, and nobody listens
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        budget = ["--latency", "2ms"] if command == "search" else []
-        options = ["--rpc", address, "--key", "pi4", "--run", str(tmp_path / "run")]
-        error = CliRunner().invoke(app, [command, *budget, *options]).exception
-    assert isinstance(error, MeasureError)
-    assert str(error).startswith(f"no tracker answers at {address} (")
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +34,6 @@ def run(tmp_path: Path, tiny_space: SearchSpace) -> RunDirectory:
 
 def invoke(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, ["lut", *map(str, arguments)])
-
-
-def failure(*arguments: str | Path, cwd: Path) -> str:
-    """The one line that a failing command prints."""
-    command = [sys.executable, "-m", "chanas", "lut", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    return done.stderr
 
 
 # ---- show and compare -----------------------------------------------------------------------------------------------
@@ -152,25 +142,3 @@ def test_calibrate_prints_the_error_before_and_after(
 
 
 # ---- bad input ------------------------------------------------------------------------------------------------------
-def test_a_damaged_file_is_one_line(run: RunDirectory) -> None:
-    damaged = run.root / "damaged.json"
-    damaged.write_bytes(run.lut("cpu").read_bytes()[:-100])
-    assert "damaged.json is cut short or damaged" in failure("show", damaged, cwd=run.root)
-
-
-def test_tables_of_different_spaces_are_one_line(run: RunDirectory, tiny_space: SearchSpace) -> None:
-    other = run.root / "other.json"
-    random_table(dataclasses.replace(tiny_space, name="other")).save(other)
-    message = failure("compare", run.lut("cpu"), other, cwd=run.root)
-    assert "expected two tables of one search space, got 'tiny'" in message
-
-
-def test_a_table_of_another_device_is_one_line(run: RunDirectory, tiny_space: SearchSpace) -> None:
-    lut = random_table(tiny_space)
-    target = dataclasses.replace(lut.header.target, device="6502", fingerprint="0123456789ab")
-    lut.header = dataclasses.replace(lut.header, target=target)
-    lut.save(run.lut("cpu"))
-    message = failure("check", "--run", run.root, cwd=run.root)
-    assert "the table is of another device: expected fingerprint" in message
-    assert "device 6502 there" in message
-    assert invoke("show", "--run", run.root).exit_code == 0

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from tables import random_table
 from typer.testing import CliRunner
 
 from chanas import workflows
-from chanas.commands.main import app, main
+from chanas.commands.main import app
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration
 from chanas.files.run import DEFAULT_RUN, RunDirectory
@@ -32,105 +32,12 @@ def _chanas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
-@pytest.fixture
-def chanas_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[object, str]]:
-    """The command line in this process and in `tmp_path`: its exit code and what it wrote to standard error."""
-
-    def run(*arguments: str) -> tuple[object, str]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["chanas", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, capfd.readouterr().err
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("search", "--latency", "20"), "expected a positive latency with a unit"),
-        (("search", "--latency", "20xs"), "unknown unit 'xs'"),
-        (("search", "--latency=-3ms"), "expected a positive latency"),
-        (("search", "--latency", "0ms"), "above zero"),
-        (("search", "--latency", "2ms"), "run `chanas train-supernet"),
-        (("search", "--latency", "cpu:2ms", "--latency", "3ms"), "expected a target before each of several latencies"),
-        (("search", "--latency", "cpu:2ms", "--latency", "moon:3ms"), "unknown target 'moon'; known: a100, cpu, cuda"),
-        (
-            ("search", "--latency", "2ms", "--peak-memory", "8"),
-            "expected a positive peak memory with a unit, such as 8MB",
-        ),
-        (("search", "--latency", "2ms", "--peak-memory", "8ms"), "unknown unit 'ms' in peak memory '8ms'"),
-        (("search", "--latency", "2ms", "--macs", "3MB"), "unknown unit 'MB' in number of multiply-accumulates '3MB'"),
-        (("search", "--latency", "2ms", "--params", "-5"), "expected a positive number of parameters"),
-        (("search", "--latency", "2ms", "--evaluations", "3"), "expected at least 16 (sub-networks evaluated"),
-        (("search", "--latency", "2ms", "--rule", "moon"), "search setting rule"),
-        (("search",), "expected --latency, such as --latency 2ms, or --pareto"),
-        (("search", "--latency", "2ms", "--pareto"), "expected --latency, such as --latency 2ms, or --pareto"),
-        (("search", "--latency", "2ms", "--points", "4"), "expected --latency, such as --latency 2ms, or --pareto"),
-        (("search", "--pareto"), "run `chanas train-supernet"),
-        (("search", "--latency", "2ms", "--space", "mbv3"), "--space and --num-classes go with --accuracy-table"),
-        (("search", "--latency", "2ms", "--accuracy-table", "none.csv"), "there is no latency table of target 'cpu'"),
-        (("ablate",), "run `chanas train-supernet"),
-        (("ablate", "--latency", "2"), "expected a positive latency with a unit"),
-        (("ablate", "--schedules", "tflite"), "unknown kind of default schedules 'tflite'; known: pytorch, untuned"),
-        (("ablate", "--space", "mbv3"), "--space and --num-classes go with --accuracy-table"),
-        (("prescheduler", "--target", "moon"), "unknown target 'moon'; known: a100, cpu, cuda"),
-        (("prescheduler", "--target", "cuda"), "(`--target cuda --rpc HOST:PORT --key KEY`;"),
-        (("prescheduler", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
-        (("search", "--latency", "2ms", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
-        (("lut", "show", "--run", "nowhere", "--dtype", "int4"), "unknown dtype 'int4'; known: bf16, f32"),
-        (("prescheduler", "--space", "moon"), "unknown search space 'moon'"),
-        (("predict", "bundle", "image.png"), "bundle bundle does not exist"),
-        (("report", "--run", "nowhere"), "run directory nowhere does not exist"),
-        (
-            ("lut", "show", "--run", "nowhere"),
-            "there is no latency table of target 'cpu' in nowhere; run `chanas presch",
-        ),
-        (("lut", "show", "none.json"), "latency table none.json does not exist"),
-        (("lut", "check", "none.json"), "latency table none.json does not exist"),
-        (("lut", "check", "none.json", "--share", "7"), "expected a share of rows between 0 and 1"),
-        (("lut", "compare", "a.json", "b.json"), "latency table a.json does not exist"),
-        (("lut", "fill", "--run", "nowhere"), "there is no latency table of target 'cpu' in nowhere"),
-        (("lut", "calibrate", "--run", "nowhere", "--target", "moon"), "unknown target 'moon'; known: a100, cpu, cuda"),
-        (("eval", "nowhere", "--architecture", "largest"), "run `chanas train-supernet` first"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_nothing_behind(
-    chanas_here: Callable[..., tuple[object, str]], arguments: tuple[str, ...], says: str, tmp_path: Path
-) -> None:
-    code, error = chanas_here(*arguments)
-    assert code == 1
-    assert says in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_error_ends_the_process_with_one_line(tmp_path: Path) -> None:
     done = _chanas("search", "--latency", "2ms", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "run `chanas train-supernet" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_unknown_option_is_a_usage_error(chanas_here: Callable[..., tuple[object, str]]) -> None:
-    code, error = chanas_here("search", "--latncy", "2ms")
-    assert code == 2
-    assert "--latncy" in error
-
-
-@pytest.mark.parametrize("arguments", [(), ("lut",)])
-def test_a_command_that_needs_another_one_prints_its_help_alone(
-    chanas_here: Callable[..., tuple[object, str]], arguments: tuple[str, ...]
-) -> None:
-    code, error = chanas_here(*arguments)
-    assert code == 2
-    assert error.startswith("Usage: ")
-    assert "Commands:" in error
-    assert "Try" not in error
 
 
 @pytest.fixture

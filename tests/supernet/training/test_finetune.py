@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chanas.core.arch import SearchSpace
-from chanas.errors import ArchitectureError, CheckpointError, ConfigError, StageOrderError
+from chanas.errors import ArchitectureError, CheckpointError
 from chanas.files.run import RunDirectory
 from chanas.supernet.training import train
 from chanas.supernet.training.checkpoint import read_checkpoint, splits_path
@@ -91,16 +91,6 @@ def test_a_strange_architecture_is_refused(supernet: RunDirectory, tiny_space: S
     with pytest.raises(ArchitectureError):
         finetune(supernet, strange, progress=False)
     assert not supernet.finetuned(strange.key, False).root.exists()
-
-
-def test_without_a_supernet_there_is_nothing_to_inherit(run: RunDirectory, tiny_space: SearchSpace) -> None:
-    with pytest.raises(StageOrderError, match="run `chanas train-supernet` first"):
-        finetune(run, tiny_space.largest, progress=False)
-
-
-def test_no_epochs_are_refused(supernet: RunDirectory, tiny_space: SearchSpace) -> None:
-    with pytest.raises(ConfigError, match="expected epochs above 0, got 0"):
-        finetune(supernet, tiny_space.largest, recipe=Finetuning(epochs=0), progress=False)
 
 
 def test_defaults_come_from_the_supernets_training(progressive: TrainConfig) -> None:

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from chanas.errors import ConfigError
-from chanas.supernet.data.data_config import validated
 from chanas.supernet.training.objective import GAP_WEIGHT, LossTerms, ObjectiveConfig, objective
 
 LABELS, GAP_LABELS = torch.tensor([0, 1, 2, 0]), torch.tensor([2, 1])
@@ -100,8 +98,3 @@ def test_without_a_teacher_there_is_no_distillation() -> None:
     found, _, _ = terms(ObjectiveConfig(distillation_weight=1.0))
     assert found.distillation is None
     assert found.to_floats(found.stacked().tolist())["distillation"] is None
-
-
-def test_gap_images_cannot_be_trained_on_and_measured_with() -> None:
-    with pytest.raises(ConfigError, match=r"add_gap_to_train needs gap_weight 0, got 0.45"):
-        validated(ObjectiveConfig, {"add_gap_to_train": True}, "objective")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,25 +99,6 @@ def test_classes_are_named_where_the_table_has_several(run: RunDirectory, tiny_s
     assert open_table(run=run, num_classes=100).num_classes == 100
     store_supernet(run, tiny_space, CLASSES)
     assert open_table(run=run).num_classes == CLASSES
-
-
-def test_files_that_are_no_table(tmp_path: Path, run: RunDirectory) -> None:
-    with pytest.raises(CheckpointError, match=r"latency table .*none\.json does not exist"):
-        open_table(tmp_path / "none.json")
-    damaged = tmp_path / "damaged.json"
-    damaged.write_bytes(run.lut("cpu").read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match=r"damaged\.json is cut short or damaged"):
-        open_table(damaged)
-    damaged.write_text(json.dumps({"schema": 1}))
-    with pytest.raises(LUTError, match=r"damaged\.json is not written as expected: header is missing"):
-        open_table(damaged)
-
-
-def test_a_run_without_a_table_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(StageOrderError, match=r"there is no latency table of target 'cpu' in .*`chanas prescheduler"):
-        open_table(run=RunDirectory(tmp_path / "nothing"))
-    with pytest.raises(ConfigError, match="got neither"):
-        open_table()
 
 
 # ---- devices --------------------------------------------------------------------------------------------------------
@@ -294,11 +274,6 @@ def test_the_error_of_a_runs_table_is_one_line(run: RunDirectory, tiny_space: Se
     lut.calibration = CALIBRATION
     lut.save(run.lut("cpu"))
     assert table_error(run, "cpu") == CALIBRATION.describe()
-
-
-def test_too_few_networks_are_refused_before_any_is_measured(run: RunDirectory, yaml_file: Path) -> None:
-    with pytest.raises(ConfigError, match="expected at least 6 networks to calibrate with, got 5"):
-        tables.calibrate(open_table(run=run, space=yaml_file), num_networks=5)
 
 
 def test_a_table_that_covers_no_sub_space_cannot_be_calibrated(
