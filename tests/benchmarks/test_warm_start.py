@@ -11,8 +11,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget
-from chanas.devices.host import cpu_flags, load_target
+from chanas.devices.host import load_target
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
@@ -61,7 +62,7 @@ def test_trials_are_counted_until_it_is_close_enough(warm: ModuleType, curve: li
     assert warm.trials_until(curve, num_trials=8) == trials
 
 
-@pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="the processor has no AVX512_BF16")
+@pytest.mark.skipif("avx512_bf16" not in host_processor().used_flags, reason="the processor has no AVX512_BF16")
 def test_operators_of_another_dtype_are_those_with_the_same_space(warm: ModuleType) -> None:
     target = load_target("cpu", 1, "bf16")
     found = warm.operators(target, CPU)

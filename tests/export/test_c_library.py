@@ -23,7 +23,7 @@ from chanas.commands.main import app
 from chanas.core.arch import SearchSpace
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget
-from chanas.devices.host import cpu_flags, load_target
+from chanas.devices.host import load_target
 from chanas.errors import CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.export import c_library as c_export
 from chanas.export import c_sources
@@ -48,7 +48,9 @@ PI = "aarch64-linux-gnu"
 NUM_IMAGES = 5
 HAS_COMPILER = shutil.which("cc") is not None and shutil.which("ar") is not None
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler (cc, ar) is installed")
-needs_bf16 = pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this processor has no AVX512_BF16")
+needs_bf16 = pytest.mark.skipif(
+    "avx512_bf16" not in host_processor().used_flags, reason="this processor has no AVX512_BF16"
+)
 
 
 def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget) -> Path:
