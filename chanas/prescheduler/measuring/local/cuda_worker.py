@@ -152,7 +152,8 @@ class Timer:
     def _measure(
         self, request: Measure | MeasureNetwork, copies: int, hopeless_s: float | None = None, *, is_cold: bool
     ) -> Timing | WorkerError:
-        checked = _Program(self._device(), request.library, request.case, copies).check()
+        program = _Program(self._device(), request.library, request.case, copies)  # its machine lives as long
+        checked = program.check()
         clock = self._clock([checked], is_cold)
         return time_program(checked, 1, request.settings, hopeless_s, clock)
 
