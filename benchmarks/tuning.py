@@ -17,13 +17,14 @@ from typing import Any
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget, tvm_version
+from chanas.devices.timing import TimingSettings
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, Measure, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, Measure
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tables.lut import Surroundings
 from chanas.prescheduler.tuning.jobs import TuningJobs

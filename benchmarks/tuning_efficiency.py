@@ -41,10 +41,11 @@ from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import split_cores
 from chanas.devices.host import load_target
+from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.requests import Measure, TimingSettings
+from chanas.prescheduler.measuring.requests import Measure
 from chanas.prescheduler.tables.lut import Surroundings, surroundings
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,29 +13,9 @@ import numpy as np
 from chanas.bundle.codesign import CoDesign, CompiledNetwork
 from chanas.devices.cores import limited_to
 from chanas.devices.gpu_use import check_free
+from chanas.devices.timing import TimingSettings, time_in_turns
 
-
-def interleaved_latency_s(
-    contenders: Mapping[str, Callable[[], Any]], rounds: int = 40, min_round_s: float = 0.01
-) -> dict[str, list[float]]:
-    """Seconds per call of each contender, `rounds` samples each, taken in turns so that drift falls on all alike."""
-    runs: dict[str, int] = {}
-    for name, call in contenders.items():
-        for _ in range(3):
-            call()
-        start = time.perf_counter()
-        call()
-        runs[name] = max(1, int(min_round_s / max(time.perf_counter() - start, 1e-7)))
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, call in contenders.items():
-            start = time.perf_counter()
-            for _ in range(runs[name]):
-                call()
-            samples[name].append((time.perf_counter() - start) / runs[name])
-    return samples
-
-
+_NUM_WARM_UP, _MIN_ROUND_S = 3, 0.01
 MODULE_ALONE = "module alone"
 """The contender that a search's measurement of the bundle is comparable with."""
 
@@ -129,7 +107,8 @@ def benchmark(
                 contenders["torch.compile"] = functools.partial(compiled, x)
             except Exception as error:  # the compiler of another project: whatever it raises is its row's note
                 notes["torch.compile"] = f"did not compile: {type(error).__name__}"
-        samples = interleaved_latency_s(contenders, rounds)
-    medians = {name: statistics.median(s) for name, s in samples.items()}
+        calls = [[(call, ())] for call in contenders.values()]
+        summaries = time_in_turns(calls, _NUM_WARM_UP, TimingSettings(rounds, _MIN_ROUND_S))
+    medians = {name: summary.seconds for name, summary in zip(contenders, summaries, strict=True)}
     rows = [BenchmarkRow(name, m, m / medians["chanas"]) for name, m in medians.items()]
     return rows + [BenchmarkRow(name, None, None, note) for name, note in notes.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -20,7 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
-from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow, benchmark, interleaved_latency_s
+from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow, benchmark
 from chanas.bundle.codesign import SCHEMA, CoDesign, write_bundle
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.target import HardwareTarget
@@ -200,14 +199,6 @@ def test_a_benchmark_gives_threads_and_cores_back(num_threads: int) -> None:
         assert os.sched_getaffinity(0) == set(sorted(cores)[:num_threads])
         raise KeyboardInterrupt
     assert (torch.get_num_threads(), os.sched_getaffinity(0)) == (threads, cores)
-
-
-def test_contenders_take_turns() -> None:
-    calls: list[str] = []
-    contenders = {name: functools.partial(calls.append, name) for name in "ab"}
-    samples = interleaved_latency_s(contenders, rounds=3, min_round_s=0.0)
-    assert {name: len(s) for name, s in samples.items()} == {"a": 3, "b": 3}
-    assert "".join(calls) == "aaaabbbb" + "ab" * 3
 
 
 def test_a_bundle_says_what_it_holds(bundle: Path, tiny_space: SearchSpace) -> None:

@@ -20,6 +20,7 @@ from chanas.core.progress import PlainLines
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
 from chanas.devices.host import load_target
+from chanas.devices.timing import TimingSettings
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Epilogue, Operator, Workload
@@ -36,7 +37,6 @@ from chanas.prescheduler.measuring.requests import (
     BuildRequest,
     Measure,
     MeasureInTurns,
-    TimingSettings,
 )
 from chanas.prescheduler.measuring.wire import to_json
 from chanas.prescheduler.tables.lut import PrescheduleSummary, TableSettings, preschedule

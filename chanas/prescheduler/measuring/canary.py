@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chanas.core.target import HardwareTarget
+from chanas.devices.timing import TimingSettings
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.outcomes import Reading
-from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure
 
 # Some 50 us of arithmetic from the nearest caches: what is left of its noise is the machine's own.
 WORKLOAD = Workload("pointwise", 14, 128, 128, epilogue="relu")

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
+from chanas.devices.timing import TimingSettings
 from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.wire import fields_from_json, fields_to_json
 from chanas.prescheduler.workloads.space import Point
@@ -131,23 +132,8 @@ class CompilePoint(CompileRequest):
 
 
 # ---- timing ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class TimingSettings:
-    """Settings of one timing.
-
-    repeats       how often it is repeated; up to four times as often, until the spread is small enough
-    min_repeat_s  seconds of calls in one repeat, at least
-    max_spread    interquartile range of the repeats, as a share of their median, that is small enough
-    cold_bytes    bytes of the copies of the weights that calls take turns among, so that each finds its own cold; on a
-                  GPU the L2 cache is flushed before each launch where this is above 0
-    code_copies   copies of the code that calls take turns among
-    """
-
-    repeats: int = 5
-    min_repeat_s: float = 0.002
-    max_spread: float = 0.02
-    cold_bytes: int = 0
-    code_copies: int = 1
+_ALONE, _IN_TURNS = TimingSettings(), TimingSettings(repeats=15)
+_NETWORK = TimingSettings(repeats=15, min_repeat_s=0.01)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +148,7 @@ class TimingRequest(Request):
 class Measure(TimingRequest):
     """Check an operator or a block, then time it. One slower than `hopeless_s` at first is not timed further."""
 
-    settings: TimingSettings = TimingSettings()
+    settings: TimingSettings = _ALONE
     hopeless_s: float | None = None
 
 
@@ -171,14 +157,14 @@ class MeasureInTurns(TimingRequest):
     """Check the programs 0.so … of the folder `library`, `num` of them, then time the right ones in turns."""
 
     num: int
-    settings: TimingSettings = TimingSettings(repeats=15)
+    settings: TimingSettings = _IN_TURNS
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureNetwork(TimingRequest):
     """Check a whole network, then time single inferences; on a GPU all of them are cold, whatever the settings say."""
 
-    settings: TimingSettings = TimingSettings(repeats=15, min_repeat_s=0.01)
+    settings: TimingSettings = _NETWORK
 
 
 # ---- the worker itself ----------------------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.cores import kept_off, split_cores
+from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork
 from chanas.prescheduler.tables.lut import Surroundings, surroundings
 from chanas.prescheduler.workloads.cases import plain_block_case
 

@@ -21,6 +21,7 @@ from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
 from chanas.devices.cores import kept_off, split_cores
+from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
@@ -32,7 +33,7 @@ from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipelin
 from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
-from chanas.prescheduler.measuring.requests import BuildBlock, Measure, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildBlock, Measure
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.tables.calibrate import calibrate
 from chanas.prescheduler.tuning.budget import occurrences

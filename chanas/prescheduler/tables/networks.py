@@ -12,13 +12,14 @@ from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
+from chanas.devices.timing import TimingSettings
 from chanas.errors import LUTError, MeasureError
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import Array, pack_block, pack_channels
 from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildNetwork, MeasureNetwork, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildNetwork, MeasureNetwork
 from chanas.prescheduler.workloads.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
 from chanas.prescheduler.workloads.space import Point
 

@@ -16,12 +16,13 @@ from tqdm import tqdm
 
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
+from chanas.devices.timing import TimingSettings
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.canary import NOISE
 from chanas.prescheduler.measuring.local.pool import Pool
-from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure
 from chanas.prescheduler.tuning.default_points import ranked_points
 
 WORKLOAD = Workload("pointwise", 14, 80, 480, epilogue="hswish")

@@ -13,6 +13,7 @@ import numpy as np
 from chanas.core.genome import FloatArray
 from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget
+from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
@@ -20,13 +21,7 @@ from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import (
-    BuildOperator,
-    BuildOperators,
-    Measure,
-    MeasureInTurns,
-    TimingSettings,
-)
+from chanas.prescheduler.measuring.requests import BuildOperator, BuildOperators, Measure, MeasureInTurns
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares

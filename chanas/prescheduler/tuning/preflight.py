@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from chanas.core.target import HardwareTarget
+from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError, ScheduleError
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import case_of, schedule_space
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.pool import Pool
-from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning.give_up import describe_errors, remedy
 from chanas.prescheduler.tuning.tuner import TuneConfig

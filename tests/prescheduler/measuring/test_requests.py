@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chanas.devices.timing import TimingSettings
 from chanas.prescheduler.measuring.local.cuda_worker import calls
 from chanas.prescheduler.measuring.local.worker import CALLS
 from chanas.prescheduler.measuring.requests import (
@@ -29,7 +30,6 @@ from chanas.prescheduler.measuring.requests import (
     Ping,
     Request,
     TimingRequest,
-    TimingSettings,
     read_request,
 )
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chanas.devices.lean_tvm import hide_torch
+from chanas.devices.timing import Call, Clock
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, Timing, WorkerError
 from chanas.prescheduler.measuring.local import worker
-from chanas.prescheduler.measuring.local.timing import Call, CheckedProgram, Clock, time_program, time_programs_in_turns
+from chanas.prescheduler.measuring.local.timing import CheckedProgram, time_program, time_programs_in_turns
 from chanas.prescheduler.measuring.requests import (
     BuildBlock,
     BuildNetwork,

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from chanas.devices.lean_tvm import hide_torch
+from chanas.devices.timing import Call, TimingSettings
 from chanas.network.bfloat16 import from_bits
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, Timing, WorkerError
-from chanas.prescheduler.measuring.local.timing import Call, CheckedProgram, time_program, time_programs_in_turns
+from chanas.prescheduler.measuring.local.timing import CheckedProgram, time_program, time_programs_in_turns
 from chanas.prescheduler.measuring.requests import (
     BuildBlock,
     BuildKernel,
@@ -41,7 +42,6 @@ from chanas.prescheduler.measuring.requests import (
     MeasureNetwork,
     Ping,
     Request,
-    TimingSettings,
     read_request,
 )
 from chanas.prescheduler.workloads.cases import relative_error

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from chanas.core.arch import BlockConfig
+from chanas.devices.timing import TimingSettings
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.codegen.cpu.untuned import block_module
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork
 from chanas.prescheduler.workloads.cases import plain_block_case
 
 from ...cases import HOST

@@ -13,13 +13,14 @@ from chanas.core.target import HardwareTarget, in_batches
 from chanas.devices.cuda_runtime import CUDADevice, compiled_network
 from chanas.devices.driver import find_gpu
 from chanas.devices.host import load_target
+from chanas.devices.timing import TimingSettings
 from chanas.network.folding import pack_block_rows
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, Crash, Measure, Ping, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, Crash, Measure, Ping
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks
 
 from ...cases import NANO, NUM_CLASSES, network_job, random_lut

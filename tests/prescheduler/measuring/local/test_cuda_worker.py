@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.devices.timing import TimingSettings
 from chanas.prescheduler.kernels.cuda.graph import COPIES
 from chanas.prescheduler.kernels.cuda.reference import gpu_case
 from chanas.prescheduler.kernels.cuda.space import gpu_space
@@ -20,15 +21,7 @@ from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.cuda_worker import Timer, describe
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.timing import Call
-from chanas.prescheduler.measuring.requests import (
-    BuildOperator,
-    BuildOperators,
-    Crash,
-    Measure,
-    MeasureInTurns,
-    Ping,
-    TimingSettings,
-)
+from chanas.prescheduler.measuring.requests import BuildOperator, BuildOperators, Crash, Measure, MeasureInTurns, Ping
 
 from ...cuda_cases import GPU, WORKLOADS
 from ...stand_in import WORKER, StandIn, save_program

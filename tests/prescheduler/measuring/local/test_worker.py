@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.devices.timing import TimingSettings
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import operator_case
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.requests import BuildOperator, Measure, MeasureInTurns, Ping, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure, MeasureInTurns, Ping
 from chanas.prescheduler.measuring.wire import to_json
 from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE, ReferenceCase
 

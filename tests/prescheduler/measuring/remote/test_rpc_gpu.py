@@ -14,6 +14,7 @@ import pytest
 from chanas import workflows
 from chanas.core.latency import LatencyLUT
 from chanas.core.usage import Place, Usage
+from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
@@ -25,7 +26,7 @@ from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.remote.device import what_it_is
 from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address
-from chanas.prescheduler.measuring.requests import BuildOperator, Measure, TimingSettings
+from chanas.prescheduler.measuring.requests import BuildOperator, Measure
 from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 from chanas.workflows.stages.tables import check, open_table
 from chanas.workflows.stages.tuning import Tuning

@@ -22,13 +22,14 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices import host
 from chanas.devices.host import host_triple
 from chanas.devices.target_files import describe_target
+from chanas.devices.timing import TimingSettings
 from chanas.errors import TargetError
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.remote import server as device_server
 from chanas.prescheduler.measuring.remote.server import Session, listen, served_target, wait_until_free
-from chanas.prescheduler.measuring.requests import Measure, Ping, Request, TimingRequest, TimingSettings
+from chanas.prescheduler.measuring.requests import Measure, Ping, Request, TimingRequest
 
 from ...cases import HOST
 
