@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from chanas.errors import MeasureError
+from chanas.prescheduler.measuring.answers import RequestError, WorkerError
 from chanas.prescheduler.measuring.remote.link import Link, Uploads
 from chanas.prescheduler.measuring.requests import MeasureInTurns
+from chanas.prescheduler.measuring.wire import to_json
 
 
 class Device:
@@ -87,3 +91,13 @@ def test_a_folder_of_libraries_is_sent_file_by_file(device: Device, tmp_path: Pa
     assert sent["library"]["is_folder"]
     assert {n: device.files[u] for n, u in sent["library"]["names"].items()} == {"0.so": b"0.so", "1.so": b"1.so"}
     assert device.files[sent["case"]] == b"case"
+
+
+def test_an_error_of_the_device_keeps_its_class() -> None:
+    error = WorkerError.of(MeasureError("a worker process could not start"))
+    link = Link()
+    link._functions = {"call": lambda _request: json.dumps({"error": to_json(error)})}
+    with pytest.raises(RequestError) as caught:
+        link._ask("call", {})
+    assert caught.value.error == error
+    assert caught.value.error.exception_class is MeasureError
