@@ -36,6 +36,7 @@ from chanas.core.target import GPU_DTYPES, HardwareTarget, gpu_in_dtype, in_batc
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.devices.target_files import arch_target
 from chanas.errors import ChanasError
+from chanas.operators.steps import tuned_workloads
 
 if TYPE_CHECKING:
     from chanas.operators.workload import Workload
@@ -65,7 +66,6 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
     """The operators that points are drawn of, by kind."""
     from conv_layers import layers
 
-    from chanas.operators.steps import tuned_workloads
     from chanas.prescheduler.checks.compile_points import kind_of
 
     further = [dataclasses.replace(workload, dtype=target.dtype, batch=target.batch) for workload in layers().values()]

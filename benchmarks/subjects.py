@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from chanas.bundle.codesign import CoDesign, compiled_network
+from chanas.bundle.codesign import CoDesign
+from chanas.bundle.runtimes import compiled_network
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.files.writing import read_json, write_json

@@ -28,7 +28,7 @@ TORCH_ANYWHERE = (
 )
 TORCH_IN_FUNCTIONS = ("workflows/", "devices/cores.py")
 TVM = {"tvm", "tvm_ffi"}
-TVM_ANYWHERE = ("prescheduler/", "bundle/codesign.py")
+TVM_ANYWHERE = ("prescheduler/", "bundle/runtimes.py")
 TVM_IN_FUNCTIONS = ("bundle/benchmark.py", "core/target.py", "devices/")
 PURE = (
     "core/arch.py",

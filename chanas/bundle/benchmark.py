@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from chanas.bundle.codesign import CoDesign, CompiledNetwork
+from chanas.bundle.codesign import CoDesign
+from chanas.bundle.runtimes import CompiledNetwork
 from chanas.devices.cores import limited_to
 from chanas.devices.gpu_use import check_free
 from chanas.devices.timing import TimingSettings, time_in_turns

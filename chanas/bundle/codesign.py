@@ -12,7 +12,6 @@ process without torch.
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,16 +22,14 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from chanas.bundle.runtimes import RUNTIMES, Runtime
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget, differences
-from chanas.devices import cuda_runtime
 from chanas.devices.host import load_target
-from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.files.documents import Document
-from chanas.files.scratch import scratch_folder
 from chanas.files.writing import file_digest, replacing_folder, write_json
-from chanas.network.folding import Array, pack_block, pack_block_rows, split_tensors, unpack_channels
+from chanas.network.folding import Array, split_tensors
 from chanas.network.preprocess import Preprocess, open_rgb
 
 SCHEMA = 2
@@ -109,58 +106,6 @@ def write_bundle(
         write_json(folder / _DOCUMENT, content | ({"further_targets": further} if further else {}))
 
 
-@dataclass(frozen=True)
-class CompiledNetwork:
-    """A loaded module: called with an image float32[C, R, R] it gives logits float32[classes].
-
-    module  the compiled program by itself, on the image that is there: what a search measures
-    """
-
-    _predict: Callable[[Array], Array]
-    module: Callable[[], Any]
-
-    def __call__(self, image: Array) -> Array:
-        return self._predict(image)
-
-
-def compiled_network(
-    module: Path,
-    parameters: Sequence[Array],
-    image_shape: tuple[int, int, int],
-    num_classes: int,
-    target: HardwareTarget,
-) -> CompiledNetwork:
-    """Load a compiled network.
-
-    Args:
-        module: the shared library.
-        parameters: one array for each block, as `chanas.network.folding.pack_block` gives it.
-        target: what the module was compiled for; the first network that a process loads sets its number of threads.
-    """
-    os.environ.setdefault("TVM_NUM_THREADS", str(target.num_threads))
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
-    with torch_hidden():
-        import tvm
-        from tvm import relax
-
-    # the loader gives back what it has under a name, whatever the file is by now: a bundle that was made anew
-    with scratch_folder() as folder:
-        copy = shutil.copyfile(module, folder / module.name)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), tvm.cpu())
-    function = machine["main"]
-    arguments = [tvm.runtime.tensor(p) for p in parameters]
-    # One input buffer for all calls: the module reads it in place, so an inference costs one small copy.
-    buffer = tvm.runtime.tensor(np.zeros((image_shape[0], image_shape[1] * image_shape[2]), dtype=np.float32))
-    view = np.from_dlpack(buffer).reshape(image_shape)
-
-    def run(image: Array) -> Array:
-        np.copyto(view, image)
-        logits = np.asarray(np.from_dlpack(function(buffer, *arguments)), np.float32)
-        return unpack_channels(logits, num_classes)[:, 0]
-
-    return CompiledNetwork(run, functools.partial(function, buffer, *arguments))
-
-
 class CoDesign:
     """A loaded bundle. `predict` takes arrays, `classify` image files.
 
@@ -233,7 +178,7 @@ class CoDesign:
 
     def _host(self) -> HardwareTarget:
         """Detect this machine's device of the target's kind. Raises TargetError: there is none, or too few cores."""
-        return load_target("cpu" if self.target.gpu is None else "cuda", self.target.num_threads)
+        return load_target(self.target.local_name, self.target.num_threads)
 
     @property
     def has_weights(self) -> bool:
@@ -255,13 +200,11 @@ class CoDesign:
     @functools.cached_property
     def _parameters(self) -> list[Array]:
         parts = split_tensors(self.tensors, len(self.blocks))
-        if self.target.gpu is not None:
-            packed = zip(self.blocks, parts, strict=True)
-            return [array for block, part in packed for array in pack_block_rows(block, part, self.target.dtype)]
-        lanes = self.target.vector_lanes
-        return [
-            pack_block(block, part, lanes, self.target.dtype) for block, part in zip(self.blocks, parts, strict=True)
-        ]
+        return self._runtime.pack(self.blocks, parts, self.target)
+
+    @property
+    def _runtime(self) -> Runtime:
+        return RUNTIMES[self.target.kind]
 
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:
@@ -275,10 +218,7 @@ class CoDesign:
             )
         resolution = self.architecture.resolution
         image_shape = (self.space.in_channels, resolution, resolution)
-        if self.target.gpu is not None:
-            batch = self.target.batch
-            return cuda_runtime.compiled_network(self._module, self._parameters, image_shape, batch=batch)
-        return compiled_network(self._module, self._parameters, image_shape, len(self.class_names), self.target)
+        return self._runtime.load(self._module, self._parameters, image_shape, len(self.class_names), self.target)
 
     def predict(self, images: Array) -> Array:
         """Logits float32[N, classes] of preprocessed images float32[N, 3, R, R]: an inference for each batch, of which

@@ -87,6 +87,18 @@ class HardwareTarget:
         return " ".join((self.mcpu, *self.mattr))
 
     @property
+    def instruction_set(self) -> str:
+        """The processor, or the GPU's architecture, that code is made for, in the compiler's words: `sm_90`."""
+        if self.gpu is not None:
+            return self.gpu.arch
+        return self.compiled_for or host_processor().compiled_for
+
+    @property
+    def local_name(self) -> str:
+        """The name of such a device on the machine that has it, one of `LOCAL_TARGETS`."""
+        return "cpu" if self.gpu is None else "cuda"
+
+    @property
     def required_gpu(self) -> GPUFeatures:
         """Raises TargetError: the target is a processor."""
         if self.gpu is None:

@@ -31,6 +31,7 @@ from chanas.prescheduler.checks.qemu import emulator_program
 from chanas.prescheduler.codegen.c_toolchain import CToolchain, find_c_toolchain
 from chanas.prescheduler.codegen.cpu.static_library import Kernels, aligned
 from chanas.prescheduler.codegen.linkers import is_native
+from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.kernels.cpu.operators import input_shape, output_shape
 from chanas.prescheduler.tuning.default_points import default_points
 from chanas.prescheduler.workloads.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE
@@ -193,7 +194,7 @@ def _schedules(bundle: CoDesign, target: str | None) -> Schedules:
     if target is None or target in bundle.targets:
         return _own_schedules(bundle, target)
     described = describe_target(target)
-    if described.gpu is not None:
+    if not backend_of(described).has_objects:
         raise TargetError(
             f"expected a processor, got target '{target}' ({described.device}): C code runs on processors"
         )

@@ -41,7 +41,7 @@ from chanas.prescheduler.measuring.local.worker_process import START_TIMEOUT_S
 from chanas.prescheduler.measuring.requests import Ping
 from chanas.prescheduler.tuning.dtype_speed import dtype_speed
 from chanas.prescheduler.tuning.give_up import describe_errors
-from chanas.prescheduler.tuning.preflight import FamilyCheck, all_families, check_families, compiled_for
+from chanas.prescheduler.tuning.preflight import FamilyCheck, all_families, check_families
 
 SCHEMA = 1
 """Version of the JSON document."""
@@ -157,7 +157,7 @@ def machine(sys_: Path = machine_state.SYS) -> Section:
     """Processor, caches, what is compiled for, and how clock rates are chosen."""
     target = load_target("cpu")
     with torch_hidden():
-        compiled = compiled_for(target)
+        compiled = target.instruction_set
     cores, all_cores, quota = machine_state.usable_cores(), os.cpu_count() or 1, machine_state.read_cpu_quota(sys_)
     frequency = machine_state.read_frequency(sys_)
     caches = {"l1_bytes": target.l1_bytes, "l2_bytes": target.l2_bytes, "l3_bytes": target.l3_bytes}

@@ -31,6 +31,7 @@ from chanas.export.c_library import Check, Exported, export
 from chanas.network import folding
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
+from chanas.operators.steps import block_workloads
 from chanas.prescheduler.checks.qemu import emulator_program
 from chanas.prescheduler.codegen import c_toolchain
 from chanas.prescheduler.codegen.c_toolchain import search_path
@@ -38,7 +39,6 @@ from chanas.prescheduler.measuring.local.compiler import open_compiler
 from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
 from chanas.prescheduler.tuning import default_points
-from chanas.prescheduler.workloads import blocks as workloads_blocks
 
 from ..bundle.test_codesign import DOCUMENT, WEIGHTS, edit, images, logits_of_torch
 from ..prescheduler.cases import HOST, network_job, random_lut
@@ -300,7 +300,7 @@ def test_latency_and_schedules_are_those_of_the_target_that_was_asked_for(
     blocks = CoDesign.load(copy).blocks
     schedules = []
     for block in blocks:
-        keys = [w.key for w in workloads_blocks.block_workloads(block)]
+        keys = [w.key for w in block_workloads(block)]
         found = points(block, HardwareTarget.from_json(two))
         schedules.append({"block": block.key, "operators": [list(pair) for pair in zip(keys, found, strict=True)]})
     part = {"target": two, "module": "module.so", "schedules": schedules, "measured": {"latency_s": 2e-3}}

@@ -16,6 +16,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.genome import decode, encode, sample
 from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
 from chanas.operators.memory import ActivationMemory
+from chanas.operators.steps import device_workloads
 
 from ..prescheduler.cases import HOST, random_points
 from ..prescheduler.cuda_cases import GPU
@@ -98,7 +99,6 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
     """Arrays between steps, and rows of logits: nine images have spare ones."""
     from tvm import relax
 
-    from chanas.operators.steps import device_workloads
     from chanas.prescheduler.kernels.cuda.graph import network_program
     from chanas.prescheduler.kernels.cuda.space import gpu_space
 

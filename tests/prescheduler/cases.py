@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from chanas.core.arch import BlockConfig, SearchSpace, StageSpec
@@ -24,7 +25,7 @@ from chanas.devices.timing import TimingSettings
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Epilogue, Operator, Workload
-from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.backends import BACKENDS, schedule_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
 from chanas.prescheduler.measuring.answers import Answer, Timing, WorkerError
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
@@ -83,6 +84,11 @@ def device(lanes: int = 16, num_threads: int = 1) -> HardwareTarget:
     return dataclasses.replace(
         HOST, num_threads=num_threads, vector_lanes=lanes, num_vector_registers=32 if lanes == 16 else 16
     )
+
+
+def plant_worker(patch: pytest.MonkeyPatch, kind: str, command: tuple[str, ...]) -> None:
+    """Have another program compile and time for devices of a kind."""
+    patch.setitem(BACKENDS, kind, dataclasses.replace(BACKENDS[kind], worker=command))
 
 
 DEVICES = {f"{lanes}-lanes-{threads}-threads": device(lanes, threads) for lanes in (16, 8, 4) for threads in (1, 2)}

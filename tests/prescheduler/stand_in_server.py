@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -10,11 +11,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from chanas.commands.main import main
 from chanas.devices import driver
-from chanas.prescheduler.measuring.local import worker_process
+from chanas.prescheduler.kernels.backends import BACKENDS
 from tests.prescheduler.stand_in import WORKER, found
 
 if __name__ == "__main__":
     driver.find_gpu = lambda: found()
-    worker_process._GPU_WORKER = WORKER
+    BACKENDS["cuda"] = dataclasses.replace(BACKENDS["cuda"], worker=WORKER)
     sys.argv[1:1] = ["device", "serve", "--target", "cuda"]
     main()

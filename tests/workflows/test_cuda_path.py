@@ -21,10 +21,10 @@ from chanas.devices.driver import find_gpu
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring import canary
-from chanas.prescheduler.measuring.local import worker_process
 from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
 from chanas.workflows.stages.tuning import Tuning
 
+from ..prescheduler.cases import plant_worker
 from ..prescheduler.stand_in import WORKER, StandIn, found
 from ..tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
 
@@ -50,7 +50,7 @@ QUICK = QUICK_SEARCH.model_copy(update={"num_samples": 20, "num_finalists": 2, "
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a GPU that is its processor."""
     monkeypatch.setattr(host, "find_gpu", lambda: found())
-    monkeypatch.setattr(worker_process, "_GPU_WORKER", WORKER)
+    plant_worker(monkeypatch, "cuda", WORKER)
     monkeypatch.setattr(cuda_runtime, "CUDADevice", StandIn)
     monkeypatch.setattr(canary, "WORKLOAD", Workload("pointwise", 2, 8, 8))
 

@@ -14,7 +14,7 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
 from chanas.prescheduler.codegen.cuda.compiled import CompileRecord
 from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
-from chanas.prescheduler.kernels.cuda.space import SPACE_VERSION
+from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.workloads.space import read_point
 
 SCHEMA = 1
@@ -34,7 +34,7 @@ class CompileStore:
 
     def __init__(self, path: Path, target: HardwareTarget, compiler: str) -> None:
         self.device = f"{target.required_gpu.arch}/{target.fingerprint}/tvm-{tvm_version()}/{compiler}"
-        self.device += f"/space-{SPACE_VERSION}"
+        self.device += f"/space-{backend_of(target).space_version}"
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

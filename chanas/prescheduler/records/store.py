@@ -15,7 +15,7 @@ from typing import Any
 
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
-from chanas.prescheduler.kernels.backends import space_version
+from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.outcomes import Reading
 from chanas.prescheduler.workloads.space import Point, read_point
 
@@ -208,7 +208,7 @@ class RecordStore:
     """
 
     def __init__(self, path: Path, target: HardwareTarget) -> None:
-        self._spaces = space_version(target)
+        self._spaces = backend_of(target).space_version
         self.device = device_key(target, tvm_version(), self._spaces)
         self._target = self.device + _usage(target)
         self.path = path

@@ -22,6 +22,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.scratch import scratch_folder
+from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.local.pool import OpenPool
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks
@@ -176,7 +177,7 @@ def calibrate(
     measured = [a for a, ok in zip(architectures, works, strict=True) if ok]
     design, weights = terms(lut, space, num_classes, measured), weight_bytes(lut, space, num_classes, measured)
     measured_s = np.array([o.seconds for o in outcomes if o.seconds is not None])
-    l2_bytes = 0 if target.gpu else target.l2_bytes  # a GPU is timed with its caches flushed
+    l2_bytes = target.l2_bytes if backend_of(target).keeps_caches else 0
     found = best_fit(design, weights, measured_s, l2_bytes)
     start_s, scale, boundary_s = found.coefficients.tolist()
     error = left_out_predictions(design, weights, measured_s, l2_bytes) / measured_s - 1.0

@@ -20,6 +20,7 @@ from chanas.devices.cores import kept_off, split_cores
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.files.scratch import scratch_folder
+from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.local.pool import WorkerPool
@@ -117,7 +118,7 @@ def default_table(
         MeasureError: blocks could not be measured; the table has the others.
         RunBusyError: another process measures for the same folder.
     """
-    if target.gpu is not None:
+    if not backend_of(target).has_default_schedules:
         raise TargetError("default schedules are measured on processors alone; leave --target cuda out")
     if kind not in KINDS:
         raise ChanasError(unknown_name("kind of default schedules", kind, KINDS))

@@ -27,7 +27,7 @@ from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import case_of
+from chanas.prescheduler.kernels.backends import backend_of, case_of
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.locks import run_lock
@@ -50,7 +50,6 @@ _NETWORKS_FOR_MEAN = 64
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
 # Rounds of a block, seconds that they lie apart where others are timed meanwhile, and libraries that are kept for them.
 _ROUNDS, _APART_S, _GROUP = 3, 4.0, 64
-GPU_TIMING = "device events, clock rates settled, L2 cold (flushed before each launch)"
 # When a block built from the best schedules fails, the next best of each operator are tried this many times.
 _FALLBACKS = 2
 
@@ -238,7 +237,7 @@ class _Build:
         if not self.settings.config.shared:
             return None
         sub_spaces, seed = self.settings.sub_spaces, self.settings.seed
-        return occurrences(self.task.space, self.task.num_classes, workloads, sub_spaces, seed=seed)
+        return occurrences(self.task, self.target, workloads, sub_spaces, seed=seed)
 
     def _fill(self, bench: _Bench, records: dict[Workload, list[TuningRecord]]) -> tuple[LatencyLUT, int]:
         """The table with a row for each block that could be timed, saved; and how many blocks were timed now."""
@@ -285,9 +284,16 @@ class _Build:
     ) -> LUTHeader:
         target, space, seed = self.target, self.task.space, self.settings.seed
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        timing = "" if target.gpu is None else GPU_TIMING
         header = LUTHeader(
-            target, tvm_version(), space.name, space.digest, target.dtype, target.batch, now, seed, timing=timing
+            target,
+            tvm_version(),
+            space.name,
+            space.digest,
+            target.dtype,
+            target.batch,
+            now,
+            seed,
+            timing=backend_of(target).timing,
         )
         kept = () if existing is None else existing.rows.values()
         tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}

@@ -15,12 +15,13 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
 from chanas.errors import LUTError, MeasureError
 from chanas.files.scratch import scratch_folder
-from chanas.network.folding import Array, pack_block, pack_channels
+from chanas.network.folding import Array
+from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.measuring.requests import BuildNetwork, MeasureNetwork
-from chanas.prescheduler.workloads.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE, ReferenceCase
+from chanas.prescheduler.workloads.cases import ReferenceCase
 from chanas.prescheduler.workloads.space import Point
 
 # Short rounds tell more than a third as many of 15 repeats, which take as long: what disturbs outlasts either.
@@ -57,27 +58,13 @@ def block_points(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> list[list[Po
     return [[point for _, point in lut.rows[block.key].schedules] for block in blocks]
 
 
-def network_case(job: NetworkJob, lanes: int, dtype: str = "float32") -> ReferenceCase:
-    """The reference case of a whole network for one image (which comes first, then packed parameters in call order;
-    packed logits)."""
-    packed = [pack_block(b, tensors, lanes, dtype) for b, tensors in zip(job.blocks, job.parameters, strict=True)]
-    tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_NETWORK_TOLERANCE
-    image = job.images[0].reshape(job.images.shape[1], -1)
-    weights = tuple(range(1, 1 + len(packed)))
-    return ReferenceCase((image, *packed), weights, pack_channels(job.logits[0][:, None], lanes), tolerance)
-
-
 def _case(job: NetworkJob, target: HardwareTarget) -> ReferenceCase:
     if len(job.images) < target.batch:
         raise MeasureError(
             f"expected at least {target.batch} images of a network for {target.name}, got {len(job.images)}"
         )
-    if target.gpu is None:
-        return network_case(job, target.vector_lanes, target.dtype)
-    from chanas.prescheduler.kernels.cuda.reference import gpu_network_case
-
     images, logits = job.images[: target.batch], job.logits[: target.batch]
-    return gpu_network_case(job.blocks, job.parameters, images, logits, target.dtype)
+    return backend_of(target).network_case(job.blocks, job.parameters, images, logits, target)
 
 
 def compile_networks(
@@ -109,7 +96,7 @@ def compile_networks(
                 bar.update()
                 if outcome.seconds is not None:
                     bar.set_postfix_str(f"{outcome.seconds * 1e3:.3f} ms")
-        if target.gpu is None:
+        if backend_of(target).differs_by_process:
             outcomes = _time_in_processes(through, pool)
         else:
             outcomes = dict(_by_token(time_in_rounds(through, pool, _PROCESSES * _ROUNDS_PER_PROCESS)))

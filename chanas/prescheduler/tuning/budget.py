@@ -12,38 +12,37 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core import genome
-from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.arch import SubSpace
 from chanas.core.genome import FloatArray
-from chanas.operators.steps import block_steps, fuse_squeeze
+from chanas.core.target import HardwareTarget
+from chanas.core.task import Task
+from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 
 NUM_ARCHITECTURES = 256
 
 
 def occurrences(
-    space: SearchSpace,
-    num_classes: int,
+    task: Task,
+    target: HardwareTarget,
     workloads: Sequence[Workload],
     sub_spaces: Sequence[SubSpace] | None = None,
     num: int = NUM_ARCHITECTURES,
     seed: int = 0,
 ) -> FloatArray:
-    """float64[A, W]: how often each workload occurs in random architectures, as many of each sub-space.
+    """float64[A, W]: how often each workload occurs in random architectures, as many of each sub-space, on a target.
 
     A is `num`, rounded up to a multiple of the number of sub-spaces (by default all of the space).
     """
     rng = np.random.default_rng(seed)
-    drawn_from = list(sub_spaces or space.sub_spaces)
+    drawn_from = list(sub_spaces or task.space.sub_spaces)
     each = -(-num // len(drawn_from))
     column = {w: i for i, w in enumerate(workloads)}
-    dtype, batch = (workloads[0].dtype, workloads[0].batch) if workloads else ("float32", 1)
-    is_squeezed = any(w.op == "squeeze" for w in workloads)
     rows = []
     for sub_space in drawn_from:
-        for architecture in genome.decode(space, genome.sample(space, each, rng, sub_space)):
-            blocks = [block_steps(b, dtype, batch) for b in architecture.blocks(space, num_classes)]
-            steps = [step for block in blocks for step in (fuse_squeeze(block) if is_squeezed else block)]
-            found = [column[step.workload] for step in steps if step.workload in column]
+        for architecture in genome.decode(task.space, genome.sample(task.space, each, rng, sub_space)):
+            blocks = architecture.blocks(task.space, task.num_classes)
+            found = [column[w] for b in blocks for w in device_workloads(b, target) if w in column]
             rows.append(np.bincount(found, minlength=len(column)))
     return np.array(rows, dtype=np.float64)
 

@@ -8,7 +8,7 @@ import math
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
-from chanas.operators.steps import block_workloads
+from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.workloads.space import Named, Point
@@ -20,7 +20,7 @@ _TILED = ("split_m", "split_n", "split_h", "split_w", "split_c")
 def default_points(block: BlockConfig, target: HardwareTarget) -> list[Point]:
     """Choose one point for each operator of a block."""
     points = []
-    for workload in block_workloads(block, target.dtype):
+    for workload in device_workloads(block, target):
         space = schedule_space(workload, target)
         points.append(max(space.points, key=lambda point: _rank(space.decode(point))))
     return points

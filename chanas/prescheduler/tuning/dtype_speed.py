@@ -18,7 +18,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.timing import TimingSettings
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import case_of
+from chanas.prescheduler.kernels.backends import backend_of, case_of
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.canary import NOISE
 from chanas.prescheduler.measuring.local.pool import Pool
@@ -92,7 +92,7 @@ def _build(target: HardwareTarget, pool: Pool, scratch: Path) -> list[tuple[Meas
 def tell_if_slower(target: HardwareTarget, pool: Pool, scratch: Path, is_first: bool) -> DtypeSpeed | None:
     """Print one line on standard error if float32 is faster, before the first tuning of a processor in another
     dtype."""
-    if not is_first or target.gpu is not None or target.dtype == "float32":
+    if not is_first or not backend_of(target).has_slow_dtypes or target.dtype == "float32":
         return None
     speed = dtype_speed(target, pool, scratch)
     if speed is not None and speed.is_slower:

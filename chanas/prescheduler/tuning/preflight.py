@@ -51,8 +51,6 @@ def all_families(target: HardwareTarget) -> tuple[Workload, ...]:
     """One small operator of each family that there is on the target in its dtype."""
     found = []
     for workload in (replace(w, dtype=target.dtype, batch=target.batch) for w in _SMALL):
-        if workload.op == "squeeze" and target.gpu is None:  # processors have two operators for it
-            continue
         try:
             schedule_space(workload, target)
         except ScheduleError:
@@ -146,14 +144,6 @@ def require_families(workloads: Sequence[Workload], target: HardwareTarget, pool
     errors = {c.family: c.error or "" for c in checks if not c.works}
     if errors:
         raise MeasureError(
-            f"operators in {target.dtype_name} do not work on {target.device}, compiled for {compiled_for(target)}: "
+            f"operators in {target.dtype_name} do not work on {target.device}, compiled for {target.instruction_set}: "
             f"{describe_errors(errors)}; {remedy(target)}"
         )
-
-
-def compiled_for(target: HardwareTarget) -> str:
-    """The processor, or the GPU's architecture, that the compiler makes code for, in its own words."""
-    if target.gpu is not None:
-        return target.gpu.arch
-    attributes = target.tvm_target().attrs
-    return " ".join([str(attributes["mcpu"]), *map(str, attributes.get("mattr", ()))])

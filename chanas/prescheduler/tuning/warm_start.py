@@ -1,7 +1,7 @@
 """Warm start: the records of one device as what another device's tuning begins with (the same instruction set first).
 
 A schedule point means the same on two devices whose schedule spaces are the same, which they are when vector width,
-number of vector registers and `SPACE_VERSION` are. Threads may differ: the space for several has one coordinate more,
+number of vector registers and `space_version` are. Threads may differ: the space for several has one coordinate more,
 `fuse`, and a point without it stands for all of its values. So may the dtype, for operators whose spaces agree in both.
 Everything else is refused, with what differs. What the records are used for: `cost_model`, `tune`.
 """
@@ -29,11 +29,11 @@ from chanas.core.usage import TargetName
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.documents import first_fault
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.kernels.backends import schedule_space, space_version
+from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import SCHEMA, UNVERSIONED_SPACES, TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
-from chanas.prescheduler.workloads.space import SPACE_VERSION, Named, Point, ScheduleSpace, read_point
+from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace, read_point
 
 # Coordinates that only some uses of a device have: a point without one stands for all of its values.
 _FREE = frozenset({"fuse"})
@@ -51,7 +51,7 @@ class Source:
     device: str
     target: HardwareTarget
     compiler: str
-    spaces: int = SPACE_VERSION
+    spaces: int
 
     def describe(self) -> str:
         """Name the source for people: `cpu-2t (AMD EPYC, TVM 0.27.0)`."""
@@ -59,13 +59,14 @@ class Source:
 
     def differences(self, target: HardwareTarget) -> list[str]:
         """List the reasons that its points are not points of `target`'s schedule spaces; empty if they are."""
-        if self.target.gpu is not None or target.gpu is not None or self.target.kind != target.kind:
+        backend = backend_of(target)
+        if self.target.kind != target.kind or not backend.seeds_others:
             return [f"kind {self.target.kind} instead of {target.kind} (only processors seed each other)"]
         mine, its = self.target, target
         pairs = [
             ("float32 values in a vector", mine.vector_lanes, its.vector_lanes),
             ("vector registers", mine.num_vector_registers, its.num_vector_registers),
-            ("version of the schedule spaces", self.spaces, SPACE_VERSION),
+            ("version of the schedule spaces", self.spaces, backend.space_version),
         ]
         return [f"{what}: {got} instead of {expected}" for what, got, expected in pairs if got != expected]
 
@@ -172,7 +173,7 @@ def open_warm_start(source: str, run: RunDirectory, target: HardwareTarget) -> W
     path, name = _locate(source, run)
     with _reading(path) as database:
         known = _sources(database, path, target)
-        mine = device_key(target, tvm_version(), space_version(target))
+        mine = device_key(target, tvm_version(), backend_of(target).space_version)
         usable = known
         if path.resolve() == run.records.resolve():  # its own are used in any case
             usable = [s for s in known if (s.device, s.target.dtype) != (mine, target.dtype)]
@@ -262,7 +263,7 @@ def _described(
     for table in sorted(RunDirectory(path.parent).luts.glob("*.json")):
         with contextlib.suppress(ChanasError):
             header = LatencyLUT.load(table).header
-            for spaces in (None, space_version(header.target)):
+            for spaces in (None, backend_of(header.target).space_version):
                 unversioned = UNVERSIONED_SPACES[header.target.kind]
                 found[device_key(header.target, header.compiler, spaces)] = header.target, spaces or unversioned
     if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():

@@ -18,9 +18,6 @@ from chanas.errors import ScheduleError
 from chanas.files.writing import parse_json
 from chanas.operators.workload import Workload
 
-SPACE_VERSION = 1
-"""Raised when the points of an operator come to mean something else: records of another version are no prior."""
-
 Point = tuple[int, ...]
 Named = dict[str, tuple[int, ...]]
 

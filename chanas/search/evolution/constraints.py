@@ -115,7 +115,7 @@ def further_constraints(
     given = [macs_constraint(space, num_classes, limits.macs)] if limits.macs is not None else []
     given += [params_constraint(space, num_classes, limits.params)] if limits.params is not None else []
     if limits.peak_memory is not None:
-        kinds = {(t.gpu is None, t.vector_lanes, t.dtype, t.batch): t for t in reversed(targets)}
+        kinds = {(t.kind, t.vector_lanes, t.dtype, t.batch): t for t in reversed(targets)}
         for target in reversed(kinds.values()):
             name = "peak memory" if len(kinds) == 1 else f"peak memory on {target.name}"
             given.append(memory_constraint(space, num_classes, limits.peak_memory, target, name))

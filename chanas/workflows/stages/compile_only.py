@@ -13,6 +13,7 @@ from chanas.core.usage import Usage
 from chanas.devices.target_files import arch_target, describe_target
 from chanas.errors import ConfigError, TargetError
 from chanas.files.run import RunDirectory
+from chanas.operators.steps import tuned_workloads
 from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, stored_task
 from chanas.workflows.stages.tuning import parse_sub_spaces
 
@@ -71,7 +72,6 @@ def compile_only(
             architecture.
         ConfigError: a number is below one.
     """
-    from chanas.operators.steps import tuned_workloads
     from chanas.prescheduler.checks.compile_points import compile_points
 
     for what, number in (("trials", points.num), ("limit", points.limit)):

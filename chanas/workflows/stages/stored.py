@@ -84,8 +84,8 @@ def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
     if any("@" in name for name in there):
         found += " (what follows an @ is a device's key: name it with --rpc HOST:PORT --key KEY)"
     name, _, key = target.name.partition("@")
-    is_gpu = target.gpu is not None or name.partition("-")[0] == GPU_TARGET
-    wanted = TargetName(GPU_TARGET if is_gpu else "cpu", target.num_threads, target.dtype_name, target.batch, key)
+    device = GPU_TARGET if name.partition("-")[0] == GPU_TARGET else target.local_name
+    wanted = TargetName(device, target.num_threads, target.dtype_name, target.batch, key)
     return StageOrderError(
         f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
         f"`{prescheduler_command(wanted)} --run {run.root}` first"

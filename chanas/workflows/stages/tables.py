@@ -142,16 +142,11 @@ def _only_number_of_classes(file: Path, lut: LatencyLUT) -> int:
     return there[0] if there else DEFAULT_NUM_CLASSES
 
 
-def _local_name(made_on: HardwareTarget) -> str:
-    """Return the name of such a device on this machine."""
-    return "cpu" if made_on.gpu is None else GPU_TARGET
-
-
 def check_device(lut: LatencyLUT, there: HardwareTarget | None = None) -> None:
     """Raises LUTError when the table was measured on another device than `there` (this machine); the message says in
     what they differ."""
     made_on = lut.header.target
-    here = there or load_target(_local_name(made_on))
+    here = there or load_target(made_on.local_name)
     if made_on.fingerprint != here.fingerprint:
         where = "here" if there is None else "on the device"
         key = made_on.name.partition("@")[2] or "KEY"
@@ -173,7 +168,7 @@ def this_device(lut: LatencyLUT) -> HardwareTarget:
     """
     check_device(lut)
     made_on = lut.header.target
-    here = load_target(_local_name(made_on), made_on.num_threads, made_on.dtype_name, made_on.batch)
+    here = load_target(made_on.local_name, made_on.num_threads, made_on.dtype_name, made_on.batch)
     return dataclasses.replace(here, name=made_on.name)  # one that was made over RPC is the device's own too
 
 
@@ -194,7 +189,7 @@ def table_device(lut: LatencyLUT, place: Place = THIS_MACHINE) -> Iterator[tuple
         yield here, None
         return
     made_on = lut.header.target
-    usage = Usage(_local_name(made_on), made_on.num_threads, made_on.dtype_name, made_on.batch, place)
+    usage = Usage(made_on.local_name, made_on.num_threads, made_on.dtype_name, made_on.batch, place)
     with timing_device(usage) as (hardware, open_pool):
         check_device(lut, hardware)
         yield dataclasses.replace(hardware, name=made_on.name), open_pool

@@ -12,7 +12,6 @@ import pytest
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.answers import Answer
-from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.requests import Request
@@ -21,7 +20,7 @@ from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.workloads.space import Point
 
-from ..cases import HOST
+from ..cases import HOST, plant_worker
 
 WORKLOAD = Workload("pointwise", 4, 8, 32)
 POINTS = schedule_space(WORKLOAD, HOST).points
@@ -54,7 +53,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Point, Tu
     scratch = folder / "scratch"
     scratch.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_process, "_WORKER", (str(worker), str(folder / "plan.json")))
+        plant_worker(patch, "llvm", (str(worker), str(folder / "plan.json")))
         patch.setattr(WorkerProcess, "call", impatient)
         with WorkerPool(HOST) as workers:
             config = TuneConfig(num_trials=len(POINTS), batch_size=len(POINTS))

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -21,12 +20,10 @@ from hypothesis import strategies as st
 from chanas.core import target as core_target
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
-from chanas.prescheduler.kernels import backends
-from chanas.prescheduler.kernels.cuda import space as cuda_space
+from chanas.prescheduler.kernels.backends import BACKENDS, backend_of
 from chanas.prescheduler.measuring.outcomes import Reading
 from chanas.prescheduler.records import store as module
 from chanas.prescheduler.records.store import SCHEMA, UNVERSIONED_SPACES, BlockRecord, RecordStore, TuningRecord, Work
-from chanas.prescheduler.workloads import space as workloads_space
 
 from ..cases import HOST, device
 from ..cuda_cases import GPU
@@ -125,25 +122,26 @@ def test_compiler_versions_do_not_share_records(open_store: Opener, monkeypatch:
     assert open_store().load("w") == []
 
 
-@pytest.mark.parametrize(("target", "spaces"), [(HOST, workloads_space), (GPU, cuda_space)], ids=["processor", "GPU"])
+@pytest.mark.parametrize("target", [HOST, GPU], ids=["processor", "GPU"])
 def test_versions_of_the_schedule_spaces_do_not_share_records(
-    open_store: Opener, monkeypatch: pytest.MonkeyPatch, target: HardwareTarget, spaces: ModuleType
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch, target: HardwareTarget
 ) -> None:
     store = open_store(target)
     store.add("w", [TuningRecord((1,), 1e-6)])
     store.add_block("b", BlockRecord(SCHEDULES, 1e-5))
-    assert store.device.endswith(f"/space-{spaces.SPACE_VERSION}")
-    raise_version(monkeypatch, spaces)
+    assert store.device.endswith(f"/space-{backend_of(target).space_version}")
+    raise_version(monkeypatch, target)
     assert open_store(target).load("w") == []
     assert open_store(target).load_block("b", SCHEDULES) is None
     monkeypatch.undo()
     assert open_store(target).load("w") == [TuningRecord((1,), 1e-6)]
 
 
-def raise_version(monkeypatch: pytest.MonkeyPatch, spaces: ModuleType) -> None:
+def raise_version(monkeypatch: pytest.MonkeyPatch, target: HardwareTarget) -> None:
     """As if points came to mean something else."""
-    for module_ in (spaces, backends) if spaces is workloads_space else (spaces,):
-        monkeypatch.setattr(module_, "SPACE_VERSION", spaces.SPACE_VERSION + 1)
+    backend = backend_of(target)
+    changed = dataclasses.replace(backend, space_version=backend.space_version + 1)
+    monkeypatch.setitem(BACKENDS, target.kind, changed)
 
 
 @pytest.mark.parametrize("target", [HOST, device(num_threads=2), GPU], ids=["processor", "two threads", "GPU"])
@@ -169,7 +167,7 @@ def test_records_whose_key_lacks_the_version_stay(
         (again.device, UNVERSIONED_SPACES[target.kind])
     ]
     forget_version(tmp_path / "records.sqlite")
-    raise_version(monkeypatch, cuda_space if target.gpu else workloads_space)
+    raise_version(monkeypatch, target)
     assert open_store(target).load("w") == []  # they are of the version of then, not of a later one
 
 
@@ -177,7 +175,7 @@ def forget_version(file: Path) -> None:
     """Make the file as one of schema 9: keys without the version, that of the processor's spaces noted beside them."""
     with contextlib.closing(sqlite3.connect(file)) as database, database:
         for table in ("records", "blocks", "remeasured", "canary", "stopped", "rounds", "runs", "devices"):
-            for version in {workloads_space.SPACE_VERSION, cuda_space.SPACE_VERSION}:
+            for version in {backend.space_version for backend in BACKENDS.values()}:
                 database.execute(f"UPDATE {table} SET device = replace(device, ?, '')", (f"/space-{version}",))
         database.execute("UPDATE devices SET spaces = 1")
         database.execute("PRAGMA user_version=9")

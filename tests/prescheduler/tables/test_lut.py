@@ -18,7 +18,7 @@ from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.backends import BACKENDS, schedule_space
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import BuildBlock
 from chanas.prescheduler.records import store as records
@@ -28,7 +28,6 @@ from chanas.prescheduler.tables import lut
 from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, surroundings
 from chanas.prescheduler.tuning import jobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.space import SPACE_VERSION
 
 from ..cases import (
     HOST,
@@ -479,7 +478,7 @@ def test_a_row_survives_json(measured: tuple[Path, PrescheduleSummary]) -> None:
 def test_compiler_and_device_are_in_the_records(measured: tuple[Path, PrescheduleSummary]) -> None:
     store = RecordStore(RunDirectory(measured[0]).records, HOST)
     store.close()
-    assert store.device == f"{HOST.fingerprint}/1t/tvm-{tvm_version()}/space-{SPACE_VERSION}"
+    assert store.device == f"{HOST.fingerprint}/1t/tvm-{tvm_version()}/space-{BACKENDS['llvm'].space_version}"
 
 
 # ---- dtypes ---------------------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from chanas.core.target import in_batches
 from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.tables import networks
-from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks, network_case
+from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks
 
-from ..cases import HOST, SyntheticPool, network_job, random_lut
+from ..cases import HOST, SyntheticPool, device, network_job, random_lut
 from ..cuda_cases import GPU
 
 CLASSES = 10
@@ -129,7 +129,7 @@ def test_the_case_of_a_network_has_an_image_then_weights_then_padded_logits(
     tiny_space: SearchSpace, tmp_path: Path
 ) -> None:
     network = job(tiny_space, tiny_space.smallest, tmp_path)
-    case = network_case(network, lanes=16)
+    case = networks._case(network, device(lanes=16))
     np.testing.assert_array_equal(case.arguments[0], network.images[0].reshape(3, -1))
     assert case.weights == tuple(range(1, len(case.arguments)))
     assert case.expected.shape == (1, 1, 16)
@@ -141,7 +141,7 @@ def test_weights_of_another_network_are_refused(tiny_space: SearchSpace, tmp_pat
     network = job(tiny_space, tiny_space.smallest, tmp_path)
     del network.parameters[2]["depthwise.conv.weight"]
     with pytest.raises(CheckpointError, match=r"parameter depthwise.conv.weight of block mbconv-.* is missing"):
-        network_case(network, lanes=16)
+        networks._case(network, device(lanes=16))
 
 
 def test_a_target_takes_as_many_of_the_images_as_its_batch_has(tiny_space: SearchSpace, tmp_path: Path) -> None:

@@ -8,11 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from chanas.operators.steps import block_steps, block_workloads, fuse_squeeze
+from chanas.core.task import Task
+from chanas.operators.steps import block_workloads, device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.tuning.budget import claims, expected_improvement, hand_out, latency_shares, occurrences
 
-from ..cases import NANO, NUM_CLASSES
+from ..cases import HOST, NANO, NUM_CLASSES
+from ..cuda_cases import GPU
+
+TASK = Task(NANO, NUM_CLASSES)
 
 num_workloads = st.shared(st.integers(1, 8), key="W")
 weights = num_workloads.flatmap(lambda w: arrays(np.float64, w, elements=st.one_of(st.just(0.0), st.floats(1e-9, 1e3))))
@@ -41,19 +45,18 @@ def test_shares_do_not_depend_on_the_unit(seconds: np.ndarray, counts: np.ndarra
 def test_occurrences_are_those_of_random_architectures() -> None:
     blocks = NANO.all_blocks(NUM_CLASSES)
     workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
-    counts = occurrences(NANO, NUM_CLASSES, workloads, num=10)
+    counts = occurrences(TASK, HOST, workloads, num=10)
     of_smallest = len([w for b in NANO.smallest.blocks(NANO, NUM_CLASSES) for w in block_workloads(b)])
     assert counts.shape == (10, len(workloads))
     assert set(counts.sum(axis=1)) == {of_smallest}  # one depth
-    assert np.array_equal(counts, occurrences(NANO, NUM_CLASSES, workloads, num=10))
+    assert np.array_equal(counts, occurrences(TASK, HOST, workloads, num=10))
 
 
 def test_what_occurs_is_counted_as_it_is_tuned() -> None:
-    """Squeeze-excite in two operators, where the workloads have it so."""
-    blocks = NANO.all_blocks(NUM_CLASSES)
-    workloads = list(dict.fromkeys(s.workload for b in blocks for s in fuse_squeeze(block_steps(b))))
-    counts = occurrences(NANO, NUM_CLASSES, workloads, num=10)
-    of_smallest = sum(len(fuse_squeeze(block_steps(b))) for b in NANO.smallest.blocks(NANO, NUM_CLASSES))
+    """Squeeze-excite in two operators, where the target has it so."""
+    workloads = tuned_workloads(NANO.all_blocks(NUM_CLASSES), GPU)
+    counts = occurrences(TASK, GPU, workloads, num=10)
+    of_smallest = sum(len(device_workloads(b, GPU)) for b in NANO.smallest.blocks(NANO, NUM_CLASSES))
     assert set(counts.sum(axis=1)) == {of_smallest}
 
 
@@ -61,12 +64,12 @@ def test_occurrences_of_a_sub_space_are_its_own() -> None:
     blocks = NANO.all_blocks(NUM_CLASSES)
     narrow = {w for b in NANO.all_blocks(NUM_CLASSES, NANO.sub_spaces[:1]) for w in block_workloads(b)}
     workloads = list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
-    found = occurrences(NANO, NUM_CLASSES, workloads, NANO.sub_spaces[:1], num=3).any(axis=0)
+    found = occurrences(TASK, HOST, workloads, NANO.sub_spaces[:1], num=3).any(axis=0)
     assert {w for w, there in zip(workloads, found, strict=True) if there} == narrow
 
 
 def test_workloads_that_are_not_asked_about_are_left_out() -> None:
-    assert not occurrences(NANO, NUM_CLASSES, [Workload("pool", 99, 8, 8)], num=2).any()
+    assert not occurrences(TASK, HOST, [Workload("pool", 99, 8, 8)], num=2).any()
 
 
 # ---- improvement ----------------------------------------------------------------------------------------------------

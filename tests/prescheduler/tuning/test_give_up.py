@@ -22,13 +22,22 @@ from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.answers import Answer
-from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, failed, family_of, fill_table, synthetic_seconds
+from ..cases import (
+    HOST,
+    NANO,
+    NUM_CLASSES,
+    SyntheticPool,
+    failed,
+    family_of,
+    fill_table,
+    plant_worker,
+    synthetic_seconds,
+)
 
 POINTWISE = [Workload("pointwise", 4, 16, channels) for channels in range(32, 256, 16)]
 DEPTHWISE = [Workload("depthwise", 7, channels, channels, 3) for channels in (16, 32)]
@@ -266,7 +275,7 @@ def test_a_compiler_that_aborts_ends_the_command_after_the_first_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = Path(__file__).parents[1] / "planted_abort.py"
-    monkeypatch.setattr(worker_process, "_WORKER", (str(worker),))
+    plant_worker(monkeypatch, "llvm", (str(worker),))
     run = RunDirectory(tmp_path / "run")
     options = ["--run", str(run.root), "--space", str(save_space(NANO, tmp_path / "nano.yaml")), "--sub-space", "r8-w1"]
     monkeypatch.setattr(sys, "argv", ["chanas", "prescheduler", *options, "--num-classes", str(NUM_CLASSES)])

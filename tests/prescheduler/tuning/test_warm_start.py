@@ -20,14 +20,14 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.backends import BACKENDS, schedule_space
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
 from chanas.prescheduler.tuning.warm_start import agree, open_warm_start, translate
-from chanas.prescheduler.workloads.space import SPACE_VERSION, Point, ScheduleSpace
+from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 from ..cases import (
     DEVICES,
@@ -44,6 +44,7 @@ from ..cases import (
 
 ONE, TWO = device(), dataclasses.replace(device(num_threads=2), name="cpu-2t")
 OTHER = dataclasses.replace(ONE, fingerprint="0123456789ab", device="Another processor")
+SPACE_VERSION = BACKENDS["llvm"].space_version
 WORKLOAD = Workload("pointwise", 14, 96, 192, epilogue="relu")
 DEPTHWISE = Workload("depthwise", 28, 64, 64, 3, 1, "relu")
 
@@ -456,7 +457,7 @@ def test_a_table_says_where_its_schedules_began() -> None:
 
 
 def test_a_version_stands_for_the_points_of_the_spaces() -> None:
-    """When this fails, points came to mean something else or there are others: raise SPACE_VERSION and its digest here
+    """When this fails, points came to mean something else or there are others: raise their version and its digest here
     if they mean something else; only the digest if points were merely added or taken away."""
     asked = [WORKLOAD, DEPTHWISE, Workload("conv", 32, 3, 16, 3, 2, "hswish"), Workload("pool", 7, 96, 96)]
     listed = json.dumps([[w.key, [(c.name, c.options) for c in schedule_space(w, TWO).coordinates]] for w in asked])

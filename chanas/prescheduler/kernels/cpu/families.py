@@ -49,20 +49,20 @@ def family_of(workload: Workload) -> Family:
     """The family of an operator in its dtype.
 
     Raises:
-        ScheduleError: the operator is not there in bfloat16.
+        ScheduleError: the operator is not there on CPUs, or not in bfloat16.
     """
-    if workload.dtype != "bfloat16":
-        return FAMILIES[workload.op]
-    if workload.op not in BFLOAT16_FAMILIES:
-        raise ScheduleError(f"operator {workload.op} is not there in bfloat16 (workload {workload.key})")
-    return BFLOAT16_FAMILIES[workload.op]
+    families = BFLOAT16_FAMILIES if workload.dtype == "bfloat16" else FAMILIES
+    if workload.op not in families:
+        where = "in bfloat16" if workload.op in FAMILIES else "on CPUs"
+        raise ScheduleError(f"operator {workload.op} is not there {where} (workload {workload.key})")
+    return families[workload.op]
 
 
 def cpu_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     """The schedule space of a workload on a CPU, from its vector width and number of registers.
 
     Raises:
-        ScheduleError: the operator is not there in bfloat16.
+        ScheduleError: the operator is not there on CPUs, or not in bfloat16.
     """
     return family_of(workload).space(workload, target)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
 from chanas.network.bfloat16 import to_bits
 from chanas.network.folding import pack_block, pack_channels, pack_operator, pack_winograd
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.workloads.cases import (
     BFLOAT16_BLOCK_TOLERANCE,
+    BFLOAT16_NETWORK_TOLERANCE,
     FLOAT32_TOLERANCE,
     Array,
     ReferenceCase,
@@ -17,6 +21,13 @@ from chanas.prescheduler.workloads.cases import (
     operator_tolerance,
     random_block,
 )
+
+
+def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCase:
+    """The case of an operator, or of a whole block on a target."""
+    if isinstance(what, Workload):
+        return operator_case(what, target.vector_lanes)
+    return block_case(what, target.vector_lanes, target.dtype)
 
 
 def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
@@ -67,3 +78,19 @@ def block_case(block: BlockConfig, lanes: int, dtype: str = "float32") -> Refere
     tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_BLOCK_TOLERANCE
     parameters = pack_block(block, tensors, lanes, dtype)
     return ReferenceCase((first, parameters), (1,), _as_stored(expected, operators[-1]), tolerance)
+
+
+def network_case(
+    blocks: Sequence[BlockConfig],
+    parameters: Sequence[Mapping[str, Array]],
+    images: Array,
+    logits: Array,
+    target: HardwareTarget,
+) -> ReferenceCase:
+    """A whole network for one image: the image, packed parameters of each block in call order, and packed logits."""
+    lanes, dtype = target.vector_lanes, target.dtype
+    packed = [pack_block(b, tensors, lanes, dtype) for b, tensors in zip(blocks, parameters, strict=True)]
+    tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_NETWORK_TOLERANCE
+    image = images[0].reshape(images.shape[1], -1)
+    weights = tuple(range(1, 1 + len(packed)))
+    return ReferenceCase((image, *packed), weights, pack_channels(logits[0][:, None], lanes), tolerance)

@@ -51,11 +51,11 @@ def gpu_network_case(
     parameters: Sequence[Mapping[str, Array]],
     images: Array,
     logits: Array,
-    dtype: str = "float32",
+    target: HardwareTarget,
 ) -> ReferenceCase:
     """A whole network: images float32[B, 3, R, R], PyTorch's parameters by name of each block, its logits
     float32[B, classes]."""
-    packed = zip(blocks, parameters, strict=True)
+    dtype, packed = target.dtype, zip(blocks, parameters, strict=True)
     weights = [part for block, own in packed for part in pack_block_rows(block, own, dtype)]
     tolerance = FLOAT32_TOLERANCE if dtype == "float32" else HALF_NETWORK_TOLERANCE
     return ReferenceCase((image_planes(images), *weights), tuple(range(1, 1 + len(weights))), logits, tolerance)

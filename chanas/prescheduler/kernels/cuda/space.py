@@ -57,9 +57,6 @@ _ATTEMPTS_PER_POINT = 2000
 _MAX_DRAWN = 128
 _VECTORS = (1, 2, 4)
 
-SPACE_VERSION = 2
-"""Raised whenever a point comes to mean another program: what is known of points of other versions is not used."""
-
 
 @dataclass(frozen=True)
 class GPUSpace(ScheduleSpace):

@@ -45,8 +45,9 @@ class Compiler:
         if answer.error.exception_class is not None:
             raise answer.error.exception_class(answer.error.text)
         target = self.target
-        arch = target.mcpu or target.device if target.gpu is None else target.gpu.arch
-        raise TargetError(f"{what} can't be compiled for {target.name} ({arch}): {readable(answer.error)}")
+        raise TargetError(
+            f"{what} can't be compiled for {target.name} ({target.instruction_set}): {readable(answer.error)}"
+        )
 
     def close(self) -> None:
         self._worker.close()

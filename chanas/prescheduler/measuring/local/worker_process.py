@@ -17,12 +17,11 @@ from typing import IO
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
+from chanas.prescheduler.kernels.backends import BACKENDS, backend_of
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.requests import Ping, Request
 
 START_TIMEOUT_S = 120.0
-_WORKER = ("-m", "chanas.prescheduler.measuring.local.worker")
-_GPU_WORKER = ("-m", "chanas.prescheduler.measuring.local.cuda_worker")
 # What failed half-way in a process that hit its limit of memory, or whose GPU failed, is not known.
 _HALF_WAY = (ErrorKind.OUT_OF_MEMORY, ErrorKind.GPU_FAULT)
 # What a worker has said last is kept, so many bytes of it; and a line of it is told, cut to so many characters.
@@ -41,7 +40,8 @@ class WorkerProcess:
     """
 
     def __init__(self, num_threads: int, cores: Sequence[int], command: Sequence[str] | None = None) -> None:
-        self._num_threads, self._cores, self._command = num_threads, tuple(cores), command
+        self._num_threads, self._cores = num_threads, tuple(cores)
+        self._command = BACKENDS["llvm"].worker if command is None else tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = self._said = b""
         self._num_calls = 0
@@ -56,7 +56,7 @@ class WorkerProcess:
             "OPENBLAS_NUM_THREADS": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, *(self._command or _WORKER)],
+            [sys.executable, *self._command],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -77,7 +77,8 @@ class WorkerProcess:
         if self._closed:
             raise MeasureError(f"the worker that was asked for {request.call} is closed")
         self._num_calls += 1
-        if self._command is None and self._num_calls % _MAX_CALLS == 0:  # another program may hold a session
+        may_hold_session = self._command != BACKENDS["llvm"].worker
+        if not may_hold_session and self._num_calls % _MAX_CALLS == 0:
             self.stop()
         if self._process is None:
             self._start()
@@ -170,6 +171,6 @@ def _last_words(said: bytes) -> str:
     return telling[-1][:_MAX_LINE] if telling else ""
 
 
-def worker_command(target: HardwareTarget) -> Sequence[str] | None:
-    """Return the command line of a target's workers, for Python; None for a processor's."""
-    return None if target.gpu is None else _GPU_WORKER
+def worker_command(target: HardwareTarget) -> Sequence[str]:
+    """Return the command line of a target's workers, for Python."""
+    return backend_of(target).worker

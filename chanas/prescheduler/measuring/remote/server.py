@@ -36,6 +36,7 @@ from chanas.devices.gpu_use import gpu_of, require_free
 from chanas.devices.host import host_triple, load_target
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import MeasureError, TargetError, unknown_name
+from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.answers import Answer, WorkerError
 from chanas.prescheduler.measuring.local.locks import device_lock
 from chanas.prescheduler.measuring.local.worker import die_with_parent
@@ -104,13 +105,14 @@ def _used_so(served: HardwareTarget, num_threads: int, dtype: str) -> HardwareTa
 
 def check_asked(served: HardwareTarget, target: str) -> None:
     """Raises TargetError: the client wants a GPU (`cuda`) and this is a processor, or the other way round."""
-    if served.gpu is None and target == "cuda":
+    if target == served.local_name:
+        return
+    if target == "cuda":
         raise TargetError(
             f"it serves its processor ({served.device}), and --target cuda asks for a GPU; leave that out, or run "
             "`chanas device serve --target cuda` where there is one, under a key of its own"
         )
-    if served.gpu is not None and target != "cuda":
-        raise TargetError(f"it serves its GPU ({served.device}); add --target cuda")
+    raise TargetError(f"it serves its GPU ({served.device}); add --target cuda")
 
 
 def wait_until_free(shared: bool) -> str | None:
@@ -172,8 +174,8 @@ class Session:
     def _new_worker(self, num_threads: int) -> WorkerProcess:
         """A processor's has its cores to itself; that of a GPU takes any that is idle."""
         timing, others = split_cores(num_threads)
-        command = worker_command(self._served)
-        return WorkerProcess(num_threads, timing if command is None else [*timing, *others], command)
+        cores = timing if backend_of(self._served).has_own_cores else [*timing, *others]
+        return WorkerProcess(num_threads, cores, worker_command(self._served))
 
     def _room_bytes(self) -> int:
         free = shutil.disk_usage(Path(self._folder("room")).parent).free

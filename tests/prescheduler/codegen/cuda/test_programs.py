@@ -17,7 +17,12 @@ from chanas.operators.steps import device_workloads
 from chanas.prescheduler.codegen.cuda.build import kernel_text
 from chanas.prescheduler.codegen.cuda.nvrtc import compile_cubin, why_no_nvrtc
 from chanas.prescheduler.codegen.cuda.programs import build_program, graphs, rewritten
-from chanas.prescheduler.kernels.cuda.graph import block_launches, gpu_program, network_program, num_launches
+from chanas.prescheduler.kernels.cuda.graph import (
+    block_launches,
+    gpu_program,
+    network_program,
+    num_launches,
+)
 from chanas.prescheduler.kernels.cuda.space import GPUSpace, gpu_space
 from chanas.prescheduler.workloads.space import Point
 

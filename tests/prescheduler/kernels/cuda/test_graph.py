@@ -85,7 +85,7 @@ def network(
     space: SearchSpace, target: HardwareTarget = GPU
 ) -> tuple[tuple[BlockConfig, ...], list[list[Point]], ReferenceCase]:
     blocks = space.smallest.blocks(space, NUM_CLASSES)
-    case = gpu_network_case(blocks, *random_network(blocks, 0, target.batch), target.dtype)
+    case = gpu_network_case(blocks, *random_network(blocks, 0, target.batch), target)
     return blocks, [points_of(b, target) for b in blocks], case
 
 

@@ -17,12 +17,12 @@ from chanas.prescheduler.kernels.cuda.graph import COPIES
 from chanas.prescheduler.kernels.cuda.reference import gpu_case
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.answers import ErrorKind, WorkerError
-from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.cuda_worker import Timer, describe
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.local.timing import Call
 from chanas.prescheduler.measuring.requests import BuildOperator, BuildOperators, Crash, Measure, MeasureInTurns, Ping
 
+from ...cases import plant_worker
 from ...cuda_cases import GPU, WORKLOADS
 from ...stand_in import WORKER, StandIn, save_program
 
@@ -33,7 +33,7 @@ POINT, OTHER = gpu_space(WORKLOAD, GPU).sample(2, np.random.default_rng(0))
 @pytest.fixture(scope="module")
 def gpu_pool() -> Iterator[WorkerPool]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_process, "_GPU_WORKER", WORKER)
+        plant_worker(patch, "cuda", WORKER)
         with WorkerPool(GPU) as workers:
             yield workers
 
@@ -94,7 +94,7 @@ def test_after_an_error_of_the_gpu_another_process_goes_on(tmp_path: Path) -> No
     )
     root = Path(__file__).resolve().parents[4]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_process, "_GPU_WORKER", (str(program),))
+        plant_worker(patch, "cuda", (str(program),))
         patch.setenv("PYTHONPATH", str(root))
         with WorkerPool(GPU) as workers:
             before = workers.measure(Ping(), 60.0).result().result["pid"]

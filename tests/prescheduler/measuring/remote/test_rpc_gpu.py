@@ -22,7 +22,6 @@ from chanas.prescheduler.codegen.cuda.nvrtc import why_no_nvrtc
 from chanas.prescheduler.kernels.backends import case_of
 from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring import canary
-from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.remote.device import what_it_is
 from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address
@@ -34,6 +33,7 @@ from chanas.workflows.stages.tuning import Tuning
 from ....tables import CLASSES, save_accuracies, save_space
 from ....workflows.test_cuda_path import QUICK
 from ....workflows.test_cuda_path import SPACE as PICO
+from ...cases import plant_worker
 from ...cuda_cases import WORKLOADS
 from ...stand_in import WORKER, found
 from .test_rpc import num_free, serving, tracker, until
@@ -59,7 +59,7 @@ def servers(tracker: Address) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @pytest.fixture(autouse=True)
 def _builders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "_GPU_WORKER", WORKER)
+    plant_worker(monkeypatch, "cuda", WORKER)
 
 
 @pytest.mark.usefixtures("servers")

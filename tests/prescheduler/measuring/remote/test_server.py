@@ -25,13 +25,12 @@ from chanas.devices.target_files import describe_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import TargetError
 from chanas.prescheduler.measuring.answers import Answer
-from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.remote import server as device_server
 from chanas.prescheduler.measuring.remote.server import Session, listen, served_target, wait_until_free
 from chanas.prescheduler.measuring.requests import Measure, Ping, Request, TimingRequest
 
-from ...cases import HOST
+from ...cases import HOST, plant_worker
 
 GPU = describe_target("h100")
 # Serves requests, and answers each alike.
@@ -212,7 +211,7 @@ def test_a_gpu_is_timed_on_by_a_worker_of_its_own_and_under_its_own_lock(
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setattr(device_server, "device_lock", device_lock)
-    monkeypatch.setattr(worker_process, "_GPU_WORKER", ("-c", WORKER))
+    plant_worker(monkeypatch, "cuda", ("-c", WORKER))
     answer = call(Session(GPU, lambda name: str(tmp_path / name)), Ping())
     assert answer["result"]["result"] == "the GPU's"
     assert locked == ["3"]

@@ -1,5 +1,4 @@
-"""chanas/prescheduler/tuning/cost_model/gpu_features.py: what a GPU's point means, in as many numbers for every
-workload."""
+"""chanas/prescheduler/kernels/cuda/features.py: what a GPU's point means, in as many numbers for every workload."""
 
 from __future__ import annotations
 

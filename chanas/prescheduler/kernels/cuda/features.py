@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import math
 
-from chanas.core.gpu import GPUFeatures
+from chanas.core.target import HardwareTarget
 from chanas.prescheduler.workloads.space import Named, ScheduleSpace
 
 _SPLITS = ("m", "n", "h", "w", "c", "k", "tap")
 _CHOICES = ("cache", "load_input", "load_weights", "order", "unroll", "stages", "shares", "mma")
 
 
-def gpu_features(space: ScheduleSpace, named: Named, gpu: GPUFeatures) -> list[float]:
+def gpu_features(space: ScheduleSpace, named: Named, target: HardwareTarget) -> list[float]:
     """One point's features, as many for every workload: logarithms of counts, and the choices as they are.
 
     A coordinate that the space does not have counts as one factor, or as the choice 0.
     """
-    workload = space.workload
+    workload, gpu = space.workload, target.required_gpu
     splits = {name: named.get(f"split_{name}", (1, 1, 1)) for name in _SPLITS}
     outputs = [splits[name] for name in ("m", "n", "h", "w") if len(splits[name]) == 3]
     outputs += [splits["c"]] if workload.op == "depthwise" else []

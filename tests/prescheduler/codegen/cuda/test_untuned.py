@@ -1,4 +1,4 @@
-"""chanas/prescheduler/kernels/cuda/default.py: TVM's default schedules for GPUs compute what PyTorch does, and
+"""chanas/prescheduler/codegen/cuda/untuned.py: TVM's default schedules for GPUs compute what PyTorch does, and
 compile."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.checks.sequential import kernel_error
 from chanas.prescheduler.codegen.cuda.build import cuda_source, verify
 from chanas.prescheduler.codegen.cuda.nvrtc import compile_cubin, why_no_nvrtc
-from chanas.prescheduler.kernels.cuda.default import default_gpu_operator
+from chanas.prescheduler.codegen.cuda.untuned import default_gpu_operator
 from chanas.prescheduler.workloads.cases import FLOAT16_OPERATOR_TOLERANCE, FLOAT32_TOLERANCE
 
 from ...cuda_cases import GPU, IN_HALVES, OF_THREE, WORKLOADS, key

@@ -1,0 +1,111 @@
+"""The way in which a compiled network is loaded and called: one for each kind of device (`HardwareTarget.kind`). What
+makes such networks is a back end's (`chanas.prescheduler.kernels.backends`)."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.devices import cuda_runtime
+from chanas.devices.lean_tvm import torch_hidden
+from chanas.files.scratch import scratch_folder
+from chanas.network.folding import Array, pack_block, pack_block_rows, unpack_channels
+
+ImageShape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Loading on one kind of device.
+
+    pack  arguments of a module: blocks, PyTorch parameters by name of each, the target that it was compiled for
+    load  a module with its arguments, its images [C, R, R] and number of classes, as a function from an image, or from
+          as many as the target takes at once, to logits
+    """
+
+    pack: Callable[[Sequence[BlockConfig], Sequence[Mapping[str, Array]], HardwareTarget], list[Array]]
+    load: Callable[[Path, Sequence[Array], ImageShape, int, HardwareTarget], Callable[[Array], Array]]
+
+
+def _pack_channel_blocks(
+    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], target: HardwareTarget
+) -> list[Array]:
+    parts = zip(blocks, parameters, strict=True)
+    return [pack_block(block, part, target.vector_lanes, target.dtype) for block, part in parts]
+
+
+def _pack_rows(
+    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], target: HardwareTarget
+) -> list[Array]:
+    parts = zip(blocks, parameters, strict=True)
+    return [array for block, part in parts for array in pack_block_rows(block, part, target.dtype)]
+
+
+def _load_on_gpu(
+    module: Path, parameters: Sequence[Array], image_shape: ImageShape, num_classes: int, target: HardwareTarget
+) -> Callable[[Array], Array]:
+    return cuda_runtime.compiled_network(module, parameters, image_shape, batch=target.batch)
+
+
+@dataclass(frozen=True)
+class CompiledNetwork:
+    """A loaded module: called with an image float32[C, R, R] it gives logits float32[classes].
+
+    module  the compiled program by itself, on the image that is there: what a search measures
+    """
+
+    _predict: Callable[[Array], Array]
+    module: Callable[[], Any]
+
+    def __call__(self, image: Array) -> Array:
+        return self._predict(image)
+
+
+def compiled_network(
+    module: Path,
+    parameters: Sequence[Array],
+    image_shape: ImageShape,
+    num_classes: int,
+    target: HardwareTarget,
+) -> CompiledNetwork:
+    """Load a compiled network.
+
+    Args:
+        module: the shared library.
+        parameters: one array for each block, as `chanas.network.folding.pack_block` gives it.
+        target: what the module was compiled for; the first network that a process loads sets its number of threads.
+    """
+    os.environ.setdefault("TVM_NUM_THREADS", str(target.num_threads))
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    with torch_hidden():
+        import tvm
+        from tvm import relax
+
+    # the loader gives back what it has under a name, whatever the file is by now: a bundle that was made anew
+    with scratch_folder() as folder:
+        copy = shutil.copyfile(module, folder / module.name)
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), tvm.cpu())
+    function = machine["main"]
+    arguments = [tvm.runtime.tensor(p) for p in parameters]
+    # One input buffer for all calls: the module reads it in place, so an inference costs one small copy.
+    buffer = tvm.runtime.tensor(np.zeros((image_shape[0], image_shape[1] * image_shape[2]), dtype=np.float32))
+    view = np.from_dlpack(buffer).reshape(image_shape)
+
+    def run(image: Array) -> Array:
+        np.copyto(view, image)
+        logits = np.asarray(np.from_dlpack(function(buffer, *arguments)), np.float32)
+        return unpack_channels(logits, num_classes)[:, 0]
+
+    return CompiledNetwork(run, functools.partial(function, buffer, *arguments))
+
+
+RUNTIMES = {"llvm": Runtime(_pack_channel_blocks, compiled_network), "cuda": Runtime(_pack_rows, _load_on_gpu)}
