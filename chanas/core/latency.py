@@ -46,6 +46,8 @@ class LUTHeader:
     `num_operators` and `num_dropped`."""
     timing: str = ""
     """The way a GPU was timed: clock, clock rates, caches."""
+    space_version: int | None = None
+    """Version of the schedule spaces of which the rows' points are; None in tables written before it was stored."""
 
     def to_json(self) -> dict[str, Any]:
         data = {**dataclasses.asdict(self), "target": self.target.to_json(), "warm_starts": list(self.warm_starts)}

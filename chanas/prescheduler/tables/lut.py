@@ -36,6 +36,7 @@ from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
 from chanas.prescheduler.measuring.requests import BuildBlock, Measure
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.tables.calibrate import calibrate
+from chanas.prescheduler.tables.networks import check_schedules
 from chanas.prescheduler.tuning.budget import occurrences
 from chanas.prescheduler.tuning.dtype_speed import tell_if_slower
 from chanas.prescheduler.tuning.give_up import describe_errors
@@ -294,6 +295,7 @@ class _Build:
             now,
             seed,
             timing=backend_of(target).timing,
+            space_version=backend_of(target).space_version,
         )
         kept = () if existing is None else existing.rows.values()
         tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}
@@ -328,10 +330,11 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _existing(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> LatencyLUT | None:
-    """An earlier table of the same space on the same device; any other is replaced."""
+    """An earlier table of the same space and schedules on the same device; any other is replaced."""
     try:
         lut = LatencyLUT.load(run.lut(target.name))
         lut.check(space, target)
+        check_schedules(lut)
     except ChanasError:
         return None
     return lut

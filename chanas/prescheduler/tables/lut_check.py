@@ -22,6 +22,7 @@ from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.measuring.local.pool import OpenPool, WorkerPool
 from chanas.prescheduler.tables.calibrate import draw_architectures, measure_networks
 from chanas.prescheduler.tables.lut import BlockTask, surroundings, time_blocks
+from chanas.prescheduler.tables.networks import check_schedules
 
 # Networks are drawn with other seeds than those of the calibration, so that they were left out of its fit.
 _SEED_OFFSET = 7919
@@ -209,8 +210,9 @@ def check_rows(
     They come in the order in which they were drawn.
 
     Raises:
-        LUTError: the table has no row of a block of this space.
+        LUTError: the table has no row of a block of this space, or schedules of another version of the spaces.
     """
+    check_schedules(lut)
     there = [b for b in space.all_blocks(num_classes) if b.key in lut.rows]
     if not there:
         raise LUTError(

@@ -46,12 +46,25 @@ class NetworkJob:
     library: Path
 
 
+def check_schedules(lut: LatencyLUT) -> None:
+    """Raises LUTError: the points of the table's rows are of another version of the schedule spaces, where they are
+    other programs; its latencies hold all the same."""
+    made_with, now = lut.header.space_version, backend_of(lut.header.target).space_version
+    if made_with not in (None, now):
+        raise LUTError(
+            f"the schedules of the LUT of target '{lut.header.target.name}' are of version {made_with} of the schedule "
+            f"spaces, and of version {now} they would be other programs; run `chanas prescheduler` to tune them again, "
+            "or use the chanas that made the table"
+        )
+
+
 def block_points(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> list[list[Point]]:
     """The schedule points of every operator of every block, from the table.
 
     Raises:
-        LUTError: the table lacks a block.
+        LUTError: the table lacks a block, or has points of another version of the schedule spaces.
     """
+    check_schedules(lut)
     missing = lut.missing(blocks)
     if missing:
         raise LUTError(f"the LUT has no row for block {missing[0].key}; run `chanas prescheduler` to fill it")
@@ -78,6 +91,9 @@ def compile_networks(
 
     All are timed in nine short rounds, and the median counts: a slow moment of the machine lasts seconds. On a
     processor each third of the rounds is in a process of its own; where these disagree by over 5 %, up to two more.
+
+    Raises:
+        LUTError: the table lacks a block, or has points of another version of the schedule spaces.
     """
     through: list[tuple[Candidate[int], list[Outcome]]] = []
     with (

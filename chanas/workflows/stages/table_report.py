@@ -263,8 +263,9 @@ def header_differences(a: LUTHeader, b: LUTHeader) -> dict[str, tuple[Any, Any]]
         data = header.to_json()
         return {f"target.{k}": v for k, v in data.pop("target").items()} | data
 
-    values = flat(b)
-    return {field: (value, values[field]) for field, value in flat(a).items() if value != values[field]}
+    mine, theirs = flat(a), flat(b)
+    pairs = {field: (mine.get(field), theirs.get(field)) for field in mine | theirs}
+    return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _ratios(a_s: FloatArray, b_s: FloatArray) -> Ratios:

@@ -277,12 +277,13 @@ def fill(
 
     Raises:
         StageOrderError: the run has no table of this target, or there are no records to begin with.
-        LUTError: the table is of another device or compiler.
+        LUTError: the table is of another device or compiler, or has schedules of another version of the spaces.
         MeasureError: blocks remain that could not be measured; the table has the others.
         ChanasError: as `table_device` says.
     """
     from chanas.prescheduler.measuring.devices import check_place
     from chanas.prescheduler.tables.lut import TableSettings, preschedule
+    from chanas.prescheduler.tables.networks import check_schedules
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
     check_place(usage.device, usage.place)
@@ -293,6 +294,7 @@ def fill(
     with table_device(table.lut, usage.place) as (device, open_pool):
         hardware = dataclasses.replace(device, name=table.path.stem)
         table.lut.check(loaded, hardware)
+        check_schedules(table.lut)
         warm_start = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
         holes = table.lut.missing(blocks)
         lut, num_new, num_failed, started = table.lut, 0, 0, ""

@@ -209,6 +209,13 @@ def test_tolerances_that_make_no_sense_are_refused(options: dict[str, float]) ->
         Tolerances(**options)
 
 
+def test_rows_of_another_version_of_the_spaces_are_not_built(lut: LatencyLUT, synthetic_pool: SyntheticPool) -> None:
+    old = dataclasses.replace(lut, header=dataclasses.replace(lut.header, space_version=99))
+    with pytest.raises(LUTError, match="version 99 of the schedule spaces"):
+        check(old, num_rows=1)
+    assert synthetic_pool.built == []
+
+
 def test_a_table_of_something_else_is_refused(lut: LatencyLUT, synthetic_pool: SyntheticPool) -> None:
     with pytest.raises(LUTError, match="expected a LUT of space"):
         check_table(lut, Task(dataclasses.replace(NANO, head_width=24), NUM_CLASSES), HOST)

@@ -15,6 +15,7 @@ from tables import save_space
 from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, StageOrderError
 from chanas.files.run import RunDirectory
+from chanas.prescheduler.kernels.backends import BACKENDS
 from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.requests import BuildBlock, BuildNetwork
 from chanas.prescheduler.tables import lut
@@ -66,6 +67,30 @@ def table(run: RunDirectory) -> LatencyLUT:
 
 def built_blocks(pool: SyntheticPool) -> set[str]:
     return {asked.block.key for asked in pool.built if isinstance(asked, BuildBlock)}
+
+
+# ---- other versions -------------------------------------------------------------------------------------------------
+def of_another_version(run: RunDirectory) -> LatencyLUT:
+    """The run's table as a chanas has left it whose points meant something else."""
+    old = table(run)
+    assert old.header.space_version == BACKENDS["llvm"].space_version
+    old.header = dataclasses.replace(old.header, space_version=99)
+    old.save(run.lut("cpu"))
+    return old
+
+
+def test_a_table_of_another_version_of_the_spaces_is_not_filled(run: RunDirectory, yaml_file: Path) -> None:
+    old = of_another_version(run)
+    with pytest.raises(LUTError, match="version 99 of the schedule spaces"):
+        fill(run, yaml_file)
+    assert table(run) == old
+
+
+def test_the_prescheduler_replaces_a_table_of_another_version(run: RunDirectory) -> None:
+    of_another_version(run)
+    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[1:], "model": "random", "progress": False}
+    made = fill_table(run, SPACE, HOST, NUM_CLASSES, TuneConfig(num_trials=2), **options).lut
+    assert made.rows.keys() == {b.key for b in SPACE.all_blocks(NUM_CLASSES, SPACE.sub_spaces[1:])}
 
 
 # ---- holes ----------------------------------------------------------------------------------------------------------

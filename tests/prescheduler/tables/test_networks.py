@@ -14,6 +14,7 @@ from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import in_batches
 from chanas.errors import CheckpointError, LUTError, MeasureError
+from chanas.prescheduler.kernels.backends import BACKENDS
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.tables import networks
 from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks
@@ -123,6 +124,28 @@ def test_the_points_of_a_network_are_those_of_its_rows(tiny_space: SearchSpace, 
     blocks = tiny_space.largest.blocks(tiny_space, CLASSES)
     rows: list[LUTRow] = [tiny_lut.rows[b.key] for b in blocks]
     assert block_points(tiny_lut, blocks) == [[point for _, point in row.schedules] for row in rows]
+
+
+@pytest.mark.parametrize("version", [None, BACKENDS["llvm"].space_version])
+def test_points_of_an_unknown_version_are_taken_to_be_of_todays(
+    tiny_space: SearchSpace, tiny_lut: LatencyLUT, version: int | None
+) -> None:
+    blocks = tiny_space.smallest.blocks(tiny_space, CLASSES)
+    table = replace(tiny_lut, header=replace(tiny_lut.header, space_version=version))
+    assert block_points(table, blocks) == block_points(tiny_lut, blocks)
+
+
+def test_points_of_another_version_are_not_compiled(
+    tiny_space: SearchSpace, tiny_lut: LatencyLUT, synthetic_pool: SyntheticPool, tmp_path: Path
+) -> None:
+    """They would be other programs; latencies hold."""
+    blocks = tiny_space.smallest.blocks(tiny_space, CLASSES)
+    table = replace(tiny_lut, header=replace(tiny_lut.header, space_version=99))
+    with pytest.raises(LUTError, match=r"are of version 99 of the schedule spaces.*`chanas prescheduler`") as error:
+        compile_networks(table, HOST, [job(tiny_space, tiny_space.smallest, tmp_path)], progress=False)
+    assert "\n" not in str(error.value)
+    assert synthetic_pool.built == []
+    assert sum(map(table.block_s, blocks)) == sum(map(tiny_lut.block_s, blocks))
 
 
 def test_the_case_of_a_network_has_an_image_then_weights_then_padded_logits(

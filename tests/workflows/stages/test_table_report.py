@@ -15,6 +15,7 @@ from tables import CLASSES, random_table
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import sample
 from chanas.core.latency import Calibration, LatencyLUT, LUTRow
+from chanas.devices.target_files import arch_target
 from chanas.errors import LUTError
 from chanas.workflows.stages.table_report import (
     Comparison,
@@ -225,6 +226,15 @@ def test_differences_of_targets_are_named(table: LatencyLUT) -> None:
     target = dataclasses.replace(table.header.target, num_threads=2, name="cpu-2t")
     differing = header_differences(table.header, dataclasses.replace(table.header, target=target, seed=7))
     assert differing == {"target.name": ("cpu", "cpu-2t"), "target.num_threads": (1, 2), "seed": (0, 7)}
+
+
+def test_what_only_one_of_the_headers_has_is_a_difference(table: LatencyLUT) -> None:
+    """A processor's names no GPU and no timing."""
+    gpu = arch_target("sm_90")
+    on_gpu = dataclasses.replace(table.header, target=gpu, timing="device events")
+    found = header_differences(table.header, on_gpu)
+    assert (found["target.gpu"], found["timing"]) == ((None, gpu.required_gpu.to_json()), (None, "device events"))
+    assert header_differences(on_gpu, table.header) == {field: (b, a) for field, (a, b) in found.items()}
 
 
 def test_reports_need_neither_torch_nor_tvm() -> None:
