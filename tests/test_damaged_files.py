@@ -265,7 +265,7 @@ def records(run: RunDirectory, space: SearchSpace) -> tuple[Path, Reader]:
             path.with_name(path.name + left).unlink(missing_ok=True)
         store = RecordStore(path, HOST)
         try:
-            return store.load("w"), store.load_block("b", SCHEDULES), store.load_canary(), store.worked(), store.count()
+            return store.load("w"), store.load_block("b", SCHEDULES), store.load_canary(), store.total_work()
         finally:
             store.close()
 

@@ -414,7 +414,7 @@ class RecordStore:
         }
         self._insert("stopped", [row])
 
-    def stopped_after(self, workload: str) -> int | None:
+    def num_trials_at_stop(self, workload: str) -> int | None:
         """Return the number of points after which a workload was given up last; None if it never was."""
         rows = self._rows("SELECT num_trials FROM stopped WHERE device=? AND workload=?", (self.device, workload))
         return int(rows[0][0]) if rows else None
@@ -451,7 +451,7 @@ class RecordStore:
         }
         self._insert("runs", [row])
 
-    def worked(self) -> Work:
+    def total_work(self) -> Work:
         """Time and work of all runs for this target together."""
         query = "SELECT sum(wall), sum(timing), sum(building) FROM runs WHERE device=?"
         (row,) = self._rows(query, (self._target,))

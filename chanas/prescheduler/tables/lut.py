@@ -41,7 +41,7 @@ from chanas.prescheduler.tuning.budget import occurrences
 from chanas.prescheduler.tuning.dtype_speed import tell_if_slower
 from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.preflight import left_to_tune, require_families
+from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 from chanas.prescheduler.workloads.cases import mean_network_weight_bytes
@@ -193,11 +193,11 @@ class _Build:
                 work = Work(time.monotonic() - start, pool.timing_s, pool.building_s)
                 if work.timing_s:
                     store.note_work(started, work)
-        after, total, path = store.count(), store.worked(), self.run.lut(target.name)
+        after, total, path = store.count(), store.total_work(), self.run.lut(target.name)
         if total.wall_s:
             lut.header = dataclasses.replace(lut.header, built_in_s=total.wall_s, timing_s=total.timing_s)
             lut.save(path)
-        given_up, frequent = describe_errors(jobs.given_up), store.most_frequent_error()
+        given_up, frequent = describe_errors(jobs.failed_families), store.most_frequent_error()
         summary = PrescheduleSummary(
             lut,
             path,
@@ -229,7 +229,7 @@ class _Build:
 
     def _check(self, bench: _Bench, workloads: Sequence[Workload], *, is_first: bool) -> None:
         """Say before anything is tuned what can't work, and what is slower than it need be."""
-        left = left_to_tune(workloads, self.target, bench.store, self.settings.config)
+        left = remaining_workloads(workloads, self.target, bench.store, self.settings.config)
         require_families(left, self.target, bench.pool, bench.scratch)
         tell_if_slower(self.target, bench.pool, bench.scratch, is_first=bool(workloads) and is_first)
 

@@ -85,7 +85,7 @@ class TuningJobs:
     _watch: FamilyWatch = field(default_factory=FamilyWatch)
 
     @property
-    def given_up(self) -> dict[str, str]:
+    def failed_families(self) -> dict[str, str]:
         """The families that are not tried any more, with the error that their candidates end in (`give_up`)."""
         return self._watch.given_up
 
@@ -96,7 +96,7 @@ class TuningJobs:
 
         When an operator's trials are over, its best few points are measured again, in turns. An exception (Ctrl-C, say)
         leaves what was measured in the store; turns are kept whole or not at all. Of a family (`Workload.op`) of which
-        only failures of one kind come, and came before, no more is tried: see `given_up`.
+        only failures of one kind come, and came before, no more is tried: see `failed_families`.
 
         Args:
             workloads: without duplicates where there are counts.
@@ -120,10 +120,10 @@ class TuningJobs:
         for workload in tuners:
             self._drop_libraries(workload)
         best = {w: self.best_records(w) for w in tuners}
-        if self.given_up and not any(best.values()):
+        if self.failed_families and not any(best.values()):
             raise MeasureError(
                 f"no schedule of any operator works on {self.target.device}; given up after the first failures: "
-                f"{describe_errors(self.given_up)}; {remedy(self.target)}"
+                f"{describe_errors(self.failed_families)}; {remedy(self.target)}"
             )
         return best
 
@@ -133,7 +133,7 @@ class TuningJobs:
 
     def _num_left(self, tuners: dict[Workload, OperatorTuner]) -> int:
         """Trials of the common budget that were not made yet; families that were given up have no part in it."""
-        open_ = [t for w, t in tuners.items() if w.op not in self.given_up]
+        open_ = [t for w, t in tuners.items() if w.op not in self.failed_families]
         total = sum(min(self.config.num_trials, t.num_tried + t.room) for t in open_)
         return max(0, total - sum(t.num_tried for t in open_))
 
@@ -147,7 +147,7 @@ class TuningJobs:
             yield
             left = self._num_left(tuners)
             num = min(left, max(self._num_active * self.config.batch_size, left // 2))
-            room = np.array([0 if w.op in self.given_up else t.room for w, t in tuners.items()], dtype=np.int64)
+            room = np.array([0 if w.op in self.failed_families else t.room for w, t in tuners.items()], dtype=np.int64)
             granted = hand_out(num, self._claims(tuners, counts), room)
             if not granted.any():
                 return
@@ -156,7 +156,7 @@ class TuningJobs:
         """float64[W]; a workload that expects no improvement above the noise is noted and not asked again."""
         improvements = []
         for workload, tuner in tuners.items():
-            given_up = self.store.stopped_after(workload.key)
+            given_up = self.store.num_trials_at_stop(workload.key)
             if given_up is not None and tuner.num_tried <= given_up:
                 improvements.append(0.0)
                 continue
@@ -177,7 +177,7 @@ class TuningJobs:
         """Bring every tuner to its limit, and with `settle` measure the best points of each again."""
 
         def is_open(workload: Workload) -> bool:
-            if workload.op in self.given_up:
+            if workload.op in self.failed_families:
                 return False
             unsettled = settle and not is_settled(self._legal_records(workload))
             return tuners[workload].num_left > 0 or unsettled
@@ -230,7 +230,9 @@ class TuningJobs:
         for ask in line.withdraw(lambda ask: ask.workload.op == family):
             jobs[ask.workload].outstanding -= 1
         if not bar.disable:
-            bar.write(f"{family} operators are given up, all fail alike: {self.given_up[family]}", file=sys.stderr)
+            bar.write(
+                f"{family} operators are given up, all fail alike: {self.failed_families[family]}", file=sys.stderr
+            )
 
     def best_records(self, workload: Workload) -> list[TuningRecord]:
         """Valid records of a workload, best first (`remeasure.ranked`)."""
@@ -281,7 +283,7 @@ class TuningJobs:
     def _submit_next(self, line: CandidatePipeline[_Ask], job: _Job, settle: bool) -> None:
         """The next batch; after the last one, with `settle`, the contenders, once; then nothing. Of a family that was
         given up, nothing."""
-        if job.workload.op in self.given_up:
+        if job.workload.op in self.failed_families:
             return
         best_s = job.tuner.best_s
         hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s

@@ -117,7 +117,7 @@ def _candidate(workload: Workload, point: Point, target: HardwareTarget, case: P
     )
 
 
-def left_to_tune(
+def remaining_workloads(
     workloads: Sequence[Workload], target: HardwareTarget, store: RecordStore, config: TuneConfig
 ) -> list[Workload]:
     """The workloads that a tuning with kept records would still make trials of; of a common budget, all with room."""

@@ -123,10 +123,10 @@ class WarmStart:
 def agree(a: ScheduleSpace, b: ScheduleSpace) -> bool:
     """True if two spaces have the same coordinates with the same options, but for those that may be left out."""
 
-    def fixed(space: ScheduleSpace) -> dict[str, tuple[tuple[int, ...], ...]]:
+    def fixed_options(space: ScheduleSpace) -> dict[str, tuple[tuple[int, ...], ...]]:
         return {c.name: c.options for c in space.coordinates if c.name not in _FREE}
 
-    return fixed(a) == fixed(b)
+    return fixed_options(a) == fixed_options(b)
 
 
 def translate(

@@ -162,7 +162,7 @@ def test_records_whose_key_lacks_the_version_stay(
     assert [(r.point, r.seconds, r.again_s) for r in again.load("w")] == [((1,), 1e-6, 3e-6), ((2,), 2e-6, None)]
     assert again.load_block("b", SCHEDULES) == BlockRecord(SCHEDULES, 1e-5, created=1.7e9)
     assert again.load_rounds("c", SCHEDULES) == [BlockRecord(SCHEDULES, 1e-5, created=1.7e9)]
-    assert (again.load_canary(), again.stopped_after("w"), again.worked()) == ([reading], 7, work)
+    assert (again.load_canary(), again.num_trials_at_stop("w"), again.total_work()) == ([reading], 7, work)
     assert again._db.execute("SELECT device, spaces FROM devices").fetchall() == [
         (again.device, UNVERSIONED_SPACES[target.kind])
     ]
@@ -187,7 +187,7 @@ def test_a_locked_file_is_one_error_that_says_what_to_do(open_store: Opener, tmp
     store._db.execute("PRAGMA journal_mode=DELETE")  # in which a writer keeps readers out
     with contextlib.closing(sqlite3.connect(tmp_path / "records.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        for read in (store.worked, store.count, store.load_canary):
+        for read in (store.total_work, store.count, store.load_canary):
             with pytest.raises(CheckpointError, match=r"cannot be read: database is locked; end the process that uses"):
                 read()
 
@@ -227,18 +227,18 @@ def test_what_is_the_same_program_is_kept(open_store: Opener) -> None:
 def test_a_workload_that_was_given_up_is_kept(open_store: Opener) -> None:
     open_store().stop("w", 12, 0.01, 0.02)
     store = open_store()
-    assert (store.stopped_after("w"), store.stopped_after("another")) == (12, None)
+    assert (store.num_trials_at_stop("w"), store.num_trials_at_stop("another")) == (12, None)
     store.stop("w", 20, 0.01, 0.02)
-    assert store.stopped_after("w") == 20
+    assert store.num_trials_at_stop("w") == 20
 
 
 def test_what_all_runs_took_is_summed_up_and_a_run_may_say_it_again(open_store: Opener) -> None:
     store = open_store()
-    assert store.worked() == Work(0.0, 0.0, 0.0)
+    assert store.total_work() == Work(0.0, 0.0, 0.0)
     store.note_work(1.7e9, Work(10.0, 2.0, 8.0))
     store.note_work(1.7e9, Work(20.0, 4.0, 16.0))
     store.note_work(1.8e9, Work(1.0, 0.5, 0.25))
-    assert open_store().worked() == Work(21.0, 4.5, 16.25)
+    assert open_store().total_work() == Work(21.0, 4.5, 16.25)
 
 
 def test_drift_and_the_canary_are_kept(open_store: Opener) -> None:

@@ -155,7 +155,7 @@ def test_a_family_that_only_fails_costs_a_few_candidates_and_the_others_all_thei
     total = sum(min(CONFIG.num_trials, schedule_space(w, HOST).num_points) for w in DEPTHWISE)
     assert num_built(pool)["depthwise"] == total == sum(len(best[w]) for w in DEPTHWISE)
     assert NUM_ALIKE <= num_built(pool)["pointwise"] <= NUM_ALIKE + 3 * CONFIG.batch_size
-    assert jobs.given_up == {"pointwise": CRASH}
+    assert jobs.failed_families == {"pointwise": CRASH}
     said = [line for line in capsys.readouterr().err.splitlines() if "given up" in line]
     assert [line.strip() for line in said] == [f"pointwise operators are given up, all fail alike: {CRASH}"]
     assert list(scratch.iterdir()) == []
@@ -178,7 +178,7 @@ def test_a_family_of_which_something_is_known_to_work_is_tried_to_the_end(store:
     pool = SyntheticPool(fails("pointwise"))
     jobs = tuning(pool, store, scratch)
     jobs.run(POINTWISE, progress=False)
-    assert jobs.given_up == {}
+    assert jobs.failed_families == {}
     assert num_built(pool)["pointwise"] == CONFIG.num_trials * len(POINTWISE) - 1
 
 
@@ -188,7 +188,7 @@ def test_a_common_budget_goes_to_the_families_that_work(store: RecordStore, scra
     workloads = [*POINTWISE, *DEPTHWISE]
     jobs = tuning(pool, store, scratch, config)
     jobs.run(workloads, progress=False, counts=np.ones((4, len(workloads))))
-    assert list(jobs.given_up) == ["pointwise"]
+    assert list(jobs.failed_families) == ["pointwise"]
     assert num_built(pool)["pointwise"] <= NUM_ALIKE + 3 * config.batch_size
     assert num_built(pool)["depthwise"] <= config.num_trials * len(DEPTHWISE)
 
@@ -213,7 +213,7 @@ def test_many_devices_have_more_under_way_before_a_family_is_given_up(store: Rec
     pool = Pair(fails("pointwise"))
     jobs = tuning(pool, store, scratch)
     jobs.run([*POINTWISE, *DEPTHWISE], progress=False)
-    assert jobs.given_up == {"pointwise": CRASH}
+    assert jobs.failed_families == {"pointwise": CRASH}
     assert num_built(pool)["pointwise"] >= 2 * NUM_ALIKE
 
 

@@ -345,7 +345,7 @@ def test_a_workload_stops_where_improvement_is_under_the_noise(
 ) -> None:
     monkeypatch.setattr(OperatorTuner, "noise", 10.0)
     assert spread_out(SyntheticPool(landscape), store, scratch) == [6, 6, 6]
-    assert [store.stopped_after(w.key) for w in LARGE_ONES] == [6, 6, 6]
+    assert [store.num_trials_at_stop(w.key) for w in LARGE_ONES] == [6, 6, 6]
     monkeypatch.undo()
     pool = SyntheticPool(landscape)
     assert spread_out(pool, store, scratch) == [6, 6, 6]

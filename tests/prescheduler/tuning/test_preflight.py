@@ -30,8 +30,8 @@ from chanas.prescheduler.tuning.preflight import (
     FamilyCheck,
     all_families,
     check_families,
-    left_to_tune,
     one_of_each,
+    remaining_workloads,
     require_families,
 )
 from chanas.prescheduler.tuning.tuner import TuneConfig
@@ -154,22 +154,22 @@ def test_an_operator_with_all_its_trials_has_none_left(store: RecordStore) -> No
     config = TuneConfig(num_trials=3)
     keep(store, POINTWISE, 3)
     keep(store, DEPTHWISE, 2)
-    assert left_to_tune([POINTWISE, DEPTHWISE], HOST, store, config) == [DEPTHWISE]
+    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, config) == [DEPTHWISE]
 
 
 def test_an_operator_whose_points_were_all_tried_has_none_left(store: RecordStore) -> None:
     pool = Workload("pool", 2, 16, 16)
     keep(store, pool, len(schedule_space(pool, HOST).points))
-    assert left_to_tune([pool], HOST, store, TuneConfig(num_trials=1000)) == []
+    assert remaining_workloads([pool], HOST, store, TuneConfig(num_trials=1000)) == []
 
 
 def test_a_common_budget_is_left_to_all_or_none(store: RecordStore) -> None:
     config = TuneConfig(num_trials=3, shared=True)
     keep(store, POINTWISE, 4)
     keep(store, DEPTHWISE, 1)
-    assert left_to_tune([POINTWISE, DEPTHWISE], HOST, store, config) == [POINTWISE, DEPTHWISE]
+    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, config) == [POINTWISE, DEPTHWISE]
     keep(store, DEPTHWISE, 2)
-    assert left_to_tune([POINTWISE, DEPTHWISE], HOST, store, config) == []
+    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, config) == []
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------

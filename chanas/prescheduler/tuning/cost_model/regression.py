@@ -31,43 +31,51 @@ _LENGTH_PRIOR = (0.0, 1.0)
 _SIGNAL_PRIOR = (math.log(0.3), 1.0)
 _NOISE_PRIOR = (math.log(0.03**2), 2.0)
 # Of log(ρ / (1 − ρ)) and log(δ / (1 − δ)).
-_ALIKE_PRIOR, _KIN_PRIOR = (2.0, 1.0), (2.0, 1.0)
+_GROUP_PRIOR, _DEVICE_PRIOR = (2.0, 1.0), (2.0, 1.0)
 _MAX_ITERATIONS = 40
 _JITTER = 1e-8
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Logarithms: float64[F] of the lengths, of s², of the noise's variance, of ρ / (1 − ρ) and of δ / (1 − δ)."""
+    """Logarithms: float64[F] of the lengths, of s², of the noise's variance; logits of ρ and δ."""
 
     log_lengths: FloatArray
     log_signal: float
     log_noise: float
-    log_alike: float
-    log_kin: float
+    logit_group: float
+    logit_device: float
 
     @classmethod
     def prior(cls, num_features: int) -> Parameters:
         """The parameters at which the priors have their peak."""
         length = _LENGTH_PRIOR[0] + 0.5 * math.log(num_features)
-        return cls(np.full(num_features, length), _SIGNAL_PRIOR[0], _NOISE_PRIOR[0], _ALIKE_PRIOR[0], _KIN_PRIOR[0])
+        return cls(np.full(num_features, length), _SIGNAL_PRIOR[0], _NOISE_PRIOR[0], _GROUP_PRIOR[0], _DEVICE_PRIOR[0])
 
     def to_array(self) -> FloatArray:
-        return np.array([*self.log_lengths, self.log_signal, self.log_noise, self.log_alike, self.log_kin])
+        return np.array(
+            [
+                *self.log_lengths,
+                self.log_signal,
+                self.log_noise,
+                self.logit_group,
+                self.logit_device,
+            ]
+        )
 
     @classmethod
     def from_array(cls, values: FloatArray) -> Parameters:
         return cls(values[:-4].copy(), *values[-4:].tolist())
 
     @property
-    def alike(self) -> float:
-        """ρ."""
-        return 1.0 / (1.0 + math.exp(-self.log_alike))
+    def group_correlation(self) -> float:
+        """The correlation of two groups, ρ."""
+        return 1.0 / (1.0 + math.exp(-self.logit_group))
 
     @property
-    def kin(self) -> float:
-        """δ."""
-        return 1.0 / (1.0 + math.exp(-self.log_kin))
+    def device_correlation(self) -> float:
+        """The correlation of two devices, δ."""
+        return 1.0 / (1.0 + math.exp(-self.logit_device))
 
 
 def _distances(x: FloatArray, other: FloatArray, lengths: FloatArray) -> FloatArray:
@@ -100,9 +108,9 @@ def _objective(
     lengths = np.exp(parameters.log_lengths)
     signal, noise = math.exp(parameters.log_signal), math.exp(parameters.log_noise)
     r = _distances(x, x, lengths)
-    alike, kin = parameters.alike, parameters.kin
-    by_group = alike + (1.0 - alike) * same_group
-    by_device = kin + (1.0 - kin) * same_device
+    rho, delta = parameters.group_correlation, parameters.device_correlation
+    by_group = rho + (1.0 - rho) * same_group
+    by_device = delta + (1.0 - delta) * same_device
     trust = by_group * by_device
     plain = signal * _matern(r)
     shared = plain * trust
@@ -119,10 +127,10 @@ def _objective(
     a = x / lengths
     by_length = slope.sum(1) @ a**2 - np.einsum("nf,nf->f", a, slope @ a)
     by_signal, by_noise = float((inner * shared).sum()), noise * float(np.trace(inner))
-    by_alike = alike * (1.0 - alike) * float((inner * plain * by_device * (1.0 - same_group)).sum())
-    by_kin = kin * (1.0 - kin) * float((inner * plain * by_group * (1.0 - same_device)).sum())
-    gradient = np.array([*by_length, 0.5 * by_signal, 0.5 * by_noise, 0.5 * by_alike, 0.5 * by_kin])
-    others = [prior[1] for prior in (_SIGNAL_PRIOR, _NOISE_PRIOR, _ALIKE_PRIOR, _KIN_PRIOR)]
+    by_rho = rho * (1.0 - rho) * float((inner * plain * by_device * (1.0 - same_group)).sum())
+    by_delta = delta * (1.0 - delta) * float((inner * plain * by_group * (1.0 - same_device)).sum())
+    gradient = np.array([*by_length, 0.5 * by_signal, 0.5 * by_noise, 0.5 * by_rho, 0.5 * by_delta])
+    others = [prior[1] for prior in (_SIGNAL_PRIOR, _NOISE_PRIOR, _GROUP_PRIOR, _DEVICE_PRIOR)]
     deviations = np.array([_LENGTH_PRIOR[1]] * x.shape[1] + others)
     away = (values - start) / deviations
     return loss + 0.5 * float(away @ away), gradient + away / deviations
@@ -174,8 +182,8 @@ class Regression:
         self._lengths = np.exp(parameters.log_lengths)
         self._signal = math.exp(parameters.log_signal)
         same_group, same_device = _same(groups), _same(self._devices)
-        trust = parameters.alike + (1.0 - parameters.alike) * same_group
-        trust *= parameters.kin + (1.0 - parameters.kin) * same_device
+        trust = parameters.group_correlation + (1.0 - parameters.group_correlation) * same_group
+        trust *= parameters.device_correlation + (1.0 - parameters.device_correlation) * same_device
         offsets = _OFFSET**2 * same_group * same_device
         covariance = self._signal * _matern(_distances(x, x, self._lengths)) * trust + offsets
         covariance[np.diag_indices_from(covariance)] += math.exp(parameters.log_noise) + _JITTER
@@ -192,8 +200,8 @@ class Regression:
         cross = self._signal * _matern(_distances(self._x, x, self._lengths))
         same_group = (self._groups == group).astype(np.float64)[:, None]
         here = (self._devices == 0).astype(np.float64)[:, None]
-        alike, kin, variance = self._parameters.alike, self._parameters.kin, self._signal
-        cross *= (alike + (1.0 - alike) * same_group) * (kin + (1.0 - kin) * here)
+        rho, delta, variance = self._parameters.group_correlation, self._parameters.device_correlation, self._signal
+        cross *= (rho + (1.0 - rho) * same_group) * (delta + (1.0 - delta) * here)
         known = same_group * here
         if known.any():
             cross += _OFFSET**2 * known

@@ -48,7 +48,7 @@ def test_parameters_survive_the_array() -> None:
     parameters = fit(*records(20, 2, 0.1))
     again = Parameters.from_array(parameters.to_array())
     np.testing.assert_array_equal(again.to_array(), parameters.to_array())
-    assert 0.0 < parameters.alike < 1.0
+    assert 0.0 < parameters.group_correlation < 1.0
 
 
 @pytest.mark.parametrize("offsets", [0.0, 1.0])
@@ -82,7 +82,7 @@ def test_groups_that_contradict_each_other_are_not_taken_as_alike() -> None:
     x, y, groups = records(80, 2, 0.0)
     agreeing = fit(x, y, groups)
     contrary = fit(x, np.where(groups == 0, y, -y), groups)
-    assert contrary.alike < 0.5 < agreeing.alike
+    assert contrary.group_correlation < 0.5 < agreeing.group_correlation
 
 
 def test_equal_records_are_no_trouble() -> None:
@@ -105,7 +105,7 @@ def test_devices_that_contradict_each_other_are_not_taken_as_alike() -> None:
     agreeing = fit(x, y, groups, devices=devices)
     x, y, groups, devices = on_two_devices(sign=-1.0)
     contrary = fit(x, y, groups, devices=devices)
-    assert contrary.kin < 0.5 < agreeing.kin
+    assert contrary.device_correlation < 0.5 < agreeing.device_correlation
     assert tau(Regression(x, y, groups, contrary, devices), group=0) > 0.8
 
 
@@ -114,7 +114,7 @@ def test_another_devices_records_count_as_much_as_it_is_alike() -> None:
     foreign = devices == 1
     told = x[foreign], y[foreign], groups[foreign]
     fitted = fit(x, y, groups, devices=devices)
-    unlike = dataclasses.replace(fitted, log_kin=-4.0)
+    unlike = dataclasses.replace(fitted, logit_device=-4.0)
     mean, deviation = Regression(*told, fitted, devices[foreign]).predict(x, 0)
     doubtful, doubt = Regression(*told, unlike, devices[foreign]).predict(x, 0)
     assert tau(Regression(*told, fitted, devices[foreign]), group=0) > 0.85
@@ -133,6 +133,6 @@ def test_how_much_slower_another_device_is_shifts_nothing() -> None:
 def test_without_another_device_nothing_is_as_if_there_could_be_one() -> None:
     x, y, groups = records(60, 3, 0.2)
     fitted = fit(x, y, groups)
-    assert fitted.log_kin == Parameters.prior(6).log_kin
-    a, b = (Regression(x, y, groups, dataclasses.replace(fitted, log_kin=k)).predict(x, 0)[0] for k in (-4.0, 4.0))
+    assert fitted.logit_device == Parameters.prior(6).logit_device
+    a, b = (Regression(x, y, groups, dataclasses.replace(fitted, logit_device=k)).predict(x, 0)[0] for k in (-4.0, 4.0))
     np.testing.assert_array_equal(a, b)
