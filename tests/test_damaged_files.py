@@ -22,6 +22,9 @@ from chanas.errors import ChanasError, CheckpointError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
 from chanas.network.preprocess import Preprocess
+from chanas.prescheduler.checks.compile_records import CompileStore
+from chanas.prescheduler.codegen.cuda.compiled import CompileRecord
+from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
 from chanas.prescheduler.measuring.outcomes import Reading
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord
 from chanas.report.reading import read_run
@@ -40,6 +43,7 @@ from chanas.workflows.stages import tables
 from chanas.workflows.stages.stored import SUPERNET, stored_task
 
 from .prescheduler.cases import HOST
+from .prescheduler.cuda_cases import GPU
 from .tables import CLASSES, random_table, save_space
 
 Reader = Callable[[Path], object]
@@ -265,11 +269,33 @@ def records(run: RunDirectory, space: SearchSpace) -> tuple[Path, Reader]:
             path.with_name(path.name + left).unlink(missing_ok=True)
         store = RecordStore(path, HOST)
         try:
-            return store.load("w"), store.load_block("b", SCHEDULES), store.load_canary(), store.total_work()
+            blocks = store.load_block("b", SCHEDULES), store.load_canary()
+            return store.load("w"), blocks, store.total_work(), store.count()
         finally:
             store.close()
 
     return run.records, read
+
+
+def compiled(run: RunDirectory, space: SearchSpace) -> tuple[Path, Reader]:
+    """What the kernels of a GPU use."""
+    path = run.root / "compiled.sqlite"
+    store = CompileStore(path, GPU, "NVRTC 13")
+    figures = KernelFigures(32, 0, 0, 4096, 1000)
+    store.add("w", [CompileRecord((i, 1), figures, None, 0.1) for i in range(150)])
+    store.add("w", [CompileRecord((i, 2), None, "too many threads", 0.1) for i in range(150)])
+    store.close()
+
+    def read(path: Path) -> object:
+        for left in ("-wal", "-shm"):
+            path.with_name(path.name + left).unlink(missing_ok=True)
+        store = CompileStore(path, GPU, "NVRTC 13")
+        try:
+            return [record.to_json() for record in store.load("w")]
+        finally:
+            store.close()
+
+    return path, read
 
 
 KINDS = (
@@ -285,6 +311,7 @@ KINDS = (
     result,
     targets,
     records,
+    compiled,
 )
 
 

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
@@ -76,7 +77,10 @@ class CompileStore:
         self._db.close()
 
 
-def _record(point: str, *columns: object) -> CompileRecord:
+def _record(point: str, *columns: Any) -> CompileRecord:
+    """Convert a row. Raises ValueError: it holds something else."""
     *figures, error, build_s = columns
-    known = None if error is not None else KernelFigures(*figures)  # type: ignore[arg-type]
-    return CompileRecord(read_point(point), known, error, build_s)  # type: ignore[arg-type]
+    is_whole = isinstance(error, str) if error is not None else all(type(number) is int for number in figures)
+    if not is_whole or not isinstance(build_s, float):
+        raise ValueError(f"expected figures or an error, and seconds, got {columns}")
+    return CompileRecord(read_point(point), None if error is not None else KernelFigures(*figures), error, build_s)

@@ -170,6 +170,16 @@ def test_a_file_of_another_schema_is_refused(tmp_path: Path) -> None:
         CompileStore(path, GPU, "NVRTC 1")
 
 
+@pytest.mark.parametrize("damage", ["registers = 'many'", "build = 'long'", "point = '[]]'"])
+def test_a_row_that_holds_something_else_is_one_line(tmp_path: Path, damage: str) -> None:
+    store = CompileStore(tmp_path / "compiled.sqlite", GPU, "NVRTC 1")
+    store.add("w", [CompileRecord((1, 2), FIGURES, None, 0.5)])
+    with store._db:
+        store._db.execute(f"UPDATE kernels SET {damage}")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        store.load("w")
+
+
 # ---- many points ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def invented(monkeypatch: pytest.MonkeyPatch) -> list[Workload]:
