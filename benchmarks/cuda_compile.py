@@ -67,6 +67,7 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
     from conv_layers import layers
 
     from chanas.prescheduler.checks.compile_points import kind_of
+    from chanas.prescheduler.kernels.backends import tuned_workloads
 
     further = [dataclasses.replace(workload, dtype=target.dtype, batch=target.batch) for workload in layers().values()]
     kinds: dict[str, list[Workload]] = {}
