@@ -50,19 +50,27 @@ def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
     Raises:
         CheckpointError: the file cannot be read.
     """
+    return [row for row in _read_lines(run) if row is not None]
+
+
+def _read_lines(run: RunDirectory) -> list[dict[str, Any] | None]:
+    """A row for each line, None where it is none."""
     path = metrics_path(run)
     try:
         lines = path.read_bytes().split(b"\n") if path.exists() else []
     except OSError as error:
         raise CheckpointError(f"metrics {path} cannot be read: {error.strerror or error}") from error
-    return [row for line in lines if (row := parse_row(line, _Row)) is not None]
+    return [parse_row(line, _Row) for line in lines if line]
 
 
-def cut_metrics(run: RunDirectory, step: int) -> None:
-    """Drop the rows of steps after `step`: those steps are about to be done again."""
-    kept = [row for row in read_metrics(run) if row["step"] <= step and row.get("phase") != "end"]
+def cut_metrics(run: RunDirectory, step: int) -> int:
+    """Drop the rows of steps after `step`, which are about to be done again, and lines that are no rows; return the
+    number of the latter."""
+    lines = _read_lines(run)
+    kept = [row for row in lines if row is not None and row["step"] <= step and row.get("phase") != "end"]
     with replacing(metrics_path(run)) as temporary:
         temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    return lines.count(None)
 
 
 def tensorboard_path(run: RunDirectory) -> Path:
@@ -159,10 +167,10 @@ class Log:
             self._tensorboard.append(row)
         append_metrics(self._run, row)
 
-    def cut(self, step: int) -> None:
-        """Drop the rows of steps after `step`, which are about to be done again."""
+    def cut(self, step: int) -> int:
+        """Same as `cut_metrics`."""
         self.close()
-        cut_metrics(self._run, step)
+        return cut_metrics(self._run, step)
 
     def close(self) -> None:
         """Write out what is held back; `append` may still follow."""

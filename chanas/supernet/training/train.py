@@ -408,9 +408,9 @@ class Trainer:
             self.log.append({**row, "wall_s": round(wall_s, 1)})
 
     def _cut_metrics(self) -> None:
-        """Rows of steps that are about to be done again go."""
-        if self.world.is_main:
-            self.log.cut(self.state.progress.step)
+        """Drop the rows of steps that are about to be done again, and say how many lines are no rows."""
+        if self.world.is_main and (num_lost := self.log.cut(self.state.progress.step)):
+            self._say(f"{ckpt.metrics_path(self.run)}: {num_lost} lines are damaged or cut short; they are left out")
 
     # ---- checkpoints ----------------------------------------------------------------------------------------------
     def _save(self, done: bool, good: bool = False) -> None:

@@ -26,8 +26,9 @@ def test_rows_after_a_step_and_a_half_written_one_are_cut(run: RunDirectory) -> 
     for step in range(1, 5):
         append_metrics(run, {"step": step})
     with open(metrics_path(run), "a") as file:
-        file.write('{"step": 5, "lo')
-    cut_metrics(run, 3)
+        file.write('{"step": "four"}\n{"step": 5, "lo')
+    assert cut_metrics(run, 3) == 2
+    assert cut_metrics(run, 3) == 0
     assert [row["step"] for row in read_metrics(run)] == [1, 2, 3]
     append_metrics(run, {"step": 4})
     assert len(metrics_path(run).read_text().splitlines()) == 4

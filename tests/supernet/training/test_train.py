@@ -209,6 +209,19 @@ def test_seconds_of_training_are_summed_over_processes(
     assert read_metrics(copy)[-1]["wall_s"] >= 1006.0
 
 
+def test_damaged_lines_of_the_metrics_are_counted(
+    copy: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = read_metrics(copy)
+    with open(metrics_path(copy), "a") as file:
+        file.write('no row\n{"step": 6, "lo')
+    go(copy, tiny_space, make_config(), resume=True)
+    assert "metrics.jsonl: 2 lines are damaged or cut short; they are left out" in capsys.readouterr().err
+    assert read_metrics(copy)[: len(whole) - 1] == whole[:-1]
+    go(copy, tiny_space, make_config(), resume=True)
+    assert "damaged" not in capsys.readouterr().err
+
+
 def test_a_finished_run_is_not_overwritten_unasked(
     copy: RunDirectory, whole: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
 ) -> None:
