@@ -73,9 +73,8 @@ _TRACKER = (
 
 # A server of `chanas device serve` on a core and with a lock of its own: FOLDER CORE, and its arguments.
 _SERVER = (
-    "import os, sys; from pathlib import Path; folder, core, *sys.argv[1:] = sys.argv[1:]; "
-    "os.sched_setaffinity(0, [int(core)]); from chanas.prescheduler.measuring.local import locks; "
-    "locks._device_folder = lambda: Path(folder); from chanas.commands.main import main; main()"
+    "import os, sys; os.environ['CHANAS_LOCK_FOLDER'], core, *sys.argv[1:] = sys.argv[1:]; "
+    "os.sched_setaffinity(0, [int(core)]); from chanas.commands.main import main; main()"
 )
 
 

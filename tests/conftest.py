@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import NoReturn
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# No test waits for what else is timed on this machine, nor for those of another process.
+_LOCKS = tempfile.TemporaryDirectory(prefix="chanas-test-locks-")
+os.environ["CHANAS_LOCK_FOLDER"] = _LOCKS.name
 
 import numpy as np
 import pytest

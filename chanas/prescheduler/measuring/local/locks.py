@@ -17,12 +17,23 @@ from typing import IO
 from chanas.errors import ChanasError, MeasureError, RunBusyError
 
 _POLL_S = 0.002
+LOCK_FOLDER = "CHANAS_LOCK_FOLDER"
+"""Environment variable: the folder of the locks of devices. Containers that share a machine need one that they share,
+processes that need not wait for each other (tests) one each."""
 
 
 def _device_folder() -> Path:
-    """The same for all processes of the machine, wherever each has its temporary files."""
-    shared = Path("/tmp")
-    return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    """The same for all processes of the machine, wherever each has its temporary files.
+
+    Raises:
+        ChanasError: the folder that the environment names cannot be written.
+    """
+    named, shared = os.environ.get(LOCK_FOLDER), Path("/tmp")
+    if not named:
+        return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    if not os.access(named, os.W_OK | os.X_OK):
+        raise ChanasError(f"expected a folder that can be written in {LOCK_FOLDER}, got '{named}'")
+    return Path(named)
 
 
 @contextlib.contextmanager
@@ -34,6 +45,7 @@ def device_lock(gives_up: Callable[[], bool] = lambda: False, gpu: str | None = 
 
     Raises:
         MeasureError: `gives_up` became true while waiting.
+        ChanasError: the locks' folder cannot be written.
     """
     path = _device_folder() / f"chanas-device-{os.getuid()}{'' if gpu is None else f'-{gpu}'}"
     with open(f"{path}.lock", "w") as device, open(f"{path}.next", "w") as following:

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from chanas.errors import ChanasError, MeasureError, RunBusyError
-from chanas.prescheduler.measuring.local import locks
-from chanas.prescheduler.measuring.local.locks import device_lock, run_lock
+from chanas.prescheduler.measuring.local.locks import LOCK_FOLDER, device_lock, run_lock
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import Ping
 
@@ -92,9 +91,28 @@ def test_a_pool_that_is_closed_stops_waiting(holder: subprocess.Popen[str]) -> N
         end(holder)
 
 
+def test_locks_of_different_folders_are_different_locks(
+    holder: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        with pytest.raises(MeasureError), device_lock(lambda: True):
+            pass
+        monkeypatch.setenv(LOCK_FOLDER, str(tmp_path))
+        with device_lock(lambda: True):
+            assert {path.suffix for path in tmp_path.glob("chanas-device-*")} == {".lock", ".next"}
+    finally:
+        end(holder)
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOCK_FOLDER, str(tmp_path / "nowhere"))
+    with pytest.raises(ChanasError, match=f"{LOCK_FOLDER}, got '.*nowhere'$"), device_lock():
+        pass
+
+
 def test_who_waits_for_the_device_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device that nobody else wants."""
-    monkeypatch.setattr(locks, "_device_folder", lambda: tmp_path)
+    monkeypatch.setenv(LOCK_FOLDER, str(tmp_path))
     order: list[str] = []
 
     def want() -> None:
