@@ -36,7 +36,6 @@ from chanas.core.target import GPU_DTYPES, HardwareTarget, gpu_in_dtype, in_batc
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.devices.target_files import arch_target
 from chanas.errors import ChanasError
-from chanas.operators.steps import tuned_workloads
 
 if TYPE_CHECKING:
     from chanas.operators.workload import Workload
@@ -81,7 +80,7 @@ def compiled(workload: Workload, point: Point, target: HardwareTarget) -> Compil
     """One point through all stages, or up to the one at which it fails."""
     from chanas.prescheduler.codegen.cuda.build import cuda_source, verify
     from chanas.prescheduler.codegen.cuda.nvrtc import compile_cubin
-    from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
+    from chanas.prescheduler.kernels.cuda.families import schedule_gpu_operator
 
     ends = [time.process_time()]
     figures = error = None
@@ -103,7 +102,7 @@ def measure(
     target: HardwareTarget, kind: str, workloads: Sequence[Workload], num_points: int, seed: int
 ) -> dict[str, Any]:
     """A row of the table: random points of random operators of one kind."""
-    from chanas.prescheduler.kernels.cuda.space import gpu_space
+    from chanas.prescheduler.kernels.cuda.families import gpu_space
 
     rng = np.random.default_rng(seed)
     found: list[Compiled] = []

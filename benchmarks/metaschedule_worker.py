@@ -72,10 +72,10 @@ def tune(workload: dict[str, Any], target: dict[str, Any], num_trials: int, seed
     from chanas.core.target import HardwareTarget
     from chanas.operators.workload import Workload
     from chanas.prescheduler.codegen.cpu.build import build_function
-    from chanas.prescheduler.kernels.cpu.operators import operator_graph
+    from chanas.prescheduler.kernels.cpu.families import operator_arguments
 
     device = HardwareTarget.from_json(target)
-    arguments = operator_graph(Workload.from_json(workload), device.vector_lanes).arguments
+    arguments = operator_arguments(Workload.from_json(workload), device.vector_lanes)
     function = te.create_prim_func(list(arguments)).with_attr("global_symbol", "main")
     folder = Path(tempfile.mkdtemp(prefix="chanas-metaschedule-"))
     run_s: list[float | None] = []

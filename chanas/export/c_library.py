@@ -32,7 +32,7 @@ from chanas.prescheduler.codegen.c_toolchain import CToolchain, find_c_toolchain
 from chanas.prescheduler.codegen.cpu.static_library import Kernels, aligned
 from chanas.prescheduler.codegen.linkers import is_native
 from chanas.prescheduler.kernels.backends import backend_of
-from chanas.prescheduler.kernels.cpu.operators import input_shape, output_shape
+from chanas.prescheduler.kernels.cpu.shapes import input_shape, output_shape
 from chanas.prescheduler.tuning.default_points import default_points
 from chanas.prescheduler.workloads.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE
 from chanas.prescheduler.workloads.space import Point

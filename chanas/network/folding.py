@@ -17,7 +17,9 @@ from chanas.core.arch import BlockConfig
 from chanas.core.layouts import num_blocks
 from chanas.errors import CheckpointError
 from chanas.network.bfloat16 import pair_rows, pair_taps
+from chanas.operators.steps import block_workloads
 from chanas.operators.winograd import as_array, transforms
+from chanas.operators.workload import Workload
 
 Array = npt.NDArray[np.float32]
 BN_EPSILON = 1e-5
@@ -38,24 +40,9 @@ def unpack_channels(packed: Array, channels: int) -> Array:
     return np.ascontiguousarray(moved.reshape(-1, *moved.shape[2:])[:channels])
 
 
-def pack_convolution(weight: Array, bias: Array, lanes: int) -> list[Array]:
+def pack_convolution(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
     """Packed weight and bias of a convolution float32[C_out, C_in / groups, k, k] or a dense float32[C_out, C_in]."""
     return [pack_channels(weight.reshape(weight.shape[0], -1), lanes), pack_channels(bias, lanes)]
-
-
-def pack_winograd(weight: Array, bias: Array, stride: int, lanes: int) -> list[Array]:
-    """Transformed weight and bias of a convolution float32[C_out, C_in, k, k].
-
-    Returns float32[B, t·C_in·k·s, l], in this order of products, input channels, kernel rows and phases, and
-    float32[B, l], for B = ceil(C_out / l).
-    """
-    out, channels, k, _ = weight.shape
-    plan = transforms(k, stride)
-    taps = np.zeros((out, channels, k, plan.taps * stride))
-    taps[..., :k] = weight
-    phases = taps.reshape(out, channels, k, plan.taps, stride)
-    products = np.einsum("tj,ockjs->otcks", as_array(plan.taps_in), phases).astype(np.float32)
-    return [pack_channels(np.ascontiguousarray(products).reshape(out, -1), lanes), pack_channels(bias, lanes)]
 
 
 def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -65,18 +52,48 @@ def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, varia
     return folded.astype(np.float32), (beta - mean * scale).astype(np.float32)
 
 
-def pack_operator(op: str, weight: Array, bias: Array, lanes: int, dtype: str = "float32") -> list[Array]:
-    """Packed weight and bias of a conv, pointwise (or dense) or depthwise operator as its kernel of `dtype` reads them.
+def _pack_pointwise_in_pairs(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
+    """bfloat16 words of two input channels: float32[B, ceil(C_in / 2), l]."""
+    packed, packed_bias = pack_convolution(workload, weight, bias, lanes)
+    return [pair_rows(packed), packed_bias]
 
-    bfloat16 weights are words of two (`chanas.network.bfloat16`): pointwise float32[B, ceil(C_in / 2), l], depthwise
-    float32[B, k·ceil(k / 2), l]; those of a conv, which reads the image, stay float32.
+
+def _pack_depthwise_in_pairs(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
+    """bfloat16 words of two taps of a row: float32[B, k·ceil(k / 2), l]."""
+    packed, packed_bias = pack_convolution(workload, weight, bias, lanes)
+    return [pair_taps(packed, weight.shape[-1]), packed_bias]
+
+
+def _pack_winograd(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
+    """Transformed weight and bias of a convolution float32[C_out, C_in, k, k].
+
+    Returns float32[B, t·C_in·k·s, l], in this order of products, input channels, kernel rows and phases, and
+    float32[B, l], for B = ceil(C_out / l).
     """
-    packed, packed_bias = pack_convolution(weight, bias, lanes)
-    if dtype == "bfloat16" and op == "pointwise":
-        packed = pair_rows(packed)
-    elif dtype == "bfloat16" and op == "depthwise":
-        packed = pair_taps(packed, weight.shape[-1])
-    return [packed, packed_bias]
+    out, channels, k, _ = weight.shape
+    stride = workload.stride
+    plan = transforms(k, stride)
+    taps = np.zeros((out, channels, k, plan.taps * stride))
+    taps[..., :k] = weight
+    phases = taps.reshape(out, channels, k, plan.taps, stride)
+    products = np.einsum("tj,ockjs->otcks", as_array(plan.taps_in), phases).astype(np.float32)
+    return [pack_channels(np.ascontiguousarray(products).reshape(out, -1), lanes), pack_channels(bias, lanes)]
+
+
+_PACKING = {
+    ("winograd", "float32"): _pack_winograd,
+    ("pointwise", "bfloat16"): _pack_pointwise_in_pairs,
+    ("depthwise", "bfloat16"): _pack_depthwise_in_pairs,
+}
+"""Operators in dtypes whose weights are not packed as they are (`pack_convolution`)."""
+
+
+def pack_operator(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
+    """Packed weight and bias of an operator as its CPU kernel reads them.
+
+    Those of a bfloat16 conv, which reads the image, stay float32.
+    """
+    return _PACKING.get((workload.op, workload.dtype), pack_convolution)(workload, weight, bias, lanes)
 
 
 def pack_block(block: BlockConfig, tensors: Mapping[str, Array], lanes: int, dtype: str = "float32") -> Array:
@@ -99,12 +116,14 @@ def pack_operators(block: BlockConfig, tensors: Mapping[str, Array], lanes: int,
     Raises:
         CheckpointError: a parameter is missing.
     """
-    folded = fold_operators(block, tensors)
-    return [part for op, weight, bias in folded for part in pack_operator(op, weight, bias, lanes, dtype)]
+    folded = fold_operators(block, tensors, dtype)
+    return [part for workload, weight, bias in folded for part in pack_operator(workload, weight, bias, lanes)]
 
 
-def fold_operators(block: BlockConfig, tensors: Mapping[str, Array]) -> list[tuple[str, Array, Array]]:
-    """Kind (conv, pointwise or depthwise), weight and bias of each operator of a block that has weights, in order.
+def fold_operators(
+    block: BlockConfig, tensors: Mapping[str, Array], dtype: str = "float32"
+) -> list[tuple[Workload, Array, Array]]:
+    """Workload, weight and bias of each operator of a block that has weights, in order.
 
     Raises:
         CheckpointError: a parameter is missing.
@@ -117,22 +136,24 @@ def fold_operators(block: BlockConfig, tensors: Mapping[str, Array]) -> list[tup
             )
         return tensors[name]
 
-    def conv_bn(name: str) -> list[tuple[str, Array, Array]]:
+    def conv_bn(name: str) -> tuple[Array, Array]:
         bn = [get(f"{name}.bn.{part}") for part in ("weight", "bias", "running_mean", "running_var")]
-        op = "depthwise" if name == "depthwise" else "conv" if block.kind == "stem" else "pointwise"
-        return [(op, *fold_batch_norm(get(f"{name}.conv.weight"), *bn))]
+        return fold_batch_norm(get(f"{name}.conv.weight"), *bn)
 
     if block.kind in ("stem", "head"):
-        return conv_bn("conv")
-    if block.kind == "classifier":
-        feature, linear = get("feature.weight"), get("linear.weight")
+        folded = [conv_bn("conv")]
+    elif block.kind == "classifier":
+        feature = get("feature.weight")
         no_bias = np.zeros(feature.shape[0], dtype=np.float32)
-        return [("pointwise", feature, no_bias), ("pointwise", linear, get("linear.bias"))]
-    folded = conv_bn("expand") if block.has_expand else []
-    folded += conv_bn("depthwise")
-    if block.use_se:
-        folded += [("pointwise", get(f"se.{name}.weight"), get(f"se.{name}.bias")) for name in ("reduce", "expand")]
-    return folded + conv_bn("project")
+        folded = [(feature, no_bias), (get("linear.weight"), get("linear.bias"))]
+    else:
+        folded = [conv_bn("expand")] if block.has_expand else []
+        folded.append(conv_bn("depthwise"))
+        if block.use_se:
+            folded += [(get(f"se.{name}.weight"), get(f"se.{name}.bias")) for name in ("reduce", "expand")]
+        folded.append(conv_bn("project"))
+    workloads = [workload for workload in block_workloads(block, dtype) if workload.has_weights]
+    return [(workload, *parts) for workload, parts in zip(workloads, folded, strict=True)]
 
 
 def split_tensors(tensors: Mapping[str, Array], num_network_blocks: int) -> list[dict[str, Array]]:
@@ -145,18 +166,19 @@ def split_tensors(tensors: Mapping[str, Array], num_network_blocks: int) -> list
     return split
 
 
-def pack_rows(op: str, weight: Array, bias: Array, dtype: str = "float32") -> list[npt.NDArray[Any]]:
-    """Weights and bias as GPU kernels of `dtype` read them.
+def pack_rows(workload: Workload, weight: Array, bias: Array) -> list[npt.NDArray[Any]]:
+    """Weights and bias of an operator as its GPU kernel reads them.
 
     float32[C_out, C_in / groups, k, k] (or a dense one) -> [k·k, C_in, C_out], depthwise [k·k, C]; bias [C_out].
     Products in float16 have two neighbours of C_in side by side, [k·k, C_in / 2, C_out, 2]; a conv, which reads the
     image, has float32 weights.
     """
     by_channel = weight.reshape(*weight.shape[:2], -1)
-    by_tap: npt.NDArray[Any] = by_channel[:, 0].T if op == "depthwise" else by_channel.transpose(2, 1, 0)
-    if dtype == "float16" and op != "conv":
+    is_depthwise = workload.op == "depthwise"
+    by_tap: npt.NDArray[Any] = by_channel[:, 0].T if is_depthwise else by_channel.transpose(2, 1, 0)
+    if workload.input_storage == "float16":
         by_tap = by_tap.astype(np.float16)
-        if op != "depthwise":
+        if not is_depthwise:
             taps, inp, out = by_tap.shape
             by_tap = by_tap.reshape(taps, inp // 2, 2, out).transpose(0, 1, 3, 2)
     return [np.ascontiguousarray(by_tap), np.ascontiguousarray(bias)]
@@ -168,4 +190,5 @@ def pack_block_rows(block: BlockConfig, tensors: Mapping[str, Array], dtype: str
     Raises:
         CheckpointError: a parameter is missing.
     """
-    return [part for op, weight, bias in fold_operators(block, tensors) for part in pack_rows(op, weight, bias, dtype)]
+    folded = fold_operators(block, tensors, dtype)
+    return [part for workload, weight, bias in folded for part in pack_rows(workload, weight, bias)]

@@ -58,7 +58,7 @@ class Workload:
 
     @property
     def output_size(self) -> int:
-        return 1 if self.op in ("pool", "squeeze") else -(-self.input_size // self.stride)
+        return 1 if self.takes_mean else -(-self.input_size // self.stride)
 
     @property
     def key(self) -> str:
@@ -75,9 +75,34 @@ class Workload:
         return self.dtype == "bfloat16" and self.op in ("pointwise", "depthwise")
 
     @property
+    def reads_image(self) -> bool:
+        """True if the input is an image, [channels, pixels] in float32, and not an activation."""
+        return self.op == "conv"
+
+    @property
+    def has_weights(self) -> bool:
+        """True of all but pooling."""
+        return self.op != "pool"
+
+    @property
+    def takes_mean(self) -> bool:
+        """True if it reads all pixels of a channel at once, and leaves one."""
+        return self.op in ("pool", "squeeze")
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of channels that are convolved apart: each channel by itself if it is depthwise."""
+        return self.in_channels if self.op == "depthwise" else 1
+
+    @property
+    def channels_per_group(self) -> int:
+        """Input channels that an output channel is summed over."""
+        return self.in_channels // self.num_groups
+
+    @property
     def input_storage(self) -> str:
         """Type of the input activations in memory; bfloat16 is stored as uint16 bits."""
-        return _STORAGE.get(self.dtype, "float32") if self.op != "conv" else "float32"
+        return _STORAGE.get(self.dtype, "float32") if not self.reads_image else "float32"
 
     @property
     def output_storage(self) -> str:
@@ -109,16 +134,14 @@ class Workload:
             return self.batch * self.input_size**2 * self.in_channels
         if self.op == "squeeze":
             return self.batch * (self.input_size**2 + 2 * self.out_channels) * self.in_channels
-        if self.op == "depthwise":
-            return 2 * pixels * k2 * self.out_channels
-        return 2 * pixels * k2 * self.in_channels * self.out_channels
+        return 2 * pixels * k2 * self.channels_per_group * self.out_channels
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights and bias, unpadded."""
-        if self.op == "pool":
+        if not self.has_weights:
             return 0
-        per_output = self.kernel_size**2 * (1 if self.op == "depthwise" else self.in_channels)
+        per_output = self.kernel_size**2 * self.channels_per_group
         if self.op == "winograd":
             per_output = transforms(self.kernel_size, self.stride).products * self.in_channels * self.kernel_size
             per_output *= self.stride

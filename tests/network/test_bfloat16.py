@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from chanas.network.bfloat16 import Array, from_bits, pair_rows, pair_taps, rounded, to_bits
 from chanas.network.folding import pack_operator
+from chanas.operators.workload import Workload
 
 finite = st.floats(width=32, allow_subnormal=False, min_value=-(2.0**126), max_value=2.0**126)
 vectors = arrays(np.float32, st.integers(1, 40), elements=finite)
@@ -64,15 +65,20 @@ def test_taps_are_paired_within_a_row_of_the_kernel(kernel_size: int) -> None:
 def test_a_conv_keeps_its_float32_weights() -> None:
     weight = np.random.default_rng(0).standard_normal((8, 1, 3, 3)).astype(np.float32)
     bias = np.zeros(8, np.float32)
-    for mine, plain in zip(
-        pack_operator("conv", weight, bias, 16, "bfloat16"), pack_operator("conv", weight, bias, 16), strict=True
-    ):
-        np.testing.assert_array_equal(mine, plain)
-    assert pack_operator("depthwise", weight, bias, 16, "bfloat16")[0].shape == (1, 6, 16)
+    in_bits, plain = (Workload("conv", 7, 1, 8, 3, dtype=dtype) for dtype in ("bfloat16", "float32"))
+    packed = (pack_operator(workload, weight, bias, 16) for workload in (in_bits, plain))
+    for mine, same in zip(*packed, strict=True):
+        np.testing.assert_array_equal(mine, same)
+    depthwise = Workload("depthwise", 7, 8, 8, 3, dtype="bfloat16")
+    assert pack_operator(depthwise, weight, bias, 16)[0].shape == (1, 6, 16)
 
 
-@pytest.mark.parametrize("op", ["pointwise", "depthwise"])
-def test_biases_stay_float32(op: str) -> None:
+@pytest.mark.parametrize(
+    "workload",
+    [Workload("pointwise", 7, 1, 20, dtype="bfloat16"), Workload("depthwise", 7, 20, 20, dtype="bfloat16")],
+    ids=lambda w: w.op,
+)
+def test_biases_stay_float32(workload: Workload) -> None:
     weight = np.ones((20, 1, 1, 1), np.float32)
     bias = np.linspace(-1, 1, 20, dtype=np.float32)
-    np.testing.assert_array_equal(pack_operator(op, weight, bias, 16, "bfloat16")[1].ravel()[:20], bias)
+    np.testing.assert_array_equal(pack_operator(workload, weight, bias, 16)[1].ravel()[:20], bias)

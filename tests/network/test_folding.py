@@ -17,13 +17,14 @@ from chanas.network.folding import (
     fold_batch_norm,
     pack_block,
     pack_channels,
-    pack_convolution,
+    pack_operator,
     pack_operators,
     pack_rows,
     split_tensors,
     unpack_channels,
 )
 from chanas.network.static import StaticNetwork, block_module, randomise_statistics
+from chanas.operators.workload import Workload
 
 lanes_of_a_vector = st.sampled_from([1, 4, 8, 16])
 shapes = st.lists(st.integers(1, 5), max_size=3).map(tuple)
@@ -37,27 +38,28 @@ def numbered(*shape: int) -> Array:
 # ---- for GPUs -------------------------------------------------------------------------------------------------------
 def test_rows_of_a_product_are_taps_then_inputs_then_outputs() -> None:
     weight, bias = numbered(6, 4, 3, 3), numbered(6)
-    rows, same = pack_rows("blockconv", weight, bias)
+    rows, same = pack_rows(Workload("blockconv", 7, 4, 6, 3), weight, bias)
     assert rows.shape == (9, 4, 6)
     assert rows[5, 2, 3] == weight[3, 2, 1, 2]
     np.testing.assert_array_equal(same, bias)
-    assert pack_rows("pointwise", numbered(5, 4), numbered(5))[0].shape == (1, 4, 5)
+    assert pack_rows(Workload("pointwise", 7, 4, 5), numbered(5, 4), numbered(5))[0].shape == (1, 4, 5)
 
 
 def test_rows_of_a_depthwise_convolution_are_taps_then_channels() -> None:
     weight = numbered(6, 1, 3, 3)
-    rows, _ = pack_rows("depthwise", weight, numbered(6))
+    rows, _ = pack_rows(Workload("depthwise", 7, 6, 6, 3), weight, numbered(6))
     assert rows.shape == (9, 6)
     assert rows[7, 4] == weight[4, 0, 2, 1]
 
 
 def test_float16_products_have_two_inputs_side_by_side() -> None:
     weight, bias = numbered(6, 4), numbered(6)
-    rows, same = pack_rows("pointwise", weight, bias, "float16")
+    rows, same = pack_rows(Workload("pointwise", 7, 4, 6, dtype="float16"), weight, bias)
     assert (rows.shape, rows.dtype, same.dtype) == ((1, 2, 6, 2), np.float16, np.float32)
     assert rows[0, 1, 5, 0] == weight[5, 2]
     assert rows[0, 1, 5, 1] == weight[5, 3]
-    assert pack_rows("conv", numbered(6, 3, 3, 3), bias, "float16")[0].dtype == np.float32
+    stem = Workload("conv", 7, 3, 6, 3, dtype="float16")
+    assert pack_rows(stem, numbered(6, 3, 3, 3), bias)[0].dtype == np.float32
 
 
 # ---- packing --------------------------------------------------------------------------------------------------------
@@ -90,15 +92,20 @@ def test_blocks_round_up(channels: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "packed_shape"),
-    [((24, 8, 1, 1), (2, 8, 16)), ((24, 1, 5, 5), (2, 25, 16)), ((24, 3, 3, 3), (2, 27, 16)), ((10, 32), (1, 32, 16))],
+    ("workload", "shape", "packed_shape"),
+    [
+        (Workload("pointwise", 7, 8, 24), (24, 8, 1, 1), (2, 8, 16)),
+        (Workload("depthwise", 7, 24, 24, 5), (24, 1, 5, 5), (2, 25, 16)),
+        (Workload("conv", 7, 3, 24, 3), (24, 3, 3, 3), (2, 27, 16)),
+        (Workload("pointwise", 1, 32, 10), (10, 32), (1, 32, 16)),
+    ],
     ids=["pointwise", "depthwise", "convolution", "dense"],
 )
 def test_weights_are_packed_in_the_order_of_the_reduction(
-    shape: tuple[int, ...], packed_shape: tuple[int, ...]
+    workload: Workload, shape: tuple[int, ...], packed_shape: tuple[int, ...]
 ) -> None:
     weight = numbered(*shape)
-    packed, bias = pack_convolution(weight, numbered(shape[0]), lanes=16)
+    packed, bias = pack_operator(workload, weight, numbered(shape[0]), lanes=16)
     assert packed.shape == packed_shape
     assert bias.shape == (packed_shape[0], 16)
     for channel in (0, shape[0] - 1):

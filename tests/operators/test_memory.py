@@ -99,8 +99,8 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
     """Arrays between steps, and rows of logits: nine images have spare ones."""
     from tvm import relax
 
+    from chanas.prescheduler.kernels.cuda.families import gpu_space
     from chanas.prescheduler.kernels.cuda.graph import network_program
-    from chanas.prescheduler.kernels.cuda.space import gpu_space
 
     space = tiny_space if name == "tiny" else SearchSpace.load(name)
     target, rng = in_batches(gpu_in_dtype(GPU, dtype), batch), np.random.default_rng(1)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.errors import ScheduleError
-from chanas.network.folding import pack_winograd
+from chanas.network.folding import pack_operator
 from chanas.operators.winograd import Matrix, transforms
+from chanas.operators.workload import Workload
 
 kernels = st.tuples(st.sampled_from([1, 3, 5, 7]), st.sampled_from([1, 2]))
 
@@ -52,7 +53,7 @@ def test_a_kernel_of_too_many_taps_is_refused() -> None:
 
 def test_weights_are_packed_by_product_channel_row_and_phase() -> None:
     weight = np.random.default_rng(0).standard_normal((10, 3, 5, 5), dtype=np.float32)
-    packed, bias = pack_winograd(weight, np.ones(10, dtype=np.float32), 2, 8)
+    packed, bias = pack_operator(Workload("winograd", 9, 3, 10, 5, 2), weight, np.ones(10, dtype=np.float32), 8)
     products = transforms(5, 2).products
     assert packed.shape == (2, products * 3 * 5 * 2, 8)
     assert bias.shape == (2, 8)

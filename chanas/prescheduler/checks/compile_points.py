@@ -19,8 +19,8 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.checks.compile_records import CompileStore
 from chanas.prescheduler.codegen.cuda.compiled import CompileRecord
 from chanas.prescheduler.codegen.cuda.nvrtc import check_arch, compiler_name
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.kernels.cuda.operators import is_dense
-from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler, readable
 from chanas.prescheduler.measuring.requests import CompilePoint
 from chanas.prescheduler.workloads.space import Point

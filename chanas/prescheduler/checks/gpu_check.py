@@ -18,7 +18,7 @@ from chanas.prescheduler.checks.compile_points import compile_elsewhere
 from chanas.prescheduler.checks.sequential import sequential_error
 from chanas.prescheduler.checks.target_check import Step, check_here, small_block
 from chanas.prescheduler.codegen.cuda.nvrtc import check_arch, compiler_name
-from chanas.prescheduler.kernels.cuda.space import gpu_space
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.measuring.local.compiler import open_compiler
 from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE
 

@@ -12,9 +12,9 @@ from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
 from chanas.prescheduler.checks.kernel_emulator import run_kernel
 from chanas.prescheduler.codegen.cuda.build import kernel_program, verify
+from chanas.prescheduler.kernels.cuda.families import schedule_gpu_operator
 from chanas.prescheduler.kernels.cuda.operators import output_shape
 from chanas.prescheduler.kernels.cuda.reference import Stored, gpu_case
-from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
 from chanas.prescheduler.workloads.cases import relative_error
 from chanas.prescheduler.workloads.space import Point
 

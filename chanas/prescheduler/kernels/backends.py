@@ -66,7 +66,7 @@ class Backend:
 
 
 def _gpu_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
-    from chanas.prescheduler.kernels.cuda.space import gpu_space
+    from chanas.prescheduler.kernels.cuda.families import gpu_space
 
     return gpu_space(workload, target)
 

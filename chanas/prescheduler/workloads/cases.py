@@ -110,11 +110,10 @@ def operator_tensors(workload: Workload) -> OperatorTensors:
     x = drawn((workload.batch, inp, size, size))
     value = torch.from_numpy(x)
     weight = bias = gate = residual = None
-    if workload.op in ("pool", "squeeze"):
+    if workload.takes_mean:
         value = value.mean((2, 3), keepdim=True)
-    if workload.op != "pool":
-        groups = inp if workload.op == "depthwise" else 1
-        shape = (out, inp // groups, kernel, kernel)
+    if workload.has_weights:
+        shape = (out, workload.channels_per_group, kernel, kernel)
         weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))
         weight = stored_value(weight) if workload.in_pairs or in_halves else weight
         bias = rng.standard_normal(out, dtype=np.float32)
@@ -126,9 +125,9 @@ def operator_tensors(workload: Workload) -> OperatorTensors:
             else:
                 value = value * torch.from_numpy(gate)[:, :, None, None]
                 value = torch.from_numpy(stored_value(value.numpy()))
-        value = functional.conv2d(
-            value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload.stride, kernel // 2, groups=groups
-        )
+        kernels, biases = torch.from_numpy(multiplied), torch.from_numpy(bias)
+        groups = workload.num_groups
+        value = functional.conv2d(value, kernels, biases, workload.stride, kernel // 2, groups=groups)
         epilogues = {"relu": functional.relu, "hswish": functional.hardswish, "hsigmoid": functional.hardsigmoid}
         if workload.epilogue != "none":
             value = epilogues[workload.epilogue](value)

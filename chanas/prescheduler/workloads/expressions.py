@@ -1,21 +1,12 @@
-"""Parts of tensor expressions that every processor's operators share: the function of an operator, and epilogues."""
+"""Parts of tensor expressions that every processor's operators share: epilogues."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 
 from chanas.operators.workload import Epilogue
-
-
-@dataclass(frozen=True)
-class OperatorGraph:
-    """An operator's function: its arguments in call order (the output last) before any scheduling."""
-
-    arguments: tuple[Any, ...]
-    output: Any
 
 
 def epilogue(kind: Epilogue, value: Any) -> Any:

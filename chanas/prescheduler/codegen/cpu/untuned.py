@@ -66,19 +66,15 @@ def build_block(block: BlockConfig, target: HardwareTarget, library_path: Path) 
     export(stock_build(block_module(block), target), library_path, target)
 
 
-def _groups(workload: Workload) -> int:
-    return workload.in_channels if workload.op == "depthwise" else 1
-
-
 def _parameters(workload: Workload, position: int) -> list[Any]:
     """Variables of weight and bias; none of pooling."""
     from tvm import relax
 
-    if workload.op == "pool":
+    if not workload.has_weights:
         return []
     kernel = workload.kernel_size
     shapes = {
-        "weight": (workload.out_channels, workload.in_channels // _groups(workload), kernel, kernel),
+        "weight": (workload.out_channels, workload.channels_per_group, kernel, kernel),
         "bias": (1, workload.out_channels, 1, 1),
     }
     return [relax.Var(f"{name}{position}", relax.TensorType(shape, "float32")) for name, shape in shapes.items()]
@@ -89,7 +85,7 @@ def _operator(builder: Any, workload: Workload, reads: Sequence[Any], parameters
     from tvm import relax
 
     x, *extras = reads
-    if workload.op == "pool":
+    if workload.takes_mean:
         return builder.emit(relax.op.mean(x, axis=[2, 3], keepdims=True))
     if workload.scaled:
         x = builder.emit(relax.op.multiply(x, extras.pop(0)))
@@ -101,7 +97,7 @@ def _convolution(builder: Any, workload: Workload, x: Any, weight: Any, bias: An
     from tvm import relax
 
     stride, padding = workload.stride, workload.kernel_size // 2
-    out = relax.op.nn.conv2d(x, weight, strides=stride, padding=padding, groups=_groups(workload))
+    out = relax.op.nn.conv2d(x, weight, strides=stride, padding=padding, groups=workload.num_groups)
     return _epilogue(builder, workload.epilogue, builder.emit(relax.op.add(builder.emit(out), bias)))
 
 

@@ -14,8 +14,8 @@ from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.cuda.nvrtc import GPUCompileError, KernelFigures, compile_cubin
+from chanas.prescheduler.kernels.cuda.families import schedule_gpu_operator
 from chanas.prescheduler.kernels.cuda.ir import OWN_BARRIERS
-from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
 from chanas.prescheduler.workloads.space import Point
 
 _PREAMBLE_END = "#define ushort unsigned short\n#endif\n"

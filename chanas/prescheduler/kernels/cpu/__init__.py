@@ -1,2 +1,2 @@
-"""Operators of CPUs: `operators` has their expressions, `space` their points, `schedules` turns a point into a
-program, `families` has one row for each."""
+"""Operators of CPUs: `families` has one row for each, `operators` their expressions, `space` their points, `schedules`
+turns a point into a program."""

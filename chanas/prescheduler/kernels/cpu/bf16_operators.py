@@ -8,7 +8,7 @@ Stage names are those of `operators`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import te, tirx
@@ -27,9 +27,8 @@ from chanas.prescheduler.kernels.cpu.bf16_intrinsics import (
     round_pair,
     widen,
 )
-
-Pixel = Callable[[Any, Any, Any, Any], Any]
-Finish = Callable[[Any], Any]
+from chanas.prescheduler.kernels.cpu.operators import pixel
+from chanas.prescheduler.workloads.expressions import epilogue
 
 
 def pointwise(
@@ -39,10 +38,8 @@ def pointwise(
     x: Any,
     parameters: Sequence[Any],
     extras: Sequence[Any],
-    pixel: Pixel,
-    finish: Finish,
 ) -> Any:
-    """Output of a 1×1 convolution; `pixel` reads activations (`operators.pixel`), `finish` is the epilogue."""
+    """Output of a 1×1 convolution."""
     weights, bias = parameters
     rest = list(extras)
     if workload.scaled and scales_weights(workload):
@@ -65,7 +62,7 @@ def pointwise(
     residual = rest.pop(0) if workload.residual else None
 
     def value(b: Any, m: Any, v: Any) -> Any:
-        out = finish(total(b, m, v) + bias[b, v])
+        out = epilogue(workload.epilogue, total(b, m, v) + bias[b, v])
         out = out if residual is None else out + widen(residual[b, m, v])
         return out if workload.wide else round_bits(out)
 
@@ -113,7 +110,9 @@ def _scaled(word: Any, gates: Sequence[Any]) -> Any:
     return round_pair(low, high)
 
 
-def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], finish: Finish) -> Any:
+def depthwise(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
     """Output [B, H, W, l] of a depthwise convolution: the taps of a kernel's row two by two, the last one with zero.
 
     Neighbouring pixels become words as they are loaded, both at once except at the borders, where one of them is zero;
@@ -121,7 +120,7 @@ def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: S
     """
     weights, bias = parameters
     size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
-    out, blocks, pairs = workload.output_size, num_blocks(workload.in_channels, lanes), -(-kernel // 2)
+    out_size, blocks, pairs = workload.output_size, num_blocks(workload.in_channels, lanes), -(-kernel // 2)
     step = 2 if stride == 2 else 1  # columns from word to word
 
     def load(b: Any, h: Any, w: Any, v: Any) -> Any:
@@ -138,7 +137,7 @@ def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: S
         return tirx.if_then_else(tirx.all(h >= pad, h < size + pad), row, tirx.const(0.0, "float32"))
 
     words = te.compute(
-        (blocks, (out - 1) * stride + kernel, ((out - 1) * stride + 2 * pairs - 2) // step + 1, lanes),
+        (blocks, (out_size - 1) * stride + kernel, ((out_size - 1) * stride + 2 * pairs - 2) // step + 1, lanes),
         word,
         name=f"{prefix}pad",
     )
@@ -148,6 +147,10 @@ def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: S
         word = words[b, h * stride + rh, (w * stride + rp * 2) // step, v]
         return dot_reducer()(pair(word, weights[b, rh * pairs + rp, v]), axis=[rh, rp])
 
-    shape = (blocks, out, out, lanes)
+    shape = (blocks, out_size, out_size, lanes)
     acc = te.compute(shape, term, name=f"{prefix}acc")
-    return te.compute(shape, lambda b, h, w, v: round_bits(finish(acc[b, h, w, v] + bias[b, v])), name=f"{prefix}out")
+
+    def out(b: Any, h: Any, w: Any, v: Any) -> Any:
+        return round_bits(epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v]))
+
+    return te.compute(shape, out, name=f"{prefix}out")

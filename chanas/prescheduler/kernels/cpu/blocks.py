@@ -16,14 +16,20 @@ from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.steps import INPUT, block_steps, block_workloads
-from chanas.prescheduler.kernels.cpu.operators import compute, input_shape, output_shape, parameter_shapes
+from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.cpu.families import apply_point, compute, family_of, flatten_output
+from chanas.prescheduler.kernels.cpu.shapes import Shapes, input_shape, output_shape
 from chanas.prescheduler.workloads.space import Point
 
 
 def num_block_parameters(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
     """Numbers in a block's packed parameters (as `folding.pack_block` gives them)."""
-    shapes = [shape for workload in block_workloads(block, dtype) for shape in parameter_shapes(workload, lanes)]
-    return sum(math.prod(shape) for shape in shapes)
+    workloads = block_workloads(block, dtype)
+    return sum(math.prod(shape) for workload in workloads for shape in _parameter_shapes(workload, lanes))
+
+
+def _parameter_shapes(workload: Workload, lanes: int) -> Shapes:
+    return family_of(workload).parameter_shapes(workload, lanes)
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,6 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     """
     from tvm import s_tir, te
 
-    from chanas.prescheduler.kernels.cpu.families import apply_point
-    from chanas.prescheduler.kernels.cpu.schedules import flatten_output
-
     steps, lanes = block_steps(block, target.dtype), target.vector_lanes
     if len(points) != len(steps):
         raise ScheduleError(f"expected {len(steps)} points for block {block.key}, got {len(points)}")
@@ -61,7 +64,7 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     offset = 0
     for i, step in enumerate(steps):
         parameters = []
-        for shape in parameter_shapes(step.workload, lanes):
+        for shape in _parameter_shapes(step.workload, lanes):
             parameters.append(_View(packed, offset, shape))
             offset += math.prod(shape)
         current, *extras = (values[value] for value in step.reads)

@@ -1,47 +1,95 @@
-"""The operator families of CPUs in one table: the schedule space of each, and how a point of it becomes a schedule.
+"""The operator families of CPUs in one table: for each operator in each dtype its points, its expression, its schedules
+and the parameters that it reads. A further dtype is further rows.
 
-Neither needs TVM before something is scheduled; expressions, which do, have a table of their own in `operators`.
+TVM is loaded when something is computed or scheduled, not when spaces are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.cpu import bf16_schedules, schedules, space
-from chanas.prescheduler.kernels.cpu.schedules import flatten_output
+from chanas.prescheduler.kernels.cpu import bf16_schedules, schedules, shapes, space
 from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace
+
+Compute = Callable[[Workload, int, str, Any, Sequence[Any], Sequence[Any]], Any]
+
+
+def _nothing(sch: Any, prefix: str) -> None:
+    """Schedules of float32 need nothing more."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of operators on a CPU.
+    """A family of operators on a CPU in one dtype.
 
-    space     the schedule space of an operator on a target
-    schedule  schedules the stages of an operator (by their prefix, in parallel or not) as a point says
+    space             the schedule space of an operator on a target
+    expression        load TVM and give the family's expression (arguments as in `operators`)
+    schedule          schedule the stages of an operator (by their prefix, in parallel or not) as a point says
+    parameter_shapes  shapes of packed weights and bias for so many lanes; `chanas.network.folding` packs them
+    in_rectangles     the output is written as [B, H, W, l], by tiles of rows and columns, not as [B, pixels, l]
+    finish            what the scheduled stages need beside
     """
 
     space: Callable[[Workload, HardwareTarget], ScheduleSpace]
+    expression: Callable[[], Compute]
     schedule: Callable[[Any, Workload, Named, str, bool], None]
+    parameter_shapes: Callable[[Workload, int], shapes.Shapes] = shapes.convolution_parameters
+    in_rectangles: bool = False
+    finish: Callable[[Any, str], None] = _nothing
 
+
+def _float32() -> Any:
+    from chanas.prescheduler.kernels.cpu import operators
+
+    return operators
+
+
+def _bfloat16() -> Any:
+    from chanas.prescheduler.kernels.cpu import bf16_operators
+
+    return bf16_operators
+
+
+def _import_bfloat16(sch: Any, prefix: str) -> None:
+    from chanas.prescheduler.kernels.cpu.bf16_intrinsics import import_instructions
+
+    import_instructions(sch, sch.get_loops(sch.get_sblock(f"{prefix}out"))[0])
+
+
+_CONV = Family(space.conv, lambda: _float32().conv, schedules.conv, in_rectangles=True)
+_BLOCKCONV = Family(space.blockconv, lambda: _float32().blockconv, schedules.blockconv, in_rectangles=True)
+_WINOGRAD = Family(
+    space.winograd, lambda: _float32().winograd, schedules.winograd, shapes.winograd_parameters, in_rectangles=True
+)
+_POINTWISE = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise)
+_DEPTHWISE = Family(space.depthwise, lambda: _float32().depthwise, schedules.depthwise, in_rectangles=True)
+_POOL = Family(space.pool, lambda: _float32().pool, schedules.pool, shapes.no_parameters)
+_PAIRED_POINTWISE = Family(
+    bf16_schedules.pointwise_space,
+    lambda: _bfloat16().pointwise,
+    bf16_schedules.apply_pointwise,
+    shapes.paired_pointwise_parameters,
+)
+_PAIRED_DEPTHWISE = replace(
+    _DEPTHWISE, expression=lambda: _bfloat16().depthwise, parameter_shapes=shapes.paired_depthwise_parameters
+)
 
 FAMILIES = {
-    "conv": Family(space.conv, schedules.conv),
-    "blockconv": Family(space.blockconv, schedules.blockconv),
-    "winograd": Family(space.winograd, schedules.winograd),
-    "pointwise": Family(space.pointwise, schedules.pointwise),
-    "depthwise": Family(space.depthwise, schedules.depthwise),
-    "pool": Family(space.pool, schedules.pool),
-}
-BFLOAT16_FAMILIES = {
-    "conv": FAMILIES["conv"],
-    "pointwise": Family(bf16_schedules.pointwise_space, bf16_schedules.apply_pointwise),
-    "depthwise": FAMILIES["depthwise"],
-    "pool": FAMILIES["pool"],
+    ("conv", "float32"): _CONV,
+    ("blockconv", "float32"): _BLOCKCONV,
+    ("winograd", "float32"): _WINOGRAD,
+    ("pointwise", "float32"): _POINTWISE,
+    ("depthwise", "float32"): _DEPTHWISE,
+    ("pool", "float32"): _POOL,
+    ("conv", "bfloat16"): replace(_CONV, finish=_import_bfloat16),
+    ("pointwise", "bfloat16"): replace(_PAIRED_POINTWISE, finish=_import_bfloat16),
+    ("depthwise", "bfloat16"): replace(_PAIRED_DEPTHWISE, finish=_import_bfloat16),
+    ("pool", "bfloat16"): replace(_POOL, finish=_import_bfloat16),
 }
 
 
@@ -49,22 +97,47 @@ def family_of(workload: Workload) -> Family:
     """The family of an operator in its dtype.
 
     Raises:
-        ScheduleError: the operator is not there on CPUs, or not in bfloat16.
+        ScheduleError: there is none for CPUs.
     """
-    families = BFLOAT16_FAMILIES if workload.dtype == "bfloat16" else FAMILIES
-    if workload.op not in families:
-        where = "in bfloat16" if workload.op in FAMILIES else "on CPUs"
+    family = FAMILIES.get((workload.op, workload.dtype))
+    if family is None:
+        is_there = any(op == workload.op for op, _ in FAMILIES)
+        where = f"in {workload.dtype}" if is_there else "on CPUs"
         raise ScheduleError(f"operator {workload.op} is not there {where} (workload {workload.key})")
-    return families[workload.op]
+    return family
 
 
 def cpu_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     """The schedule space of a workload on a CPU, from its vector width and number of registers.
 
     Raises:
-        ScheduleError: the operator is not there on CPUs, or not in bfloat16.
+        ScheduleError: the operator is not there for CPUs in its dtype.
     """
     return family_of(workload).space(workload, target)
+
+
+def compute(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """The output tensor of an operator on given input, parameters and extras (shapes as in `shapes`)."""
+    return family_of(workload).expression()(workload, lanes, prefix, x, parameters, extras)
+
+
+def operator_arguments(workload: Workload, lanes: int) -> tuple[Any, ...]:
+    """The tensors of one operator alone: input, weights, bias, gate, residual (those there are), output."""
+    from tvm import te
+
+    parameters = [
+        te.placeholder(shape, name=name)
+        for shape, name in zip(family_of(workload).parameter_shapes(workload, lanes), ("weights", "bias"), strict=False)
+    ]
+    names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
+    x = te.placeholder(shapes.input_shape(workload, lanes), workload.input_storage, name="x")
+    extras = [
+        te.placeholder(shape, workload.input_storage, name=name)
+        for shape, name in zip(shapes.extra_shapes(workload, lanes), names, strict=True)
+    ]
+    return (x, *parameters, *extras, compute(workload, lanes, "op0_", x, parameters, extras))
 
 
 def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarget, prefix: str) -> None:
@@ -73,22 +146,25 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
     Raises:
         ScheduleError: the point is not in the workload's space.
     """
-    named = cpu_space(workload, target).decode(point)
-    family_of(workload).schedule(sch, workload, named, prefix, target.num_threads > 1)
-    if workload.dtype == "bfloat16":
-        from chanas.prescheduler.kernels.cpu.bf16_intrinsics import import_instructions
+    family = family_of(workload)
+    named = family.space(workload, target).decode(point)
+    family.schedule(sch, workload, named, prefix, target.num_threads > 1)
+    family.finish(sch, prefix)
 
-        import_instructions(sch, sch.get_loops(sch.get_sblock(f"{prefix}out"))[0])
+
+def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
+    """[B, H, W, l] -> [B, H·W, l] for the output of an operator that a function returns."""
+    if family_of(workload).in_rectangles:
+        size, block = workload.output_size, sch.get_sblock(f"{prefix}out")
+        sch.transform_layout(block, ("write", 0), lambda b, h, w, v: (b, h * size + w, v))
 
 
 def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:
     """A `tirx.PrimFunc` of one operator alone, scheduled by `point`; its symbol is `main`."""
     from tvm import s_tir, te
 
-    from chanas.prescheduler.kernels.cpu.operators import operator_graph
-
-    graph = operator_graph(workload, target.vector_lanes)
-    sch = s_tir.Schedule(te.create_prim_func(list(graph.arguments)), error_render_level="none")
+    arguments = operator_arguments(workload, target.vector_lanes)
+    sch = s_tir.Schedule(te.create_prim_func(list(arguments)), error_render_level="none")
     apply_point(sch, workload, point, target, "op0_")
     flatten_output(sch, workload, "op0_")
     return sch.mod["main"]

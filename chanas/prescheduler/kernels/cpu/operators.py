@@ -1,4 +1,7 @@
-"""The computation of each operator, as TVM tensor expressions; `schedules` decides how it is carried out.
+"""The computation of each family in float32, as TVM tensor expressions; `schedules` decides how it is carried out.
+
+Each function gives the output tensor of an operator from the lanes of a vector, the prefix of its stages' names, its
+input, its parameters (weights and bias) and its extras (gate and residual, those that it has).
 
 Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
     activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
@@ -28,9 +31,9 @@ from chanas.operators.workload import (
     scales_weights,
     tiled_columns,
 )
-from chanas.prescheduler.kernels.cpu import bf16_operators
 from chanas.prescheduler.kernels.cpu.bf16_intrinsics import round_bits, widen
-from chanas.prescheduler.workloads.expressions import OperatorGraph, epilogue
+from chanas.prescheduler.kernels.cpu.shapes import convolution_parameters, input_shape, output_shape
+from chanas.prescheduler.workloads.expressions import epilogue
 
 
 def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
@@ -39,65 +42,6 @@ def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
         return x[b, m, v]
     width = int(x.shape[2])
     return x[b, m // width, m % width, v]
-
-
-def input_shape(workload: Workload, lanes: int) -> tuple[int, ...]:
-    """Shape of the operator's input activations."""
-    pixels = workload.input_size**2
-    if workload.op == "conv":
-        return (workload.in_channels, pixels)
-    return (num_blocks(workload.in_channels, lanes), pixels, lanes)
-
-
-def output_shape(workload: Workload, lanes: int) -> tuple[int, int, int]:
-    """Shape of the operator's output activations."""
-    return (num_blocks(workload.out_channels, lanes), workload.output_size**2, lanes)
-
-
-def parameter_shapes(workload: Workload, lanes: int) -> tuple[tuple[int, ...], ...]:
-    """Shapes of packed weights and bias; nothing for pooling."""
-    if workload.op == "pool":
-        return ()
-    blocks, k2 = num_blocks(workload.out_channels, lanes), workload.kernel_size**2
-    depth = k2 if workload.op == "depthwise" else k2 * workload.in_channels
-    if workload.in_pairs:
-        depth = -(-depth // 2) if workload.op == "pointwise" else workload.kernel_size * -(-workload.kernel_size // 2)
-    if workload.op == "winograd":
-        products = transforms(workload.kernel_size, workload.stride).products
-        depth = products * workload.in_channels * workload.kernel_size * workload.stride
-    return ((blocks, depth, lanes), (blocks, lanes))
-
-
-def extra_shapes(workload: Workload, lanes: int) -> tuple[tuple[int, ...], ...]:
-    """Shapes of gate and residual, those of them that the operator has, in this order."""
-    gate = (num_blocks(workload.in_channels, lanes), 1, lanes)
-    return ((gate,) if workload.scaled else ()) + ((output_shape(workload, lanes),) if workload.residual else ())
-
-
-def compute(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
-    """The output tensor of an operator on given input, parameters and extras (shapes as in the functions above)."""
-    if workload.in_pairs:
-        return _in_pairs(workload, lanes, prefix, x, parameters, extras)
-    builder = {
-        "conv": _conv,
-        "blockconv": _blockconv,
-        "winograd": _winograd,
-        "pointwise": _pointwise,
-        "depthwise": _depthwise,
-        "pool": _pool,
-    }[workload.op]
-    return builder(workload, lanes, prefix, x, parameters, extras)
-
-
-def _in_pairs(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
-    finish = functools.partial(epilogue, workload.epilogue)
-    if workload.op == "depthwise":
-        return bf16_operators.depthwise(workload, lanes, prefix, x, parameters, finish)
-    return bf16_operators.pointwise(workload, lanes, prefix, x, parameters, extras, pixel, finish)
 
 
 def _store(workload: Workload, value: Any) -> Any:
@@ -155,7 +99,7 @@ def _half_block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weight
     return total
 
 
-def _pointwise(
+def pointwise(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     weights, bias = parameters
@@ -163,7 +107,7 @@ def _pointwise(
     if workload.scaled:
         gate, x_in, unscaled = rest.pop(0), x, weights
         if scales_weights(workload):
-            shape_in: tuple[int, ...] = parameter_shapes(workload, lanes)[0]
+            shape_in: tuple[int, ...] = convolution_parameters(workload, lanes)[0]
             weights = te.compute(
                 shape_in, lambda b, k, v: unscaled[b, k, v] * gate[k // lanes, 0, k % lanes], name=f"{prefix}scale"
             )
@@ -181,7 +125,7 @@ def _pointwise(
     return te.compute(output_shape(workload, lanes), value, name=f"{prefix}out")
 
 
-def _depthwise(
+def depthwise(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     weights, bias = parameters
@@ -208,7 +152,7 @@ def _depthwise(
     return _window_output(workload, lanes, prefix, acc, bias)
 
 
-def _conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     weights, bias = parameters
     size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
     out, channels = workload.output_size, workload.in_channels
@@ -250,7 +194,7 @@ def _pad(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width
     )
 
 
-def _blockconv(
+def blockconv(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     weights, bias = parameters
@@ -287,7 +231,7 @@ def _choose(index: Any, values: Sequence[Any]) -> Any:
     return chosen
 
 
-def _winograd(
+def winograd(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     """Inputs of T tiles per row to t products each, their sums over channels and kernel rows, then t to m outputs."""
@@ -330,25 +274,10 @@ def _as_is(value: Any) -> Any:
     return value
 
 
-def _pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+def pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     pixels, shape = workload.input_size**2, output_shape(workload, lanes)
     m = te.reduce_axis((0, pixels), name="m")
     loaded = widen if workload.input_storage == "uint16" else _as_is
     acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")
     share = tirx.const(1.0 / pixels, "float32")
     return te.compute(shape, lambda b, o, v: _store(workload, acc[b, o, v] * share), name=f"{prefix}out")
-
-
-def operator_graph(workload: Workload, lanes: int) -> OperatorGraph:
-    """A function of one operator alone. Arguments: input, weights, bias, gate, residual (those there are), output."""
-    x = te.placeholder(input_shape(workload, lanes), workload.input_storage, name="x")
-    parameters = [
-        te.placeholder(s, name=n) for s, n in zip(parameter_shapes(workload, lanes), ("weights", "bias"), strict=False)
-    ]
-    names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
-    extras = [
-        te.placeholder(s, workload.input_storage, name=n)
-        for s, n in zip(extra_shapes(workload, lanes), names, strict=True)
-    ]
-    output = compute(workload, lanes, "op0_", x, parameters, extras)
-    return OperatorGraph((x, *parameters, *extras, output), output)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.network.bfloat16 import to_bits
-from chanas.network.folding import pack_block, pack_channels, pack_operator, pack_winograd
+from chanas.network.folding import pack_block, pack_channels, pack_operator
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.workloads.cases import (
@@ -39,13 +39,10 @@ def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
         return to_bits(packed) if workload.input_storage == "uint16" else packed
 
     (x,) = tensors.x
-    arguments: list[Stored] = [x.reshape(len(x), -1) if workload.op == "conv" else stored(x)]
+    arguments: list[Stored] = [x.reshape(len(x), -1) if workload.reads_image else stored(x)]
     weights: tuple[int, ...] = ()
     if tensors.weight is not None and tensors.bias is not None:
-        if workload.op == "winograd":
-            arguments += pack_winograd(tensors.weight, tensors.bias, workload.stride, lanes)
-        else:
-            arguments += pack_operator(workload.op, tensors.weight, tensors.bias, lanes, workload.dtype)
+        arguments += pack_operator(workload, tensors.weight, tensors.bias, lanes)
         weights = (1, 2)
     arguments += [stored(extra[0]) for extra in (tensors.gate, tensors.residual) if extra is not None]
     expected = _packed_output(tensors.out[0], lanes, workload.epilogue)

@@ -14,14 +14,6 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.workloads.space import Named
 
 
-def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
-    """[B, H, W, l] -> [B, H·W, l] for the output of a windowed operator that a function returns."""
-    if workload.op in ("depthwise", "conv", "blockconv", "winograd"):
-        size = workload.output_size
-        block = sch.get_sblock(f"{prefix}out")
-        sch.transform_layout(block, ("write", 0), lambda b, h, w, v: (b, h * size + w, v))
-
-
 def _parallelise(sch: Any, named: Named, loops: list[Any]) -> None:
     """for a: for b: …  ->  parallel for a·b: …   (the first `fuse` loops)
 

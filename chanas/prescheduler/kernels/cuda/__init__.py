@@ -1,2 +1,2 @@
-"""Operators of NVIDIA GPUs: `operators` has their expressions, `space` their points, `schedules` turns a point into
-a program."""
+"""Operators of NVIDIA GPUs: `families` has one row for each, `operators` their expressions, `space` their points;
+`schedules`, `product` and `squeeze` turn a point into a program."""

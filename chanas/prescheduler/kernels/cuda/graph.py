@@ -19,8 +19,8 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.steps import device_steps
 from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.cuda.families import schedule_gpu_operator
 from chanas.prescheduler.kernels.cuda.operators import output_shape
-from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
 from chanas.prescheduler.workloads.space import Point
 
 COPIES = 16

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.ir import Range
 
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.cuda.operators import operator_graph
+from chanas.prescheduler.kernels.cuda.operators import Argument, operator_inputs, output_shape
 
 OWN_BARRIERS = "chanas.own_barriers"
 """Attribute of a function whose barriers are all there: the compiler need not look for where they belong."""
@@ -47,9 +47,9 @@ def new_buffer(shape: Sequence[int], dtype: str, name: str, scope: str) -> Any:
 
 
 def operator_buffers(workload: Workload) -> list[Any]:
-    """The arguments of an operator's function, as `operators.operator_graph` has them."""
-    tensors = operator_graph(workload).arguments
-    return [new_buffer([int(n) for n in t.shape], str(t.dtype), t.op.name, "") for t in tensors]
+    """The arguments of an operator's function: `operators.operator_inputs`, then the output."""
+    output = Argument("out", output_shape(workload), workload.output_storage)
+    return [new_buffer(a.shape, a.dtype, a.name, "") for a in (*operator_inputs(workload), output)]
 
 
 def as_words(buffer: Any, shape: Sequence[int], views: list[Any]) -> Any:

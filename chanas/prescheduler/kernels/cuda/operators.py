@@ -17,7 +17,8 @@ float32 in memory; only what tensor cores multiply is rounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
@@ -25,9 +26,9 @@ from tvm import te, tirx
 from chanas.core.layouts import num_rows
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.workloads.expressions import OperatorGraph, epilogue
+from chanas.prescheduler.workloads.expressions import epilogue
 
-_TYPES = ("float32", "float16", "tf32")
+Compute = Callable[[Workload, Any, Sequence[Any], Sequence[Any]], Any]
 _MAX_VALUES = 1 << 31
 """Limit of an array, since places in it are counted in 32 bits."""
 
@@ -44,7 +45,7 @@ def is_dense(workload: Workload) -> bool:
 
 def input_shape(workload: Workload) -> tuple[int, int]:
     """Shape of the operator's input."""
-    if workload.op == "conv":
+    if workload.reads_image:
         return (workload.batch * workload.in_channels, workload.input_size**2)
     return (num_rows(workload.input_size, workload.batch), workload.in_channels)
 
@@ -62,7 +63,7 @@ def output_shape(workload: Workload) -> tuple[int, ...]:
 def parameter_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
     """Shapes of weights and bias; nothing for pooling."""
     taps = workload.kernel_size**2
-    if workload.op == "pool":
+    if not workload.has_weights:
         return ()
     if workload.op == "depthwise":
         return ((taps, workload.out_channels), (workload.out_channels,))
@@ -129,7 +130,7 @@ def _window(workload: Workload, h: Any, w: Any, tap_h: Any, tap_w: Any) -> tuple
     return y * size + x, tirx.all(y >= 0, y < size, x >= 0, x < size)
 
 
-def _product(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+def product(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     """Σ over taps and channels of input[m, tap, c] · weights[tap, c, n], then bias, epilogue and residual."""
     weights, bias = parameters
     rest, size, k = list(extras), workload.output_size, workload.kernel_size
@@ -146,7 +147,7 @@ def _product(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequ
             return (_wide(x[m, c]) * _wide(of_image)).astype(x.dtype)
         place, inside = _window(workload, pixel // size, pixel % size, tap // k, tap % k)
         inside = tirx.all(m < num_pixels, inside)
-        taken = x[image * channels + c, place] if workload.op == "conv" else x[image * in_pixels + place, c]
+        taken = x[image * channels + c, place] if workload.reads_image else x[image * in_pixels + place, c]
         return tirx.if_then_else(inside, taken, _zero(x))
 
     taken = te.compute((rows, k * k, channels), value, name="input")
@@ -168,7 +169,7 @@ def _finish(workload: Workload, acc: Any, bias: Any, residual: Any) -> Any:
     return te.compute((output_rows(workload), workload.out_channels), value, name="out")
 
 
-def _dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+def dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     weights, bias = parameters
     rest = list(extras)
     gate = rest.pop(0) if workload.scaled else None
@@ -191,15 +192,15 @@ def _mean(workload: Workload, x: Any, sums: str, means: str, dtype: str) -> Any:
     return te.compute(shape, lambda m, n: (acc[m, n] * share).astype(dtype), name=means)
 
 
-def _pool(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+def pool(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     return _mean(workload, x, "acc", "out", workload.output_storage)
 
 
-def _squeeze(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
-    return _dense(workload, _mean(workload, x, "pixel_sum", "mean", "float32"), parameters, extras)
+def squeeze(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    return dense(workload, _mean(workload, x, "pixel_sum", "mean", "float32"), parameters, extras)
 
 
-def _depthwise(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+def depthwise(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     weights, bias = parameters
     size, k, stride, channels = workload.output_size, workload.kernel_size, workload.stride, workload.out_channels
     padded, batch = (size - 1) * stride + k, workload.batch
@@ -223,23 +224,11 @@ def _depthwise(workload: Workload, x: Any, parameters: Sequence[Any], extras: Se
     return te.compute((batch, size, size, channels), out, name="out")
 
 
-_BUILDERS = {
-    "pointwise": _product,
-    "conv": _product,
-    "blockconv": _product,
-    "depthwise": _depthwise,
-    "pool": _pool,
-    "squeeze": _squeeze,
-}
-
-
 def check_operator(workload: Workload) -> None:
     """
     Raises:
-        ScheduleError: the operator is not there for GPUs, or not in this type, for so many images or of such channels.
+        ScheduleError: the operator is not there for so many images or of such channels.
     """
-    if workload.op not in _BUILDERS or workload.dtype not in _TYPES:
-        raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
     if workload.input_storage == "float16" and workload.in_channels % 2:
         raise ScheduleError(f"expected an even number of channels in float16, got {workload.key}")
     if workload.op == "squeeze" and workload.batch > 1:
@@ -248,22 +237,36 @@ def check_operator(workload: Workload) -> None:
         raise ScheduleError(f"expected arrays of less than 2^31 values, got {workload.key}; use a smaller batch")
 
 
-def operator_graph(workload: Workload) -> OperatorGraph:
-    """A function of one operator. Arguments: input, weights, bias, gate, residual (those there are), output.
+@dataclass(frozen=True)
+class Argument:
+    """Name, shape and type of one argument of an operator's function."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def operator_inputs(workload: Workload) -> list[Argument]:
+    """The arguments of an operator's function before the output: input, weights, bias, gate, residual (those there
+    are)."""
+    stored = workload.input_storage
+    parameters = zip(("weights", "bias"), parameter_shapes(workload), (weight_type(workload), "float32"), strict=False)
+    names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
+    return [
+        Argument("x", input_shape(workload), stored),
+        *(Argument(name, shape, dtype) for name, shape, dtype in parameters),
+        *(Argument(name, shape, stored) for name, shape in zip(names, extra_shapes(workload), strict=True)),
+    ]
+
+
+def operator_function(workload: Workload, compute: Compute) -> Any:
+    """A `tirx.PrimFunc` of one operator as its expression has it, unscheduled: `operator_inputs`, then the output.
 
     Raises:
         ScheduleError: as `check_operator` says.
     """
     check_operator(workload)
-    stored = workload.input_storage
-    x = te.placeholder(input_shape(workload), stored, name="x")
-    types = (weight_type(workload), "float32")
-    parameters = [
-        te.placeholder(shape, dtype, name=name)
-        for shape, dtype, name in zip(parameter_shapes(workload), types, ("weights", "bias"), strict=False)
-    ]
-    names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
-    extras = [te.placeholder(s, stored, name=n) for s, n in zip(extra_shapes(workload), names, strict=True)]
-    build = _dense if is_dense(workload) else _BUILDERS[workload.op]
-    output = build(workload, x, parameters, extras)
-    return OperatorGraph((x, *parameters, *extras, output), output)
+    x, *others = (te.placeholder(a.shape, a.dtype, name=a.name) for a in operator_inputs(workload))
+    num_parameters = len(parameter_shapes(workload))
+    output = compute(workload, x, others[:num_parameters], others[num_parameters:])
+    return te.create_prim_func([x, *others, output])

@@ -127,7 +127,7 @@ class ProductPlan:
 def tensor_core_of(workload: Workload, gpu: GPUFeatures) -> TensorCore | None:
     """The instruction that computes the operator's products; none for images, of which channels are few and apart, and
     none in float32, which it would round."""
-    if workload.op == "conv" or workload.in_channels % 2:
+    if workload.reads_image or workload.in_channels % 2:
         return None
     return tensor_core(workload.dtype, gpu.capability)
 

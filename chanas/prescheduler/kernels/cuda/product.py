@@ -16,6 +16,7 @@ from typing import Any
 
 from tvm import tirx
 
+from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.intrinsics import HIGH_HALF, LOW_HALF, MULTIPLY_HALVES, TO_TF32, WARP
 from chanas.prescheduler.kernels.cuda.ir import (
@@ -31,14 +32,14 @@ from chanas.prescheduler.kernels.cuda.ir import (
     sequence,
 )
 from chanas.prescheduler.kernels.cuda.operators import image_and_pixel, store_vector, word_type
-from chanas.prescheduler.kernels.cuda.plan import MMA_COLUMNS, MMA_ROWS, ProductPlan
+from chanas.prescheduler.kernels.cuda.plan import MMA_COLUMNS, MMA_ROWS, ProductPlan, product_plan
 from chanas.prescheduler.workloads.expressions import epilogue
 from chanas.prescheduler.workloads.space import Named
 
 
-def product_kernel(workload: Workload, named: Named, plan: ProductPlan) -> Any:
+def product_kernel(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
     """A `tirx.PrimFunc` `main` of one operator."""
-    return _Product(workload, named, plan).function()
+    return _Product(workload, named, product_plan(workload, named, gpu)).function()
 
 
 def _to_halves(words: Any, values: Any, num: int) -> Any:
@@ -195,7 +196,7 @@ class _Product:
         x = pixel % size * workload.stride + tap % k - k // 2
         conditions += [m < workload.batch * size**2, y >= 0, y < in_size, x >= 0, x < in_size]
         place = y * in_size + x
-        if workload.op == "conv":
+        if workload.reads_image:
             return self._or_zero(conditions, self.x[image * workload.in_channels + word, place])
         return self._or_zero(conditions, self.x[image * in_size**2 + place, word + v])
 

@@ -64,10 +64,10 @@ def gpu_network_case(
 def gpu_case(workload: Workload) -> ReferenceCase:
     """`operator_tensors` as GPU kernels read them (`cuda.operators`); what is expected is float32."""
     tensors, stored = operator_tensors(workload), workload.input_storage
-    arguments: list[Stored] = [image_planes(tensors.x) if workload.op == "conv" else as_rows(tensors.x, stored)]
+    arguments: list[Stored] = [image_planes(tensors.x) if workload.reads_image else as_rows(tensors.x, stored)]
     weights: tuple[int, ...] = ()
     if tensors.weight is not None and tensors.bias is not None:
-        arguments += pack_rows(workload.op, tensors.weight, tensors.bias, workload.dtype)
+        arguments += pack_rows(workload, tensors.weight, tensors.bias)
         weights = (1, 2)
     arguments += [as_rows(extra, stored) for extra in (tensors.gate, tensors.residual) if extra is not None]
     return ReferenceCase(tuple(arguments), weights, pixel_rows(tensors.out), operator_tolerance(workload))

@@ -10,45 +10,25 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from chanas.core.target import HardwareTarget
+from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.cuda.operators import is_dense, operator_graph, store_vector
-from chanas.prescheduler.kernels.cuda.plan import product_plan
-from chanas.prescheduler.kernels.cuda.product import product_kernel
-from chanas.prescheduler.kernels.cuda.space import gpu_space
-from chanas.prescheduler.kernels.cuda.squeeze import squeeze_kernel, squeeze_plan
-from chanas.prescheduler.workloads.space import Named, Point
+from chanas.prescheduler.kernels.cuda import operators
+from chanas.prescheduler.kernels.cuda.operators import Compute, operator_function, store_vector
+from chanas.prescheduler.workloads.space import Named
 
 # Loads of a thread that are written out, so that none waits for the one before.
 _MAX_LOADS_IN_FLIGHT = 4
 
 
-def schedule_gpu_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:
-    """A `tirx.PrimFunc` of one operator, scheduled by `point`; its symbol is `main`, the kernel's `main_kernel`.
+@functools.lru_cache(maxsize=64)
+def _unscheduled(workload: Workload, compute: Compute) -> Any:
+    return operator_function(workload, compute)
 
-    Raises:
-        ScheduleError: the point is not in the workload's space, or the operator is not there for GPUs.
-    """
+
+def _schedule_of(workload: Workload, compute: Compute) -> Any:
     from tvm import s_tir
 
-    named = gpu_space(workload, target).decode(point)
-    if workload.op == "squeeze":
-        return squeeze_kernel(workload, squeeze_plan(workload, named))
-    if workload.op not in ("depthwise", "pool") and not is_dense(workload):
-        return product_kernel(workload, named, product_plan(workload, named, target.required_gpu))
-    sch = s_tir.Schedule(_unscheduled(workload), error_render_level="none")
-    if workload.op == "depthwise":
-        _depthwise(sch, named)
-    else:
-        _reduction(sch, named)
-    return sch.mod["main"]
-
-
-@functools.lru_cache(maxsize=64)
-def _unscheduled(workload: Workload) -> Any:
-    from tvm import te
-
-    return te.create_prim_func(list(operator_graph(workload).arguments))
+    return s_tir.Schedule(_unscheduled(workload, compute), error_render_level="none")
 
 
 def _load_together(sch: Any, stage: Any, num_outer: int, num_threads: int, vector: int) -> None:
@@ -87,9 +67,10 @@ def _store(sch: Any, loop: Any, extent: int) -> None:
     sch.vectorize(loop)
 
 
-def _depthwise(sch: Any, named: Named) -> None:
+def depthwise(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
     """for b, h, w, c  ->  blocks of one image's rows × columns × channels, with the input under them (and its halo) in
     shared memory or read where it is; each thread has rows × columns of a few channels."""
+    sch = _schedule_of(workload, operators.depthwise)
     taken, acc, out = (sch.get_sblock(name) for name in ("input", "acc", "out"))
     cached, num_threads = bool(named["cache"][0]), 1
     split = []
@@ -119,9 +100,20 @@ def _depthwise(sch: Any, named: Named) -> None:
     for loop in (h, w, c, *((rh, rw) if named["unroll"][0] else ())):
         sch.unroll(loop)
     _zero_first(sch, acc, rh, 3)
+    return sch.mod["main"]
 
 
-def _reduction(sch: Any, named: Named) -> None:
+def dense(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
+    """A product of a matrix and one vector."""
+    return _reduction(_schedule_of(workload, operators.dense), named)
+
+
+def pool(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
+    """A mean over pixels."""
+    return _reduction(_schedule_of(workload, operators.pool), named)
+
+
+def _reduction(sch: Any, named: Named) -> Any:
     """for m, n, k  ->  blocks of one row's columns: threads x are columns, threads y share each column's sum; every
     thread adds its terms in a register, then the threads of a column add theirs."""
     acc, out = sch.get_sblock("acc"), sch.get_sblock("out")
@@ -143,3 +135,4 @@ def _reduction(sch: Any, named: Named) -> None:
     *_, p_o, p_i = sch.get_loops(partial)
     sch.unroll(p_i)
     sch.decompose_reduction(partial, p_o)
+    return sch.mod["main"]

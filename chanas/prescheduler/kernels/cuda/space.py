@@ -10,18 +10,16 @@ points) and drawn from, not listed.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from chanas.core.gpu import GPUFeatures
-from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.intrinsics import TensorCore
-from chanas.prescheduler.kernels.cuda.operators import check_operator, is_dense, output_rows, row_words, values_per_word
+from chanas.prescheduler.kernels.cuda.operators import output_rows, row_words, values_per_word
 from chanas.prescheduler.kernels.cuda.plan import (
     MMA_COLUMNS,
     MMA_ROWS,
@@ -106,25 +104,6 @@ class GPUSpace(ScheduleSpace):
         return list(found)
 
 
-@functools.lru_cache(maxsize=512)
-def gpu_space(workload: Workload, target: HardwareTarget) -> GPUSpace:
-    """The space of a workload on a GPU, from the limits of its descriptor.
-
-    Raises:
-        ScheduleError: the operator is not there for GPUs.
-        TargetError: the target is none.
-    """
-    gpu = target.required_gpu
-    check_operator(workload)
-    if workload.op == "depthwise":
-        return _depthwise(workload, gpu)
-    if workload.op == "pool" or is_dense(workload):
-        return _reduction(workload, gpu)
-    if workload.op == "squeeze":
-        return _squeeze(workload, gpu)
-    return _product(workload, gpu)
-
-
 def _tiles(name: str, extent: int, threads: int = _MAX_THREADS, values: int = _MAX_VALUES) -> Coordinate:
     """Blocks, threads and values of a loop over outputs."""
     options = [o for o in factorisations(extent, 3, values) if o[1] <= threads]
@@ -164,7 +143,7 @@ def _operands(p: Named, plan: ProductPlan, per_word: int, core: TensorCore | Non
     return per_word * (rows * at_once + columns)
 
 
-def _product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
+def product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     """Rows of pixels (of all images together) times columns of output channels; taps and input channels in two.
 
     With tensor cores (`mma`) threads are warps, whose tiles have 16 rows and 8 columns or multiples; they may stand out
@@ -256,7 +235,7 @@ def _warp_tiles(
     }
 
 
-def _depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
+def depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     """Tiles of rows, columns and channels of one image; the input under a block's tile in shared memory, or read where
     it is."""
     size, k, stride = workload.output_size, workload.kernel_size, workload.stride
@@ -284,7 +263,7 @@ def _depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     return GPUSpace(workload, coordinates, legal)
 
 
-def _reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
+def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     """One sum for each output channel of an image, shared by threads: terms of a thread, threads of a sum, terms
     written out."""
     terms = workload.input_size**2 if workload.op == "pool" else workload.in_channels
@@ -301,7 +280,7 @@ def _reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     return GPUSpace(workload, (columns, sums), legal)
 
 
-def _squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
+def squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     """Columns of the dense layer in two; how many threads share a column's sum; loads of a thread."""
     coordinates = (
         Coordinate("split_n", tuple(factorisations(workload.out_channels, 2, _MAX_THREADS))),

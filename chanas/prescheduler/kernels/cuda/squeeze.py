@@ -14,6 +14,7 @@ from typing import Any
 
 from tvm import tirx
 
+from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.intrinsics import HIGH_HALF, LOW_HALF
 from chanas.prescheduler.kernels.cuda.ir import (
@@ -89,9 +90,9 @@ def squeeze_plan(workload: Workload, p: Named) -> SqueezePlan:
     )
 
 
-def squeeze_kernel(workload: Workload, plan: SqueezePlan) -> Any:
+def squeeze_kernel(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
     """A `tirx.PrimFunc` `main` of one operator."""
-    return _Squeeze(workload, plan).function()
+    return _Squeeze(workload, squeeze_plan(workload, named)).function()
 
 
 class _Squeeze:

@@ -32,8 +32,7 @@ from chanas.prescheduler.codegen.cuda.nvrtc import (
     why_no_nvrtc,
 )
 from chanas.prescheduler.codegen.cuda.nvrtc_libraries import NVRTCError, NVRTCLibrary
-from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
-from chanas.prescheduler.kernels.cuda.space import gpu_space
+from chanas.prescheduler.kernels.cuda.families import gpu_space, schedule_gpu_operator
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler
 from chanas.prescheduler.measuring.requests import CompileRequest

@@ -14,7 +14,7 @@ from chanas.core.target import this_machine
 from chanas.devices.cores import split_cores
 from chanas.prescheduler.codegen.cuda.nvrtc import why_no_nvrtc
 from chanas.prescheduler.codegen.linkers import find_linker
-from chanas.prescheduler.kernels.cuda.space import gpu_space
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.prescheduler.measuring.requests import BuildOperator
 

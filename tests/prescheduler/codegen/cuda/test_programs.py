@@ -17,13 +17,14 @@ from chanas.operators.steps import device_workloads
 from chanas.prescheduler.codegen.cuda.build import kernel_text
 from chanas.prescheduler.codegen.cuda.nvrtc import compile_cubin, why_no_nvrtc
 from chanas.prescheduler.codegen.cuda.programs import build_program, graphs, rewritten
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.kernels.cuda.graph import (
     block_launches,
     gpu_program,
     network_program,
     num_launches,
 )
-from chanas.prescheduler.kernels.cuda.space import GPUSpace, gpu_space
+from chanas.prescheduler.kernels.cuda.space import GPUSpace
 from chanas.prescheduler.workloads.space import Point
 
 from ...cases import NANO, NUM_CLASSES
@@ -54,8 +55,8 @@ from pathlib import Path
 from chanas.prescheduler.kernels.cuda.graph import operator_program
 from chanas.prescheduler.codegen.cuda.build import cuda_source, verify
 from chanas.prescheduler.codegen.cuda.programs import compile_program
-from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
-from chanas.prescheduler.kernels.cuda.space import gpu_space
+from chanas.prescheduler.kernels.cuda.families import schedule_gpu_operator
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from tests.prescheduler.cuda_cases import GPU, WORKLOADS
 workload = WORKLOADS[1]
 point = gpu_space(workload, GPU).sample(1, np.random.default_rng(0))[0]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.cuda.space import GPUSpace, gpu_space
+from chanas.prescheduler.kernels.cuda.families import gpu_space
+from chanas.prescheduler.kernels.cuda.space import GPUSpace
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.features import features
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel

@@ -11,6 +11,7 @@ from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
 from chanas.errors import ScheduleError
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.kernels.cuda.graph import (
     COPIES,
     array_numbers,
@@ -24,7 +25,6 @@ from chanas.prescheduler.kernels.cuda.graph import (
     operator_program,
 )
 from chanas.prescheduler.kernels.cuda.reference import as_rows, gpu_block_case, gpu_case, gpu_network_case
-from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.workloads.cases import ReferenceCase, random_network
 from chanas.prescheduler.workloads.space import Point
 

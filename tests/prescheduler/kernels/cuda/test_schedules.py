@@ -15,9 +15,8 @@ from chanas.errors import ScheduleError
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.checks.sequential import sequential_error
 from chanas.prescheduler.codegen.cuda.build import cuda_source, verify
+from chanas.prescheduler.kernels.cuda.families import gpu_space, schedule_gpu_operator
 from chanas.prescheduler.kernels.cuda.operators import check_operator, input_shape
-from chanas.prescheduler.kernels.cuda.schedules import schedule_gpu_operator
-from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.workloads.cases import FLOAT16_OPERATOR_TOLERANCE, FLOAT32_TOLERANCE
 from chanas.prescheduler.workloads.space import Named, Point
 

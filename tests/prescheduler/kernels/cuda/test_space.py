@@ -14,9 +14,9 @@ from chanas.devices.target_files import describe_target
 from chanas.errors import ScheduleError, TargetError
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.kernels.cuda.operators import is_dense, output_rows
 from chanas.prescheduler.kernels.cuda.plan import product_plan
-from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.tuning.mutate import breed
 from chanas.prescheduler.workloads.space import Named
 

@@ -18,7 +18,7 @@ from chanas.network.folding import pack_block_rows
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import case_of
-from chanas.prescheduler.kernels.cuda.space import gpu_space
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, Crash, Measure, Ping
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks

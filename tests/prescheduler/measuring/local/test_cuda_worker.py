@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from chanas.devices.timing import TimingSettings
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.kernels.cuda.graph import COPIES
 from chanas.prescheduler.kernels.cuda.reference import gpu_case
-from chanas.prescheduler.kernels.cuda.space import gpu_space
 from chanas.prescheduler.measuring.answers import ErrorKind, WorkerError
 from chanas.prescheduler.measuring.local.cuda_worker import Timer, describe
 from chanas.prescheduler.measuring.local.pool import WorkerPool

@@ -20,7 +20,7 @@ from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.cuda.nvrtc import why_no_nvrtc
 from chanas.prescheduler.kernels.backends import case_of
-from chanas.prescheduler.kernels.cuda.space import gpu_space
+from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.measuring import canary
 from chanas.prescheduler.measuring.remote.device import what_it_is
 from chanas.prescheduler.measuring.remote.pool import held_devices

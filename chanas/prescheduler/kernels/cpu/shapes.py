@@ -1,0 +1,65 @@
+"""Shapes of what CPU kernels read and write: activations in channel blocks, and packed parameters, of which each family
+has its own.
+
+Notation as in `operators`: l lanes of a vector, B = ceil(C / l) channel blocks.
+"""
+
+from __future__ import annotations
+
+from chanas.core.layouts import num_blocks
+from chanas.operators.winograd import transforms
+from chanas.operators.workload import Workload
+
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
+
+
+def input_shape(workload: Workload, lanes: int) -> Shape:
+    """Shape of the operator's input activations."""
+    pixels = workload.input_size**2
+    if workload.reads_image:
+        return (workload.in_channels, pixels)
+    return (num_blocks(workload.in_channels, lanes), pixels, lanes)
+
+
+def output_shape(workload: Workload, lanes: int) -> tuple[int, int, int]:
+    """Shape of the operator's output activations."""
+    return (num_blocks(workload.out_channels, lanes), workload.output_size**2, lanes)
+
+
+def extra_shapes(workload: Workload, lanes: int) -> Shapes:
+    """Shapes of gate and residual, those of them that the operator has, in this order."""
+    gate = (num_blocks(workload.in_channels, lanes), 1, lanes)
+    return ((gate,) if workload.scaled else ()) + ((output_shape(workload, lanes),) if workload.residual else ())
+
+
+# ---- weights and bias ------------------------------------------------------------------------------------------------
+def _weights_and_bias(workload: Workload, lanes: int, depth: int) -> Shapes:
+    blocks = num_blocks(workload.out_channels, lanes)
+    return ((blocks, depth, lanes), (blocks, lanes))
+
+
+def no_parameters(workload: Workload, lanes: int) -> Shapes:
+    """Nothing: pooling has none."""
+    return ()
+
+
+def convolution_parameters(workload: Workload, lanes: int) -> Shapes:
+    """[B, C_in / groups · k · k, l] and [B, l]."""
+    return _weights_and_bias(workload, lanes, workload.channels_per_group * workload.kernel_size**2)
+
+
+def paired_pointwise_parameters(workload: Workload, lanes: int) -> Shapes:
+    """Two input channels in a word: [B, ceil(C_in / 2), l] and [B, l]."""
+    return _weights_and_bias(workload, lanes, -(-workload.in_channels // 2))
+
+
+def paired_depthwise_parameters(workload: Workload, lanes: int) -> Shapes:
+    """Two taps of a row in a word: [B, k · ceil(k / 2), l] and [B, l]."""
+    return _weights_and_bias(workload, lanes, workload.kernel_size * -(-workload.kernel_size // 2))
+
+
+def winograd_parameters(workload: Workload, lanes: int) -> Shapes:
+    """[B, t · C_in · k · stride, l] of a tile of t products, and [B, l]."""
+    products = transforms(workload.kernel_size, workload.stride).products
+    return _weights_and_bias(workload, lanes, products * workload.in_channels * workload.kernel_size * workload.stride)

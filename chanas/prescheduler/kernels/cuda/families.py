@@ -1,0 +1,87 @@
+"""The operator families of NVIDIA GPUs in one table: for each operator in each dtype its points, its expression and its
+kernels. A further dtype is further rows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from chanas.core.gpu import GPUFeatures
+from chanas.core.target import HardwareTarget
+from chanas.errors import ScheduleError
+from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.cuda import operators, schedules, space
+from chanas.prescheduler.kernels.cuda.operators import (
+    Compute,
+    check_operator,
+    is_dense,
+)
+from chanas.prescheduler.kernels.cuda.product import product_kernel
+from chanas.prescheduler.kernels.cuda.space import GPUSpace
+from chanas.prescheduler.kernels.cuda.squeeze import squeeze_kernel
+from chanas.prescheduler.workloads.space import Named, Point
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of operators on a GPU in one dtype.
+
+    space    the schedule space of an operator within a GPU's limits
+    compute  the operator's expression: output from input, parameters (weights and bias) and extras (gate and residual)
+    kernel   a `tirx.PrimFunc` `main` of an operator as a point says
+    """
+
+    space: Callable[[Workload, GPUFeatures], GPUSpace]
+    compute: Compute
+    kernel: Callable[[Workload, Named, GPUFeatures], Any]
+
+
+_PRODUCT = Family(space.product, operators.product, product_kernel)
+_BY_OPERATOR = {
+    "conv": _PRODUCT,
+    "blockconv": _PRODUCT,
+    "pointwise": _PRODUCT,
+    "dense": Family(space.reduction, operators.dense, schedules.dense),
+    "depthwise": Family(space.depthwise, operators.depthwise, schedules.depthwise),
+    "pool": Family(space.reduction, operators.pool, schedules.pool),
+    "squeeze": Family(space.squeeze, operators.squeeze, squeeze_kernel),
+}
+FAMILIES = {(op, dtype): f for op, f in _BY_OPERATOR.items() for dtype in ("float32", "float16", "tf32")}
+"""Families by operator and dtype; a 1×1 convolution of one pixel is `dense`."""
+
+
+def family_of(workload: Workload) -> Family:
+    """The family of an operator in its dtype.
+
+    Raises:
+        ScheduleError: there is none for GPUs, or not for so many images or of such channels.
+    """
+    family = FAMILIES.get(("dense" if is_dense(workload) else workload.op, workload.dtype))
+    if family is None:
+        raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
+    check_operator(workload)
+    return family
+
+
+@functools.lru_cache(maxsize=512)
+def gpu_space(workload: Workload, target: HardwareTarget) -> GPUSpace:
+    """The space of a workload on a GPU, from the limits of its descriptor.
+
+    Raises:
+        ScheduleError: the operator is not there for GPUs.
+        TargetError: the target is none.
+    """
+    gpu = target.required_gpu
+    return family_of(workload).space(workload, gpu)
+
+
+def schedule_gpu_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:
+    """A `tirx.PrimFunc` of one operator, scheduled by `point`; its symbol is `main`, the kernel's `main_kernel`.
+
+    Raises:
+        ScheduleError: the point is not in the workload's space, or the operator is not there for GPUs.
+    """
+    named = gpu_space(workload, target).decode(point)
+    return family_of(workload).kernel(workload, named, target.required_gpu)
