@@ -60,6 +60,8 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bits(
             continue
         assert code == 0, (tmp_path / "stderr").read_text()
         break
+    else:  # where little is done in a second, it was killed every time
+        assert start("killed").wait() == 0, (tmp_path / "stderr").read_text()
     assert kills >= 2
     whole, killed = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "killed")
     header = read_header(killed)
