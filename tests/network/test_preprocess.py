@@ -118,7 +118,7 @@ def test_an_image_that_is_not_rgb_is_refused_unless_it_may_be_converted(
 ) -> None:
     file = tmp_path / "image.tiff"
     Image.new(mode, (8, 8)).save(file)
-    with pytest.raises(DataError, match=rf"got mode {mode} \({num_channels} channels\).*--convert-rgb"):
+    with pytest.raises(DataError, match=f"{mode} .{num_channels} "):
         open_rgb(file)
     assert open_rgb(file, convert=True).mode == "RGB"
 

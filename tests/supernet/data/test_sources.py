@@ -123,10 +123,10 @@ def test_the_digest_of_a_set_in_files_stays_when_it_moves(eurosat: DataConfig) -
 def test_a_damaged_image_of_a_set_in_files_is_named(eurosat: DataConfig) -> None:
     source = load_source(eurosat)
     first_image(eurosat).write_bytes(b"gone")
-    with pytest.raises(DataError, match=r"image .*dark/0\.png of eurosat cannot be read .*; fetch the set again"):
+    with pytest.raises(DataError, match=r"dark/0\.png of eurosat"):
         source.image(0)
     first_image(eurosat).unlink()
-    with pytest.raises(DataError, match=r"image .*dark/0\.png of eurosat cannot be read .*; fetch the set again"):
+    with pytest.raises(DataError, match=r"dark/0\.png of eurosat"):
         source.digest()
 
 

@@ -115,9 +115,9 @@ def test_the_test_split_is_not_touched_by_holdout_accuracies(trained: RunDirecto
 
 def test_wrong_questions_are_refused(trained: RunDirectory) -> None:
     found = SupernetEvaluator.load(trained)
-    with pytest.raises(DataError, match="unknown split 'val'; known: gap, holdout, test, train"):
+    with pytest.raises(DataError, match="'val'"):
         found.top1(found.space.smallest, "val")
-    with pytest.raises(ArchitectureError, match="is not in space 'tiny'"):
+    with pytest.raises(ArchitectureError, match="tiny"):
         found.top1(SearchSpace.load("mbv3-32").smallest)
 
 

@@ -74,7 +74,7 @@ def test_a_space_that_is_nowhere_is_not_made_up(tmp_path: Path, tiny_space: Sear
     random_table(dataclasses.replace(tiny_space, name=name)).save(tmp_path / "cpu.json")
     table = open_table(tmp_path / "cpu.json")
     assert table.space is None
-    with pytest.raises(LUTError, match=rf"is of space '{name}' \(\w+\), which is neither a preset .*--space"):
+    with pytest.raises(LUTError, match=f"'{name}'"):
         table.required_space()
 
 
@@ -94,7 +94,7 @@ def test_classes_are_named_where_the_table_has_several(run: RunDirectory, tiny_s
     lut = random_table(tiny_space)
     lut.rows |= random_table(tiny_space, num_classes=100).rows
     lut.save(run.lut("cpu"))
-    with pytest.raises(ConfigError, match="has classifiers of 10, 100 classes; choose one with --num-classes"):
+    with pytest.raises(ConfigError, match="10, 100"):
         open_table(run=run)
     assert open_table(run=run, num_classes=100).num_classes == 100
     store_supernet(run, tiny_space, CLASSES)
@@ -108,12 +108,9 @@ def test_a_table_of_this_device_is_taken(tiny_space: SearchSpace) -> None:
 
 def test_another_device_is_refused_by_what_differs(tiny_space: SearchSpace) -> None:
     lut = random_table(tiny_space)
-    message = r"of another device: expected fingerprint \w+, got 0123456789ab \(device 6502 there, .* here; l2_bytes 1 "
-    with pytest.raises(LUTError, match=message):
+    with pytest.raises(LUTError, match=r"0123456789ab .device 6502 there, .* here; l2_bytes 1 "):
         this_device(elsewhere(lut, device="6502", l2_bytes=1, num_threads=4096))
-    with pytest.raises(
-        LUTError, match=r"got 0123456789ab \(the processors' family, model, stepping or instruction sets\)"
-    ):
+    with pytest.raises(LUTError, match="stepping"):
         this_device(elsewhere(lut))
 
 
@@ -125,9 +122,9 @@ def test_more_threads_than_cores_are_refused(tiny_space: SearchSpace) -> None:
 
 
 def test_what_was_made_elsewhere_names_the_device_that_it_is_of(tiny_space: SearchSpace) -> None:
-    with pytest.raises(LUTError, match="here to make one, or name its device with --rpc HOST:PORT --key KEY"):
+    with pytest.raises(LUTError, match="--key KEY"):
         this_device(elsewhere(random_table(tiny_space)))
-    with pytest.raises(LUTError, match="with --rpc HOST:PORT --key pi4"):
+    with pytest.raises(LUTError, match="--key pi4"):
         this_device(elsewhere(random_table(tiny_space), name="cpu@pi4"))
 
 
@@ -159,12 +156,9 @@ PLACE = Place("127.0.0.1:9190", "pi4", 2)
 
 def test_a_table_made_there_is_found_by_its_key(made_there: RunDirectory) -> None:
     assert open_table(run=made_there, usage=Usage(place=Place(key="pi4"))).path == made_there.lut("cpu@pi4")
-    there, usage = r"there are tables of: cpu, cpu@pi4 \(what follows", "--key pi4 --threads 2 --dtype bf16"
-    with pytest.raises(StageOrderError, match=rf"'cpu-2t-bf16@pi4' in .*; {there} .* --rpc HOST:PORT {usage}"):
+    with pytest.raises(StageOrderError, match=r"cpu, cpu@pi4 .* --key pi4 --threads 2 --dtype bf16"):
         open_table(run=made_there, usage=Usage(threads=2, dtype="bf16", place=Place(key="pi4")))
-    with pytest.raises(
-        StageOrderError, match=r"'cuda-f16@h200' in .* --target cuda --rpc HOST:PORT --key h200 --dtype f16 "
-    ):
+    with pytest.raises(StageOrderError, match=r"--target cuda .* --key h200 --dtype f16 "):
         open_table(run=made_there, usage=Usage("cuda", dtype="f16", place=Place(key="h200")))
 
 
@@ -237,7 +231,7 @@ def test_records_to_begin_with_that_are_not_there_are_told_before_anything_is_fi
 def test_a_table_of_another_device_is_refused_there_too(
     run: RunDirectory, yaml_file: Path, pi4: list[Any], command: str
 ) -> None:
-    with pytest.raises(LUTError, match=r"expected fingerprint 0123456789ab, .* 6502 on the device.*device like that"):
+    with pytest.raises(LUTError, match=r"0123456789ab, .* 6502"):
         getattr(tables, command)(open_table(run=run, space=yaml_file), progress=False, place=PLACE)
 
 
@@ -282,5 +276,5 @@ def test_a_table_that_covers_no_sub_space_cannot_be_calibrated(
     lut = random_table(tiny_space)
     lut.rows = {key: row for key, row in lut.rows.items() if not key.startswith("stem")}
     lut.save(run.lut("cpu"))
-    with pytest.raises(LUTError, match="has no sub-space of 'tiny' with 10 classes without holes"):
+    with pytest.raises(LUTError, match="sub-space"):
         tables.calibrate(open_table(run=run, space=yaml_file), progress=False)
