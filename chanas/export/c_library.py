@@ -30,7 +30,7 @@ from chanas.operators.steps import block_workloads
 from chanas.prescheduler.checks.qemu import emulator_program
 from chanas.prescheduler.codegen.c_toolchain import CToolchain, find_c_toolchain
 from chanas.prescheduler.codegen.cpu.static_library import Kernels, aligned
-from chanas.prescheduler.codegen.linkers import is_native
+from chanas.prescheduler.codegen.linkers import TOOLS, Tools, is_native
 from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.kernels.cpu.shapes import input_shape, output_shape
 from chanas.prescheduler.tuning.default_points import default_points
@@ -112,7 +112,9 @@ class Exported:
         return self.folder / f"lib{self.name}.a"
 
 
-def export(bundle: Path | str, out: Path, target: str | None = None, name: str | None = None) -> Exported:
+def export(
+    bundle: Path | str, out: Path, target: str | None = None, name: str | None = None, tools: Tools = TOOLS
+) -> Exported:
     """Write the folder `out`: library, header, example, Makefile, README.
 
     Args:
@@ -120,6 +122,7 @@ def export(bundle: Path | str, out: Path, target: str | None = None, name: str |
         target: one of the bundle's, by default its first; or any target that `chanas target` knows, for which the
             schedules are then default ones.
         name: what files and functions are called after; by default as `out`.
+        tools: compilers that are installed.
 
     Raises:
         CheckpointError: the bundle is not whole, or has no weights.
@@ -136,7 +139,7 @@ def export(bundle: Path | str, out: Path, target: str | None = None, name: str |
     _check_free(out)
     name = _checked_name(name) if name is not None else c_sources.identifier(out.resolve().name)
     schedules = _schedules(loaded, target)
-    toolchain = find_c_toolchain(schedules.target.mtriple)
+    toolchain = find_c_toolchain(schedules.target.mtriple, tools)
     with scratch_folder() as scratch:
         kernels = build_kernels(name, loaded.blocks, schedules.points, schedules.target, scratch)
         offsets = _write_weights(loaded, schedules.target, scratch / "weights.bin")

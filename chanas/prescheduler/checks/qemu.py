@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -21,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import BlockConfig
-from chanas.core.target import this_machine
 from chanas.errors import TargetError
 from chanas.prescheduler.codegen.c_toolchain import find_c_toolchain, search_path
-from chanas.prescheduler.codegen.linkers import Platform
+from chanas.prescheduler.codegen.linkers import TOOLS, Platform, Tools
 from chanas.prescheduler.measuring.local.compiler import Compiler
 from chanas.prescheduler.measuring.requests import BuildObject
 from chanas.prescheduler.workloads.cases import ReferenceCase, relative_error
@@ -43,44 +41,44 @@ class Emulator:
     compiler: tuple[str, ...]
 
 
-def find_emulator(triple: str) -> Emulator | None:
+def find_emulator(triple: str, tools: Tools = TOOLS) -> Emulator | None:
     """Find the emulator that runs a platform's code here; None if `no_emulator` says what is missing."""
     try:
-        return _emulator(triple)
+        return _emulator(triple, tools)
     except TargetError:
         return None
 
 
-def no_emulator(triple: str) -> str:
+def no_emulator(triple: str, tools: Tools = TOOLS) -> str:
     """Return the reason that `find_emulator` found nothing, and what to install."""
     try:
-        return f"{_emulator(triple).name} is there"
+        return f"{_emulator(triple, tools).name} is there"
     except TargetError as missing:
         return str(missing)
 
 
-def _emulator(triple: str) -> Emulator:
+def _emulator(triple: str, tools: Tools) -> Emulator:
     """Programs are made for Linux and the platform's processor, Android's too.
 
     Raises:
         TargetError: what is missing.
     """
     machine = Platform.of(triple).machine
-    if machine == this_machine():  # QEMU has fewer instruction sets than real ones, AVX-512 not at all
+    if machine == tools.machine():  # QEMU has fewer instruction sets than real ones, AVX-512 not at all
         raise TargetError("QEMU is asked for other kinds of processors alone")
-    program = emulator_program(f"{machine}-linux-gnu")
+    program = emulator_program(f"{machine}-linux-gnu", tools)
     if program is None:
         raise TargetError(f"qemu-{machine} is not there (Debian's package qemu-user-static)")
-    toolchain = find_c_toolchain(f"{machine}-linux-gnu")
+    toolchain = find_c_toolchain(f"{machine}-linux-gnu", tools)
     return Emulator(Path(program).name, (program,), (*toolchain.compiler, "-static"))
 
 
-def emulator_program(triple: str) -> str | None:
+def emulator_program(triple: str, tools: Tools = TOOLS) -> str | None:
     """The path of what runs a platform's static programs here."""
     if not Platform.of(triple).system.startswith("linux"):
         return None
     name = f"qemu-{Platform.of(triple).machine}"
-    return shutil.which(f"{name}-static") or shutil.which(name)
+    return tools.which(f"{name}-static") or tools.which(name)
 
 
 @dataclass(frozen=True)

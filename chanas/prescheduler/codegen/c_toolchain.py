@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chanas.core.target import this_machine
 from chanas.errors import TargetError
-from chanas.prescheduler.codegen.linkers import LINUX, Platform, android_clang, is_native, no_ndk, zig_command
+from chanas.prescheduler.codegen.linkers import LINUX, TOOLS, Platform, Tools, android_clang, is_native, no_ndk
 
 # Zig's compiler makes a platform's C library when it is first asked for a program: minutes on a busy core.
 _TIMEOUT_S = 600.0
@@ -84,26 +82,26 @@ def search_path() -> Mapping[str, str]:
     return {**os.environ, "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))}
 
 
-def find_c_toolchain(triple: str) -> CToolchain:
+def find_c_toolchain(triple: str, tools: Tools = TOOLS) -> CToolchain:
     """The toolchain of a platform as LLVM calls it; empty for this machine's own.
 
     Raises:
         TargetError: none is installed; the message says which would do.
     """
-    native, platform = is_native(triple), Platform.of(triple or f"{this_machine()}-linux-gnu")
+    native, platform = is_native(triple, tools), Platform.of(triple or f"{tools.machine()}-linux-gnu")
     if platform.system == "linux-android":
-        command = android_clang(platform, os.environ)
+        command = android_clang(platform, tools.environment)
         if command is None:
-            raise TargetError(f"no C compiler for {triple} was found; {no_ndk()}")
+            raise TargetError(f"no C compiler for {triple} was found; {no_ndk(tools)}")
         return CToolchain("the NDK's clang", command, (str(Path(command[0]).with_name("llvm-ar")),), static=True)
     name = f"{platform.machine}-{platform.system}"
     pairs = [("cc", "ar"), ("gcc", "ar"), ("clang", "llvm-ar")] if native else []
     pairs += [(f"{name}-gcc", f"{name}-ar"), (f"{name}-clang", "llvm-ar")]
     for compiler, archiver in pairs:
-        if shutil.which(compiler) and shutil.which(archiver):
+        if tools.which(compiler) and tools.which(archiver):
             return CToolchain(compiler, (compiler,), (archiver,), static=not native)
     is_linux = platform.system in LINUX
-    if is_linux and zig_command() is not None:
+    if is_linux and tools.zig() is not None:
         zig = ("python", "-m", "ziglang")  # not its path: build lines are for other machines too
         static_linux = f"{platform.machine}-linux-musl"
         return CToolchain("ziglang", (*zig, "cc", "-target", static_linux), (*zig, "ar"), static=True)

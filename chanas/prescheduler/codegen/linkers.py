@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,6 @@ class Platform:
             return cls(machine, system)
         return cls(machine, "linux-android", int(android[1] or _LOWEST_API_LEVEL))
 
-    @property
-    def is_this_machine(self) -> bool:
-        return (self.machine, self.system) == (this_machine(), "linux-gnu")
-
 
 @dataclass(frozen=True)
 class CrossLinker:
@@ -76,23 +72,52 @@ class CrossLinker:
             raise TargetError(f"{self.name} cannot link {objects[0].name}: {first}")
 
 
-def is_native(triple: str) -> bool:
-    """True if this machine's linker serves the platform; an empty triple is this machine."""
-    return not triple or Platform.of(triple).is_this_machine
+@functools.cache
+def zig_command() -> tuple[str, ...] | None:
+    """Return the command of the wheel `ziglang`: its program, without Python around it."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        return None
+    program = Path(spec.origin).with_name("zig")
+    return (str(program),) if program.is_file() else (sys.executable, "-m", "ziglang")
 
 
-def find_cross_linker(triple: str, environment: Mapping[str, str] | None = None) -> CrossLinker | None:
+@dataclass(frozen=True)
+class Tools:
+    """Functions that tell what is installed; on this machine unless others are given.
+
+    which        path of a program, None where it is not there
+    zig          command of the wheel `ziglang`, None where it is not there
+    machine      the kind of processor, as triples call it
+    environment  variables; one names the NDK
+    """
+
+    which: Callable[[str], str | None] = lambda name: shutil.which(name)
+    zig: Callable[[], tuple[str, ...] | None] = zig_command
+    machine: Callable[[], str] = this_machine
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+
+TOOLS = Tools()
+
+
+def is_native(triple: str, tools: Tools = TOOLS) -> bool:
+    """True if the machine's own linker serves the platform; an empty triple is the machine."""
+    return not triple or Platform.of(triple) == Platform(tools.machine(), "linux-gnu")
+
+
+def find_cross_linker(triple: str, tools: Tools = TOOLS) -> CrossLinker | None:
     """A linker for a platform as LLVM calls it; None where none is installed that knows it."""
     platform = Platform.of(triple)
     if platform.system == "linux-android":
-        return _android_linker(platform, os.environ if environment is None else environment)
+        return _android_linker(platform, tools.environment)
     if platform.system not in LINUX:
         return None
     for tool, options in (("ld", ()), ("gcc", ("-nostdlib",))):
         name = f"{platform.machine}-{platform.system}-{tool}"
-        if shutil.which(name) is not None:
+        if tools.which(name) is not None:
             return CrossLinker(name, (name,), options)
-    zig = zig_command()
+    zig = tools.zig()
     return None if zig is None else CrossLinker("ziglang", (*zig, "ld.lld"), ())
 
 
@@ -108,9 +133,9 @@ def android_clang(platform: Platform, environment: Mapping[str, str]) -> tuple[s
     return None if clang is None else (str(clang), f"--target={system}")
 
 
-def no_ndk() -> str:
+def no_ndk(tools: Tools = TOOLS) -> str:
     """Return the remedy for a missing NDK."""
-    folder = os.environ.get(_ANDROID_NDK)
+    folder = tools.environment.get(_ANDROID_NDK)
     found = f"there is no toolchains/llvm/prebuilt/*/bin/clang in {_ANDROID_NDK}={folder}; " if folder else ""
     return f"{found}install the Android NDK and let the variable {_ANDROID_NDK} name its folder"
 
@@ -122,17 +147,7 @@ def _ndk_clang(environment: Mapping[str, str]) -> Path | None:
     return found[0] if found else None
 
 
-@functools.cache
-def zig_command() -> tuple[str, ...] | None:
-    """Return the command of the wheel `ziglang`: its program, without Python around it."""
-    spec = importlib.util.find_spec("ziglang")
-    if spec is None or spec.origin is None:
-        return None
-    program = Path(spec.origin).with_name("zig")
-    return (str(program),) if program.is_file() else (sys.executable, "-m", "ziglang")
-
-
-def no_cross_linker(triple: str) -> str:
+def no_cross_linker(triple: str, tools: Tools = TOOLS) -> str:
     """Return the remedy if `find_cross_linker` found none."""
     platform = Platform.of(triple)
     remedy = ""
@@ -140,28 +155,28 @@ def no_cross_linker(triple: str) -> str:
         package = f"binutils-{platform.machine.replace('_', '-')}-{platform.system}"
         remedy = f"; `pip install ziglang` brings one, and so does the system's package {package}"
     if platform.system == "linux-android":
-        remedy = f"; {no_ndk()}"
+        remedy = f"; {no_ndk(tools)}"
     return f"no cross linker for {triple} was found{remedy}"
 
 
-def find_linker(triple: str) -> CrossLinker | None:
+def find_linker(triple: str, tools: Tools = TOOLS) -> CrossLinker | None:
     """The linker for a platform, this machine's or another's."""
-    if not is_native(triple):
-        return find_cross_linker(triple)
+    if not is_native(triple, tools):
+        return find_cross_linker(triple, tools)
     for command in ("ld", "cc", "gcc"):
-        if shutil.which(command):
+        if tools.which(command):
             return CrossLinker(command, (command,), ())
     return None
 
 
-def required_linker(triple: str) -> CrossLinker:
+def required_linker(triple: str, tools: Tools = TOOLS) -> CrossLinker:
     """Raises TargetError: there is none; says what to install."""
-    linker = find_linker(triple)
+    linker = find_linker(triple, tools)
     if linker is not None:
         return linker
-    if is_native(triple):
+    if is_native(triple, tools):
         raise TargetError("no linker found: expected ld, cc or gcc on the path; install binutils or gcc")
-    raise TargetError(no_cross_linker(triple))
+    raise TargetError(no_cross_linker(triple, tools))
 
 
 def library_maker(triple: str) -> Callable[..., None] | None:

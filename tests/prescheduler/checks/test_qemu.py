@@ -33,7 +33,6 @@ from chanas.prescheduler.checks.qemu import (
 )
 from chanas.prescheduler.checks.qemu import run_emulated as run
 from chanas.prescheduler.checks.target_check import small_block
-from chanas.prescheduler.codegen import c_toolchain
 from chanas.prescheduler.codegen.cpu.build import build_network, build_object
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
@@ -41,6 +40,7 @@ from chanas.prescheduler.measuring.local.compiler import open_compiler
 from chanas.prescheduler.workloads.cases import ReferenceCase
 
 from ..cases import HOST, OPERATORS, covering_points, random_points
+from ..codegen.test_linkers import having
 
 HERE = Emulator("this machine", (), ("gcc",))
 PI4 = describe_target("raspberry-pi-4")
@@ -127,38 +127,40 @@ def test_a_compiled_block_runs_without_the_compilers_runtime(tmp_path: Path, rng
     assert outcome.is_right
 
 
-def test_an_emulator_is_one_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = ("qemu-aarch64-static", "qemu-arm")
-    monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
-    assert emulator_program("aarch64-unknown-linux-gnu") == "qemu-aarch64-static"
-    assert emulator_program("arm-linux-gnueabihf") == "qemu-arm"
-    assert emulator_program("riscv64-linux-gnu") is None
-    assert emulator_program("aarch64-apple-darwin") is None
+@pytest.mark.parametrize(
+    ("triple", "program"),
+    [
+        ("aarch64-unknown-linux-gnu", "/usr/bin/qemu-aarch64-static"),
+        ("arm-linux-gnueabihf", "/usr/bin/qemu-arm"),
+        ("riscv64-linux-gnu", None),
+        ("aarch64-apple-darwin", None),
+    ],
+)
+def test_an_emulator_is_one_of_the_processor(triple: str, program: str | None) -> None:
+    assert emulator_program(triple, having("qemu-aarch64-static", "qemu-arm")) == program
 
 
-def test_without_an_emulator_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    there: set[str] = set()
-    monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
-    monkeypatch.setattr(c_toolchain, "zig_command", lambda: None)
-    monkeypatch.setattr(module, "this_machine", lambda: "x86_64")
-    assert find_emulator(PI4.mtriple) is None
-    assert no_emulator(PI4.mtriple) == "qemu-aarch64 is not there (Debian's package qemu-user-static)"
-    there.add("qemu-aarch64-static")
-    assert find_emulator(PI4.mtriple) is None
-    assert "in Debian's package gcc-aarch64-linux-gnu), or `pip install ziglang`" in no_emulator(PI4.mtriple)
-    there.update(("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-ar"))
-    for triple in (PI4.mtriple, "aarch64-linux-android29"):
-        found = find_emulator(triple)
-        assert found is not None
-        assert (found.command, found.compiler) == (("qemu-aarch64-static",), ("aarch64-linux-gnu-gcc", "-static"))
+@pytest.mark.parametrize(
+    ("triple", "there", "missing"),
+    [
+        (PI4.mtriple, (), "qemu-user-static"),
+        (PI4.mtriple, ("qemu-aarch64-static",), "gcc-aarch64-linux-gnu), or `pip install ziglang`"),
+        # QEMU lacks instruction sets that real processors have, which would look like code that fails.
+        ("x86_64-linux-gnu", ("qemu-x86_64", "gcc", "ar"), "other kinds of processors"),
+    ],
+)
+def test_without_an_emulator_it_says_what_to_install(triple: str, there: tuple[str, ...], missing: str) -> None:
+    tools = having(*there)
+    assert find_emulator(triple, tools) is None
+    assert missing in no_emulator(triple, tools)
 
 
-def test_this_machines_own_kind_is_not_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """QEMU lacks instruction sets that real ones have, which would look like code that fails."""
-    monkeypatch.setattr(shutil, "which", lambda name: name)
-    monkeypatch.setattr(module, "this_machine", lambda: "x86_64")
-    assert find_emulator("x86_64-linux-gnu") is None
-    assert "other kinds of processors" in no_emulator("x86_64-linux-gnu")
+@pytest.mark.parametrize("triple", [PI4.mtriple, "aarch64-linux-android29"])
+def test_an_emulator_comes_with_the_compiler_of_its_programs(triple: str) -> None:
+    found = find_emulator(triple, having("qemu-aarch64-static", "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-ar"))
+    assert found is not None
+    assert found.command == ("/usr/bin/qemu-aarch64-static",)
+    assert found.compiler == ("aarch64-linux-gnu-gcc", "-static")
 
 
 @needs_gcc

@@ -9,23 +9,11 @@ from pathlib import Path
 import pytest
 
 from chanas.errors import TargetError
-from chanas.prescheduler.codegen import c_toolchain
-from chanas.prescheduler.codegen import linkers as cross
 from chanas.prescheduler.codegen.c_toolchain import CToolchain, find_c_toolchain
 
+from .test_linkers import having
+
 PI = "aarch64-linux-gnu"
-
-
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Programs that are there, and `ziglang` for the wheel."""
-    there: set[str] = set()
-    for module in (c_toolchain, cross):
-        monkeypatch.setattr(module, "this_machine", lambda: "x86_64")
-    monkeypatch.delenv("ANDROID_NDK", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
-    monkeypatch.setattr(c_toolchain, "zig_command", lambda: ("zig",) if "ziglang" in there else None)
-    return there
 
 
 @pytest.mark.parametrize(
@@ -42,29 +30,24 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         ({"cc", "ar", "ziglang"}, "riscv64-linux-musl", "python -m ziglang cc -target riscv64-linux-musl", True),
     ],
 )
-def test_a_compiler_is_found(installed: set[str], there: set[str], triple: str, compiler: str, static: bool) -> None:
-    installed |= there
-    found = find_c_toolchain(triple)
+def test_a_compiler_is_found(there: set[str], triple: str, compiler: str, static: bool) -> None:
+    found = find_c_toolchain(triple, having(*there, zig=("zig",) if "ziglang" in there else None))
     assert (" ".join(found.compiler), found.static) == (compiler, static)
     assert ("-static" in found.program_arguments(["main.c"], "program")) == static
 
 
 @pytest.mark.parametrize(
-    ("triple", "says"),
+    ("triple", "there", "telling"),
     [
-        ("", "no C compiler for this machine was found; install gcc and binutils, or `pip install ziglang`"),
-        (
-            PI,
-            rf"no C compiler for {PI} was found; install gcc for {PI} .* gcc-{PI}\), or `pip install zig",
-        ),
-        ("thumbv7m-none-eabi", r"install gcc for thumbv7m-none-eabi \(thumbv7m-none-eabi-gcc and .*-ar\)$"),
-        ("aarch64-linux-android", "for aarch64-linux-android was found; install the Android NDK and .* ANDROID_NDK"),
+        ("", (), "gcc and binutils, or `pip install ziglang`"),
+        (PI, ("cc", "ar"), rf"gcc-{PI}\), or `pip install ziglang`"),
+        ("thumbv7m-none-eabi", ("cc", "ar"), "thumbv7m-none-eabi-gcc"),
+        ("aarch64-linux-android", ("cc", "ar"), "ANDROID_NDK"),
     ],
 )
-def test_without_a_compiler_the_error_says_what_to_install(installed: set[str], triple: str, says: str) -> None:
-    installed |= {"cc", "ar"} if triple else set()
-    with pytest.raises(TargetError, match=says):
-        find_c_toolchain(triple)
+def test_without_a_compiler_the_error_says_what_to_install(triple: str, there: tuple[str, ...], telling: str) -> None:
+    with pytest.raises(TargetError, match=telling):
+        find_c_toolchain(triple, having(*there))
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc) is installed")
@@ -76,12 +59,11 @@ def test_what_a_compiler_refuses_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_androids_compiler_is_that_of_the_ndk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_androids_compiler_is_that_of_the_ndk(tmp_path: Path) -> None:
     folder = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64/bin"
     folder.mkdir(parents=True)
     (folder / "clang").touch()
-    monkeypatch.setenv("ANDROID_NDK", str(tmp_path))
-    found = find_c_toolchain("aarch64-linux-android34")
+    found = find_c_toolchain("aarch64-linux-android34", having(ANDROID_NDK=str(tmp_path)))
     assert found.compiler == (str(folder / "clang"), "--target=aarch64-linux-android34")
     assert found.archiver == (str(folder / "llvm-ar"),)
     assert found.static

@@ -6,7 +6,6 @@ import importlib.util
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,10 @@ from chanas.prescheduler.codegen import linkers as cross
 from chanas.prescheduler.codegen.linkers import (
     CrossLinker,
     Platform,
-    find_cross_linker,
-    find_linker,
+    Tools,
     is_native,
-    no_cross_linker,
     required_linker,
+    zig_command,
 )
 
 AARCH64 = "aarch64-linux-gnu"
@@ -28,19 +26,15 @@ ANDROID = "aarch64-linux-android"
 AARCH64_ELF = 183
 needs_zig = pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
 
-Has = Callable[..., None]
 
-
-@pytest.fixture
-def system_has(monkeypatch: pytest.MonkeyPatch) -> Has:
+def having(*programs: str, zig: tuple[str, ...] | None = None, **environment: str) -> Tools:
     """A machine of x86-64 with these programs and no others."""
-
-    def has(*programs: str, zig: bool = False) -> None:
-        monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in programs else None)
-        monkeypatch.setattr(cross, "zig_command", lambda: ("zig",) if zig else None)
-        monkeypatch.setattr(cross, "this_machine", lambda: "x86_64")
-
-    return has
+    return Tools(
+        which=lambda name: f"/usr/bin/{name}" if name in programs else None,
+        zig=lambda: zig,
+        machine=lambda: "x86_64",
+        environment=environment,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,24 +74,18 @@ def test_a_triple_names_a_platform(triple: str, platform: Platform) -> None:
     assert Platform.of(triple) == platform
 
 
-def test_this_machine_links_for_itself(system_has: Has) -> None:
-    system_has("ld", "gcc", "aarch64-linux-gnu-ld")
+def test_a_machine_links_for_itself() -> None:
+    tools = having("ld", "gcc", "aarch64-linux-gnu-ld")
     for triple in ("", "x86_64-linux-gnu", "x86_64-pc-linux-gnu"):
-        assert is_native(triple)
-        found = find_linker(triple)
-        assert found is not None
-        assert found.command == ("ld",)
-    assert not is_native(AARCH64)
-    assert not is_native("x86_64-linux-android")
-    assert not is_native("x86_64-apple-darwin")
+        assert is_native(triple, tools)
+        assert required_linker(triple, tools).command == ("ld",)
+    for triple in (AARCH64, "x86_64-linux-android", "x86_64-apple-darwin"):
+        assert not is_native(triple, tools)
 
 
-def test_the_systems_linker_goes_before_the_systems_gcc_and_that_before_zig(system_has: Has) -> None:
+def test_the_systems_linker_goes_before_the_systems_gcc_and_that_before_zig() -> None:
     def command(*programs: str) -> tuple[str, ...]:
-        system_has(*programs, zig=True)
-        found = find_cross_linker("aarch64-unknown-linux-gnu")
-        assert found is not None
-        return found.command
+        return required_linker("aarch64-unknown-linux-gnu", having(*programs, zig=("zig",))).command
 
     assert command("aarch64-linux-gnu-ld", "aarch64-linux-gnu-gcc") == ("aarch64-linux-gnu-ld",)
     assert command("aarch64-linux-gnu-gcc") == ("aarch64-linux-gnu-gcc",)
@@ -105,30 +93,19 @@ def test_the_systems_linker_goes_before_the_systems_gcc_and_that_before_zig(syst
 
 
 # ---- what to install ------------------------------------------------------------------------------------------------
-def test_without_a_cross_linker_the_error_says_what_to_install(
-    system_has: Has, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    system_has("ld", "gcc")
-    monkeypatch.delenv("ANDROID_NDK", raising=False)
-    with pytest.raises(TargetError, match=r"^no cross linker for aarch64-linux-gnu was found; `pip install ziglang`"):
-        required_linker(AARCH64)
-    assert no_cross_linker(AARCH64).endswith("package binutils-aarch64-linux-gnu")
-    with pytest.raises(TargetError, match=r"install the Android NDK and let the variable ANDROID_NDK name its folder$"):
-        required_linker(ANDROID)
-    with pytest.raises(TargetError, match=r"^no cross linker for riscv64-none-elf was found$"):
-        required_linker("riscv64-none-elf")
-
-
-def test_without_any_linker_the_error_says_what_to_install(system_has: Has) -> None:
-    system_has()
-    with pytest.raises(TargetError, match="expected ld, cc or gcc on the path; install binutils or gcc"):
-        required_linker("")
-
-
-def test_a_folder_that_is_no_ndk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ANDROID_NDK", str(tmp_path))
-    with pytest.raises(TargetError, match=rf"no toolchains/llvm/prebuilt/\*/bin/clang in ANDROID_NDK={tmp_path}; "):
-        required_linker(ANDROID)
+@pytest.mark.parametrize(
+    ("triple", "tools", "telling"),
+    [
+        (AARCH64, having("ld", "gcc"), "pip install ziglang.*binutils-aarch64-linux-gnu"),
+        (ANDROID, having("ld", "gcc"), "NDK"),
+        (ANDROID, having(ANDROID_NDK="/nowhere"), "ANDROID_NDK=/nowhere"),
+        ("riscv64-none-elf", having("ld", "gcc"), "riscv64-none-elf was found$"),
+        ("", having(), "binutils or gcc"),
+    ],
+)
+def test_without_a_linker_the_error_says_what_to_install(triple: str, tools: Tools, telling: str) -> None:
+    with pytest.raises(TargetError, match=telling):
+        required_linker(triple, tools)
 
 
 def test_a_linker_that_refuses_is_one_line(tmp_path: Path) -> None:
@@ -145,13 +122,8 @@ def test_a_linker_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pyt
 
 # ---- libraries ------------------------------------------------------------------------------------------------------
 @needs_zig
-def test_zig_links_for_another_processor(
-    objects: dict[str, Path], tmp_path: Path, system_has: Has, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    zig = cross.zig_command()
-    system_has()
-    monkeypatch.setattr(cross, "zig_command", lambda: zig)
-    required_linker(AARCH64).link(objects[AARCH64], tmp_path / "a.so")
+def test_zig_links_for_another_processor(objects: dict[str, Path], tmp_path: Path) -> None:
+    required_linker(AARCH64, having(zig=zig_command())).link(objects[AARCH64], tmp_path / "a.so")
     assert elf_machine(tmp_path / "a.so") == AARCH64_ELF
 
 
@@ -172,9 +144,7 @@ def fake_ndk(folder: Path, script: str) -> dict[str, str]:
 @pytest.mark.parametrize(("triple", "level"), [(ANDROID, 21), (f"{ANDROID}29", 29)])
 def test_the_ndks_clang_is_told_platform_and_api_level(tmp_path: Path, triple: str, level: int) -> None:
     environment = fake_ndk(tmp_path, f'echo "$@" > {tmp_path}/said')
-    linker = find_cross_linker(triple, environment)
-    assert linker is not None
-    linker.link(tmp_path / "a.o", tmp_path / "a.so")
+    required_linker(triple, having(**environment)).link(tmp_path / "a.o", tmp_path / "a.so")
     assert (tmp_path / "said").read_text().split() == [
         f"--target=aarch64-linux-android{level}",
         "-shared",
@@ -190,7 +160,7 @@ def test_the_ndks_clang_is_told_platform_and_api_level(tmp_path: Path, triple: s
 @needs_zig
 def test_an_object_for_android_links(objects: dict[str, Path], tmp_path: Path) -> None:
     """By LLVM's linker, as in the NDK; whether a phone loads it, nobody has tried."""
-    zig = cross.zig_command()
+    zig = zig_command()
     assert zig is not None
     arguments = ["-shared", "-s", "-z", "max-page-size=16384", "-o", str(tmp_path / "a.so")]
     subprocess.run([*zig, "ld.lld", *arguments, str(objects[f"{ANDROID}29"])], check=True)
