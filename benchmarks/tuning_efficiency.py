@@ -138,7 +138,7 @@ def replay(
 
     whole = schedule_space(workload, target)
     space = type(whole)(
-        whole.workload, whole.coordinates, lambda named: whole.legal(named) and whole.encode(named) in table
+        whole.workload, whole.coordinates, dict, lambda named: whole.legal(named) and whole.encode(named) in table
     )
     model = cost_model("gp" if strategy in (GP, TRANSFER) else "random", target, seed)
     for other, records in others.items():

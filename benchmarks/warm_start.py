@@ -114,7 +114,9 @@ def operators(target: HardwareTarget, float_target: HardwareTarget) -> dict[str,
 def measured_space(workload: Workload, table: Table, target: HardwareTarget) -> ScheduleSpace:
     """The space without points that were not measured."""
     whole = schedule_space(workload, target)
-    return ScheduleSpace(workload, whole.coordinates, lambda named: whole.legal(named) and whole.encode(named) in table)
+    return ScheduleSpace(
+        workload, whole.coordinates, dict, lambda named: whole.legal(named) and whole.encode(named) in table
+    )
 
 
 def upside_down(prior: Prior) -> Prior:

@@ -90,9 +90,14 @@ class Workload:
         return self.op in ("pool", "squeeze")
 
     @property
+    def is_channelwise(self) -> bool:
+        """True if each output channel is computed from its own input channel alone."""
+        return self.op in ("depthwise", "pool")
+
+    @property
     def num_groups(self) -> int:
-        """Groups of channels that are convolved apart: each channel by itself if it is depthwise."""
-        return self.in_channels if self.op == "depthwise" else 1
+        """Groups of channels that are computed apart."""
+        return self.in_channels if self.is_channelwise else 1
 
     @property
     def channels_per_group(self) -> int:

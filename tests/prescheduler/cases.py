@@ -134,7 +134,7 @@ def covering_points(space: ScheduleSpace, rng: np.random.Generator) -> list[Poin
     seen: set[tuple[str, tuple[int, ...]]] = set()
     chosen = []
     for point in space.sample(len(space.points), rng):
-        options = set(space.decode(point).items())
+        options = set(space.groups(point).items())
         if not options <= seen:
             seen |= options
             chosen.append(point)
@@ -192,7 +192,7 @@ class Workbench:
 # ---- measurements that nobody makes ---------------------------------------------------------------------------------
 def landscape_seconds(space: ScheduleSpace, point: Point) -> float:
     """A machine that wants some 12 accumulators and a long unrolled reduction; bigger 1×1 convolutions take longer."""
-    named = space.decode(point)
+    named = space.groups(point)
     accumulators = named["split_m"][-1] * named["split_n"][-1]
     log_s = 0.3 * math.log2(accumulators / 12) ** 2 - 0.15 * math.log2(named["split_k"][-1]) + 0.1 * named["order"][0]
     return space.workload.num_flops * 1e-11 * math.exp(log_s)

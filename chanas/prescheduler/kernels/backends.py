@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
@@ -50,8 +51,8 @@ class Backend:
     """
 
     space_version: int
-    space: Callable[[Workload, HardwareTarget], ScheduleSpace]
-    features: Callable[[ScheduleSpace, Named, HardwareTarget], list[float]]
+    space: Callable[[Workload, HardwareTarget], ScheduleSpace[Any]]
+    features: Callable[[ScheduleSpace[Any], Named, HardwareTarget], list[float]]
     case: Callable[[Workload | BlockConfig, HardwareTarget], ReferenceCase]
     network_case: NetworkCase
     worker: tuple[str, ...]
@@ -65,7 +66,7 @@ class Backend:
     seeds_others: bool = False
 
 
-def _gpu_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def _gpu_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     from chanas.prescheduler.kernels.cuda.families import gpu_space
 
     return gpu_space(workload, target)
@@ -104,7 +105,7 @@ def backend_of(target: HardwareTarget) -> Backend:
     return BACKENDS[target.kind]
 
 
-def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     """The space of a workload on a target, from its vector width and number of registers, or from a GPU's limits."""
     return backend_of(target).space(workload, target)
 

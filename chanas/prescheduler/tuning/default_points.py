@@ -22,17 +22,17 @@ def default_points(block: BlockConfig, target: HardwareTarget) -> list[Point]:
     points = []
     for workload in device_workloads(block, target):
         space = schedule_space(workload, target)
-        points.append(max(space.points, key=lambda point: _rank(space.decode(point))))
+        points.append(max(space.points, key=lambda point: _rank(space.groups(point))))
     return points
 
 
 def ranked_points(workload: Workload, target: HardwareTarget, num: int) -> list[Point]:
     """The best-ranked points of an operator, at most `num`, no two of which have the same tile."""
     space = schedule_space(workload, target)
-    ranked = sorted(space.points, key=lambda point: _rank(space.decode(point)), reverse=True)
+    ranked = sorted(space.points, key=lambda point: _rank(space.groups(point)), reverse=True)
     tiles: dict[tuple[int, ...], Point] = {}
     for point in ranked:
-        named = space.decode(point)
+        named = space.groups(point)
         tiles.setdefault(tuple(group[-1] for name, group in named.items() if name in _TILED), point)
     return list(tiles.values())[:num]
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +24,12 @@ def start_probabilities(seconds: npt.NDArray[np.float64], gamma: float) -> npt.N
     return probabilities
 
 
-def mutate_point(space: ScheduleSpace, point: Point, rng: np.random.Generator) -> Point | None:
+def mutate_point(space: ScheduleSpace[Any], point: Point, rng: np.random.Generator) -> Point | None:
     """Redraw one coordinate among its options; a split keeps dividing its loop. None if the result is illegal."""
-    return _mutate(space, space.decode(point), rng)
+    return _mutate(space, space.groups(point), rng)
 
 
-def _mutate(space: ScheduleSpace, parent: Named, rng: np.random.Generator) -> Point | None:
+def _mutate(space: ScheduleSpace[Any], parent: Named, rng: np.random.Generator) -> Point | None:
     named = dict(parent)
     movable = [c for c in space.coordinates if len(c.options) > 1]
     if not movable:
@@ -38,18 +39,18 @@ def _mutate(space: ScheduleSpace, parent: Named, rng: np.random.Generator) -> Po
     return space.encode(named) if space.legal(named) else None
 
 
-def cross_points(space: ScheduleSpace, mother: Point, father: Point, rng: np.random.Generator) -> Point | None:
+def cross_points(space: ScheduleSpace[Any], mother: Point, father: Point, rng: np.random.Generator) -> Point | None:
     """Each coordinate from either parent. None when the result is illegal."""
-    return _cross(space, space.decode(mother), space.decode(father), rng)
+    return _cross(space, space.groups(mother), space.groups(father), rng)
 
 
-def _cross(space: ScheduleSpace, first: Named, second: Named, rng: np.random.Generator) -> Point | None:
+def _cross(space: ScheduleSpace[Any], first: Named, second: Named, rng: np.random.Generator) -> Point | None:
     named = {name: (first if rng.random() < 0.5 else second)[name] for name in first}
     return space.encode(named) if space.legal(named) else None
 
 
 def breed(
-    space: ScheduleSpace,
+    space: ScheduleSpace[Any],
     points: Sequence[Point],
     seconds: npt.NDArray[np.float64],
     num: int,
@@ -59,7 +60,7 @@ def breed(
     exclude: frozenset[Point] = frozenset(),
 ) -> list[Point]:
     """Up to `num` distinct new points from measured ones, none of them in `exclude`."""
-    parents = [space.decode(p) for p in points]
+    parents = [space.groups(p) for p in points]
     shares = np.cumsum(start_probabilities(seconds, gamma))
     shares /= shares[-1]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class OperatorTuner:
 
     def __init__(
         self,
-        space: ScheduleSpace,
+        space: ScheduleSpace[Any],
         model: CostModel,
         config: TuneConfig,
         kept: Sequence[TuningRecord],

@@ -106,7 +106,7 @@ class WarmStart:
             "points came out in another order"
         )
 
-    def prior(self, space: ScheduleSpace) -> Prior | None:
+    def prior(self, space: ScheduleSpace[Any]) -> Prior | None:
         """Return the source's records of an operator; None if it has none, or the spaces don't agree."""
         workload, dtype = space.workload, self.source.target.dtype
         if workload.dtype != dtype:
@@ -120,17 +120,17 @@ class WarmStart:
         return translate(records, whence, space, self.source.target)
 
 
-def agree(a: ScheduleSpace, b: ScheduleSpace) -> bool:
+def agree(a: ScheduleSpace[Any], b: ScheduleSpace[Any]) -> bool:
     """True if two spaces have the same coordinates with the same options, but for those that may be left out."""
 
-    def fixed_options(space: ScheduleSpace) -> dict[str, tuple[tuple[int, ...], ...]]:
+    def fixed_options(space: ScheduleSpace[Any]) -> dict[str, tuple[tuple[int, ...], ...]]:
         return {c.name: c.options for c in space.coordinates if c.name not in _FREE}
 
     return fixed_options(a) == fixed_options(b)
 
 
 def translate(
-    records: Sequence[TuningRecord], whence: ScheduleSpace, space: ScheduleSpace, target: HardwareTarget
+    records: Sequence[TuningRecord], whence: ScheduleSpace[Any], space: ScheduleSpace[Any], target: HardwareTarget
 ) -> Prior | None:
     """Records of one space, best first, in points of another that agrees with it; the best of those that fall together.
 
@@ -140,7 +140,7 @@ def translate(
     for record in records:
         if record.seconds is None or not whence.contains(record.point):
             continue
-        points = tuple(_matching(whence.decode(record.point), space))
+        points = tuple(_matching(whence.groups(record.point), space))
         if points:
             found[points] = min(record.seconds, found.get(points, record.seconds))
     if not found:
@@ -148,7 +148,7 @@ def translate(
     return Prior(tuple(found), np.array(list(found.values()), dtype=np.float64), target)
 
 
-def _matching(named: Named, space: ScheduleSpace) -> Iterator[Point]:
+def _matching(named: Named, space: ScheduleSpace[Any]) -> Iterator[Point]:
     """Legal points that agree with `named` wherever both have a coordinate."""
     options = [(named[c.name],) if c.name in named else c.options for c in space.coordinates]
     for groups in itertools.product(*options):

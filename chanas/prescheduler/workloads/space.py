@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,26 @@ from chanas.operators.workload import Workload
 
 Point = tuple[int, ...]
 Named = dict[str, tuple[int, ...]]
+"""The groups of a point by the names of their coordinates, as tuning sees it."""
+Decoded = TypeVar("Decoded")
+"""A point as its family's schedules see it: a dataclass with a field for each coordinate."""
+
+
+class Split(NamedTuple):
+    """Factors of a loop that is split in two."""
+
+    outer: int
+    inner: int
+
+
+def split_of(named: Named, loop: str) -> Split:
+    """The two factors of a loop."""
+    return Split(*named[f"split_{loop}"])
+
+
+def choice_of(named: Named, name: str, default: int = 0) -> int:
+    """A choice, or its default where the space has no such coordinate."""
+    return named[name][0] if name in named else default
 
 
 def read_point(text: str) -> Point:
@@ -61,23 +82,40 @@ class Coordinate:
     @classmethod
     def choice(cls, name: str, *values: int) -> Coordinate:
         """A free choice among a few integers."""
-        return cls(name, tuple((v,) for v in values))
+        return cls(name, tuple((int(v),) for v in values))
 
 
 @dataclass(frozen=True)
-class ScheduleSpace:
-    """The points of one workload on one target. `legal` rules out combinations (too many accumulators, say)."""
+class ScheduleSpace(Generic[Decoded]):
+    """The points of one workload on one target.
+
+    read      a point as its schedules see it, from its groups
+    is_legal  rules out combinations (too many accumulators, say)
+    """
 
     workload: Workload
     coordinates: tuple[Coordinate, ...]
-    legal: Callable[[Named], bool] = field(compare=False)
+    read: Callable[[Named], Decoded] = field(compare=False)
+    is_legal: Callable[[Decoded], bool] = field(compare=False)
 
     @property
     def length(self) -> int:
         """Integers in a point."""
         return sum(c.width for c in self.coordinates)
 
-    def decode(self, point: Point) -> Named:
+    def legal(self, named: Named) -> bool:
+        """True if options of the coordinates, one of each, are a point together."""
+        return self.is_legal(self.read(named))
+
+    def decode(self, point: Point) -> Decoded:
+        """A point as its schedules see it.
+
+        Raises:
+            ScheduleError: as for `groups`.
+        """
+        return self.read(self.groups(point))
+
+    def groups(self, point: Point) -> Named:
         """The groups of a point by name.
 
         Raises:
@@ -100,12 +138,12 @@ class ScheduleSpace:
         return named
 
     def encode(self, named: Named) -> Point:
-        """Inverse of `decode`."""
+        """Inverse of `groups`."""
         return tuple(itertools.chain.from_iterable(named[c.name] for c in self.coordinates))
 
     def contains(self, point: Point) -> bool:
         try:
-            self.decode(point)
+            self.groups(point)
         except ScheduleError:
             return False
         return True

@@ -21,9 +21,9 @@ def test_default_points_are_legal_and_fill_the_registers(tiny_space: SearchSpace
     for block in dict.fromkeys(tiny_space.largest.blocks(tiny_space, 5)):
         for workload, point in zip(block_workloads(block), default_points(block, target), strict=True):
             space = schedule_space(workload, target)
-            named = space.decode(point)  # raises where it is not legal
+            named = space.groups(point)  # raises where it is not legal
             if workload.op == "pointwise" and workload.output_size > 1 and "order" in named:
-                tiles = [space.decode(p)["split_m"][-1] * space.decode(p)["split_n"][-1] for p in space.points]
+                tiles = [space.groups(p)["split_m"][-1] * space.groups(p)["split_n"][-1] for p in space.points]
                 tile = named["split_m"][-1] * named["split_n"][-1]
                 assert tile == max(tiles) <= max_accumulators(target)
                 shares.append(tile / max_accumulators(target))

@@ -87,7 +87,7 @@ def test_nothing_is_timed_where_there_is_nothing_to_tell(
 def test_ranked_points_have_tiles_of_their_own() -> None:
     points = ranked_points(WORKLOAD, HOST, 4)
     space = schedule_space(WORKLOAD, HOST)
-    tiles = [tuple(space.decode(point)[name][-1] for name in ("split_m", "split_n")) for point in points]
+    tiles = [tuple(space.groups(point)[name][-1] for name in ("split_m", "split_n")) for point in points]
     assert len(set(tiles)) == len(points) == 4
     assert [m * n for m, n in tiles] == sorted((m * n for m, n in tiles), reverse=True)
 

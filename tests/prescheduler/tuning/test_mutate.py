@@ -72,7 +72,7 @@ def test_a_mutation_changes_one_coordinate_at_most(rng: np.random.Generator) -> 
     (point,) = SPACE.sample(1, rng)
     child = mutate_point(SPACE, point, rng)
     if child is not None:
-        before, after = SPACE.decode(point), SPACE.decode(child)
+        before, after = SPACE.groups(point), SPACE.groups(child)
         assert sum(before[name] != after[name] for name in before) <= 1
 
 
@@ -81,7 +81,7 @@ def test_a_cross_takes_every_coordinate_from_a_parent(rng: np.random.Generator) 
     mother, father = SPACE.sample(2, rng)
     child = cross_points(SPACE, mother, father, rng)
     if child is not None:
-        first, second, mixed = (SPACE.decode(p) for p in (mother, father, child))
+        first, second, mixed = (SPACE.groups(p) for p in (mother, father, child))
         assert all(mixed[name] in (first[name], second[name]) for name in mixed)
 
 
@@ -122,8 +122,8 @@ def test_the_same_generator_breeds_the_same_children() -> None:
 
 def test_with_a_large_gamma_all_children_are_of_the_fastest(rng: np.random.Generator) -> None:
     points, seconds = parents(SPACE, 8, rng)
-    fastest = SPACE.decode(points[int(np.argmin(seconds))])
+    fastest = SPACE.groups(points[int(np.argmin(seconds))])
     children = breed(SPACE, points, seconds, 20, rng, gamma=1e6, crossover_share=0.0)
     for child in children:
-        named = SPACE.decode(child)
+        named = SPACE.groups(child)
         assert sum(named[name] != fastest[name] for name in named) <= 1

@@ -86,8 +86,8 @@ def test_points_of_one_thread_stand_for_those_of_two_that_agree_in_everything_el
     assert list(prior.seconds) == sorted(prior.seconds)
     for record, points in zip(records, prior.points, strict=True):
         for point in points:
-            shared = {k: v for k, v in two.decode(point).items() if k != "fuse"}
-            assert shared == one.decode(record.point)
+            shared = {k: v for k, v in two.groups(point).items() if k != "fuse"}
+            assert shared == one.groups(record.point)
 
 
 @given(workload=workloads)

@@ -12,8 +12,10 @@ from typing import Any
 from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload, ends_in_half_a_block
+from chanas.prescheduler.kernels.cpu import schedules
+from chanas.prescheduler.kernels.cpu.points import HalfBlockPoint, LoopOrder, PointwisePoint
 from chanas.prescheduler.kernels.cpu.space import max_accumulators, parallel_choice, scale_choice
-from chanas.prescheduler.workloads.space import Coordinate, Named, ScheduleSpace, factorisations
+from chanas.prescheduler.workloads.space import Coordinate, ScheduleSpace, factorisations
 
 # Registers that hold neither sums nor the weights of a tile.
 _OTHER_REGISTERS = 1
@@ -24,7 +26,9 @@ _MAX_WRITTEN_OUT = 224
 _MIN_ACCUMULATORS = 6
 
 
-def pointwise_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def pointwise_space(
+    workload: Workload, target: HardwareTarget
+) -> ScheduleSpace[PointwisePoint] | ScheduleSpace[HalfBlockPoint]:
     """Tiles of pixels and channel blocks, pairs written out, loop order, and where a gate is applied."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
     if ends_in_half_a_block(workload, lanes):
@@ -35,19 +39,19 @@ def pointwise_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace
         Coordinate.split("m", pixels, innermost_max=limit),
         Coordinate.split("n", blocks, innermost_max=limit),
         Coordinate("split_k", k_options),
-        Coordinate.choice("order", 0, 1),
+        Coordinate.choice("order", *LoopOrder),
         *parallel_choice(target, 1, 2),
         *scale_choice(workload),
     )
     tiles = _tiles(coordinates[0], coordinates[1], target)
 
-    def legal(p: Named) -> bool:
-        tile = (p["split_m"][1], p["split_n"][1])
-        if tile not in tiles or math.prod(tile) * p["split_k"][1] > _MAX_WRITTEN_OUT:
+    def legal(p: PointwisePoint) -> bool:
+        tile = (p.m.inner, p.n.inner)
+        if tile not in tiles or math.prod(tile) * p.k.inner > _MAX_WRITTEN_OUT:
             return False
-        return not (p["order"][0] and (p["split_m"][0] == 1 or p["split_n"][0] == 1))
+        return p.order is LoopOrder.CHANNELS_OUTSIDE or (p.m.outer > 1 and p.n.outer > 1)
 
-    return ScheduleSpace(workload, coordinates, legal)
+    return ScheduleSpace(workload, coordinates, PointwisePoint.of, legal)
 
 
 def _tiles(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
@@ -66,7 +70,7 @@ def _tiles(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> fr
     return frozenset((m, n) for m, n in square if m * n >= smallest)
 
 
-def _half_block_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def _half_block_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[HalfBlockPoint]:
     """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
     options = factorisations(workload.in_channels // 4, 2, _MAX_PAIRS // 2)
@@ -79,61 +83,34 @@ def _half_block_space(workload: Workload, target: HardwareTarget) -> ScheduleSpa
     )
     tiles = _tiles(coordinates[0], coordinates[1], target)
 
-    def legal(p: Named) -> bool:
-        tile = (p["split_m"][1], p["split_n"][1])
-        return tile in tiles and math.prod(tile) * 2 * p["split_k"][1] <= _MAX_WRITTEN_OUT
+    def legal(p: HalfBlockPoint) -> bool:
+        tile = (p.m.inner, p.n.inner)
+        return tile in tiles and math.prod(tile) * 2 * p.k.inner <= _MAX_WRITTEN_OUT
 
-    return ScheduleSpace(workload, coordinates, legal)
-
-
-def apply_pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
-    """for n, m, v, k  ->  for n_o, m_o (or m_o, n_o): for k_o: [k_i, m_i, n_i] written out, v a vector."""
-    if "order" not in named:
-        _apply_half_block(sch, workload, named, prefix, parallel)
-        return
-    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
-    n, m, v = sch.get_loops(out)
-    m_o, m_i = sch.split(m, list(named["split_m"]))
-    n_o, n_i = sch.split(n, list(named["split_n"]))
-    outer = [m_o, n_o] if named["order"][0] else [n_o, m_o]
-    sch.reorder(*outer, m_i, n_i, v)
-    _written_out(sch, m_i, n_i, v)
-    sch.compute_at(acc, outer[1], preserve_unit_loops=True)
-    a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
-    k_o, k_i = sch.split(k, list(named["split_k"]))
-    sch.reorder(k_o, k_i, a_m, a_n, a_v)
-    _written_out(sch, k_i, a_m, a_n, a_v)
-    fusable = 2
-    if workload.scaled and _apply_scale(sch, named, prefix, m_o, parallel):
-        fusable = 1 if named["order"][0] else 2
-    if parallel:
-        _parallelise(sch, outer[: min(named["fuse"][0], fusable)])
-    _zero_first(sch, acc, k_o, 2)
+    return ScheduleSpace(workload, coordinates, HalfBlockPoint.of, legal)
 
 
-def _apply_scale(sch: Any, named: Named, prefix: str, tile: Any, parallel: bool) -> bool:
-    """Multiply weights or input by the gate. Return True if the input is multiplied tile by tile as needed, False if
-    everything is multiplied at first."""
-    scale, in_tile = sch.get_sblock(f"{prefix}scale"), bool(named.get("scale_at", (0,))[0])
-    if in_tile:
-        sch.compute_at(scale, tile, preserve_unit_loops=True)
-    elif parallel:
-        sch.parallel(sch.get_loops(scale)[0])
-    sch.vectorize(sch.get_loops(scale)[-1])
-    return in_tile
+def pointwise(
+    sch: Any, workload: Workload, point: PointwisePoint | HalfBlockPoint, prefix: str, parallel: bool
+) -> None:
+    """Schedule as in float32, but for the half block."""
+    if isinstance(point, HalfBlockPoint):
+        _half_block_pointwise(sch, workload, point, prefix, parallel)
+    else:
+        schedules.pointwise(sch, workload, point, prefix, parallel)
 
 
-def _apply_half_block(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+def _half_block_pointwise(sch: Any, workload: Workload, point: HalfBlockPoint, prefix: str, parallel: bool) -> None:
     """for m_o: the full blocks (for n_o: for k_o: [k_i, m_i, n_i] written out, v a vector), then the half one (for q_o:
     [q_i, m_i] written out), then what follows the sums, for n: [m_i] written out."""
     acc, tail, mixed, out = (sch.get_sblock(f"{prefix}{name}") for name in ("acc", "tail", "mixed", "out"))
     n, m, v = sch.get_loops(out)
-    m_o, m_i = sch.split(m, list(named["split_m"]))
+    m_o, m_i = sch.split(m, list(point.m))
     sch.reorder(m_o, n, m_i, v)
     _written_out(sch, n, m_i, v)
     sch.compute_at(tail, m_o, preserve_unit_loops=True)
     t_m, t_v, quad = sch.get_loops(tail)[-3:]
-    q_o, q_i = sch.split(quad, list(named["split_k"]))
+    q_o, q_i = sch.split(quad, list(point.k))
     sch.reorder(q_o, q_i, t_m, t_v)
     _written_out(sch, q_i, t_m, t_v)
     w_o, w_i = sch.split(sch.get_loops(mixed)[-1], [None, 2])
@@ -141,17 +118,17 @@ def _apply_half_block(sch: Any, workload: Workload, named: Named, prefix: str, p
     _written_out(sch, w_i, w_o)
     sch.compute_at(acc, m_o, preserve_unit_loops=True)
     a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
-    n_o, n_i = sch.split(a_n, list(named["split_n"]))
-    quads, written_out = named["split_k"]
+    n_o, n_i = sch.split(a_n, list(point.n))
+    quads, written_out = point.k
     k_o, k_i = sch.split(k, [quads, 2 * written_out])
     sch.reorder(n_o, k_o, k_i, a_m, n_i, a_v)
     _written_out(sch, k_i, a_m, n_i, a_v)
     if workload.scaled:
-        _apply_scale(sch, named, prefix, m_o, parallel)
+        schedules.apply_scale(sch, workload, prefix, m_o if point.scales_tiles else None, parallel)
     if parallel:
-        _parallelise(sch, [m_o])
-    _zero_first(sch, acc, k_o, 2)
-    _zero_first(sch, tail, q_o, 1)
+        schedules.parallelise(sch, 1, [m_o])
+    schedules.zero_first(sch, acc, k_o, 2)
+    schedules.zero_first(sch, tail, q_o, 1)
 
 
 def _written_out(sch: Any, *loops: Any) -> None:
@@ -159,14 +136,3 @@ def _written_out(sch: Any, *loops: Any) -> None:
     sch.vectorize(loops[-1])
     for loop in loops[:-1]:
         sch.unroll(loop)
-
-
-def _parallelise(sch: Any, loops: list[Any]) -> None:
-    sch.parallel(sch.fuse(*loops) if len(loops) > 1 else loops[0])
-
-
-def _zero_first(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> None:
-    """Split the zero-initialisation off the reduction, vectorised and written out like the update."""
-    init = sch.decompose_reduction(acc, reduce_outer)
-    loops = sch.get_loops(init)
-    _written_out(sch, *loops[len(loops) - 1 - num_unrolled :])

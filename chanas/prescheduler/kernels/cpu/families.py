@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cpu import bf16_schedules, schedules, shapes, space
-from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace
+from chanas.prescheduler.workloads.space import Decoded, Point, ScheduleSpace
 
 Compute = Callable[[Workload, int, str, Any, Sequence[Any], Sequence[Any]], Any]
 
@@ -24,7 +24,7 @@ def _nothing(sch: Any, prefix: str) -> None:
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(Generic[Decoded]):
     """A family of operators on a CPU in one dtype.
 
     space             the schedule space of an operator on a target
@@ -35,9 +35,9 @@ class Family:
     finish            what the scheduled stages need beside
     """
 
-    space: Callable[[Workload, HardwareTarget], ScheduleSpace]
+    space: Callable[[Workload, HardwareTarget], ScheduleSpace[Decoded]]
     expression: Callable[[], Compute]
-    schedule: Callable[[Any, Workload, Named, str, bool], None]
+    schedule: Callable[[Any, Workload, Decoded, str, bool], None]
     parameter_shapes: Callable[[Workload, int], shapes.Shapes] = shapes.convolution_parameters
     in_rectangles: bool = False
     finish: Callable[[Any, str], None] = _nothing
@@ -66,20 +66,20 @@ _BLOCKCONV = Family(space.blockconv, lambda: _float32().blockconv, schedules.blo
 _WINOGRAD = Family(
     space.winograd, lambda: _float32().winograd, schedules.winograd, shapes.winograd_parameters, in_rectangles=True
 )
-_POINTWISE = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise)
+_POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise)
 _DEPTHWISE = Family(space.depthwise, lambda: _float32().depthwise, schedules.depthwise, in_rectangles=True)
 _POOL = Family(space.pool, lambda: _float32().pool, schedules.pool, shapes.no_parameters)
-_PAIRED_POINTWISE = Family(
+_PAIRED_POINTWISE: Family[Any] = Family(
     bf16_schedules.pointwise_space,
     lambda: _bfloat16().pointwise,
-    bf16_schedules.apply_pointwise,
+    bf16_schedules.pointwise,
     shapes.paired_pointwise_parameters,
 )
 _PAIRED_DEPTHWISE = replace(
     _DEPTHWISE, expression=lambda: _bfloat16().depthwise, parameter_shapes=shapes.paired_depthwise_parameters
 )
 
-FAMILIES = {
+FAMILIES: dict[tuple[str, str], Family[Any]] = {
     ("conv", "float32"): _CONV,
     ("blockconv", "float32"): _BLOCKCONV,
     ("winograd", "float32"): _WINOGRAD,
@@ -93,7 +93,7 @@ FAMILIES = {
 }
 
 
-def family_of(workload: Workload) -> Family:
+def family_of(workload: Workload) -> Family[Any]:
     """The family of an operator in its dtype.
 
     Raises:
@@ -107,7 +107,7 @@ def family_of(workload: Workload) -> Family:
     return family
 
 
-def cpu_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def cpu_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     """The schedule space of a workload on a CPU, from its vector width and number of registers.
 
     Raises:
@@ -147,8 +147,8 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
         ScheduleError: the point is not in the workload's space.
     """
     family = family_of(workload)
-    named = family.space(workload, target).decode(point)
-    family.schedule(sch, workload, named, prefix, target.num_threads > 1)
+    decoded = family.space(workload, target).decode(point)
+    family.schedule(sch, workload, decoded, prefix, target.num_threads > 1)
     family.finish(sch, prefix)
 
 

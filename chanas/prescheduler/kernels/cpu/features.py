@@ -3,23 +3,25 @@ and the workload's own dimensions."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.prescheduler.workloads.space import Named, ScheduleSpace
 
+_PIXEL_SPLITS = ("split_m", "split_h", "split_w")
+"""Coordinates whose last factor is a side of the tile's pixels."""
 
-def cpu_features(space: ScheduleSpace, named: Named, target: HardwareTarget) -> list[float]:
+
+def cpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget) -> list[float]:
     """One point's features, as many for every workload."""
     workload, lanes = space.workload, target.vector_lanes
     pixels, kernel = workload.output_size**2, workload.kernel_size
-    depth = 1 if workload.op in ("depthwise", "pool") else workload.in_channels
-    rows = (
-        named.get("split_m", (1, 1))[-1]
-        if workload.op == "pointwise"
-        else (named.get("split_h", (1, 1))[-1] * named.get("split_w", (1, 1))[-1])
-    )
+    depth = workload.channels_per_group
+    rows = 1 if workload.takes_mean else math.prod(named[name][-1] for name in _PIXEL_SPLITS if name in named)
     columns = named.get("split_n", named.get("split_c", (1, 1)))[-1]
     accumulators = rows * columns
     input_rows = rows
@@ -28,7 +30,7 @@ def cpu_features(space: ScheduleSpace, named: Named, target: HardwareTarget) -> 
             (named["split_w"][-1] - 1) * workload.stride + kernel
         )
     # Vectors loaded and multiply-adds done by one pass over the reduction of a tile.
-    loads = input_rows * (lanes if workload.op in ("depthwise", "pool") else 1) + columns * kernel**2 * lanes
+    loads = input_rows * (lanes if workload.is_channelwise else 1) + columns * kernel**2 * lanes
     weights = columns * lanes * kernel**2
     tile_bytes = depth * (workload.input_itemsize * input_rows + workload.weight_itemsize * weights)
     work = accumulators * kernel**2 * lanes

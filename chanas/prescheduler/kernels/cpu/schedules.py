@@ -11,86 +11,100 @@ from typing import Any
 
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Workload
-from chanas.prescheduler.workloads.space import Named
+from chanas.prescheduler.kernels.cpu.points import (
+    BlockConvPoint,
+    ConvPoint,
+    DepthwisePoint,
+    HalfBlockPoint,
+    LoopOrder,
+    Padding,
+    PointwisePoint,
+    PoolPoint,
+    ReductionOrder,
+    WinogradPoint,
+)
 
 
-def _parallelise(sch: Any, named: Named, loops: list[Any]) -> None:
-    """for a: for b: …  ->  parallel for a·b: …   (the first `fuse` loops)
+def parallelise(sch: Any, num_fused: int, loops: list[Any]) -> None:
+    """for a: for b: …  ->  parallel for a·b: …   (the first `num_fused` loops)
 
-    Comes before `_accumulate`: a loop around a reduction whose initialisation is split off can't be made parallel.
+    Comes before `zero_first`: a loop around a reduction whose initialisation is split off can't be made parallel.
     """
-    fused = loops[: named["fuse"][0]]
+    fused = loops[:num_fused]
     sch.parallel(sch.fuse(*fused) if len(fused) > 1 else fused[0])
 
 
-def _unroll(sch: Any, *loops: Any) -> None:
+def unroll(sch: Any, *loops: Any) -> None:
     for loop in loops:
         sch.unroll(loop)
 
 
-def _accumulate(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> None:
+def zero_first(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> None:
     """Split the zero-initialisation off the reduction, vectorised and written out like the update."""
     init = sch.decompose_reduction(acc, reduce_outer)
     loops = sch.get_loops(init)
     sch.vectorize(loops[-1])
-    _unroll(sch, *loops[len(loops) - 1 - num_unrolled : -1])
+    unroll(sch, *loops[len(loops) - 1 - num_unrolled : -1])
 
 
-def pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+def pointwise(
+    sch: Any, workload: Workload, point: PointwisePoint | HalfBlockPoint, prefix: str, parallel: bool
+) -> None:
     """for n, m, v, k  ->  for n_o, m_o (or m_o, n_o): for k_o: [k_i, m_i, n_i] written out, v a vector."""
-    if "order" not in named:
-        _half_block_pointwise(sch, workload, named, prefix, parallel)
+    if isinstance(point, HalfBlockPoint):
+        _half_block_pointwise(sch, workload, point, prefix, parallel)
         return
     acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
     n, m, v = sch.get_loops(out)
-    m_o, m_i = sch.split(m, list(named["split_m"]))
-    n_o, n_i = sch.split(n, list(named["split_n"]))
-    outer = [m_o, n_o] if named["order"][0] else [n_o, m_o]
+    m_o, m_i = sch.split(m, list(point.m))
+    n_o, n_i = sch.split(n, list(point.n))
+    outer = [m_o, n_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [n_o, m_o]
     sch.reorder(*outer, m_i, n_i, v)
     sch.vectorize(v)
-    _unroll(sch, m_i, n_i)
+    unroll(sch, m_i, n_i)
     sch.compute_at(acc, outer[1], preserve_unit_loops=True)
     a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
-    k_o, k_i = sch.split(k, list(named["split_k"]))
+    k_o, k_i = sch.split(k, list(point.k))
     sch.reorder(k_o, k_i, a_m, a_n, a_v)
     sch.vectorize(a_v)
-    _unroll(sch, k_i, a_m, a_n)
+    unroll(sch, k_i, a_m, a_n)
     if workload.scaled:
-        _scale(sch, named, prefix, m_o, parallel)
+        apply_scale(sch, workload, prefix, m_o if point.scales_tiles else None, parallel)
     if parallel:
-        fusable = 1 if named.get("scale_at", (0,))[0] and named["order"][0] else 2
-        _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
-    _accumulate(sch, acc, k_o, 2)
+        fusable = 1 if point.scales_tiles and point.order is LoopOrder.PIXELS_OUTSIDE else 2
+        parallelise(sch, min(point.num_fused, fusable), outer)
+    zero_first(sch, acc, k_o, 2)
 
 
-def _scale(sch: Any, named: Named, prefix: str, tile: Any, parallel: bool) -> None:
-    """Multiply weights or input by the gate: all of it at first, or the input of a tile where it is needed."""
+def apply_scale(sch: Any, workload: Workload, prefix: str, tile: Any, parallel: bool) -> None:
+    """Multiply weights or input by the gate: all of it at first (`tile` is None), or the input of a tile as needed."""
     scale = sch.get_sblock(f"{prefix}scale")
-    if named.get("scale_at", (0,))[0]:
+    if tile is not None:
         sch.compute_at(scale, tile, preserve_unit_loops=True)
     elif parallel:
-        sch.parallel(sch.fuse(*sch.get_loops(scale)[:-1]))
+        loops = sch.get_loops(scale)[:-1]
+        sch.parallel(loops[0] if workload.in_pairs else sch.fuse(*loops))
     sch.vectorize(sch.get_loops(scale)[-1])
 
 
-def _half_block_pointwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+def _half_block_pointwise(sch: Any, workload: Workload, point: HalfBlockPoint, prefix: str, parallel: bool) -> None:
     """for m_o: the full blocks (for n_o: for k_o: [k_i, m_i, n_i] written out, v a vector), then the half one (for k_o:
     [k_i, m_i] written out), then what follows the sums, for n: [m_i] written out."""
     acc, tail, twice, mixed, out = (
         sch.get_sblock(f"{prefix}{name}") for name in ("acc", "tail", "twice", "mixed", "out")
     )
     n, m, v = sch.get_loops(out)
-    m_o, m_i = sch.split(m, list(named["split_m"]))
+    m_o, m_i = sch.split(m, list(point.m))
     sch.reorder(m_o, n, m_i, v)
     sch.vectorize(v)
-    _unroll(sch, n, m_i)
+    unroll(sch, n, m_i)
     sch.compute_at(tail, m_o, preserve_unit_loops=True)
     t_m, t_v, pair = sch.get_loops(tail)[-3:]
-    p_o, p_i = sch.split(pair, list(named["split_k"]))
+    p_o, p_i = sch.split(pair, list(point.k))
     sch.reorder(p_o, p_i, t_m, t_v)
     sch.compute_at(twice, p_i, preserve_unit_loops=True)
     sch.vectorize(t_v)
-    _unroll(sch, p_i, t_m)
+    unroll(sch, p_i, t_m)
     for stage in (twice, mixed):
         w = sch.get_loops(stage)[-1]
         w_o, w_i = sch.split(w, [None, 2])
@@ -100,135 +114,140 @@ def _half_block_pointwise(sch: Any, workload: Workload, named: Named, prefix: st
     sch.unroll(sch.get_loops(twice)[-3])
     sch.compute_at(acc, m_o, preserve_unit_loops=True)
     a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
-    n_o, n_i = sch.split(a_n, list(named["split_n"]))
-    pairs, unrolled = named["split_k"]
+    n_o, n_i = sch.split(a_n, list(point.n))
+    pairs, unrolled = point.k
     k_o, k_i = sch.split(k, [pairs, 2 * unrolled])
     sch.reorder(n_o, k_o, k_i, a_m, n_i, a_v)
     sch.vectorize(a_v)
-    _unroll(sch, k_i, a_m, n_i)
+    unroll(sch, k_i, a_m, n_i)
     if workload.scaled:
-        _scale(sch, named, prefix, m_o, parallel)
+        apply_scale(sch, workload, prefix, m_o if point.scales_tiles else None, parallel)
     if parallel:
-        _parallelise(sch, named, [m_o])
-    _accumulate(sch, acc, k_o, 2)
-    _accumulate(sch, tail, p_o, 1)
+        parallelise(sch, 1, [m_o])
+    zero_first(sch, acc, k_o, 2)
+    zero_first(sch, tail, p_o, 1)
 
 
-def _window(sch: Any, workload: Workload, named: Named, prefix: str) -> tuple[list[Any], Any, list[Any]]:
+def _window(sch: Any, point: DepthwisePoint | ConvPoint, prefix: str) -> tuple[list[Any], Any, list[Any]]:
     """for c, h, w, v  ->  for c_o, h_o, w_o: [h_i, w_i, c_i] written out, v a vector; the accumulator inside w_o.
 
     Returns the outer loops, the accumulator's block, and the accumulator's loops from its channel block inwards.
     """
     acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
     c, h, w, v = sch.get_loops(out)
-    h_o, h_i = sch.split(h, list(named["split_h"]))
-    w_o, w_i = sch.split(w, list(named["split_w"]))
-    c_o, c_i = sch.split(c, list(named.get("split_n", (None, 1))))
+    h_o, h_i = sch.split(h, list(point.h))
+    w_o, w_i = sch.split(w, list(point.w))
+    c_o, c_i = sch.split(c, [None, 1] if isinstance(point, DepthwisePoint) else list(point.n))
     sch.reorder(c_o, h_o, w_o, h_i, w_i, c_i, v)
     sch.vectorize(v)
-    _unroll(sch, h_i, w_i, c_i)
+    unroll(sch, h_i, w_i, c_i)
     sch.compute_at(acc, w_o, preserve_unit_loops=True)
     return [c_o, h_o, w_o], acc, sch.get_loops(acc)[3:]
 
 
-def depthwise(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+def depthwise(sch: Any, workload: Workload, point: DepthwisePoint, prefix: str, parallel: bool) -> None:
     """for c, h, w, v  ->  for c, h_o, w_o: for rh: [rw, h_i, w_i] written out, v a vector; loads pad."""
     sch.compute_inline(sch.get_sblock(f"{prefix}pad"))
-    outer, acc, (c, h, w, v, rh, rw) = _window(sch, workload, named, prefix)
+    outer, acc, (c, h, w, v, rh, rw) = _window(sch, point, prefix)
     sch.reorder(rh, rw, h, w, c, v)
     sch.vectorize(v)
-    _unroll(sch, rw, h, w, c)
-    if named["unroll"][0]:
+    unroll(sch, rw, h, w, c)
+    if point.writes_rows_out:
         sch.unroll(rh)
     if parallel:
-        _parallelise(sch, named, outer)
-    _accumulate(sch, acc, rh, 3)
+        parallelise(sch, point.num_fused, outer)
+    zero_first(sch, acc, rh, 3)
 
 
-def conv(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+def conv(sch: Any, workload: Workload, point: ConvPoint, prefix: str, parallel: bool) -> None:
     pad = sch.get_sblock(f"{prefix}pad")
-    outer, acc, (n, h, w, v, rc, rh, rw) = _window(sch, workload, named, prefix)
+    outer, acc, (n, h, w, v, rc, rh, rw) = _window(sch, point, prefix)
     sch.reorder(rc, rh, rw, h, w, n, v)
     sch.vectorize(v)
-    _unroll(sch, rw, h, w, n)
-    if named["unroll"][0]:
+    unroll(sch, rw, h, w, n)
+    if point.writes_rows_out:
         sch.unroll(rh)
-    if named["pad_at"][0]:
+    if point.padding is Padding.BY_BAND:
         sch.compute_at(pad, outer[1], preserve_unit_loops=True)
     if parallel:
-        _parallelise(sch, named, outer)
-    _accumulate(sch, acc, rc, 3)
+        parallelise(sch, point.num_fused, outer)
+    zero_first(sch, acc, rc, 3)
 
 
-def blockconv(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+def _is_padded_around_blocks(point: BlockConvPoint | WinogradPoint) -> bool:
+    """True if the padded rows of a band are there for all of its channel blocks: then these are no parallel loop."""
+    return point.padding is Padding.BY_BAND and point.order is LoopOrder.PIXELS_OUTSIDE
+
+
+def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, parallel: bool) -> None:
     """for c, h, w, v, k, rh, rw  ->  for c_o, band (or band, c_o), h_m, w_o: for k_o, rh, rw (or rh, rw, k_o):
     [k_i, h_i, w_i, c_i] written out, v a vector."""
-    pad, place = sch.get_sblock(f"{prefix}pad"), named["pad_at"][0]
-    if place == 2:
+    pad = sch.get_sblock(f"{prefix}pad")
+    if point.padding is Padding.IN_LOADS:
         sch.compute_inline(pad)
     acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
     c, h, w, v = sch.get_loops(out)
-    band, h_m, h_i = sch.split(h, list(named["split_h"]))
-    w_o, w_i = sch.split(w, list(named["split_w"]))
-    c_o, c_i = sch.split(c, list(named["split_n"]))
-    outer = [band, c_o] if named["order"][0] else [c_o, band]
+    band, h_m, h_i = sch.split(h, list(point.h))
+    w_o, w_i = sch.split(w, list(point.w))
+    c_o, c_i = sch.split(c, list(point.n))
+    outer = [band, c_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [c_o, band]
     sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
     sch.vectorize(v)
-    _unroll(sch, h_i, w_i, c_i)
+    unroll(sch, h_i, w_i, c_i)
     sch.compute_at(acc, w_o, preserve_unit_loops=True)
     a_c, a_h, a_w, a_v, k, rh, rw = sch.get_loops(acc)[-7:]
-    k_o, k_i = sch.split(k, list(named["split_k"]))
-    reduction = [rh, rw, k_o] if named["reduce"][0] else [k_o, rh, rw]
+    k_o, k_i = sch.split(k, list(point.k))
+    reduction = [rh, rw, k_o] if point.reduction is ReductionOrder.TAPS_OUTSIDE else [k_o, rh, rw]
     sch.reorder(*reduction, k_i, a_h, a_w, a_c, a_v)
     sch.vectorize(a_v)
-    _unroll(sch, k_i, a_h, a_w, a_c)
-    if named["unroll"][0]:
+    unroll(sch, k_i, a_h, a_w, a_c)
+    if point.writes_columns_out:
         sch.unroll(rw)
-    if place == 1:
+    if point.padding is Padding.BY_BAND:
         sch.compute_at(pad, band, preserve_unit_loops=True)
-    if place < 2:
+    if point.padding is not Padding.IN_LOADS:
         loops = sch.get_loops(pad)
         sch.vectorize(loops[-1])
-        if place == 0 and parallel:
+        if point.padding is Padding.AT_FIRST and parallel:
             sch.parallel(loops[0])
     if parallel:
-        fusable = 1 if place == 1 and named["order"][0] else 2
-        _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
-    _accumulate(sch, acc, reduction[0], 3)
+        fusable = 1 if _is_padded_around_blocks(point) else 2
+        parallelise(sch, min(point.num_fused, fusable), outer)
+    zero_first(sch, acc, reduction[0], 3)
 
 
-def winograd(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:
     """for c, h, w, v  ->  for c_o, band (or band, c_o): the sums of the band, then its outputs.
 
     Sums: for product, h_m, w_o: for k_o, rh, rs: [k_i, h_i, w_i, c_i] written out, v a vector. Outputs: for c_i, row,
     tile: [outputs of a tile] written out.
     """
     pad, tiles, acc, sums, out = (sch.get_sblock(f"{prefix}{n}") for n in ("pad", "tiles", "acc", "sums", "out"))
-    place, (bands, h_m, h_i) = named["pad_at"][0], named["split_h"]
+    bands, h_m, h_i = point.h
     c, h, w, v = sch.get_loops(out)
     band, row = sch.split(h, [bands, h_m * h_i])
-    num_tiles = math.prod(named["split_w"])
+    num_tiles = math.prod(point.w)
     tile, within = sch.split(w, [num_tiles, transforms(workload.kernel_size, workload.stride).outputs])
-    c_o, c_i = sch.split(c, list(named["split_n"]))
-    outer = [band, c_o] if named["order"][0] else [c_o, band]
+    c_o, c_i = sch.split(c, list(point.n))
+    outer = [band, c_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [c_o, band]
     sch.reorder(*outer, c_i, row, tile, within, v)
     sch.vectorize(v)
     sch.unroll(within)
     sch.compute_at(sums, outer[1], preserve_unit_loops=True)
     product, s_c, s_h, s_w, s_v = sch.get_loops(sums)[-5:]
     s_ho, s_hi = sch.split(s_h, [h_m, h_i])
-    s_wo, s_wi = sch.split(s_w, list(named["split_w"]))
+    s_wo, s_wi = sch.split(s_w, list(point.w))
     sch.reorder(product, s_ho, s_wo, s_hi, s_wi, s_c, s_v)
     sch.vectorize(s_v)
-    _unroll(sch, s_hi, s_wi, s_c)
+    unroll(sch, s_hi, s_wi, s_c)
     sch.compute_at(acc, s_wo, preserve_unit_loops=True)
     a_c, a_h, a_w, a_v, k, rh, rs = sch.get_loops(acc)[-7:]
-    k_o, k_i = sch.split(k, list(named["split_k"]))
+    k_o, k_i = sch.split(k, list(point.k))
     sch.reorder(k_o, rh, rs, k_i, a_h, a_w, a_c, a_v)
     sch.vectorize(a_v)
-    _unroll(sch, k_i, a_h, a_w, a_c)
+    unroll(sch, k_i, a_h, a_w, a_c)
     for stage in (tiles, pad):  # in this order: each is computed where its consumer already is
-        if place == 1:
+        if point.padding is Padding.BY_BAND:
             sch.compute_at(stage, band, preserve_unit_loops=True)
     t_product, t_b, t_h, t_s, t_w, t_v = sch.get_loops(tiles)[-6:]
     sch.reorder(t_b, t_h, t_s, t_w, t_product, t_v)
@@ -236,27 +255,27 @@ def winograd(sch: Any, workload: Workload, named: Named, prefix: str, parallel: 
     sch.vectorize(t_v)
     sch.vectorize(sch.get_loops(pad)[-1])
     if parallel:
-        if place == 0:
+        if point.padding is Padding.AT_FIRST:
             sch.parallel(t_b)
             sch.parallel(sch.get_loops(pad)[0])
-        fusable = 1 if place == 1 and named["order"][0] else 2
-        _parallelise(sch, {"fuse": (min(named["fuse"][0], fusable),)}, outer)
-    _accumulate(sch, acc, k_o, 3)
+        fusable = 1 if _is_padded_around_blocks(point) else 2
+        parallelise(sch, min(point.num_fused, fusable), outer)
+    zero_first(sch, acc, k_o, 3)
 
 
-def pool(sch: Any, workload: Workload, named: Named, prefix: str, parallel: bool) -> None:
+def pool(sch: Any, workload: Workload, point: PoolPoint, prefix: str, parallel: bool) -> None:
     """for c, v, m  ->  for c_o: for m_o: [m_i, c_i] written out, v a vector."""
     acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
     c, _, v = sch.get_loops(out)
-    c_o, c_i = sch.split(c, list(named["split_c"]))
+    c_o, c_i = sch.split(c, list(point.c))
     sch.vectorize(v)
     sch.unroll(c_i)
     sch.compute_at(acc, c_o, preserve_unit_loops=True)
     a_c, a_one, a_v, m = sch.get_loops(acc)[-4:]
-    m_o, m_i = sch.split(m, list(named["split_m"]))
+    m_o, m_i = sch.split(m, list(point.m))
     sch.reorder(m_o, m_i, a_c, a_one, a_v)
     sch.vectorize(a_v)
-    _unroll(sch, m_i, a_c)
+    unroll(sch, m_i, a_c)
     if parallel:
         sch.parallel(c_o)
-    _accumulate(sch, acc, m_o, 2)
+    zero_first(sch, acc, m_o, 2)

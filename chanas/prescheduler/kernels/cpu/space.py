@@ -14,7 +14,22 @@ from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Workload, ends_in_half_a_block, scales_weights, tiled_columns
-from chanas.prescheduler.workloads.space import Coordinate, Named, ScheduleSpace, factorisations
+from chanas.prescheduler.kernels.cpu.points import (
+    BlockConvPoint,
+    ConvPoint,
+    DepthwisePoint,
+    HalfBlockPoint,
+    LoopOrder,
+    Padding,
+    PointwisePoint,
+    PoolPoint,
+    ReductionOrder,
+    WinogradPoint,
+)
+from chanas.prescheduler.workloads.space import Coordinate, ScheduleSpace, factorisations
+
+_CHANNELS, _PIXELS = LoopOrder.CHANNELS_OUTSIDE, LoopOrder.PIXELS_OUTSIDE
+_STORED_PADDING = (Padding.AT_FIRST, Padding.BY_BAND)
 
 # Registers that a kernel needs besides its accumulators: weights, a broadcast input, and the compiler's temporaries.
 _RESERVED_REGISTERS = 4
@@ -103,7 +118,9 @@ def scale_choice(workload: Workload) -> tuple[Coordinate, ...]:
     return (Coordinate.choice("scale_at", 0, 1),) if workload.scaled and not scales_weights(workload) else ()
 
 
-def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def pointwise(
+    workload: Workload, target: HardwareTarget
+) -> ScheduleSpace[PointwisePoint] | ScheduleSpace[HalfBlockPoint]:
     lanes, limit = target.vector_lanes, max_accumulators(target)
     most_steps = lanes if _by_lane(target) else _MAX_UNROLLED_REDUCTION  # one loaded vector's
     k_options = tuple(
@@ -115,7 +132,7 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.split("m", workload.output_size**2, innermost_max=limit),
         Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
         Coordinate("split_k", k_options),
-        Coordinate.choice("order", 0, 1),
+        Coordinate.choice("order", _CHANNELS, _PIXELS),
         *parallel_choice(target, 1, 2),
         *scale_choice(workload),
     )
@@ -128,13 +145,12 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     }
     allowed = _allowed(tiles, target)
 
-    def legal(p: Named) -> bool:
-        (m_o, m_i), (n_o, n_i) = p["split_m"], p["split_n"]
-        if Tile(m_i, n_i, p["split_k"][1], m_i) not in allowed:
+    def legal(p: PointwisePoint) -> bool:
+        if Tile(p.m.inner, p.n.inner, p.k.inner, p.m.inner) not in allowed:
             return False
-        return not p["order"][0] or (m_o > 1 and n_o > 1)  # with one tile in a direction both orders are one program
+        return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)  # of one tile both orders are one program
 
-    return ScheduleSpace(workload, coordinates, legal)
+    return ScheduleSpace(workload, coordinates, PointwisePoint.of, legal)
 
 
 def _fitting(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
@@ -154,7 +170,7 @@ def _tiles(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tupl
     return frozenset((m, n) for m, n in tall if m * n >= smallest)
 
 
-def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[HalfBlockPoint]:
     """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
     full = num_blocks(workload.out_channels, lanes) - 1
@@ -169,14 +185,14 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
     )
     tiles = _tiles(coordinates[0], coordinates[1], limit)
 
-    def legal(p: Named) -> bool:
-        tile = (p["split_m"][1], p["split_n"][1])
-        return tile in tiles and math.prod(tile) * 2 * p["split_k"][1] <= _MAX_WRITTEN_OUT_HALF_BLOCK
+    def legal(p: HalfBlockPoint) -> bool:
+        tile = (p.m.inner, p.n.inner)
+        return tile in tiles and math.prod(tile) * 2 * p.k.inner <= _MAX_WRITTEN_OUT_HALF_BLOCK
 
-    return ScheduleSpace(workload, coordinates, legal)
+    return ScheduleSpace(workload, coordinates, HalfBlockPoint.of, legal)
 
 
-def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
     """Tiles of one or two rows; the padding is part of the input's loads."""
     limit, size, kernel = max_accumulators(target), workload.output_size, workload.kernel_size
     coordinates = (
@@ -184,7 +200,7 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.split("w", size, innermost_max=limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
-        Coordinate.choice("pad_at", 2),
+        Coordinate.choice("pad_at", Padding.IN_LOADS),
     )
     low, high = _TILE_DEPTHWISE
     sizes = {h[1] * w[1] for h in coordinates[0].options for w in coordinates[1].options if h[1] * w[1] <= limit}
@@ -192,15 +208,16 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     largest = min((s for s in sizes if s >= smallest), key=lambda s: (max(s, high), s))
     largest = max(largest, min(high, limit))
 
-    def legal(p: Named) -> bool:
-        accumulators = p["split_h"][1] * p["split_w"][1]
-        written_out = accumulators * kernel * (kernel if p["unroll"][0] else 1)
-        return smallest <= accumulators <= largest and (written_out <= _MAX_WRITTEN_OUT_DEPTHWISE or not p["unroll"][0])
+    def legal(p: DepthwisePoint) -> bool:
+        accumulators = p.h.inner * p.w.inner
+        if not smallest <= accumulators <= largest:
+            return False
+        return not p.writes_rows_out or accumulators * kernel * kernel <= _MAX_WRITTEN_OUT_DEPTHWISE
 
-    return ScheduleSpace(workload, coordinates, legal)
+    return ScheduleSpace(workload, coordinates, DepthwisePoint.of, legal)
 
 
-def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]:
     limit, size = max_accumulators(target), workload.output_size
     coordinates = (
         Coordinate.split("h", size, innermost_max=limit),
@@ -208,23 +225,26 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.split("n", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
-        Coordinate.choice("pad_at", 0, 1),
+        Coordinate.choice("pad_at", *_STORED_PADDING),
     )
 
-    def tile(p: Named) -> Tile:  # a row of the kernel is written out
-        pixels = p["split_h"][1] * p["split_w"][1]
-        return Tile(pixels, p["split_n"][1], workload.kernel_size, pixels)
+    def tile(rows: int, columns: int, vectors: int) -> Tile:  # a row of the kernel is written out
+        return Tile(rows * columns, vectors, workload.kernel_size, rows * columns)
 
     tiles = {
-        tile({"split_h": h, "split_w": w, "split_n": n})
+        tile(h[1], w[1], n[1])
         for h, w, n in itertools.product(*(c.options for c in coordinates[:3]))
         if h[1] * w[1] * n[1] <= limit
     }
     allowed = _allowed(tiles, target)
-    return ScheduleSpace(workload, coordinates, lambda p: tile(p) in allowed)
+
+    def legal(p: ConvPoint) -> bool:
+        return tile(p.h.inner, p.w.inner, p.n.inner) in allowed
+
+    return ScheduleSpace(workload, coordinates, ConvPoint.of, legal)
 
 
-def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[BlockConvPoint]:
     """Bands of rows in three levels (band, row of the band, row of the tile); columns, channel blocks and the reduction
     in two. A band is what is padded at once, and what all channel blocks are computed from before the next."""
     lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.output_size
@@ -235,15 +255,15 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.split("w", columns, innermost_max=limit),
         Coordinate.split("n", blocks, innermost_max=limit),
         Coordinate("split_k", k_options),
-        Coordinate.choice("order", 0, 1),
-        Coordinate.choice("reduce", *((0, 1) if kernel > 1 else (0,))),
+        Coordinate.choice("order", _CHANNELS, _PIXELS),
+        Coordinate.choice("reduce", *(ReductionOrder if kernel > 1 else (ReductionOrder.CHANNELS_OUTSIDE,))),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", *((0, 1) if kernel > 1 else (0,))),
-        Coordinate.choice("pad_at", *((0, 1) if kernel > 1 else (2,))),
+        Coordinate.choice("pad_at", *(_STORED_PADDING if kernel > 1 else (Padding.IN_LOADS,))),
     )
 
-    def tile(rows: int, w_i: int, n_i: int, k_i: int, reduce: int) -> Tile:
-        if reduce:
+    def tile(rows: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
+        if reduction == ReductionOrder.TAPS_OUTSIDE:
             return Tile(rows * w_i, n_i, k_i, rows * w_i)
         # Innermost, a row of the kernel is written out by the compiler itself, and reads neighbouring columns.
         return Tile(rows * w_i, n_i, k_i * kernel, rows * ((w_i - 1) * workload.stride + kernel))
@@ -260,24 +280,24 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
     allowed = _allowed(tiles, target, smallest)
 
-    def legal(p: Named) -> bool:
-        (bands, rows, tile_rows), (w_o, w_i), (n_o, n_i) = p["split_h"], p["split_w"], p["split_n"]
-        accumulators, k_i = tile_rows * w_i * n_i, p["split_k"][1]
-        written_out = accumulators * k_i * (kernel if p["unroll"][0] else 1)
-        if tile(tile_rows, w_i, n_i, k_i, p["reduce"][0]) not in allowed or (tile_rows > 1 and w_o > 1):
+    def legal(p: BlockConvPoint) -> bool:
+        (bands, steps, rows), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
+        accumulators = rows * w_i * n_i
+        written_out = accumulators * p.k.inner * (kernel if p.writes_columns_out else 1)
+        if tile(rows, w_i, n_i, p.k.inner, p.reduction) not in allowed or (rows > 1 and w_o > 1):
             return False
         if written_out > max(_MAX_WRITTEN_OUT, accumulators):
             return False
-        if p["order"][0] and n_o == 1:
+        if p.order is _PIXELS and n_o == 1:
             return False
-        if not p["order"][0] and p["pad_at"][0] != 1:  # nothing belongs to a band: one row each
-            return rows == 1
-        return bands > 1 and (p["order"][0] == 1 or n_o == 1)
+        if p.order is _CHANNELS and p.padding is not Padding.BY_BAND:  # nothing belongs to a band: one row each
+            return steps == 1
+        return bands > 1 and (p.order is _PIXELS or n_o == 1)
 
-    return ScheduleSpace(workload, coordinates, legal)
+    return ScheduleSpace(workload, coordinates, BlockConvPoint.of, legal)
 
 
-def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
     """Like `_blockconv`, but its columns are Winograd tiles; the sums of all products of a band are kept."""
     lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.output_size
     blocks = num_blocks(workload.out_channels, lanes)
@@ -288,9 +308,9 @@ def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
         Coordinate.split("w", columns, innermost_max=limit),
         Coordinate.split("n", blocks, innermost_max=limit),
         Coordinate("split_k", k_options),
-        Coordinate.choice("order", 0, 1),
+        Coordinate.choice("order", _CHANNELS, _PIXELS),
         *parallel_choice(target, 1, 2),
-        Coordinate.choice("pad_at", 0, 1),
+        Coordinate.choice("pad_at", *_STORED_PADDING),
     )
     narrow = columns <= _NARROW_COLUMNS
     shapes = {
@@ -305,25 +325,25 @@ def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
     tiles = {Tile(m, n, k, m) for m, n in shapes for k in steps}
     allowed = _allowed(tiles, target, smallest)
 
-    def legal(p: Named) -> bool:
-        (bands, _, rows), (w_o, w_i), (n_o, n_i), k_i = p["split_h"], p["split_w"], p["split_n"], p["split_k"][1]
+    def legal(p: WinogradPoint) -> bool:
+        (bands, _, rows), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
         accumulators = rows * w_i * n_i
-        tile = Tile(rows * w_i, n_i, k_i * workload.kernel_size, rows * w_i)
+        tile = Tile(rows * w_i, n_i, p.k.inner * workload.kernel_size, rows * w_i)
         if tile not in allowed or not (narrow or rows == 1 or w_o == 1):
             return False
-        if accumulators * p["split_k"][1] > max(_MAX_WRITTEN_OUT, accumulators):
+        if accumulators * p.k.inner > max(_MAX_WRITTEN_OUT, accumulators):
             return False
-        if p["order"][0] and (n_o == 1 or bands == 1):
+        if p.order is _PIXELS and (n_o == 1 or bands == 1):
             return False
-        return p["pad_at"][0] == 0 or (bands > 1 and (p["order"][0] == 1 or n_o == 1))
+        return p.padding is Padding.AT_FIRST or (bands > 1 and (p.order is _PIXELS or n_o == 1))
 
-    return ScheduleSpace(workload, coordinates, legal)
+    return ScheduleSpace(workload, coordinates, WinogradPoint.of, legal)
 
 
-def pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace:
+def pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace[PoolPoint]:
     limit = max_accumulators(target)
     coordinates = (
         Coordinate.split("c", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
         Coordinate.split("m", workload.input_size**2, innermost_max=_MAX_UNROLLED_REDUCTION),
     )
-    return ScheduleSpace(workload, coordinates, lambda p: True)
+    return ScheduleSpace(workload, coordinates, PoolPoint.of, lambda p: True)

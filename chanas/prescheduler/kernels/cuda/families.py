@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget
@@ -21,11 +21,11 @@ from chanas.prescheduler.kernels.cuda.operators import (
 from chanas.prescheduler.kernels.cuda.product import product_kernel
 from chanas.prescheduler.kernels.cuda.space import GPUSpace
 from chanas.prescheduler.kernels.cuda.squeeze import squeeze_kernel
-from chanas.prescheduler.workloads.space import Named, Point
+from chanas.prescheduler.workloads.space import Decoded, Point
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(Generic[Decoded]):
     """A family of operators on a GPU in one dtype.
 
     space    the schedule space of an operator within a GPU's limits
@@ -33,13 +33,13 @@ class Family:
     kernel   a `tirx.PrimFunc` `main` of an operator as a point says
     """
 
-    space: Callable[[Workload, GPUFeatures], GPUSpace]
+    space: Callable[[Workload, GPUFeatures], GPUSpace[Decoded]]
     compute: Compute
-    kernel: Callable[[Workload, Named, GPUFeatures], Any]
+    kernel: Callable[[Workload, Decoded, GPUFeatures], Any]
 
 
 _PRODUCT = Family(space.product, operators.product, product_kernel)
-_BY_OPERATOR = {
+_BY_OPERATOR: dict[str, Family[Any]] = {
     "conv": _PRODUCT,
     "blockconv": _PRODUCT,
     "pointwise": _PRODUCT,
@@ -52,7 +52,7 @@ FAMILIES = {(op, dtype): f for op, f in _BY_OPERATOR.items() for dtype in ("floa
 """Families by operator and dtype; a 1×1 convolution of one pixel is `dense`."""
 
 
-def family_of(workload: Workload) -> Family:
+def family_of(workload: Workload) -> Family[Any]:
     """The family of an operator in its dtype.
 
     Raises:
@@ -66,7 +66,7 @@ def family_of(workload: Workload) -> Family:
 
 
 @functools.lru_cache(maxsize=512)
-def gpu_space(workload: Workload, target: HardwareTarget) -> GPUSpace:
+def gpu_space(workload: Workload, target: HardwareTarget) -> GPUSpace[Any]:
     """The space of a workload on a GPU, from the limits of its descriptor.
 
     Raises:
@@ -83,5 +83,5 @@ def schedule_gpu_operator(workload: Workload, point: Point, target: HardwareTarg
     Raises:
         ScheduleError: the point is not in the workload's space, or the operator is not there for GPUs.
     """
-    named = gpu_space(workload, target).decode(point)
-    return family_of(workload).kernel(workload, named, target.required_gpu)
+    decoded = gpu_space(workload, target).decode(point)
+    return family_of(workload).kernel(workload, decoded, target.required_gpu)

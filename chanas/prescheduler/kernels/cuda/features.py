@@ -4,6 +4,7 @@ a thread keeps in registers, what a block takes into shared memory, and how much
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from chanas.core.target import HardwareTarget
 from chanas.prescheduler.workloads.space import Named, ScheduleSpace
@@ -12,7 +13,7 @@ _SPLITS = ("m", "n", "h", "w", "c", "k", "tap")
 _CHOICES = ("cache", "load_input", "load_weights", "order", "unroll", "stages", "shares", "mma")
 
 
-def gpu_features(space: ScheduleSpace, named: Named, target: HardwareTarget) -> list[float]:
+def gpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget) -> list[float]:
     """One point's features, as many for every workload: logarithms of counts, and the choices as they are.
 
     A coordinate that the space does not have counts as one factor, or as the choice 0.

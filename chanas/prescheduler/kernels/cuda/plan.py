@@ -15,7 +15,7 @@ from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.intrinsics import WARP, TensorCore, tensor_core
 from chanas.prescheduler.kernels.cuda.operators import output_rows, row_words, values_per_word
-from chanas.prescheduler.workloads.space import Named
+from chanas.prescheduler.kernels.cuda.points import ProductPoint
 
 MMA_ROWS, MMA_COLUMNS = 16, 8
 """Rows and columns of one instruction of the tensor cores."""
@@ -132,11 +132,11 @@ def tensor_core_of(workload: Workload, gpu: GPUFeatures) -> TensorCore | None:
     return tensor_core(workload.dtype, gpu.capability)
 
 
-def product_plan(workload: Workload, p: Named, gpu: GPUFeatures) -> ProductPlan:
+def product_plan(workload: Workload, p: ProductPoint, gpu: GPUFeatures) -> ProductPlan:
     """Return the sizes that a point encodes."""
-    core = tensor_core_of(workload, gpu) if p["mma"][0] else None
-    (m_b, m_t, m_v), (n_b, n_t, n_v) = p["split_m"], p["split_n"]
-    (tap_o, tap_i), (c_o, c_i) = p["split_tap"], p["split_c"]
+    core = tensor_core_of(workload, gpu) if p.on_tensor_cores else None
+    (m_b, m_t, m_v), (n_b, n_t, n_v) = p.m, p.n
+    (tap_o, tap_i), (c_o, c_i) = p.taps, p.channels
     per_word = values_per_word(workload)
     return ProductPlan(
         rows=output_rows(workload),
@@ -149,12 +149,12 @@ def product_plan(workload: Workload, p: Named, gpu: GPUFeatures) -> ProductPlan:
         channel_words=c_i // per_word,
         num_channel_steps=c_o,
         num_stretches=tap_o * c_o,
-        shares=p["shares"][0],
+        shares=p.shares,
         threads=m_t * n_t * (WARP if core else 1),
         values=m_v * n_v // (WARP if core else 1),
-        stages=p["stages"][0],
-        input_vector=p["load_input"][0],
-        weight_vector=p["load_weights"][0],
+        stages=p.stages,
+        input_vector=p.input_vector,
+        weight_vector=p.weight_vector,
         core=core,
         values_per_word=per_word,
     )

@@ -33,13 +33,13 @@ from chanas.prescheduler.kernels.cuda.ir import (
 )
 from chanas.prescheduler.kernels.cuda.operators import image_and_pixel, store_vector, word_type
 from chanas.prescheduler.kernels.cuda.plan import MMA_COLUMNS, MMA_ROWS, ProductPlan, product_plan
+from chanas.prescheduler.kernels.cuda.points import ProductPoint
 from chanas.prescheduler.workloads.expressions import epilogue
-from chanas.prescheduler.workloads.space import Named
 
 
-def product_kernel(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
+def product_kernel(workload: Workload, point: ProductPoint, gpu: GPUFeatures) -> Any:
     """A `tirx.PrimFunc` `main` of one operator."""
-    return _Product(workload, named, product_plan(workload, named, gpu)).function()
+    return _Product(workload, point, product_plan(workload, point, gpu)).function()
 
 
 def _to_halves(words: Any, values: Any, num: int) -> Any:
@@ -54,15 +54,15 @@ def _to_halves(words: Any, values: Any, num: int) -> Any:
 class _Product:
     """One kernel while it is written."""
 
-    def __init__(self, workload: Workload, named: Named, plan: ProductPlan) -> None:
-        self.workload, self.named, self.plan = workload, named, plan
+    def __init__(self, workload: Workload, point: ProductPoint, plan: ProductPlan) -> None:
+        self.workload, self.point, self.plan = workload, point, plan
         self.word = word_type(workload)
         self._views: list[Any] = []
         self._declare()
         self.block, self.thread = (tirx.Var(name, "int32") for name in ("blockIdx.x", "threadIdx.x"))
         self.share = tirx.Var("threadIdx.y", "int32") if plan.shares > 1 else 0
         m_b, n_b = plan.blocks
-        by_columns = bool(named["order"][0])
+        by_columns = point.by_columns
         self.m0 = (self.block % m_b if by_columns else self.block // n_b) * plan.height
         self.n0 = (self.block // m_b if by_columns else self.block % n_b) * plan.width
 
@@ -262,8 +262,8 @@ class _Product:
 
     def _multiply_values(self, stage: Any) -> Any:
         """A thread's rows × columns, some words of k after the other."""
-        plan, (_, m_t, m_v), (_, n_t, n_v) = self.plan, self.named["split_m"], self.named["split_n"]
-        at_once, per_word, vector = self.named["unroll"][0], plan.values_per_word, self._column_vector
+        plan, (_, m_t, m_v), (_, n_t, n_v) = self.plan, self.point.m, self.point.n
+        at_once, per_word, vector = self.point.at_once, plan.values_per_word, self._column_vector
         row, column = self.thread // n_t, self.thread % n_t
         word_a = new_buffer((m_v * at_once,), self.word, "a_words", "local")
         word_b = new_buffer((n_v,), self.word, "b_words", "local")
@@ -327,12 +327,12 @@ class _Product:
     @property
     def _column_vector(self) -> int:
         """A thread's columns are vectors, those of its neighbours beside each."""
-        return store_vector(self.named["split_n"][2])
+        return store_vector(self.point.n.values)
 
     @property
     def _lane(self) -> tuple[Any, Any, Any, Any]:
         """Row and column of this thread's warp in the block, its groupID and its threadID_in_group."""
-        n_w = self.named["split_n"][1]
+        n_w = self.point.n.threads
         warp, lane = self.thread // WARP, self.thread % WARP
         return warp // n_w, warp % n_w, lane // 4, lane % 4
 
@@ -340,7 +340,7 @@ class _Product:
         """A warp's tiles of 16 × 8: fragments from shared memory into registers, then `mma.sync` of all pairs."""
         plan, core = self.plan, self.plan.core
         assert core is not None
-        m_v, n_v = self.named["split_m"][2], self.named["split_n"][2]
+        m_v, n_v = self.point.m.values, self.point.n.values
         high, wide, depth = m_v // MMA_ROWS, n_v // MMA_COLUMNS, core.depth // plan.values_per_word
         words_a, words_b = core.words, core.words // 2
         a = new_buffer((high * words_a,), self.word, "a_fragment", "local")
@@ -402,7 +402,7 @@ class _Product:
         return value.astype(self.out.ty.dtype)
 
     def _store_values(self) -> Any:
-        (_, m_t, m_v), (_, n_t, n_v) = self.named["split_m"], self.named["split_n"]
+        (_, m_t, m_v), (_, n_t, n_v) = self.point.m, self.point.n
         vector = self._column_vector
         row, column = self.thread // n_t, self.thread % n_t
 
@@ -416,7 +416,7 @@ class _Product:
         return loop("i", m_v, row_of)
 
     def _store_fragments(self) -> Any:
-        plan, m_v, n_v = self.plan, self.named["split_m"][2], self.named["split_n"][2]
+        plan, m_v, n_v = self.plan, self.point.m.values, self.point.n.values
         high, wide = m_v // MMA_ROWS, n_v // MMA_COLUMNS
         warp_m, warp_n, group, in_group = self._lane
 

@@ -8,13 +8,14 @@ Blocks are one loop (`blockIdx.x`), so is a block's team of threads (`threadIdx.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda import operators
 from chanas.prescheduler.kernels.cuda.operators import Compute, operator_function, store_vector
-from chanas.prescheduler.workloads.space import Named
+from chanas.prescheduler.kernels.cuda.points import DepthwisePoint, ReductionPoint
 
 # Loads of a thread that are written out, so that none waits for the one before.
 _MAX_LOADS_IN_FLIGHT = 4
@@ -67,61 +68,59 @@ def _store(sch: Any, loop: Any, extent: int) -> None:
     sch.vectorize(loop)
 
 
-def depthwise(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
+def depthwise(workload: Workload, point: DepthwisePoint, gpu: GPUFeatures) -> Any:
     """for b, h, w, c  ->  blocks of one image's rows × columns × channels, with the input under them (and its halo) in
     shared memory or read where it is; each thread has rows × columns of a few channels."""
     sch = _schedule_of(workload, operators.depthwise)
     taken, acc, out = (sch.get_sblock(name) for name in ("input", "acc", "out"))
-    cached, num_threads = bool(named["cache"][0]), 1
-    split = []
     image, *loops = sch.get_loops(out)
-    for name, loop in zip("hwc", loops, strict=True):
-        split.append(sch.split(loop, list(named[f"split_{name}"])))
-        num_threads *= named[f"split_{name}"][1]
+    tiles = (point.h, point.w, point.c)
+    split = [sch.split(loop, list(tile)) for loop, tile in zip(loops, tiles, strict=True)]
+    num_threads = math.prod(tile.threads for tile in tiles)
     blocks, threads, values = zip(*split, strict=True)
     sch.reorder(image, *blocks, *threads, *values)
     block, thread = sch.fuse(image, *blocks), sch.fuse(*threads)
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
-    _store(sch, values[2], named["split_c"][2])
+    _store(sch, values[2], point.c.values)
     sch.unroll(values[0])
     sch.unroll(values[1])
 
     sch.compute_at(acc, thread, preserve_unit_loops=True)
     sch.set_scope(acc, 0, "local")
-    if cached:
+    if point.in_shared_memory:
         sch.set_scope(taken, 0, "shared")
         sch.compute_at(taken, block, preserve_unit_loops=True)
-        _load_together(sch, taken, 1, num_threads, named["load_input"][0])
+        _load_together(sch, taken, 1, num_threads, point.input_vector)
     else:
         sch.compute_inline(taken)
     h, w, c, rh, rw = sch.get_loops(acc)[-5:]
     sch.reorder(rh, rw, h, w, c)
-    for loop in (h, w, c, *((rh, rw) if named["unroll"][0] else ())):
+    for loop in (h, w, c, *((rh, rw) if point.writes_taps_out else ())):
         sch.unroll(loop)
     _zero_first(sch, acc, rh, 3)
     return sch.mod["main"]
 
 
-def dense(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
+def dense(workload: Workload, point: ReductionPoint, gpu: GPUFeatures) -> Any:
     """A product of a matrix and one vector."""
-    return _reduction(_schedule_of(workload, operators.dense), named)
+    return _reduction(_schedule_of(workload, operators.dense), point)
 
 
-def pool(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
+def pool(workload: Workload, point: ReductionPoint, gpu: GPUFeatures) -> Any:
     """A mean over pixels."""
-    return _reduction(_schedule_of(workload, operators.pool), named)
+    return _reduction(_schedule_of(workload, operators.pool), point)
 
 
-def _reduction(sch: Any, named: Named) -> Any:
+def _reduction(sch: Any, point: ReductionPoint) -> Any:
     """for m, n, k  ->  blocks of one row's columns: threads x are columns, threads y share each column's sum; every
     thread adds its terms in a register, then the threads of a column add theirs."""
     acc, out = sch.get_sblock("acc"), sch.get_sblock("out")
     k = sch.get_loops(acc)[-1]
-    _, k_t, _ = sch.split(k, list(named["split_k"]))
+    _, k_t, _ = sch.split(k, list(point.k))
     partial = sch.rfactor(k_t, 0)
     image, n = sch.get_loops(out)
-    block, thread = sch.split(n, list(named["split_n"]))
+    block, thread = sch.split(n, list(point.n))
     sch.bind(sch.fuse(image, block), "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     acc = sch.get_sblock("acc")

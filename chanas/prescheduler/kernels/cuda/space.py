@@ -28,8 +28,9 @@ from chanas.prescheduler.kernels.cuda.plan import (
     product_plan,
     tensor_core_of,
 )
+from chanas.prescheduler.kernels.cuda.points import DepthwisePoint, ProductPoint, ReductionPoint, SqueezePoint
 from chanas.prescheduler.kernels.cuda.squeeze import squeeze_plan
-from chanas.prescheduler.workloads.space import Coordinate, Named, Point, ScheduleSpace, factorisations
+from chanas.prescheduler.workloads.space import Coordinate, Decoded, Point, ScheduleSpace, factorisations
 
 # Registers of a thread besides its accumulators: addresses, loop counters, what a load brings.
 _RESERVED_REGISTERS = 24
@@ -57,7 +58,7 @@ _VECTORS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
-class GPUSpace(ScheduleSpace):
+class GPUSpace(ScheduleSpace[Decoded]):
     """A schedule space whose points are drawn, because they are too many to be listed.
 
     kinds  where a coordinate's options depend on what multiplies (threads or warps): those of each, of which a point
@@ -131,11 +132,11 @@ def _vectors(extent: int) -> tuple[int, ...]:
     return tuple(v for v in _VECTORS if extent % v == 0)
 
 
-def _operands(p: Named, plan: ProductPlan, per_word: int, core: TensorCore | None) -> int | None:
+def _operands(p: ProductPoint, plan: ProductPlan, per_word: int, core: TensorCore | None) -> int | None:
     """Registers of a thread's operands of products; None where they don't divide the tile, or are too many products to
     write one after the other."""
-    rows, columns, at_once = p["split_m"][2], p["split_n"][2], p["unroll"][0]
-    if p["mma"][0]:
+    rows, columns, at_once = p.m.values, p.n.values, p.at_once
+    if p.on_tensor_cores:
         products = plan.values // 4 * (plan.depth * per_word // core.depth) if core else 0
         return None if at_once > 1 or products > _MAX_MMA else rows // MMA_ROWS * 4 + columns // MMA_COLUMNS * 2
     if plan.depth % at_once or plan.values * at_once * per_word > _MAX_UNROLLED:
@@ -143,7 +144,7 @@ def _operands(p: Named, plan: ProductPlan, per_word: int, core: TensorCore | Non
     return per_word * (rows * at_once + columns)
 
 
-def product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
+def product(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ProductPoint]:
     """Rows of pixels (of all images together) times columns of output channels; taps and input channels in two.
 
     With tensor cores (`mma`) threads are warps, whose tiles have 16 rows and 8 columns or multiples; they may stand out
@@ -176,16 +177,16 @@ def product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     most = math.prod(max(o[1] for o in by_thread[s]) for s in ("split_m", "split_n"))
     fewest = min(gpu.warp_size, -(-most // 2))  # of a few columns of a few images half: all would leave few points
 
-    def legal(p: Named) -> bool:
-        mma = bool(p["mma"][0])
-        if any(p[name] not in (by_warp if mma else by_thread)[name] for name in by_thread):
+    def legal(p: ProductPoint) -> bool:
+        options = by_warp if p.on_tensor_cores else by_thread
+        if any(factors not in options[name] for name, factors in p.splits.items()):
             return False
         plan = product_plan(workload, p, gpu)
-        if p["order"][0] and 1 in plan.blocks:  # one program in both orders
+        if p.by_columns and 1 in plan.blocks:  # one program in both orders
             return False
         if plan.num_stretches % plan.shares or (plan.stages > 1 and plan.stretches_each == 1):
             return False
-        if p["split_c"][1] % (per_word * plan.input_vector) or plan.width % plan.weight_vector:
+        if p.channels.inner % (per_word * plan.input_vector) or plan.width % plan.weight_vector:
             return False
         if plan.depth > _MAX_DEPTH or plan.words_in_flight > _MAX_IN_FLIGHT:
             return False
@@ -202,7 +203,7 @@ def product(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
         return _fits(gpu, plan.threads * plan.shares, registers, plan.shared_bytes // WORD_BYTES)
 
     kinds = tuple({**of, "mma": ((i,),)} for i, of in enumerate((by_thread, by_warp))) if by_warp else ()
-    return GPUSpace(workload, coordinates, legal, kinds=kinds)
+    return GPUSpace(workload, coordinates, ProductPoint.of, legal, kinds=kinds)
 
 
 def _warp_tiles(
@@ -235,7 +236,7 @@ def _warp_tiles(
     }
 
 
-def depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
+def depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace[DepthwisePoint]:
     """Tiles of rows, columns and channels of one image; the input under a block's tile in shared memory, or read where
     it is."""
     size, k, stride = workload.output_size, workload.kernel_size, workload.stride
@@ -248,22 +249,22 @@ def depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     )
     fewest = _threads_at_least(gpu, *splits)
 
-    def legal(p: Named) -> bool:
-        h, w, c = (p[f"split_{loop}"] for loop in "hwc")
-        threads, accumulators, channels = h[1] * w[1] * c[1], h[2] * w[2] * c[2], c[1] * c[2]
-        halo = ((h[1] * h[2] - 1) * stride + k) * ((w[1] * w[2] - 1) * stride + k) * channels if p["cache"][0] else 0
-        if not fewest <= threads or c[2] not in _VECTORS:
+    def legal(p: DepthwisePoint) -> bool:
+        (_, h_t, h_v), (_, w_t, w_v), (_, c_t, c_v) = p.h, p.w, p.c
+        threads, accumulators, channels = h_t * w_t * c_t, h_v * w_v * c_v, c_t * c_v
+        halo = ((h_t * h_v - 1) * stride + k) * ((w_t * w_v - 1) * stride + k) * channels if p.in_shared_memory else 0
+        if not fewest <= threads or c_v not in _VECTORS:
             return False
-        if channels % p["load_input"][0] or (not p["cache"][0] and p["load_input"][0] > 1):
+        if channels % p.input_vector or (not p.in_shared_memory and p.input_vector > 1):
             return False
-        if accumulators > _MAX_VALUES_DEPTHWISE or (p["unroll"][0] and accumulators * k * k > _MAX_UNROLLED):
+        if accumulators > _MAX_VALUES_DEPTHWISE or (p.writes_taps_out and accumulators * k * k > _MAX_UNROLLED):
             return False
         return _fits(gpu, threads, 2 * accumulators, halo)
 
-    return GPUSpace(workload, coordinates, legal)
+    return GPUSpace(workload, coordinates, DepthwisePoint.of, legal)
 
 
-def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
+def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ReductionPoint]:
     """One sum for each output channel of an image, shared by threads: terms of a thread, threads of a sum, terms
     written out."""
     terms = workload.input_size**2 if workload.op == "pool" else workload.in_channels
@@ -273,14 +274,14 @@ def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
     )
     fewest = min(gpu.warp_size, max(o[1] for o in columns.options) * max(o[1] for o in sums.options))
 
-    def legal(p: Named) -> bool:
-        threads = p["split_n"][1] * p["split_k"][1]
-        return threads >= fewest and _fits(gpu, threads, 2 * p["split_k"][2], threads)
+    def legal(p: ReductionPoint) -> bool:
+        threads = p.n.inner * p.k.threads
+        return threads >= fewest and _fits(gpu, threads, 2 * p.k.written_out, threads)
 
-    return GPUSpace(workload, (columns, sums), legal)
+    return GPUSpace(workload, (columns, sums), ReductionPoint.of, legal)
 
 
-def squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
+def squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace[SqueezePoint]:
     """Columns of the dense layer in two; how many threads share a column's sum; loads of a thread."""
     coordinates = (
         Coordinate("split_n", tuple(factorisations(workload.out_channels, 2, _MAX_THREADS))),
@@ -289,11 +290,11 @@ def squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace:
         Coordinate.choice("unroll", *_VECTORS, 8),
     )
 
-    def legal(p: Named) -> bool:
+    def legal(p: SqueezePoint) -> bool:
         plan = squeeze_plan(workload, p)
         loads = plan.vector * plan.at_once
         if plan.threads < gpu.warp_size or plan.shares > plan.words or loads > _MAX_IN_FLIGHT // 2:
             return False
         return _fits(gpu, plan.threads, 2 * loads * plan.per_word, plan.shared_bytes // WORD_BYTES)
 
-    return GPUSpace(workload, coordinates, legal)
+    return GPUSpace(workload, coordinates, SqueezePoint.of, legal)

@@ -30,8 +30,8 @@ from chanas.prescheduler.kernels.cuda.ir import (
 )
 from chanas.prescheduler.kernels.cuda.operators import row_words, values_per_word, word_type
 from chanas.prescheduler.kernels.cuda.plan import WORD_BYTES
+from chanas.prescheduler.kernels.cuda.points import SqueezePoint
 from chanas.prescheduler.workloads.expressions import epilogue
-from chanas.prescheduler.workloads.space import Named
 
 
 @dataclass(frozen=True)
@@ -77,22 +77,22 @@ class SqueezePlan:
         return WORD_BYTES * (self.teams * self.channels + self.threads)
 
 
-def squeeze_plan(workload: Workload, p: Named) -> SqueezePlan:
+def squeeze_plan(workload: Workload, p: SqueezePoint) -> SqueezePlan:
     """Return the sizes that a point encodes."""
     return SqueezePlan(
         pixels=workload.input_size**2,
         words=row_words(workload),
-        vector=p["load_input"][0],
-        columns=p["split_n"][1],
-        shares=p["shares"][0],
-        at_once=p["unroll"][0],
+        vector=p.vector,
+        columns=p.n.inner,
+        shares=p.shares,
+        at_once=p.at_once,
         per_word=values_per_word(workload),
     )
 
 
-def squeeze_kernel(workload: Workload, named: Named, gpu: GPUFeatures) -> Any:
+def squeeze_kernel(workload: Workload, point: SqueezePoint, gpu: GPUFeatures) -> Any:
     """A `tirx.PrimFunc` `main` of one operator."""
-    return _Squeeze(workload, squeeze_plan(workload, named)).function()
+    return _Squeeze(workload, squeeze_plan(workload, point)).function()
 
 
 class _Squeeze:

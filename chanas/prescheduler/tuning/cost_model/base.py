@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,17 +33,17 @@ class Prior:
 class CostModel(Protocol):
     """Predicts log seconds of schedule points of one operator family; learns from the records of all its workloads."""
 
-    def observe(self, space: ScheduleSpace, records: Sequence[TuningRecord]) -> None:
+    def observe(self, space: ScheduleSpace[Any], records: Sequence[TuningRecord]) -> None:
         """Learn from new records (failed ones are left out)."""
 
-    def transfer(self, space: ScheduleSpace, prior: Prior) -> None:
+    def transfer(self, space: ScheduleSpace[Any], prior: Prior) -> None:
         """Learn what another device says of an operator, as far as the two devices turn out to be alike."""
 
-    def predict_from_prior(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
+    def predict_from_prior(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> FloatArray | None:
         """float64[N] of the log seconds that the other device's records alone say; None when they say nothing."""
 
-    def drop(self, space: ScheduleSpace) -> None:
+    def drop(self, space: ScheduleSpace[Any]) -> None:
         """Ignore the other device's records for this operator from now on."""
 
-    def predict(self, space: ScheduleSpace, points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
+    def predict(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation, float64[N] each, of log seconds up to a constant per workload."""

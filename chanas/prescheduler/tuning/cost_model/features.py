@@ -6,6 +6,7 @@ All features are logarithms of counts, ratios or flags; each kind of processor h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 
-def features(space: ScheduleSpace, points: Sequence[Point], target: HardwareTarget) -> npt.NDArray[np.float64]:
+def features(space: ScheduleSpace[Any], points: Sequence[Point], target: HardwareTarget) -> npt.NDArray[np.float64]:
     """float64[N, F], with the same F for every workload."""
     backend = backend_of(target)
-    return np.array([backend.features(space, space.decode(p), target) for p in points])
+    return np.array([backend.features(space, space.groups(p), target) for p in points])

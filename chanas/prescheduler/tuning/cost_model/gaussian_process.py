@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -85,7 +86,7 @@ class GaussianProcessModel:
         """Number of records of this device."""
         return sum(len(y) for (place, _), y in self._y.items() if place == _HERE)
 
-    def observe(self, space: ScheduleSpace, records: Sequence[TuningRecord]) -> None:
+    def observe(self, space: ScheduleSpace[Any], records: Sequence[TuningRecord]) -> None:
         """Add valid records; the process is made anew when it is next asked."""
         valid = [r for r in records if r.seconds is not None]
         if not valid:
@@ -101,7 +102,7 @@ class GaussianProcessModel:
             self._judge(key, predicted)
         self._asked = None
 
-    def transfer(self, space: ScheduleSpace, prior: Prior) -> None:
+    def transfer(self, space: ScheduleSpace[Any], prior: Prior) -> None:
         """Add another device's records; one that stands for several points lies in their middle."""
         key = space.workload.key
         if not prior.points:
@@ -111,7 +112,7 @@ class GaussianProcessModel:
         self._x[_ELSEWHERE, key], self._y[_ELSEWHERE, key] = np.array(x), np.log(prior.seconds)
         self._asked = None
 
-    def predict_from_prior(self, space: ScheduleSpace, points: Sequence[Point]) -> FloatArray | None:
+    def predict_from_prior(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> FloatArray | None:
         """The mean of a process that has the other device's records of this operator and of similar ones."""
         key = space.workload.key
         self._descriptions[key] = description(space.workload)
@@ -121,11 +122,11 @@ class GaussianProcessModel:
             regression = self._regress(self._select(key, with_own=False, places=(_ELSEWHERE,)))
             return regression.predict(self._standardise(features(space, points, self._target)), 0)[0]
 
-    def drop(self, space: ScheduleSpace) -> None:
+    def drop(self, space: ScheduleSpace[Any]) -> None:
         self._dropped.add(space.workload.key)
         self._asked = None
 
-    def predict(self, space: ScheduleSpace, points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
+    def predict(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation of centred log seconds; zero and one while there are too few records."""
         key = space.workload.key
         self._descriptions[key] = description(space.workload)

@@ -83,7 +83,7 @@ def test_a_whole_network_is_one_graph() -> None:
 def with_tensor_cores(space: GPUSpace) -> Point:
     """A random point that uses them, if the operator can."""
     points = space.sample(8, np.random.default_rng(0))
-    return max(points, key=lambda p: space.decode(p).get("mma", (0,)))
+    return max(points, key=lambda p: space.groups(p).get("mma", (0,)))
 
 
 @needs_nvrtc

@@ -19,8 +19,9 @@ from chanas.operators.steps import block_workloads
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Operator, Workload, ends_in_half_a_block, tiled_columns
 from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.cpu.points import Bands, BlockConvPoint, LoopOrder, Padding, ReductionOrder
 from chanas.prescheduler.kernels.cpu.space import max_accumulators
-from chanas.prescheduler.workloads.space import Named, ScheduleSpace, factorisations
+from chanas.prescheduler.workloads.space import Named, ScheduleSpace, Split, factorisations
 
 from ...cases import DEVICES, NEON, OPERATORS, device, generators, workloads
 
@@ -94,7 +95,7 @@ def test_split_factors_multiply_to_their_loops(workload: Workload, target: Hardw
     space = schedule_space(workload, target)
     expected = extents(workload, target)
     for point in space.points:
-        named = space.decode(point)
+        named = space.groups(point)
         assert {name: math.prod(named[name]) for name in expected} == expected
         assert all(factor >= 1 for name in expected for factor in named[name])
 
@@ -110,7 +111,7 @@ def test_the_loops_of_an_operator_are_all_split(workload: Workload, target: Hard
 @given(workloads, devices)
 def test_accumulators_stay_in_registers(workload: Workload, target: HardwareTarget) -> None:
     space = schedule_space(workload, target)
-    most = max(num_accumulators(workload, space.decode(point)) for point in space.points)
+    most = max(num_accumulators(workload, space.groups(point)) for point in space.points)
     assert most <= max_accumulators(target) < target.num_vector_registers
 
 
@@ -122,7 +123,7 @@ REGISTER_TILED = ("pointwise", "conv", "blockconv", "winograd")
 def test_with_short_vectors_a_tiles_operands_stay_in_registers_too(workload: Workload, target: HardwareTarget) -> None:
     """A multiply-add of NEON has no operand in memory: one kind of them stays, one of the other kind passes by."""
     space = schedule_space(workload, target)
-    for named in map(space.decode, space.points if workload.op in REGISTER_TILED else ()):
+    for named in map(space.groups, space.points if workload.op in REGISTER_TILED else ()):
         sums, vectors = num_accumulators(workload, named), named["split_n"][-1]
         assert sums + min(sums // vectors, vectors) + 1 <= target.num_vector_registers - 2
 
@@ -131,7 +132,7 @@ def test_with_short_vectors_a_tiles_operands_stay_in_registers_too(workload: Wor
 def test_with_short_vectors_a_loaded_operand_serves_several_multiply_adds(workload: Workload) -> None:
     """The register blocking that the paper found on a phone: at most one load for two multiply-adds."""
     space = schedule_space(workload, NEON)
-    found = [space.decode(point) for point in space.points]
+    found = [space.groups(point) for point in space.points]
     assert len(found) > 8
     for named in found:
         sums, vectors, steps = num_accumulators(workload, named), named["split_n"][-1], named["split_k"][-1]
@@ -145,7 +146,31 @@ def test_with_short_vectors_a_loaded_operand_serves_several_multiply_adds(worklo
 def test_encoding_is_the_inverse_of_decoding(workload: Workload, target: HardwareTarget) -> None:
     space = schedule_space(workload, target)
     assert all(len(point) == space.length for point in space.points)
-    assert [space.encode(space.decode(point)) for point in space.points] == list(space.points)
+    assert [space.encode(space.groups(point)) for point in space.points] == list(space.points)
+
+
+@some
+@given(workloads, devices)
+def test_points_that_differ_are_told_apart_by_their_fields(workload: Workload, target: HardwareTarget) -> None:
+    space = schedule_space(workload, target)
+    assert len({space.decode(point) for point in space.points}) == len(space.points)
+
+
+def test_a_point_has_a_field_for_each_coordinate() -> None:
+    """The example of docs/method.md."""
+    layer = Workload("blockconv", 28, 80, 112, 3, 1, "relu")
+    point = schedule_space(layer, device(num_threads=2)).decode((14, 2, 1, 2, 14, 7, 1, 20, 4, 1, 0, 1, 0, 1))
+    assert point == BlockConvPoint(
+        h=Bands(bands=14, steps=2, tile_rows=1),
+        w=Split(outer=2, inner=14),
+        n=Split(outer=7, inner=1),
+        k=Split(outer=20, inner=4),
+        order=LoopOrder.PIXELS_OUTSIDE,
+        reduction=ReductionOrder.CHANNELS_OUTSIDE,
+        num_fused=1,
+        writes_columns_out=False,
+        padding=Padding.BY_BAND,
+    )
 
 
 @some
@@ -193,7 +218,7 @@ def test_the_spaces_of_a_preset_can_be_listed(op: Operator) -> None:
 
 def bands(workload: Workload, num_threads: int = 1) -> list[Named]:
     space = schedule_space(workload, device(num_threads=num_threads))
-    return [space.decode(point) for point in space.points]
+    return [space.groups(point) for point in space.points]
 
 
 @pytest.mark.parametrize("op", ["blockconv", "winograd"])
@@ -281,13 +306,13 @@ def test_the_gate_multiplies_what_there_is_less_of() -> None:
 
 # ---- what is not a point --------------------------------------------------------------------------------------------
 def changed(space: ScheduleSpace, **groups: tuple[int, ...]) -> tuple[int, ...]:
-    return space.encode({**space.decode(space.points[0]), **groups})
+    return space.encode({**space.groups(space.points[0]), **groups})
 
 
 def test_a_point_of_another_length_is_refused_by_name() -> None:
     space = schedule_space(TILED, device())
     with pytest.raises(ScheduleError, match=rf"expected a point of {space.length} integers for .*{TILED.key}, got 2"):
-        space.decode((1, 2))
+        space.groups((1, 2))
 
 
 @pytest.mark.parametrize(
@@ -305,14 +330,14 @@ def test_an_option_that_is_not_there_is_refused_by_name(groups: Named, named: st
     point = changed(space, **groups)
     assert not space.contains(point)
     with pytest.raises(ScheduleError, match=rf"{named} is not an option of workload {TILED.key}"):
-        space.decode(point)
+        space.groups(point)
 
 
 def test_a_tile_that_does_not_fit_in_registers_is_refused() -> None:
     space = schedule_space(TILED, device(lanes=16))
     point = changed(space, split_m=(7, 7), split_n=(1, 6))
     with pytest.raises(ScheduleError, match=rf"point \[7, 7, 1, 6, .*\] is not legal for workload {TILED.key}"):
-        space.decode(point)
+        space.groups(point)
 
 
 def test_both_orders_of_one_tile_are_one_point() -> None:

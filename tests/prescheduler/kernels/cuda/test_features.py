@@ -46,7 +46,7 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
         assert len(set(points)) == len(points)
         records = []
         for point in points:
-            named = space.decode(point)
+            named = space.groups(point)
             threads = named["split_m"][1] * named["split_n"][1]
             seconds.append(1e-4 / threads**0.5)
             records.append(TuningRecord(point, seconds[-1], 0.0))

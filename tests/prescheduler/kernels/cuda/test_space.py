@@ -61,18 +61,25 @@ def _reduces(workload: Workload, name: str) -> bool:
 def test_split_factors_multiply_to_their_loops(workload: Workload) -> None:
     space, expected = gpu_space(workload, GPU), extents(workload)
     for point in space.sample(50, np.random.default_rng(0)):
-        named = space.decode(point)
+        named = space.groups(point)
         assert {name: math.prod(named[name]) for name in expected} == expected
+
+
+@each_workload
+def test_points_that_differ_are_told_apart_by_their_fields(workload: Workload) -> None:
+    space = gpu_space(workload, GPU)
+    points = space.sample(50, np.random.default_rng(0))
+    assert len({space.decode(point) for point in points}) == len(points)
 
 
 @on_tensor_cores
 def test_tiles_of_tensor_cores_cover_their_loops_in_whole_instructions(workload: Workload) -> None:
     space, expected = gpu_space(workload, GPU), extents(workload)
-    points = [space.decode(p) for p in space.sample(50, np.random.default_rng(0))]
+    points = [space.groups(p) for p in space.sample(50, np.random.default_rng(0))]
     on_cores = [named for named in points if named["mma"][0]]
     assert 0 < len(on_cores) < len(points)
     for named in on_cores:
-        core = product_plan(workload, named, GPU.required_gpu).core
+        core = product_plan(workload, space.read(named), GPU.required_gpu).core
         assert core is not None
         for name, unit in (("split_m", 16), ("split_n", 8), ("split_c", core.depth)):
             assert math.prod(named[name]) >= expected[name]
@@ -98,7 +105,7 @@ def test_encoding_is_the_inverse_of_decoding(workload: Workload) -> None:
     points = space.sample(50, np.random.default_rng(1))
     assert points
     assert len(set(points)) == len(points)
-    assert [space.encode(space.decode(p)) for p in points] == points
+    assert [space.encode(space.groups(p)) for p in points] == points
 
 
 @each_workload
@@ -107,7 +114,7 @@ def test_a_block_has_at_least_a_warp_and_no_more_threads_than_fit(workload: Work
     space, gpu = gpu_space(workload, GPU), GPU.required_gpu
     fewest = min(gpu.warp_size, workload.batch * workload.out_channels // 2) if workload.output_size == 1 else 32
     for point in space.sample(50, np.random.default_rng(2)):
-        assert fewest <= num_threads(workload, space.decode(point)) <= gpu.max_threads_per_block
+        assert fewest <= num_threads(workload, space.groups(point)) <= gpu.max_threads_per_block
 
 
 @each_workload
@@ -116,7 +123,7 @@ def test_limits_are_the_descriptors(workload: Workload) -> None:
     space = gpu_space(workload, dataclasses.replace(GPU, gpu=small))
     points = space.sample(30, np.random.default_rng(3))
     assert points
-    assert all(num_threads(workload, space.decode(p)) <= 64 for p in points)
+    assert all(num_threads(workload, space.groups(p)) <= 64 for p in points)
     assert not all(space.contains(p) for p in gpu_space(workload, GPU).sample(50, np.random.default_rng(4)))
 
 

@@ -1,0 +1,192 @@
+"""Points of CPU schedule spaces with names: a dataclass for each family, a field for each coordinate.
+
+`Split` is (outer, inner): loops over tiles and inside a tile, or of a reduction the loop that stays and what is written
+out. Fields of coordinates that a space does not have stand at what their absence means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from chanas.prescheduler.workloads.space import Named, Split, choice_of, split_of
+
+
+class LoopOrder(IntEnum):
+    """The outermost loop over the output."""
+
+    CHANNELS_OUTSIDE = 0
+    PIXELS_OUTSIDE = 1
+
+
+class ReductionOrder(IntEnum):
+    """The outermost loop over the terms of a sum: groups of input channels, or taps of the kernel."""
+
+    CHANNELS_OUTSIDE = 0
+    TAPS_OUTSIDE = 1
+
+
+class Padding(IntEnum):
+    """Time of padding: all of the input at first, the rows of a band with the band, or each value as it is loaded (a
+    1×1 convolution has nothing to pad)."""
+
+    AT_FIRST = 0
+    BY_BAND = 1
+    IN_LOADS = 2
+
+
+class Bands(NamedTuple):
+    """Factors of the loop over output rows: bands, steps of a band, rows of a tile."""
+
+    bands: int
+    steps: int
+    tile_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class PointwisePoint:
+    """m: pixels; n: channel blocks; k: input channels, or pairs of them in bfloat16; num_fused: outer loops that become
+    the parallel one; scales_tiles: a gate multiplies the input tile by tile, not all at first."""
+
+    m: Split
+    n: Split
+    k: Split
+    order: LoopOrder
+    num_fused: int
+    scales_tiles: bool
+
+    @classmethod
+    def of(cls, named: Named) -> PointwisePoint:
+        return cls(
+            split_of(named, "m"),
+            split_of(named, "n"),
+            split_of(named, "k"),
+            LoopOrder(choice_of(named, "order")),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "scale_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HalfBlockPoint:
+    """A 1×1 convolution whose last channel block is half empty: n are the full blocks, k the pairs (fours in bfloat16)
+    of input channels that the half one takes at once. Tiles have all channel blocks."""
+
+    m: Split
+    n: Split
+    k: Split
+    scales_tiles: bool
+
+    @classmethod
+    def of(cls, named: Named) -> HalfBlockPoint:
+        return cls(split_of(named, "m"), split_of(named, "n"), split_of(named, "k"), bool(choice_of(named, "scale_at")))
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwisePoint:
+    """h, w: rows and columns; writes_rows_out: the loop over the kernel's rows is written out too."""
+
+    h: Split
+    w: Split
+    num_fused: int
+    writes_rows_out: bool
+
+    @classmethod
+    def of(cls, named: Named) -> DepthwisePoint:
+        return cls(
+            split_of(named, "h"),
+            split_of(named, "w"),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "unroll")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConvPoint:
+    """h, w: rows and columns; n: channel blocks; a band is what lies between two paddings, one tile's rows."""
+
+    h: Split
+    w: Split
+    n: Split
+    num_fused: int
+    writes_rows_out: bool
+    padding: Padding
+
+    @classmethod
+    def of(cls, named: Named) -> ConvPoint:
+        return cls(
+            split_of(named, "h"),
+            split_of(named, "w"),
+            split_of(named, "n"),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "unroll")),
+            Padding(choice_of(named, "pad_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockConvPoint:
+    """h: rows; w: columns; n: channel blocks; k: input channels; writes_columns_out: the loop over the kernel's columns
+    is written out too."""
+
+    h: Bands
+    w: Split
+    n: Split
+    k: Split
+    order: LoopOrder
+    reduction: ReductionOrder
+    num_fused: int
+    writes_columns_out: bool
+    padding: Padding
+
+    @classmethod
+    def of(cls, named: Named) -> BlockConvPoint:
+        return cls(
+            Bands(*named["split_h"]),
+            split_of(named, "w"),
+            split_of(named, "n"),
+            split_of(named, "k"),
+            LoopOrder(choice_of(named, "order")),
+            ReductionOrder(choice_of(named, "reduce")),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "unroll")),
+            Padding(choice_of(named, "pad_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradPoint:
+    """h: rows; w: Winograd tiles of a row; n: channel blocks; k: input channels."""
+
+    h: Bands
+    w: Split
+    n: Split
+    k: Split
+    order: LoopOrder
+    num_fused: int
+    padding: Padding
+
+    @classmethod
+    def of(cls, named: Named) -> WinogradPoint:
+        return cls(
+            Bands(*named["split_h"]),
+            split_of(named, "w"),
+            split_of(named, "n"),
+            split_of(named, "k"),
+            LoopOrder(choice_of(named, "order")),
+            choice_of(named, "fuse", 1),
+            Padding(choice_of(named, "pad_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPoint:
+    """c: channel blocks; m: pixels, the reduction."""
+
+    c: Split
+    m: Split
+
+    @classmethod
+    def of(cls, named: Named) -> PoolPoint:
+        return cls(split_of(named, "c"), split_of(named, "m"))
