@@ -232,6 +232,7 @@ def test_an_overflow_under_a_scaler_skips_the_update_and_scales_less(tiny_space:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_what_recurs_is_compiled_and_computes_the_same(tiny_space: SearchSpace) -> None:
     found = []
     for compiles in (False, True):
