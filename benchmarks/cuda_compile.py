@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from chanas.prescheduler.workloads.space import Point
 
 SPACE, NUM_CLASSES = "mbv3", 1000
+ARCH, ALL_DTYPES = "sm_90", ",".join(GPU_DTYPES)
 GOAL_SHARE, GOAL_MS = 0.95, 100.0
 POINTS_EACH = 6
 STAGES = ("schedule", "verify", "source", "nvrtc")
@@ -153,11 +154,21 @@ def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, Figure]:
     }
 
 
+def result_name(arch: str, dtypes: str, batch: int) -> str:
+    """Name of the results of these options, without what is usual: `cuda_compile-sm_80-f16-b32`."""
+    parts = (
+        "" if arch == ARCH else arch,
+        "" if dtypes == ALL_DTYPES else dtypes.replace(",", "-"),
+        "" if batch == 1 else f"b{batch}",
+    )
+    return "-".join(["cuda_compile", *filter(None, parts)])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few points; nothing is written")
-    parser.add_argument("--arch", default="sm_90")
-    parser.add_argument("--dtypes", default=",".join(GPU_DTYPES), help="one or several of " + ", ".join(GPU_DTYPES))
+    parser.add_argument("--arch", default=ARCH)
+    parser.add_argument("--dtypes", default=ALL_DTYPES, help="one or several of " + ", ".join(GPU_DTYPES))
     parser.add_argument("--points", type=int, default=60, help="of each kind of operator in each type")
     parser.add_argument("--batch", type=int, default=1, help="images at once")
     parser.add_argument("--seed", type=int, default=0)
@@ -186,12 +197,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 rows.append(measure(target, kind, workloads, num_points, options.seed))
                 print(line(rows[-1]), flush=True)
     finish(
-        "cuda_compile" if options.batch == 1 else f"cuda_compile_b{options.batch}",
+        result_name(options.arch, options.dtypes, options.batch),
         figures_of(rows),
         options.quick,
         {
             "seed": options.seed,
             "arch": options.arch,
+            "dtypes": options.dtypes,
+            "batch": options.batch,
             "compiler": compiler_name(options.arch),
             "space": SPACE,
             "rows": rows,

@@ -276,10 +276,13 @@ def figures_of(task: str, compared: Sequence[Compared], num_threads: int = 1, dt
     return figures
 
 
-def result_name(networks: str, num_threads: int, dtype: str) -> str:
-    """What results of these options are called: `network_latency-mobilenetv3-2t-bf16`."""
+def result_name(networks: str, num_threads: int, dtype: str, bundle: Path | None = None) -> str:
+    """Name of the results of these options: `network_latency-mobilenetv3-2t-bf16`, `network_latency-demo-of-digits`
+    for the bundle `digits` or `digits/bundle`."""
     threads = "" if num_threads == 1 else f"{num_threads}t"
-    parts = ("" if networks == "all" else networks, threads, "" if dtype == "f32" else dtype)
+    whole = None if bundle is None else bundle.resolve()
+    of = "" if whole is None else f"of-{(whole.parent if whole.name == 'bundle' else whole).name}"
+    parts = ("" if networks == "all" else networks, of, threads, "" if dtype == "f32" else dtype)
     return "-".join(["network_latency", *filter(None, parts)])
 
 
@@ -326,7 +329,7 @@ def main() -> None:
         figures.update(figures_of(task, compared, options.threads, options.dtype))
         extra[task] = {"networks": [row.to_json() for row in compared], **cost}
     print()
-    finish(result_name(chosen, options.threads, options.dtype), figures, options.quick, extra)
+    finish(result_name(chosen, options.threads, options.dtype, options.bundle), figures, options.quick, extra)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,18 @@ def test_types_and_threads_have_results_of_their_own(load: Any) -> None:
     assert name("mobilenetv3", 2, "bf16") == "network_latency-mobilenetv3-2t-bf16"
 
 
+def test_bundles_have_results_of_their_own(load: Any) -> None:
+    name = load("network_latency").result_name
+    assert name("demo", 1, "f32", Path("runs/digits/bundle")) == "network_latency-demo-of-digits"
+    assert name("all", 2, "f32", Path("runs/best")) == "network_latency-of-best-2t"
+
+
+def test_architectures_of_gpus_have_results_of_their_own(load: Any) -> None:
+    name = load("cuda_compile").result_name
+    assert name("sm_90", "f32,f16,tf32", 1) == "cuda_compile"
+    assert name("sm_80", "f32,f16", 32) == "cuda_compile-sm_80-f32-f16-b32"
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_a_result_lies_under_its_name_and_kind(path: Path) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
