@@ -22,6 +22,8 @@ LOCAL_TARGETS = ("cpu", "cuda")
 """Targets that are detected on this machine; other targets are descriptions (`chanas.devices.target_files`)."""
 YAML_SUFFIXES = (".yaml", ".yml")
 _FIRST_TF32 = 80
+# Fields that a target's JSON does not name where they are what they usually are.
+_OMITTED = ("mcpu", "mtriple", "mattr", "gpu", "batch")
 # Flags by which processors of one model are told apart: what schedules may depend on.
 _X86_SCHEDULING_FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16")
 _NEWER_X86_FLAGS = ("avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
@@ -108,10 +110,8 @@ class HardwareTarget:
     def to_json(self) -> dict[str, Any]:
         """The JSON form, without the fields that only other devices have: the file of a processor names no GPU and no
         batch."""
-        data = dataclasses.asdict(self)
-        if self.batch == 1:
-            del data["batch"]
-        return {k: v for k, v in data.items() if v or k not in ("mcpu", "mtriple", "mattr", "gpu")}
+        unnamed = {f.name: f.default for f in dataclasses.fields(self) if f.name in _OMITTED}
+        return {k: v for k, v in dataclasses.asdict(self).items() if k not in unnamed or v != unnamed[k]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> HardwareTarget:
