@@ -125,7 +125,7 @@ def test_every_point_survives_the_way_through_its_names(seed: int) -> None:
     space = schedule_space(dataclasses.replace(random_workload(op, rng), dtype=DTYPE), target)
     assert space.points
     for point in space.sample(20, rng):
-        named = space.decode(point)
+        named = space.groups(point)
         assert space.encode(named) == point
         assert ("fuse" in named) == (target.num_threads > 1)
 
