@@ -45,12 +45,13 @@ from chanas.files.run import RunDirectory
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.cosearch import LatencyBudget, new_job, search
+from chanas.search.cosearch import new_job, search
 from chanas.search.evolution.constraints import latency_constraint, least
 from chanas.search.evolution.evolution import EvolutionConfig, evolve
 from chanas.search.evolution.population import unique
 from chanas.search.learning import Source
 from chanas.search.proof import Proof
+from chanas.search.target import SearchTarget
 
 SPACE, NUM_CLASSES = "mbv3-32", 10
 SHIPPED = Path(__file__).resolve().parent.parent / "luts" / "mbv3-amd-zen4-cpu.json"
@@ -125,7 +126,7 @@ def winner_rows(
     lut: LatencyLUT, space: SearchSpace, target: HardwareTarget, budgets_s: Sequence[float], seed: int, root: Path
 ) -> list[dict[str, Any]]:
     """A whole search for each budget, and its winner compiled and timed once more."""
-    from chanas.workflows.searching.table_search import RandomWeightsProver
+    from chanas.workflows.searching.sources import TableSource
 
     known = known_accuracies(space, NUM_KNOWN, seed)
     config = SearchConfig(cross_validate=(), pareto_generations=0)
@@ -133,12 +134,13 @@ def winner_rows(
     for number, budget_s in enumerate(budgets_s):
         scratch = root / f"budget{number}"
         scratch.mkdir(parents=True)
-        prover = RandomWeightsProver(space, NUM_CLASSES, known, lut, target, scratch, progress=False)
+        asked = SearchTarget(target, budget_s, lut)
+        source = TableSource(RunDirectory(scratch / "run"), Task(space, NUM_CLASSES), known)
+        prover = source.prover([asked], scratch, progress=False)
         row: dict[str, Any] = {"budget_us": 1e6 * budget_s}
         try:
-            job = new_job(Task(space, NUM_CLASSES), [LatencyBudget(lut, budget_s)], config=config, seed=seed)
-            source = Source(RunDirectory(scratch / "run"), "synthetic", table=known)
-            outcome = search(job, source, prover, progress=False)
+            job = new_job(source.task, [asked], config=config, seed=seed)
+            outcome = search(job, source.accuracies(), prover, progress=False)
         except ChanasError as error:
             rows.append({**row, "inside": False, "error": str(error)})
             continue
@@ -146,12 +148,12 @@ def winner_rows(
         rows.append(
             {
                 **row,
-                "inside": outcome.proof.measured_latency_s <= budget_s,
+                "inside": outcome.winner.measured_s[0] <= budget_s,
                 "winner": outcome.architecture.key,
-                "measured_us": 1e6 * outcome.proof.measured_latency_s,
-                "predicted_us": 1e6 * outcome.predicted_latency_s,
-                "again_us": 1e6 * again.measured_latency_s,
-                "top1": outcome.predicted_top1,
+                "measured_us": 1e6 * outcome.winner.measured_s[0],
+                "predicted_us": 1e6 * outcome.winner.predicted_s[0],
+                "again_us": 1e6 * again.measured_s[0],
+                "top1": outcome.winner.proposal.predicted_top1,
                 "finalists": len(outcome.finalists),
             }
         )
@@ -236,7 +238,7 @@ def seconds_to_finalists(lut: LatencyLUT, space: SearchSpace, num_classes: int, 
 
     start = time.perf_counter()
     try:
-        job = new_job(Task(space, num_classes), [LatencyBudget(lut, budget_s)], seed=seed)
+        job = new_job(Task(space, num_classes), [SearchTarget(lut.header.target, budget_s, lut)], seed=seed)
         search(job, Source(RunDirectory(root), "synthetic", table=known), stop, progress=False)
     except _ReachedError:
         return time.perf_counter() - start

@@ -47,10 +47,10 @@ def write_random_bundle(
         "space": space.to_json(),
         "class_names": [str(i) for i in range(job.blocks[-1].out_channels)],
         "preprocess": {"resolution": architecture.resolution, "mean": [0.5] * 3, "std": [0.5] * 3, "crop_ratio": 1.0},
-        "target": target.to_json(),
+        "targets": [{"target": target.to_json()}],
         "versions": {"tvm": tvm_version()},
     }
-    write_bundle(path, document, _named(job.parameters), job.library)
+    write_bundle(path, document, _named(job.parameters), [job.library])
 
 
 def _named(parameters: Sequence[dict[str, Array]]) -> dict[str, Array]:

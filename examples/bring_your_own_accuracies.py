@@ -22,8 +22,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.units import format_latency
 from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
-from chanas.workflows import search_with_table
-from chanas.workflows.searching.table_search import AccuracyFile
+from chanas.workflows.searching.sources import AccuracyFile
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.tuning import Tuning
 
@@ -60,13 +59,8 @@ table = workflows.preschedule(
     run, space=space_file, num_classes=NUM_CLASSES, tuning=Tuning(num_trials=4, num_calibration=8)
 ).lut
 budget_s = tables.median_latency_s(table, space, NUM_CLASSES)
-bundle, given = search_with_table(
-    run,
-    AccuracyFile(accuracies, space=space_file),
-    latency_s=budget_s,
-    config=SearchConfig(predictor="ridge", num_finalists=2),
-)
-predicted, measured = bundle.document["predicted"], bundle.document["measured"]
-print(f"{len(given.architectures)} accuracies")
-print(f"{bundle.architecture.key}: {format_latency(measured['latency_s'])} of {format_latency(budget_s)}")
-print(f"{predicted['top1']:.2%} predicted")
+source = workflows.open_source(run, AccuracyFile(accuracies, space=space_file))
+settings = SearchConfig(predictor="ridge", num_finalists=2)
+bundle = workflows.search(run, latency_s=budget_s, source=source, config=settings)
+print(f"{bundle.architecture.key}: {format_latency(bundle.measured['latency_s'])} of {format_latency(budget_s)}")
+print(f"{bundle.predicted['top1']:.2%} predicted")

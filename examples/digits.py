@@ -67,7 +67,7 @@ supernet = SupernetEvaluator.load(run)
 budget_s = tables.median_latency_s(table, supernet.space, supernet.num_classes)
 settings = SearchConfig(num_evaluations=48, initial_evaluations=24, evaluation_batch=12, refine_evaluations=8)
 bundle = workflows.search(run, latency_s=budget_s, config=settings)
-measured = bundle.document["measured"]
+measured = bundle.measured
 print(f"{bundle.architecture.key}: {format_latency(measured['latency_s'])} of {format_latency(budget_s)}")
 print(f"{measured['top1_test']:.2%} on test")
 
@@ -77,7 +77,7 @@ print(f"{measured['top1_test']:.2%} on test")
 # %%
 for point in search_front(run, num_points=4, config=settings):
     if point.proof.error is None:
-        print(f"{format_latency(point.proof.measured_latency_s):>10s}  {point.top1:.2%}  {point.architecture.key}")
+        print(f"{format_latency(point.measured_latency_s):>10s}  {point.top1:.2%}  {point.architecture.key}")
 
 # %% [markdown]
 # ## 4. Use it

@@ -23,7 +23,6 @@ STAGES = {
         "preschedule",
         "search",
         "search_front",
-        "search_with_table",
         "search_per_target",
         "ablate",
         "evaluate",

@@ -234,11 +234,13 @@ def bundle(run: RunDirectory, space: SearchSpace) -> tuple[Path, Reader]:
         "architecture": {**architecture.to_json(), "genome": [0, 1]},
         "class_names": [str(i) for i in range(CLASSES)],
         "preprocess": Preprocess(32, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)).to_json(),
-        "target": HOST.to_json(),
-        **{"constraints": latency, "predicted": latency, "measured": latency, "num_macs": 1, "num_params": 2},
-        "further_targets": [{"target": {**HOST.to_json(), "name": "cpu@pi"}, "predicted": latency}],
+        "targets": [
+            {"target": HOST.to_json(), "constraints": latency, "predicted": latency, "measured": latency},
+            {"target": {**HOST.to_json(), "name": "cpu@pi"}, "predicted": latency},
+        ],
+        **{"constraints": {"macs": 1.0}, "predicted": {"top1": 0.5}, "num_macs": 1, "num_params": 2},
     }
-    write_bundle(run.bundle, document, {"a": np.ones(2, np.float32)}, module, [module])
+    write_bundle(run.bundle, document, {"a": np.ones(2, np.float32)}, [module, module])
     return run.bundle / "codesign.json", lambda path: (
         CoDesign.load(path.parent).blocks,
         CoDesign.load(path.parent, "cpu@pi"),

@@ -3,10 +3,9 @@ process without torch.
 
     codesign.json        what it is, what was predicted, what was measured, what it came from
     weights.safetensors  PyTorch parameters by name (as `chanas.network.static` names them); not there in a bundle that
-    was
-                         searched with accuracies measured elsewhere
-    module.so            the compiled network, for the processor that codesign.json names; its weights are arguments
-    module-TARGET.so     the same for each further target that it was searched for
+                         was searched with accuracies measured elsewhere
+    module.so            the compiled network for the first target that codesign.json names; its weights are arguments
+    module-TARGET.so     the same for each of the others
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,15 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from chanas.bundle.document import DOCUMENT, MODULE, SCHEMA, WEIGHTS, read_document
 from chanas.bundle.runtimes import RUNTIMES, Runtime
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget, differences
 from chanas.devices.host import load_target
 from chanas.errors import CheckpointError, DataError, TargetError
-from chanas.files.documents import Document
 from chanas.files.writing import file_digest, replacing_folder, write_json
 from chanas.network.folding import Array, split_tensors
 from chanas.network.preprocess import Preprocess, open_rgb
-
-SCHEMA = 2
-_DOCUMENT, _WEIGHTS, _MODULE = "codesign.json", "weights.safetensors", "module.so"
 
 
 @dataclass(frozen=True)
@@ -45,72 +41,49 @@ class Prediction:
     probability: float
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Entry of a bundle's document for a further target."""
-
-    target: HardwareTarget
-    module: str
-    constraints: dict[str, float | None] = field(default_factory=dict)
-    predicted: dict[str, float | None] = field(default_factory=dict)
-    measured: dict[str, float | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _BundleFile:
-    """Content of a bundle's document."""
-
-    schema: int
-    space: dict[str, Any]
-    architecture: dict[str, Any]
-    class_names: list[str]
-    preprocess: dict[str, Any] | None
-    hashes: dict[str, str]
-    target: HardwareTarget
-    constraints: dict[str, float | None] = field(default_factory=dict)
-    predicted: dict[str, float | None] = field(default_factory=dict)
-    measured: dict[str, float | None] = field(default_factory=dict)
-    num_macs: int = 0
-    num_params: int = 0
-    peak_memory_bytes: int = 0
-    further_targets: list[_Part] = field(default_factory=list)
-
-
-_BUNDLE = Document("bundle document", _BundleFile, "make the bundle again with `chanas search`", SCHEMA)
-
-
 def write_bundle(
-    path: Path,
-    document: Mapping[str, Any],
-    tensors: Mapping[str, Array] | None,
-    module: Path,
-    further_modules: Sequence[Path] = (),
+    path: Path, document: Mapping[str, Any], tensors: Mapping[str, Array] | None, modules: Sequence[Path]
 ) -> None:
     """Write a bundle in one step, without weights where `tensors` is None; hashes of its files go into the document.
 
-    `further_modules` are those of `document["further_targets"]`, in order.
+    `modules` are those of `document["targets"]`, in order.
     """
-    further = [
-        {**part, "module": f"module-{part['target']['name']}.so"} for part in document.get("further_targets", ())
+    targets = [
+        {**part, "module": f"module-{part['target']['name']}.so" if number else MODULE}
+        for number, part in enumerate(document["targets"])
     ]
     with replacing_folder(path) as folder:
         if tensors is not None:
-            save_file(dict(tensors), folder / _WEIGHTS)
-        shutil.copyfile(module, folder / _MODULE)
-        for part, source in zip(further, further_modules, strict=True):
-            shutil.copyfile(source, folder / part["module"])
-        names = (_WEIGHTS, _MODULE, *(part["module"] for part in further))
-        files = {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
+            save_file(dict(tensors), folder / WEIGHTS)
+        for part, module in zip(targets, modules, strict=True):
+            shutil.copyfile(module, folder / part["module"])
+        files = {file.name: file_digest(file) for file in folder.iterdir()}
         hashes = {**document.get("hashes", {}), **files}
-        content = {"schema": SCHEMA, **document, "hashes": hashes}
-        write_json(folder / _DOCUMENT, content | ({"further_targets": further} if further else {}))
+        write_json(folder / DOCUMENT, {**document, "schema": SCHEMA, "targets": targets, "hashes": hashes})
+
+
+def _check_files(path: Path, document: Mapping[str, Any]) -> None:
+    """Raises CheckpointError: a file that the document names is missing, outside of the folder, or was changed."""
+    hashes = document["hashes"]
+    weights = [WEIGHTS] if WEIGHTS in hashes else []
+    for name in (*weights, *(part["module"] for part in document["targets"])):
+        if Path(name).name != name:
+            raise CheckpointError(f"{path / DOCUMENT} names a module outside its folder: {name}")
+        if not (path / name).is_file():
+            raise CheckpointError(f"bundle {path} lacks {name}; make it again with `chanas search`")
+        if file_digest(path / name) != hashes.get(name):
+            raise CheckpointError(
+                f"{path / name} is cut short or was changed (its hash differs from the one in {DOCUMENT}); "
+                "make the bundle again with `chanas search`"
+            )
 
 
 class CoDesign:
     """A loaded bundle. `predict` takes arrays, `classify` image files.
 
-    The compiled module runs in this process with as many threads as it was tuned for. A bundle that was searched for
-    several targets has a module for each; `target` is the one that is used, by name, by default the first.
+    The compiled module runs in this process with as many threads as it was tuned for. A bundle has a module for each
+    target that it was searched for; `target` is the one that is used, by name, by default the first. `document` is what
+    codesign.json says, `part` its entry of the target.
 
     Raises:
         TargetError: the bundle has no module for the target; the message names those that it has.
@@ -121,16 +94,16 @@ class CoDesign:
         self.space = SearchSpace.from_json(document["space"])
         self.architecture = Architecture.from_json(document["architecture"])
         self.space.check(self.architecture)
-        parts = {part["target"]["name"]: part for part in (document, *document.get("further_targets", ()))}
+        parts = {part["target"]["name"]: part for part in document["targets"]}
         self.targets = tuple(parts)
         if target is not None and target not in parts:
             raise TargetError(
                 f"bundle {path} has no module for target '{target}'; it has one for {', '.join(parts)}: search with "
                 f"--latency {target}:BUDGET besides"
             )
-        self.part = parts[target] if target else document
+        self.part: dict[str, Any] = parts[target or self.targets[0]]
         self.target = HardwareTarget.from_json(self.part["target"])
-        self._module = path / self.part.get("module", _MODULE)
+        self._module = path / self.part["module"]
         self.class_names: tuple[str, ...] = tuple(document["class_names"])
         self.preprocess = None if document["preprocess"] is None else Preprocess.from_json(document["preprocess"])
 
@@ -147,26 +120,32 @@ class CoDesign:
             raise CheckpointError(f"bundle {path} does not exist; `chanas search` makes one")
 
         def make(document: dict[str, Any]) -> CoDesign:
-            further = [str(part["module"]) for part in document.get("further_targets", ())]
-            for name in (_WEIGHTS, _MODULE, *further):
-                if Path(name).name != name:
-                    raise CheckpointError(f"{path / _DOCUMENT} names a module outside its folder: {name}")
-                if name not in document["hashes"] and name == _WEIGHTS:
-                    continue
-                if not (path / name).is_file():
-                    raise CheckpointError(f"bundle {path} lacks {name}; make it again with `chanas search`")
-                if file_digest(path / name) != document["hashes"].get(name):
-                    raise CheckpointError(
-                        f"{path / name} is cut short or was changed (its hash differs from the one in {_DOCUMENT}); "
-                        "make the bundle again with `chanas search`"
-                    )
+            _check_files(path, document)
             return cls(path, document, target)
 
-        return _BUNDLE.read_with(path / _DOCUMENT, make)
+        return read_document(path / DOCUMENT, make)
 
     @property
     def blocks(self) -> tuple[BlockConfig, ...]:
         return self.architecture.blocks(self.space, len(self.class_names))
+
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """Limits that were searched under: of every target, and `latency_s` of this one."""
+        return self._figures("constraints")
+
+    @property
+    def predicted(self) -> dict[str, Any]:
+        """Predicted `top1`, and `latency_s` on this target."""
+        return self._figures("predicted")
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """Measured accuracies, and `latency_s`, `spread_s` and others on this target (docs/formats.md)."""
+        return self._figures("measured")
+
+    def _figures(self, group: str) -> dict[str, Any]:
+        return {**self.document.get(group, {}), **self.part.get(group, {})}
 
     @property
     def runs_here(self) -> bool:
@@ -183,7 +162,7 @@ class CoDesign:
     @property
     def has_weights(self) -> bool:
         """True if the bundle can predict; without weights it can only be timed."""
-        return _WEIGHTS in self.document["hashes"]
+        return WEIGHTS in self.document["hashes"]
 
     @functools.cached_property
     def tensors(self) -> dict[str, Array]:
@@ -193,9 +172,9 @@ class CoDesign:
 
             return parameters_by_name(random_static_network(self.blocks, seed=0))
         try:
-            return dict(load_file(self.path / _WEIGHTS))
+            return dict(load_file(self.path / WEIGHTS))
         except SafetensorError as error:
-            raise CheckpointError(f"{self.path / _WEIGHTS} is damaged ({error}); make the bundle again") from error
+            raise CheckpointError(f"{self.path / WEIGHTS} is damaged ({error}); make the bundle again") from error
 
     @functools.cached_property
     def _parameters(self) -> list[Array]:
@@ -275,7 +254,7 @@ class CoDesign:
         missing = network.load_state_dict(state, strict=False).missing_keys
         absent = [name for name in missing if not name.endswith("num_batches_tracked")]
         if absent:
-            raise CheckpointError(f"{self.path / _WEIGHTS} lacks {absent[0]}; make the bundle again")
+            raise CheckpointError(f"{self.path / WEIGHTS} lacks {absent[0]}; make the bundle again")
         return network.eval()
 
     def torch_logits(self, images: Array) -> Array:

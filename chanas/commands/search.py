@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +20,7 @@ from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
     from chanas.search.config import SearchConfig
-    from chanas.workflows.searching.table_search import AccuracyFile
+    from chanas.workflows.searching.sources import AccuracyFile, AccuracySource
     from chanas.workflows.searching.targets import Latencies
 
 
@@ -32,7 +33,7 @@ def search(
         bool, typer.Option("--per-target", help="A search and a bundle for each TARGET:BUDGET, not one for all.")
     ] = False,
     unproven: Annotated[
-        bool, typer.Option("--unproven", help="With --per-target: foretell networks of targets that aren't here.")
+        bool, typer.Option("--unproven", help="With --per-target: predict networks of targets that aren't here.")
     ] = False,
     pareto: Annotated[
         bool, typer.Option("--pareto", help="No budget: the whole front of latency and accuracy.")
@@ -81,7 +82,7 @@ def search(
         peak_memory=None if peak_memory is None else parse_bytes(peak_memory, "peak memory"),
     )
     from chanas.search.config import SearchConfig
-    from chanas.workflows.searching.table_search import AccuracyFile
+    from chanas.workflows.searching.sources import AccuracyFile
     from chanas.workflows.searching.targets import parse_latencies
 
     latency_s = parse_latencies(latency) if latency else None
@@ -120,6 +121,12 @@ class _Request:
     limits: Limits
     seed: int
 
+    def source(self, target: str) -> AccuracySource:
+        """The supernet, or the file of accuracies, of the space of a target's latency table."""
+        from chanas.workflows import open_source
+
+        return open_source(self.run, self.accuracies, target)
+
     def per_target(self, latency_s: dict[str, float], unproven: bool) -> None:
         """A search for each target."""
         from chanas.workflows.searching.per_target import search_per_target
@@ -130,7 +137,7 @@ class _Request:
             self.run,
             latency_s=latency_s,
             place=replace(self.usage.place, unproven=unproven),
-            accuracies=self.accuracies,
+            source=self.source(next(iter(latency_s))),
             config=self.config,
             limits=self.limits,
             seed=self.seed,
@@ -144,7 +151,7 @@ class _Request:
 
         front = search_front(
             self.run,
-            accuracies=self.accuracies,
+            source=self.source(str(self.usage.name)),
             usage=self.usage,
             num_points=DEFAULT_POINTS if points is None else points,
             config=self.config,
@@ -157,14 +164,18 @@ class _Request:
         """One network inside all budgets."""
         from chanas import workflows
 
-        how: dict[str, Any] = {"config": self.config, "limits": self.limits, "seed": self.seed}
-        if self.accuracies is None:
-            bundle = workflows.search(self.run, latency_s=latency_s, usage=self.usage, **how)
-        else:
-            from chanas.workflows.searching.table_search import search_with_table
-
-            bundle, table = search_with_table(self.run, self.accuracies, latency_s=latency_s, usage=self.usage, **how)
-            typer.echo(f"{'accuracies':19s} {table.describe()}")
+        source = self.source(next(iter(latency_s)) if isinstance(latency_s, Mapping) else str(self.usage.name))
+        bundle = workflows.search(
+            self.run,
+            latency_s=latency_s,
+            source=source,
+            usage=self.usage,
+            config=self.config,
+            limits=self.limits,
+            seed=self.seed,
+        )
+        if source.table is not None:
+            typer.echo(f"{'accuracies':19s} {source.table.describe()}")
         say_bundle(bundle, self.run)
         if self.config.compares_rules:
             say(search_text.regret_lines(self.run))
@@ -191,15 +202,17 @@ def ablate(
     budget_s = None if latency is None else parse_latency_s(latency)
     from chanas.search.config import SearchConfig
     from chanas.workflows.searching import ablation
-    from chanas.workflows.searching.table_search import AccuracyFile
+    from chanas.workflows.searching.sources import AccuracyFile, open_source
 
+    accuracies = None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes)
+    usage, directory = Usage(target, threads), RunDirectory(run)
     num_points = ablation.DEFAULT_POINTS if points is None else points
     result = ablation.ablate(
-        RunDirectory(run),
+        directory,
         latency_s=budget_s,
         comparison=ablation.Comparison(schedules or ablation.DEFAULT_SCHEDULES, num_points),
-        accuracies=None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes),
-        usage=Usage(target, threads),
+        source=open_source(directory, accuracies, str(usage.name)),
+        usage=usage,
         config=SearchConfig.parse({"rule": rule}),
         seed=seed,
     )

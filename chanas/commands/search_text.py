@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,10 +15,6 @@ from chanas.workflows.searching.results import rule_regrets
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from chanas.bundle.codesign import CoDesign
-
-
-if TYPE_CHECKING:
     from chanas.bundle.benchmark import BenchmarkRow
     from chanas.bundle.codesign import CoDesign
     from chanas.search.front import FrontPoint
@@ -37,7 +33,7 @@ def front_lines(front: Sequence[FrontPoint], run: RunDirectory) -> Iterator[str]
             continue
         note = "   (another is faster and as accurate)" if point.dominated else ""
         note += "   (top-1 predicted)" if point.is_predicted else ""
-        measured = f"{format_latency(point.proof.measured_latency_s):>10s}"
+        measured = f"{format_latency(point.measured_latency_s):>10s}"
         yield f"{measured} {predicted} {point.top1:8.2%}   {point.architecture.key}{note}"
     yield f"front      {run.search / 'pareto.json'}"
 
@@ -49,7 +45,7 @@ def then_and_now(bundle: CoDesign, rows: Sequence[BenchmarkRow]) -> Iterator[str
     own_s, alone_s = medians.get("chanas"), medians.get(MODULE_ALONE)
     if own_s is None or alone_s is None:
         return
-    then_s = bundle.part.get("measured", {}).get("latency_s")
+    then_s = bundle.measured.get("latency_s")
     yield f"Python's share of chanas is {format_latency(max(0.0, own_s - alone_s))}: an image copied in, logits out."
     if not then_s:
         return
@@ -65,19 +61,18 @@ def then_and_now(bundle: CoDesign, rows: Sequence[BenchmarkRow]) -> Iterator[str
 def bundle_lines(bundle: CoDesign, table_error: str | None = None) -> Iterator[str]:
     """A bundle's architecture, budgets, latencies (with the error of the table that predicted them, where it is given)
     and accuracies."""
-    document = bundle.document
-    measured, predicted = document["measured"], document["predicted"]
+    measured, predicted = bundle.measured, bundle.predicted
     latency_s, batch = measured["latency_s"], bundle.target.batch
     of_all = f", {batch} images at once: {batch / latency_s:,.0f} images/s" if batch > 1 else ""
     rows = [
         ("architecture", bundle.architecture.key),
-        ("", ", ".join(_sizes(document))),
-        ("latency budget", format_latency(document["constraints"]["latency_s"])),
+        ("", ", ".join(_sizes(bundle))),
+        ("latency budget", format_latency(bundle.constraints["latency_s"])),
         ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
         *([] if table_error is None else [("", table_error)]),
         ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])}){of_all}"),
     ]
-    for part in document.get("further_targets", ()):
+    for part in (p for p in bundle.document["targets"] if p is not bundle.part):
         budget, guess, found = (part[k]["latency_s"] for k in ("constraints", "predicted", "measured"))
         texts = (format_latency(found), format_latency(guess), format_latency(budget))
         rows.append((f"on {part['target']['name']}", "{} measured, {} predicted, budget {}".format(*texts)))
@@ -111,10 +106,11 @@ def demo_lines(stages_s: Mapping[str, float], total_s: float, table_error: str) 
     yield f"{'table':19s} {table_error}"
 
 
-def _sizes(document: dict[str, Any]) -> list[str]:
+def _sizes(bundle: CoDesign) -> list[str]:
+    document = bundle.document
     sizes = [f"{format_count(document['num_macs'])} MACs", f"{format_count(document['num_params'])} parameters"]
-    if "peak_memory_bytes" in document:
-        sizes.append(f"{format_bytes(document['peak_memory_bytes'])} of activations")
+    if "peak_memory_bytes" in bundle.part:
+        sizes.append(f"{format_bytes(bundle.part['peak_memory_bytes'])} of activations")
     return sizes
 
 

@@ -231,7 +231,7 @@ def _own_schedules(bundle: CoDesign, name: str | None) -> Schedules:
         for block in bundle.blocks:
             found = dict(per_block[block.key])
             points.append(tuple(tuple(found[w.key]) for w in block_workloads(block, target.dtype)))
-        measured_s = chosen.part.get("measured", {}).get("latency_s")
+        measured_s = chosen.measured.get("latency_s")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"bundle {bundle.path} lacks schedules of its operators for {target.name} ({error!r}); make it again"

@@ -27,7 +27,7 @@ class BlockTime:
 
 def block_times(run: RunData) -> list[BlockTime]:
     """The blocks in order of execution; empty without a bundle that has them."""
-    rows = [(str(b.get("key")), v) for b in dicts(run.bundle, "blocks") if (v := real(b, "latency_s")) is not None]
+    rows = [(str(b.get("key")), v) for b in dicts(run.part, "blocks") if (v := real(b, "latency_s")) is not None]
     names = _names(str(at(run.bundle, "architecture", "key")))
     if len(names) != len(rows):
         names = [(key, "block", 0) for key, _ in rows]
@@ -97,7 +97,7 @@ def _bar(row: int, name: str, length: float, paint: str, told: str, hint: str) -
 def correction_s(run: RunData) -> float | None:
     """Seconds that the table's calibration adds to the sum of the winner's blocks (start-up, boundaries, scale); None
     if the table is not calibrated or there is no winner."""
-    predicted = real(run.bundle, "predicted", "latency_s")
+    predicted = real(run.part, "predicted", "latency_s")
     blocks = block_times(run)
     if predicted is None or not blocks or not isinstance(at(run.table, "calibration"), dict):
         return None

@@ -63,31 +63,31 @@ def render(run: RunData, name: str) -> str:
 
 
 def _answer(run: RunData, name: str) -> str:
-    bundle = run.bundle
+    bundle, part = run.bundle, run.part
     if bundle is None:
         return f"<h1>{escape(name)}: no network yet</h1>{missing('The co-design bundle', SEARCH)}"
-    measured, budget = real(bundle, "measured", "latency_s"), real(bundle, "constraints", "latency_s")
+    measured, budget = real(part, "measured", "latency_s"), real(part, "constraints", "latency_s")
     tiles = []
     if measured is not None:
         share = (
             f"measured, {100 * measured / budget:.0f} % of the budget of {seconds(budget)}" if budget else "measured"
         )
         tiles.append(tile(seconds(measured), share))
-    for part in dicts(bundle, "further_targets"):
-        found, asked = real(part, "measured", "latency_s"), real(part, "constraints", "latency_s")
+    for other in dicts(bundle, "targets")[1:]:
+        found, asked = real(other, "measured", "latency_s"), real(other, "constraints", "latency_s")
         if found is not None and asked is not None:
-            label = f"measured on {at(part, 'target', 'name')}, budget {seconds(asked)}"
+            label = f"measured on {at(other, 'target', 'name')}, budget {seconds(asked)}"
             tiles.append(tile(seconds(found), label))
-    tiles += _accuracy_tile(bundle)
-    eager = real(bundle, "measured", "pytorch_eager_latency_s")
+    tiles += _accuracy_tile(run)
+    eager = real(part, "measured", "pytorch_eager_latency_s")
     if eager is not None and measured:
         tiles.append(tile(f"{eager / measured:.1f} ×", f"as fast as PyTorch eager ({seconds(eager)})"))
     macs, params = real(bundle, "num_macs"), real(bundle, "num_params")
     if macs and params:
         tiles.append(tile(format_count(macs), f"multiply-accumulates, {format_count(params)} parameters"))
-    device = at(bundle, "target", "device")
-    where = f" on {device}, {at(bundle, 'target', 'num_threads')} thread(s)" if device else ""
-    batch = real(bundle, "target", "batch")
+    device = at(part, "target", "device")
+    where = f" on {device}, {at(part, 'target', 'num_threads')} thread(s)" if device else ""
+    batch = real(part, "target", "batch")
     where += f", {batch:.0f} images at once" if batch else ""
     key = str(at(bundle, "architecture", "key"))
     return (
@@ -97,16 +97,16 @@ def _answer(run: RunData, name: str) -> str:
     )
 
 
-def _accuracy_tile(bundle: dict[str, Any]) -> list[str]:
+def _accuracy_tile(run: RunData) -> list[str]:
     """Accuracy on the test images with its standard error; without weights, what the table of accuracies says."""
-    test, num_images = real(bundle, "measured", "top1_test"), real(bundle, "measured", "num_test_images")
+    test, num_images = real(run.part, "measured", "top1_test"), real(run.part, "measured", "num_test_images")
     if test is not None:
         label = "accuracy on the test images"
         if num_images:
             error = math.sqrt(max(test * (1 - test), 0) / num_images)
             label = f"accuracy on {num_images:.0f} test images (± {100 * error:.1f})"
         return [tile(percent(test), label)]
-    given, predicted = real(bundle, "measured", "top1_table"), real(bundle, "predicted", "top1")
+    given, predicted = real(run.bundle, "measured", "top1_table"), real(run.bundle, "predicted", "top1")
     if given is not None:
         return [tile(percent(given), "accuracy by the table that was given; the bundle has no weights")]
     return [tile(percent(predicted), "accuracy, predicted")] if predicted is not None else []
@@ -199,7 +199,7 @@ def _blocks_caption(run: RunData) -> str:
     parts = [f"{name} {percent(share, 0)}" for name, share in blocks.shares(run)]
     text += f"Of the time: {', '.join(parts)}. " if parts else ""
     total = sum(b.seconds for b in blocks.block_times(run))
-    extra, measured = blocks.correction_s(run), real(run.bundle, "measured", "latency_s")
+    extra, measured = blocks.correction_s(run), real(run.part, "measured", "latency_s")
     text += f"The sum is {seconds(total)}. "
     if extra is not None:
         fit = at(run.table, "calibration")
@@ -337,6 +337,7 @@ def _provenance(run: RunData) -> list[str]:
             rows.extend([group, str(k), str(v)] for k, v in sorted(values.items()) if not isinstance(v, dict | list))
 
     for group in ("target", "versions", "seeds", "hashes"):
+        add(group, at(run.part, group))
         add(group, at(run.bundle, group))
     for made in run.tables:
         add(f"table {made['name']}", made["header"])

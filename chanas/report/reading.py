@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from chanas.bundle.document import from_schema_2
 from chanas.errors import CheckpointError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import parse_json, read_json
@@ -72,6 +73,11 @@ class RunData:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def part(self) -> dict[str, Any] | None:
+        """The bundle's entry of the target whose times are shown: the first that it was searched for."""
+        return next(iter(dicts(self.bundle, "targets")), None)
+
+    @property
     def judged(self) -> str:
         """The source of known accuracies, as words behind "top-1"."""
         given = at(self.bundle, "hashes", "accuracy_table") is not None
@@ -81,7 +87,7 @@ class RunData:
     @property
     def table(self) -> dict[str, Any] | None:
         """The table that the search used: its target's, or the only one."""
-        name = at(self.bundle, "target", "name") or at(self.result, "target") or at(self.front, "target")
+        name = at(self.part, "target", "name") or at(self.result, "target") or at(self.front, "target")
         return next((t for t in self.tables if t["name"] == name), self.tables[0] if len(self.tables) == 1 else None)
 
 
@@ -97,11 +103,11 @@ def read_run(run: RunDirectory) -> RunData:
             num_rows = len(rows) if isinstance(rows, dict) else 0
             fit = table.get("calibration")
             tables.append({"name": path.stem, "header": header, "calibration": fit, "num_rows": num_rows})
-    bundle, result = _json(run, "bundle/codesign.json", notes), _json(run, "search/result.json", notes)
+    bundle, result = _bundle(run, run.bundle, notes), _json(run, "search/result.json", notes)
     targets, results = _targets(run, notes)
     shown = _first_proven(targets, results) if bundle is None and result is None else None
     if shown is not None:
-        bundle, result = _json(run, _place(run, run.target_bundle(shown)) + "/codesign.json", notes), results[shown]
+        bundle, result = _bundle(run, run.target_bundle(shown), notes), results[shown]
     kept, won = at(bundle, "architecture", "key"), at(result, "winner")
     if kept and won and kept != won:
         notes.append(f"the bundle holds {kept}, but the last search chose {won} and did not end; run it again")
@@ -111,7 +117,7 @@ def read_run(run: RunDirectory) -> RunData:
         front=_json(run, "search/pareto.json", notes),
         tables=tuple(tables),
         training=_lines(run, "supernet/metrics.jsonl", notes),
-        tuning=_tuning(run, bundle, notes),
+        tuning=_tuning(run, next(iter(dicts(bundle, "targets")), None), notes),
         checkpoint=_json(run, "supernet/checkpoint.json", notes),
         ablation=_json(run, "ablation/result.json", notes),
         targets=targets,
@@ -119,6 +125,11 @@ def read_run(run: RunDirectory) -> RunData:
         shown=shown,
         notes=notes,
     )
+
+
+def _bundle(run: RunDirectory, folder: Path, notes: list[str]) -> dict[str, Any] | None:
+    document = _json(run, _place(run, folder) + "/codesign.json", notes)
+    return document if document is None or "targets" in document else from_schema_2(document)
 
 
 def _place(run: RunDirectory, path: Path) -> str:
@@ -178,7 +189,7 @@ def _lines(run: RunDirectory, name: str, notes: list[str]) -> tuple[dict[str, An
     return tuple(rows)
 
 
-def _tuning(run: RunDirectory, bundle: dict[str, Any] | None, notes: list[str]) -> Tuning | None:
+def _tuning(run: RunDirectory, part: dict[str, Any] | None, notes: list[str]) -> Tuning | None:
     if not run.records.is_file():
         return None
     try:
@@ -195,8 +206,8 @@ def _tuning(run: RunDirectory, bundle: dict[str, Any] | None, notes: list[str]) 
     except (sqlite3.Error, ValueError) as error:
         notes.append(f"records.sqlite could not be read ({error})")
         return None
-    share, uses = None, _uses(bundle)
-    here = f"{at(bundle, 'target', 'fingerprint')}/{at(bundle, 'target', 'num_threads')}t/"
+    share, uses = None, _uses(part)
+    here = f"{at(part, 'target', 'fingerprint')}/{at(part, 'target', 'num_threads')}t/"
     spent = {
         pair: uses[pair[1]] * min(worked)
         for pair, seconds in trials.items()
@@ -216,10 +227,10 @@ def _tuning(run: RunDirectory, bundle: dict[str, Any] | None, notes: list[str]) 
     )
 
 
-def _uses(bundle: dict[str, Any] | None) -> Counter[str]:
+def _uses(part: dict[str, Any] | None) -> Counter[str]:
     """Count the uses of each workload in the winning network."""
     uses: Counter[str] = Counter()
-    for block in dicts(bundle, "schedules"):
+    for block in dicts(part, "schedules"):
         operators = block.get("operators")
         for operator in operators if isinstance(operators, list) else []:
             if isinstance(operator, list) and operator:

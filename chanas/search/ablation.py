@@ -25,8 +25,8 @@ from chanas.search.evolution.constraints import Constraint, check_reachable, lea
 from chanas.search.evolution.evolution import evolve
 from chanas.search.evolution.pareto import nsga2
 from chanas.search.front import FrontPoint, mark_dominated, spread_over
-from chanas.search.job import best_candidates
-from chanas.search.proof import Finalist, Proof, Prove, checked_proofs, prove_rounds
+from chanas.search.job import best_candidates, propose_rows
+from chanas.search.proof import Finalist, Proof, Proposal, Prove, checked_proofs, prove_rounds
 from chanas.search.subspace import divide
 
 TUNED = "tuned"
@@ -117,8 +117,8 @@ class Ablation:
         """Mean accuracy in points by which the front of `other` lies below the tuned one's, over the logarithm of the
         measured latencies from where both have an architecture; None when one has none."""
         return points_below(
-            [(p.proof.measured_latency_s, p.top1) for p in self.tuned.measured()],
-            [(p.proof.measured_latency_s, p.top1) for p in other.measured()],
+            [(p.measured_latency_s, p.top1) for p in self.tuned.measured()],
+            [(p.measured_latency_s, p.top1) for p in other.measured()],
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -227,10 +227,6 @@ class _Remembered:
         return [self._known[a.key] for a in architectures]
 
 
-# An architecture with its latency by the table, its predicted top-1 and the spread of that.
-Proposal = tuple[Architecture, tuple[float, ...], float, float]
-
-
 @dataclass(frozen=True)
 class _Plan:
     """Architectures that one table's search wants measured first: finalists, and points of its front."""
@@ -242,7 +238,7 @@ class _Plan:
     front: list[Proposal]
 
     def architectures(self) -> list[Architecture]:
-        return [architecture for architecture, *_ in (*self.finalists, *self.front)]
+        return [p.architecture for p in (*self.finalists, *self.front)]
 
 
 @dataclass(frozen=True)
@@ -282,10 +278,10 @@ class _Search:
             if name == TUNED:
                 raise
             note = str(error)
-        proofs = self.prove([architecture for architecture, *_ in plan.front])
+        proofs = self.prove([p.architecture for p in plan.front])
         points = [
-            FrontPoint(a, predicted_s[0], top1, p)
-            for (a, predicted_s, top1, _), p in zip(plan.front, proofs, strict=True)
+            FrontPoint(p.architecture, p.predicted_s[0], p.predicted_top1, proof)
+            for p, proof in zip(plan.front, proofs, strict=True)
         ]
         return Searched(name, latency.limit, winner, tuple(finalists), mark_dominated(points), plan.ranking, note)
 
@@ -306,7 +302,8 @@ class _Search:
             except InfeasibleError:
                 genomes = least(latency.table)[1]
             chosen |= {a.key: a for a in decode(space, genomes) if a.key not in seen}
-        return self._proposals(latency, encode(self.space, list(chosen.values()))) if chosen else []
+        genomes = encode(space, list(chosen.values()))
+        return propose_rows(space, genomes, self.predictor, [latency]) if chosen else []
 
     def _front(self, latency: Constraint) -> list[Proposal]:
         """Points of the front of this table's latency and accuracy, spread over it."""
@@ -317,9 +314,5 @@ class _Search:
         settings = self.config.evolution.model_copy(update={"generations": max(1, self.config.pareto_generations)})
         known, _ = self.evaluations.training_set()
         front = nsga2(self.space, objectives, (), settings, self.rng(_FRONT), start=known)
-        return self._proposals(latency, front.genomes[spread_over(front.objectives[:, 0], self.num_points)])
-
-    def _proposals(self, latency: Constraint, genomes: Genomes) -> list[Proposal]:
-        mean, spread = self.predictor.predict(genomes)
-        predicted_s = [(cost,) for cost in latency.cost(genomes).tolist()]
-        return list(zip(decode(self.space, genomes), predicted_s, mean.tolist(), spread.tolist(), strict=True))
+        genomes = front.genomes[spread_over(front.objectives[:, 0], self.num_points)]
+        return propose_rows(self.space, genomes, self.predictor, [latency])

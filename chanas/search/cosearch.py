@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture
 from chanas.core.genome import decode
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
@@ -24,47 +24,34 @@ from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import Constraint, latency_constraint, least
 from chanas.search.evolution.evolution import EvolutionResult
 from chanas.search.evolution.feasibility import check_together
-from chanas.search.job import PICTURE, Job
-from chanas.search.job import LatencyBudget as LatencyBudget
+from chanas.search.job import PICTURE, Job, propose_rows
 from chanas.search.learning import Learned, Source, learn
 from chanas.search.pictures import pictures
-from chanas.search.proof import Finalist, Proof, Prove, genome_of, pick_by_prediction, prove_rounds, unmeasured_proofs
+from chanas.search.proof import Finalist, Proof, Proposal, Prove, pick_by_prediction, prove_rounds, unmeasured_proofs
 from chanas.search.subspace import RuleRegret, SubSpaceDivision
+from chanas.search.target import SearchTarget
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class FurtherOutcome:
-    """The winner on a target besides the first one."""
-
-    target: str
-    budget_s: float
-    predicted_s: float
-    measured_s: float
-    spread_s: float
-
-
-@dataclass(frozen=True)
 class SearchOutcome:
-    """The winner, what was predicted of it and what was proven; `result` is the file with everything else.
+    """The winner and all finalists, of a search for `targets`; `result` is the file with everything else.
 
-    Latencies are those of the first target, and `further` has the others; `regrets` is empty where no comparison of the
-    sub-space rules was asked for.
+    `regrets` is empty where no comparison of the sub-space rules was asked for.
     """
 
-    architecture: Architecture
-    genome: tuple[int, ...]
-    predicted_latency_s: float
-    predicted_top1: float
-    predicted_top1_spread: float
-    proof: Proof
+    winner: Finalist
     finalists: tuple[Finalist, ...]
+    targets: tuple[SearchTarget, ...]
     division: SubSpaceDivision
     num_evaluations: int
     result: Path
-    further: tuple[FurtherOutcome, ...] = ()
     regrets: tuple[RuleRegret, ...] = ()
+
+    @property
+    def architecture(self) -> Architecture:
+        return self.winner.architecture
 
 
 def search(
@@ -79,11 +66,10 @@ def search(
     """The most accurate architecture that measures inside every latency budget, and inside every other constraint.
 
     Args:
-        job: what is searched for, from `new_job`. Where it has several targets `prove` measures on all of them, and the
-            figures of the result are the first target's.
+        job: what is searched for, from `new_job`.
         source: of accuracies.
-        prove: compiles, checks, measures and evaluates finalists; None where nothing can be measured: the winner is
-            then the best by prediction (and by evaluation), its measured latency NaN.
+        prove: compiles, checks, measures (on every target of `job`) and evaluates finalists; None where nothing can be
+            measured: the winner is then the best by prediction (and by evaluation), without timings.
         learned: what several searches have learnt together (`learn`), instead of learning here.
         result: the file to write instead of `search/result.json`.
 
@@ -98,22 +84,12 @@ def search(
     steps = _Steps(job, learned, job.divide(learned.predictor, job.first_limits()), source.evaluate, prove)
     winner, finalists = steps.prove_finalists()
     outcome = SearchOutcome(
-        winner.architecture,
-        tuple(genome_of(job.space, winner.architecture)),
-        winner.predicted_latency_s,
-        winner.predicted_top1,
-        winner.predicted_top1_spread,
-        winner.proof,
+        winner,
         tuple(finalists),
+        job.targets,
         steps.division,
         len(learned.evaluations.found),
         result or source.store.search / "result.json",
-        tuple(
-            FurtherOutcome(b.target, b.budget_s, predicted_s, t.latency_s, t.spread_s)
-            for b, predicted_s, t in zip(
-                job.budgets[1:], winner.predicted_s[1:], winner.proof.further, strict=prove is not None
-            )
-        ),
         steps.regrets(),
     )
     learned.predictor.save(source.store.search)
@@ -144,26 +120,22 @@ class _Steps:
         """The winner, and all finalists; without a prover by what is predicted and evaluated."""
         job, first_limits_s = self.job, self.job.first_limits()
         if self.prove is None:
-            return pick_by_prediction(self.propose, self.timed, first_limits_s)
-        by_target = {b.target: b.budget_s for b in job.budgets}
-        return prove_rounds(self.propose, self.timed, by_target, first_limits_s, job.config.max_rounds)
+            return pick_by_prediction(self.propose, self.prove_timed, first_limits_s)
+        by_target = {t.name: t.budget_s for t in job.targets}
+        return prove_rounds(self.propose, self.prove_timed, by_target, first_limits_s, job.config.max_rounds)
 
-    def propose(
-        self, limits_s: tuple[float, ...], tried: set[str]
-    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
-        """Architectures to prove that aren't in `tried`, with their predicted seconds, top-1 and its spread."""
+    def propose(self, limits_s: tuple[float, ...], tried: set[str]) -> list[Proposal]:
+        """Architectures to prove that aren't in `tried`."""
         job, predictor, home = self.job, self.learned.predictor, self.division.chosen
         try:
             self.runs[limits_s] = job.evolve(predictor, limits_s, home)
             genomes = job.finalists(predictor, self.runs[limits_s], self.learned.evaluations, limits_s, home, tried)
         except InfeasibleError:  # the tightened limits are below what there is: the fastest of all is the last hope
             genomes = job.fastest()
-        mean, spread = predictor.predict(genomes)
-        predicted_s = zip(*(c.cost(genomes).tolist() for c in job.latencies), strict=True)
-        facts = zip(decode(job.space, genomes), predicted_s, mean.tolist(), spread.tolist(), strict=True)
-        return [fact for fact in facts if fact[0].key not in tried]
+        proposals = propose_rows(job.space, genomes, predictor, job.latencies)
+        return [p for p in proposals if p.architecture.key not in tried]
 
-    def timed(self, architectures: Sequence[Architecture]) -> Sequence[Proof]:
+    def prove_timed(self, architectures: Sequence[Architecture]) -> Sequence[Proof]:
         """Proofs of finalists; the seconds that they take are noted."""
         start = time.perf_counter()
         try:
@@ -185,23 +157,23 @@ class _Steps:
         first_limits_s, run = job.first_limits(), next(iter(self.runs.values()), None)
         alike: list[Architecture] = []
         if run is not None and with_alike:
-            alike = decode(job.space, job.alike(predictor, first_limits_s, run))
+            alike = decode(job.space, job.draw_alike(predictor, first_limits_s, run))
         first, rng = job.latencies[0], job.rng(PICTURE)
         return {
             "schema": SCHEMA,
-            **provenance(job.task, job.budgets[0].lut, digest, job.seed, job.config, (*job.latencies, *job.others)),
-            "budget_s": job.budgets[0].budget_s,
+            **provenance(job.task, job.targets[0].lut, digest, job.seed, job.config, (*job.latencies, *job.others)),
+            "budget_s": job.targets[0].budget_s,
             "latency_limit_s": first_limits_s[0],
             "smallest_latency_s": least(first.table)[0],
             "further_targets": [
                 {
-                    "target": b.target,
-                    "target_fingerprint": b.lut.header.target.fingerprint,
-                    "budget_s": b.budget_s,
+                    "target": t.name,
+                    "target_fingerprint": t.lut.header.target.fingerprint,
+                    "budget_s": t.budget_s,
                     "latency_limit_s": limit_s,
                     "smallest_latency_s": least(c.table)[0],
                 }
-                for b, c, limit_s in zip(job.budgets[1:], job.latencies[1:], first_limits_s[1:], strict=True)
+                for t, c, limit_s in zip(job.targets[1:], job.latencies[1:], first_limits_s[1:], strict=True)
             ],
             "rule_regrets": [r.to_json() for r in outcome.regrets],
             "winner": outcome.architecture.key,
@@ -216,7 +188,7 @@ class _Steps:
 
 def new_job(
     task: Task,
-    budgets: Sequence[LatencyBudget],
+    targets: Sequence[SearchTarget],
     constraints: Sequence[Constraint] = (),
     config: SearchConfig | None = None,
     seed: int = 0,
@@ -225,7 +197,7 @@ def new_job(
 
     Args:
         task: its number of classes is for the last block of the tables.
-        budgets: on all targets, the first one first.
+        targets: with their budgets; the latencies of all pictures are those of the first.
         constraints: further hard limits, such as `macs_constraint`; the latency budgets need not be among them.
 
     Raises:
@@ -233,25 +205,25 @@ def new_job(
         LUTError: a table is of another space, or has holes that the settings do not allow.
     """
     config = config or SearchConfig()
-    latencies = latency_constraints(task.space, task.num_classes, budgets, config.covered_only)
-    errors = tuple(b.error if config.latency_error is None else config.latency_error for b in budgets)
+    latencies = latency_constraints(task, targets, config.covered_only)
+    errors = tuple(t.error if config.latency_error is None else config.latency_error for t in targets)
     config = config.model_copy(update={"latency_error": errors[0]})
     known = check_together(task.space, [*latencies, *constraints], seed)
-    return Job(task, tuple(budgets), latencies, tuple(constraints), config, errors, seed, known)
+    return Job(task, tuple(targets), latencies, tuple(constraints), config, errors, seed, known)
 
 
 def latency_constraints(
-    space: SearchSpace, num_classes: int, budgets: Sequence[LatencyBudget], covered_only: bool = False
+    task: Task, targets: Sequence[SearchTarget], covered_only: bool = False
 ) -> tuple[Constraint, ...]:
     """One constraint for each target, named after it where there are several.
 
     Raises:
         LUTError: a table is of another space, or has holes that are not allowed.
     """
-    names = [f"latency on {b.target}" if len(budgets) > 1 else "latency" for b in budgets]
+    names = [f"latency on {t.name}" if len(targets) > 1 else "latency" for t in targets]
     return tuple(
-        latency_constraint(b.lut, space, num_classes, b.budget_s, name=name, covered_only=covered_only)
-        for b, name in zip(budgets, names, strict=True)
+        latency_constraint(t.lut, task.space, task.num_classes, t.budget_s, name=name, covered_only=covered_only)
+        for t, name in zip(targets, names, strict=True)
     )
 
 

@@ -47,6 +47,11 @@ class FrontPoint:
     dominated: bool = False
 
     @property
+    def measured_latency_s(self) -> float:
+        """Seconds on the target of the front."""
+        return self.proof.measured_s[0]
+
+    @property
     def top1(self) -> float:
         """Accuracy on holdout; the predicted one if there are no weights to evaluate."""
         return self.proof.top1_holdout if np.isfinite(self.proof.top1_holdout) else self.predicted_top1
@@ -64,8 +69,8 @@ class FrontPoint:
             "measured": None
             if failed
             else {
-                "latency_s": self.proof.measured_latency_s,
-                "spread_s": self.proof.spread_s,
+                "latency_s": self.measured_latency_s,
+                "spread_s": self.proof.timings[0].spread_s,
                 "top1": self.top1,
                 "top1_is_predicted": self.is_predicted,
             },
@@ -178,8 +183,8 @@ def spread_over(latency_s: FloatArray, num: int) -> npt.NDArray[np.intp]:
 
 def mark_dominated(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
     """Sort by measured latency, the failed ones last, and mark those that others dominate."""
-    measured = sorted((p for p in points if p.proof.error is None), key=lambda p: p.proof.measured_latency_s)
-    objectives = np.array([[p.proof.measured_latency_s, -p.top1] for p in measured]).reshape(-1, 2)
+    measured = sorted((p for p in points if p.proof.error is None), key=lambda p: p.measured_latency_s)
+    objectives = np.array([[p.measured_latency_s, -p.top1] for p in measured]).reshape(-1, 2)
     best = set(pareto_front(objectives).tolist())
     marked = [replace(p, dominated=i not in best) for i, p in enumerate(measured)]
     return (*marked, *(p for p in points if p.proof.error is not None))

@@ -10,58 +10,36 @@ import numpy as np
 
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.genome import FloatArray, Genomes, decode
-from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
-from chanas.search.evolution.alike import alike
+from chanas.search.evolution.alike import alike as draw_alike
 from chanas.search.evolution.constraints import Constraint, feasible, least
 from chanas.search.evolution.evolution import EvolutionResult, evolve
 from chanas.search.evolution.feasibility import check_together, smallest_beside
 from chanas.search.evolution.population import inside, keys
-from chanas.search.proof import pick
+from chanas.search.proof import Proposal, pick
 from chanas.search.subspace import RuleRegret, SubSpaceDivision, divide, rule_regrets
+from chanas.search.target import SearchTarget
 
 # Streams of random numbers, so that one step's draws don't shift another's.
 _DIVIDE, _EVOLVE, PICTURE, _FASTEST, _ALIKE = 1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081
-
-
-# Relative standard error of a table that was never calibrated.
-UNKNOWN_ERROR = 0.05
-
-
-@dataclass(frozen=True)
-class LatencyBudget:
-    """At most `budget_s` seconds on the target of a table."""
-
-    lut: LatencyLUT
-    budget_s: float
-
-    @property
-    def target(self) -> str:
-        """The target's name."""
-        return self.lut.header.target.name
-
-    @property
-    def error(self) -> float:
-        """Relative standard error of the table's predictions."""
-        return UNKNOWN_ERROR if self.lut.calibration is None else self.lut.calibration.standard_error
 
 
 @dataclass(frozen=True)
 class Job:
     """The inputs and the steps of one search.
 
-    budgets    of all targets, the first one first
-    latencies  one for each target, with the budgets as limits; the first one's is the latency of all pictures
+    targets    in order
+    latencies  one for each target, with the budgets as limits; the first is the latency of all pictures
     errors     relative standard error of each target's table
     known      some architectures that meet every limit, int16[N, L]
     """
 
     task: Task
-    budgets: tuple[LatencyBudget, ...]
+    targets: tuple[SearchTarget, ...]
     latencies: tuple[Constraint, ...]
     others: tuple[Constraint, ...]
     config: SearchConfig
@@ -76,7 +54,7 @@ class Job:
     @property
     def purpose(self) -> str:
         """Name under which evaluations of its best candidates are kept; no other search asks for it."""
-        latencies = (f"latency on {b.target} {c.limit:.9g}" for b, c in zip(self.budgets, self.latencies, strict=True))
+        latencies = (f"latency on {t.name} {c.limit:.9g}" for t, c in zip(self.targets, self.latencies, strict=True))
         asked = ", ".join([*latencies, *(f"{c.name} {c.limit:.9g}" for c in self.others)])
         return f"refine at {asked} by {self.config.rule}"
 
@@ -120,7 +98,7 @@ class Job:
         start = self.known if len(self.known) == 1 else None
         return evolve(self.space, predictor.mean, limits, self.config.evolution, rng, sub_space, start)
 
-    def alike(self, predictor: AccuracyPredictor, limits_s: tuple[float, ...], run: EvolutionResult) -> Genomes:
+    def draw_alike(self, predictor: AccuracyPredictor, limits_s: tuple[float, ...], run: EvolutionResult) -> Genomes:
         """Draw random feasible architectures int16[N, L] that are within the predictor's error of the best of `run`.
 
         Under the rule `paper` they are drawn from the chosen sub-space, under the others from the whole space.
@@ -130,7 +108,7 @@ class Job:
             r, w = run.genomes[0, :2].tolist()
             home = SubSpace(self.space.resolutions[r], self.space.width_multipliers[w])
         floor = float(run.fitness[0]) - predictor.error
-        return alike(self.space, predictor.mean, self.limits(limits_s), floor, self.rng(_ALIKE), home)
+        return draw_alike(self.space, predictor.mean, self.limits(limits_s), floor, self.rng(_ALIKE), home)
 
     def fastest(self) -> Genomes:
         """int16[N, L], at most 1: the architecture that comes nearest to every latency budget inside the others."""
@@ -201,6 +179,16 @@ class Job:
     ) -> Genomes:
         limits = self.limits(limits_s)
         return best_candidates(result, evaluations, limits, sub_space, tried, num, self.config.min_distance)
+
+
+def propose_rows(
+    space: SearchSpace, genomes: Genomes, predictor: AccuracyPredictor, latencies: Sequence[Constraint]
+) -> list[Proposal]:
+    """Genomes int16[N, L] as proposals, with their costs by `latencies` and what is predicted of their accuracy."""
+    mean, spread = predictor.predict(genomes)
+    predicted_s = zip(*(c.cost(genomes).tolist() for c in latencies), strict=True)
+    facts = zip(decode(space, genomes), predicted_s, mean.tolist(), spread.tolist(), strict=True)
+    return [Proposal(*fact) for fact in facts]
 
 
 def best_candidates(

@@ -135,8 +135,9 @@ def _best_candidates(job: Job, evaluations: Evaluations) -> Refinement:
     def choose(predictor: AccuracyPredictor, num: int) -> Genomes:
         result = job.evolve(predictor, limits_s, job.divide(predictor, limits_s).chosen)
         fresh = ~np.isin(keys(result.genomes), keys(evaluations.training_set()[0]))
-        genomes, value = result.genomes[fresh], result.fitness[fresh]
         most = 8 * config.refine_batch
-        return genomes[:most][pick(genomes[:most], value[:most], num, config.min_distance)]
+        genomes = result.genomes[fresh][:most]
+        best = pick(genomes, result.fitness[fresh][:most], num, config.min_distance)
+        return genomes[np.array(best, dtype=np.intp)]
 
     return Refinement(job.purpose, "best candidates", choose)

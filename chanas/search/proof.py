@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.genome import FloatArray, Genomes, encode
+from chanas.core.arch import Architecture
+from chanas.core.genome import FloatArray, Genomes
 from chanas.core.units import format_latency
 from chanas.errors import ChanasError, InfeasibleError, MeasureError, TargetError
 
@@ -25,50 +25,33 @@ _WORTH_A_ROUND = 1.05
 
 @dataclass(frozen=True)
 class Timing:
-    """Median and spread on a target, by name, besides the first one."""
+    """Median and spread on a target, by its name."""
 
     target: str
     latency_s: float
     spread_s: float
 
 
-class Proof(Protocol):
+@dataclass(frozen=True)
+class Proof:
     """The measurements of an architecture that was compiled whole.
 
-    measured_latency_s, spread_s  median and spread on the (first) target
-    further                       the same on each further target, in order
-    top1_holdout                  in [0, 1]; NaN where there are no weights to evaluate
-    max_error                     largest difference of outputs from PyTorch's
-    error                         why there is no measurement, or None; the figures then mean nothing
+    timings       on each target in order; empty where nothing was measured
+    top1_holdout  in [0, 1]; NaN where there are no weights to evaluate
+    max_error     largest difference of outputs from PyTorch's
+    error         why there is no measurement, or None
     """
 
-    @property
-    def architecture(self) -> Architecture: ...
-    @property
-    def measured_latency_s(self) -> float: ...
-    @property
-    def spread_s(self) -> float: ...
-    @property
-    def further(self) -> tuple[Timing, ...]: ...
-    @property
-    def top1_holdout(self) -> float: ...
-    @property
-    def max_error(self) -> float: ...
-    @property
-    def error(self) -> str | None: ...
-
-
-@dataclass(frozen=True)
-class ProofRecord:
-    """A `Proof` as plain data."""
-
     architecture: Architecture
-    measured_latency_s: float = float("nan")
-    spread_s: float = float("nan")
+    timings: tuple[Timing, ...] = ()
     top1_holdout: float = float("nan")
     max_error: float = float("nan")
     error: str | None = None
-    further: tuple[Timing, ...] = ()
+
+    @property
+    def measured_s(self) -> tuple[float, ...]:
+        """Measured seconds on each target in order."""
+        return tuple(t.latency_s for t in self.timings)
 
 
 class Prove(Protocol):
@@ -80,31 +63,42 @@ class Prove(Protocol):
     def __call__(self, architectures: Sequence[Architecture], /) -> Sequence[Proof]: ...
 
 
-@dataclass(frozen=True)
-class Finalist:
-    """An architecture that was proven, beside what was predicted of it; `predicted_s` on each target in order."""
+class Proposal(NamedTuple):
+    """An architecture to prove, and what is predicted of it: seconds on each target in order, top-1 and its spread."""
 
     architecture: Architecture
     predicted_s: tuple[float, ...]
     predicted_top1: float
     predicted_top1_spread: float
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A proposal that was proven, and in which round."""
+
+    proposal: Proposal
     proof: Proof
     round: int
 
     @property
-    def top1(self) -> float:
-        """Accuracy on holdout; the predicted one if there is none."""
-        return self.proof.top1_holdout if np.isfinite(self.proof.top1_holdout) else self.predicted_top1
+    def architecture(self) -> Architecture:
+        return self.proposal.architecture
 
     @property
-    def predicted_latency_s(self) -> float:
-        """Predicted seconds on the first target."""
-        return self.predicted_s[0]
+    def predicted_s(self) -> tuple[float, ...]:
+        """Predicted seconds on each target in order."""
+        return self.proposal.predicted_s
 
     @property
     def measured_s(self) -> tuple[float, ...]:
         """Measured seconds on each target in order."""
-        return (self.proof.measured_latency_s, *(t.latency_s for t in self.proof.further))
+        return self.proof.measured_s
+
+    @property
+    def top1(self) -> float:
+        """Accuracy on holdout; the predicted one if there is none."""
+        known = self.proof.top1_holdout
+        return known if np.isfinite(known) else self.proposal.predicted_top1
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -112,29 +106,27 @@ class Finalist:
         return tuple(m / p for m, p in zip(self.measured_s, self.predicted_s, strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        failed = self.proof.error is not None
-        measured = ("measured_latency_s", "spread_s", "top1_holdout", "max_error")
-        values = {n: None if failed else _number(getattr(self.proof, n)) for n in measured}
+        """Entry of `search/result.json`: latencies of the first target, and those of the others in `further`."""
+        proof, proposal = self.proof, self.proposal
+        figures = {n: None if proof.error else _number(getattr(proof, n)) for n in ("top1_holdout", "max_error")}
+        timing = proof.timings[0] if proof.timings else None
         return {
             "key": self.architecture.key,
             "predicted": {
-                "latency_s": self.predicted_latency_s,
-                "top1": self.predicted_top1,
-                "top1_spread": self.predicted_top1_spread,
+                "latency_s": self.predicted_s[0],
+                "top1": proposal.predicted_top1,
+                "top1_spread": proposal.predicted_top1_spread,
             },
             "measured": {
-                "latency_s": values["measured_latency_s"],
-                "spread_s": values["spread_s"],
-                "top1_holdout": values["top1_holdout"],
-                "max_error": values["max_error"],
+                "latency_s": None if timing is None else _number(timing.latency_s),
+                "spread_s": None if timing is None else _number(timing.spread_s),
+                **figures,
             },
-            "further": []
-            if failed
-            else [
+            "further": [
                 {"target": t.target, "predicted_s": p, "measured_s": t.latency_s, "spread_s": t.spread_s}
-                for t, p in zip(self.proof.further, self.predicted_s[1:], strict=True)
+                for t, p in list(zip(proof.timings, self.predicted_s, strict=False))[1:]
             ],
-            "error": self.proof.error,
+            "error": proof.error,
             "round": self.round,
         }
 
@@ -169,7 +161,7 @@ def checked_proofs(prove: Prove, architectures: Sequence[Architecture]) -> Seque
     return proofs
 
 
-Propose = Callable[[tuple[float, ...], set[str]], list[tuple[Architecture, tuple[float, ...], float, float]]]
+Propose = Callable[[tuple[float, ...], set[str]], list[Proposal]]
 
 
 def prove_rounds(
@@ -183,10 +175,9 @@ def prove_rounds(
 ) -> tuple[Finalist, list[Finalist]]:
     """The winner and all finalists: rounds of `propose(limits_s, tried)` and `prove`, until the best measures inside.
 
-    `propose` gives (architecture, predicted latency on each target, predicted top-1, its spread) of architectures not
-    yet tried; `budgets_s` are seconds by target, the limits are in their order. Of those that measured inside every
-    budget, the best accuracy wins, the faster one (on the first target) when equal. While there is none, or the
-    limits move and a more accurate one was outside or all left room, another round follows, in which only what is
+    `propose` gives architectures not yet tried; `budgets_s` are seconds by target, the limits are in their order. Of
+    those that measured inside every budget, the best accuracy wins, the faster one when equal. While there is none, or
+    the limits move and a more accurate one was outside or all left room, another round follows, in which only what is
     predicted to beat the winner so far is proven. Its limits are the budgets over the worst measured-over-predicted
     ratio: tighter on targets where one was outside, wider (unless `widen` is false) where all were inside and one came
     near the limit. Where the device is lost in such a round, the winner so far stands.
@@ -202,22 +193,22 @@ def prove_rounds(
     for number in range(1, max_rounds + 1):
         proposed = propose(limits_s, {f.architecture.key for f in finalists})
         if winner is not None:
-            proposed = [fact for fact in proposed if fact[2] > winner.predicted_top1]
+            proposed = [p for p in proposed if p.predicted_top1 > winner.proposal.predicted_top1]
         if not proposed:
             break
         try:
-            proofs = checked_proofs(prove, [architecture for architecture, *_ in proposed])
+            proofs = checked_proofs(prove, [p.architecture for p in proposed])
         except (MeasureError, TargetError) as lost:
             if winner is None:
                 raise
             logger.warning("the winner is that of %d round(s) of finalists: %s", number - 1, lost)
             break
-        finalists += [Finalist(*facts, proof, number) for facts, proof in zip(proposed, proofs, strict=True)]
+        finalists += [Finalist(p, proof, number) for p, proof in zip(proposed, proofs, strict=True)]
         measured = [f for f in finalists if f.proof.error is None]
         if any(len(f.measured_s) != len(budgets) for f in measured):
             raise ChanasError(f"expected finalists measured on each of {', '.join(budgets_s)}")
         inside = [f for f in measured if all(m <= b for m, b in zip(f.measured_s, budgets, strict=True))]
-        winner = max(inside, key=lambda f: (f.top1, -f.proof.measured_latency_s), default=None)
+        winner = max(inside, key=lambda f: (f.top1, [-s for s in f.measured_s]), default=None)
         following_s = _following_limits(limits_s, budgets, measured, widen)
         moves = [new - old for new, old in zip(following_s, limits_s, strict=True)]
         is_best = winner is not None and all(f.top1 <= winner.top1 for f in measured)
@@ -266,9 +257,9 @@ def _following_limits(
 
 def unmeasured_proofs(
     architectures: Sequence[Architecture], evaluate: Callable[[Architecture], float] | None
-) -> list[ProofRecord]:
+) -> list[Proof]:
     """Proofs without any latency, for a device that is not here; with the accuracies, where they can be evaluated."""
-    return [ProofRecord(a, top1_holdout=float("nan") if evaluate is None else evaluate(a)) for a in architectures]
+    return [Proof(a, top1_holdout=float("nan") if evaluate is None else evaluate(a)) for a in architectures]
 
 
 def pick_by_prediction(propose: Propose, prove: Prove, limits_s: tuple[float, ...]) -> tuple[Finalist, list[Finalist]]:
@@ -280,11 +271,6 @@ def pick_by_prediction(propose: Propose, prove: Prove, limits_s: tuple[float, ..
     proposed = propose(limits_s, set())
     if not proposed:
         raise InfeasibleError("the search found no network inside the limits; raise one of them")
-    proofs = checked_proofs(prove, [architecture for architecture, *_ in proposed])
-    finalists = [Finalist(*facts, proof, 1) for facts, proof in zip(proposed, proofs, strict=True)]
+    proofs = checked_proofs(prove, [p.architecture for p in proposed])
+    finalists = [Finalist(p, proof, 1) for p, proof in zip(proposed, proofs, strict=True)]
     return max(finalists, key=lambda f: f.top1), finalists
-
-
-def genome_of(space: SearchSpace, architecture: Architecture) -> list[int]:
-    """The genome of one architecture as plain integers."""
-    return [int(g) for g in encode(space, [architecture])[0]]

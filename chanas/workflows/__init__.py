@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chanas.workflows.searching.front import search_front as search_front
     from chanas.workflows.searching.per_target import search_per_target as search_per_target
     from chanas.workflows.searching.search import search as search
-    from chanas.workflows.searching.table_search import search_with_table as search_with_table
+    from chanas.workflows.searching.sources import open_source as open_source
     from chanas.workflows.stages.reporting import report as report
     from chanas.workflows.stages.training import evaluate as evaluate
     from chanas.workflows.stages.training import finetune as finetune
@@ -27,12 +27,12 @@ _MODULES = {
     "demo": "digits",
     "evaluate": "stages.training",
     "finetune": "stages.training",
+    "open_source": "searching.sources",
     "preschedule": "stages.tuning",
     "report": "stages.reporting",
     "search": "searching.search",
     "search_front": "searching.front",
     "search_per_target": "searching.per_target",
-    "search_with_table": "searching.table_search",
     "train_supernet": "stages.training",
 }
 

@@ -14,8 +14,8 @@ import numpy as np
 from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
 from chanas.files.run import RunDirectory
-from chanas.workflows.searching.search import search, searched_stages
-from chanas.workflows.stages.stored import SUPERNET, load_supernet
+from chanas.workflows.searching.search import search
+from chanas.workflows.stages.stored import SUPERNET, load_supernet, supernet_task
 from chanas.workflows.stages.tables import median_latency_s
 from chanas.workflows.stages.training import Changes, train_supernet
 from chanas.workflows.stages.tuning import Tuning, preschedule
@@ -65,10 +65,9 @@ def demo(
         train_supernet(run, changes=Changes(seed=seed), resume=stored.is_file(), progress=progress)
     times_s.append(time.perf_counter())
     usage = Usage(target, place=Place(shared=shared))
-    preschedule(run, usage, tuning=Tuning(num_trials), seed=seed, progress=progress)
+    lut = preschedule(run, usage, tuning=Tuning(num_trials), seed=seed, progress=progress).lut
     times_s.append(time.perf_counter())
-    space, classes, lut = searched_stages(run, load_target(target))
-    budget_s = latency_s or median_latency_s(lut, space, classes)
+    budget_s = latency_s or median_latency_s(lut, *supernet_task(run))
     config = SearchConfig(num_evaluations=_DEMO_EVALUATIONS[0], refine_evaluations=_DEMO_EVALUATIONS[1])
     bundle = search(run, latency_s=budget_s, usage=usage, config=config, seed=seed, progress=progress)
     times_s.append(time.perf_counter())

@@ -20,7 +20,8 @@ import torch
 from PIL import Image
 
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow, benchmark
-from chanas.bundle.codesign import SCHEMA, CoDesign, write_bundle
+from chanas.bundle.codesign import CoDesign, write_bundle
+from chanas.bundle.document import SCHEMA
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices import host
@@ -34,7 +35,7 @@ from chanas.network.preprocess import Preprocess
 from chanas.prescheduler.measuring.local.compiler import open_compiler
 from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
-from chanas.workflows.searching import hand_over
+from chanas.workflows.searching.agreement import check_module
 
 from ..prescheduler.cases import HOST, network_job, random_lut
 
@@ -62,12 +63,12 @@ def make_bundle(
     document = {
         "space": tiny_space.to_json(),
         "architecture": architecture.to_json(),
-        "target": target.to_json(),
+        "targets": [{"target": target.to_json()}],
         "class_names": list(CLASSES),
         "preprocess": preprocess.to_json(),
         "hashes": {"lut": "0123456789abcdef"},
     }
-    write_bundle(folder / "bundle", document, tensors, job.library)
+    write_bundle(folder / "bundle", document, tensors, [job.library])
     return folder / "bundle"
 
 
@@ -100,6 +101,11 @@ def logits_of_torch(bundle: Path, x: Array) -> Array:
 def edit(folder: Path, **changes: Any) -> None:
     document = json.loads((folder / DOCUMENT).read_text())
     (folder / DOCUMENT).write_text(json.dumps({**document, **changes}))
+
+
+def edit_target(folder: Path, **changes: Any) -> None:
+    (part,) = json.loads((folder / DOCUMENT).read_text())["targets"]
+    edit(folder, targets=[{**part, **changes}])
 
 
 # ---- what a bundle does ---------------------------------------------------------------------------------------------
@@ -255,8 +261,13 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     ),
     "no hashes": (lambda folder: edit(folder, hashes={}), r"its hash differs from the one in"),
     "target in words": (
-        lambda folder: edit(folder, target="cpu"),
-        rf'{DOCUMENT} is not written as expected: target: expected an object, got "cpu"; make the bundle again',
+        lambda folder: edit_target(folder, target="cpu"),
+        rf'{DOCUMENT} is not written as expected: targets.0.target: expected an object, got "cpu"; make the',
+    ),
+    "no target": (lambda folder: edit(folder, targets=[]), rf"{DOCUMENT} is not written as expected: IndexError"),
+    "a module elsewhere": (
+        lambda folder: edit_target(folder, module="../module.so"),
+        r"names a module outside its folder: \.\./module\.so",
     ),
     "architecture in words": (lambda folder: edit(folder, architecture="big"), "architecture: expected an object, got"),
     "an architecture of another space": (
@@ -288,7 +299,7 @@ def test_what_is_no_folder_is_no_bundle(tmp_path: Path, exists: bool) -> None:
 
 
 def test_a_module_of_another_processor_is_not_run(copy: Path) -> None:
-    edit(copy, target={**HOST.to_json(), "device": "Z80", "fingerprint": "0123456789ab"})
+    edit_target(copy, target={**HOST.to_json(), "device": "Z80", "fingerprint": "0123456789ab"})
     loaded = CoDesign.load(copy)
     message = (
         rf"compiled for Z80 \(0123456789ab\), this is .* \({HOST.fingerprint}\), another processor \(device Z80 there, "
@@ -354,15 +365,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "spoil",
     [
-        {"module": Path("/nowhere/module.so")},
-        {"document": {"latency_s": math.nan}},
+        {"modules": [Path("/nowhere/module.so")]},
+        {"document": {"targets": [{"target": HOST.to_json()}], "latency_s": math.nan}},
         {"tensors": {"w": "not an array"}},
     ],
     ids=["no module", "a document that is no JSON", "no tensors"],
 )
 def test_an_interrupted_write_leaves_the_old_bundle_whole(copy: Path, spoil: dict[str, Any]) -> None:
     before = contents(copy)
-    new: dict[str, Any] = {"document": {}, "tensors": {"w": np.ones(3, np.float32)}, "module": copy / MODULE, **spoil}
+    document = {"targets": [{"target": HOST.to_json()}]}
+    whole = {"document": document, "tensors": {"w": np.ones(3, np.float32)}, "modules": [copy / MODULE]}
+    new: dict[str, Any] = {**whole, **spoil}
     with pytest.raises(Exception, match=r"."):
         write_bundle(copy, **new)
     assert contents(copy) == before
@@ -377,14 +390,14 @@ def test_ctrl_c_while_writing_leaves_the_old_bundle_whole(copy: Path, monkeypatc
     before = contents(copy)
     monkeypatch.setattr("chanas.bundle.codesign.file_digest", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        write_bundle(copy, {}, {"w": np.ones(3, np.float32)}, copy / MODULE)
+        write_bundle(copy, {"targets": [{"target": HOST.to_json()}]}, {"w": np.ones(3, np.float32)}, [copy / MODULE])
     assert contents(copy) == before
     assert [p.name for p in copy.parent.iterdir()] == [copy.name]
 
 
 def test_a_new_bundle_takes_the_place_of_the_old_one(bundle: Path, copy: Path) -> None:
     document = {**json.loads((bundle / DOCUMENT).read_text()), "class_names": list("abcde")}
-    write_bundle(copy, document, CoDesign.load(bundle).tensors, bundle / MODULE)
+    write_bundle(copy, document, CoDesign.load(bundle).tensors, [bundle / MODULE])
     assert CoDesign.load(copy).class_names == tuple("abcde")
 
 
@@ -407,7 +420,7 @@ def test_a_bundle_in_bfloat16_predicts_nearly_what_pytorch_does(tiny_space: Sear
 
 def test_a_bundle_of_before_dtypes_is_float32(copy: Path) -> None:
     document = json.loads((copy / DOCUMENT).read_text())
-    del document["target"]["dtype"]
+    del document["targets"][0]["target"]["dtype"]
     (copy / DOCUMENT).write_text(json.dumps(document))
     assert CoDesign.load(copy).target.dtype == "float32"
 
@@ -449,4 +462,4 @@ def test_the_accuracy_of_a_module_that_cannot_run_here_is_pytorchs() -> None:
     supernet: Any = SimpleNamespace(
         images=lambda split, resolution: (np.zeros((7, resolution)), split), top1=lambda asked, split: 0.75
     )
-    assert hand_over.tested(bundle, supernet) == {"top1_test": 0.75, "num_test_images": 7}
+    assert check_module(bundle, supernet) == {"top1_test": 0.75, "num_test_images": 7}

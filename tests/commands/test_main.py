@@ -22,7 +22,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 from chanas.search.front import FrontPoint
-from chanas.search.proof import ProofRecord
+from chanas.search.proof import Proof, Timing
 from chanas.supernet.judge import Judged, Spread
 from chanas.workflows.searching import front
 
@@ -90,15 +90,12 @@ def test_search_says_how_far_the_table_is_off(
     lut.calibration = calibration
     lut.save(RunDirectory(tmp_path).lut("cpu"))
     measured = {"latency_s": 1e-3, "spread_s": 1e-6, "pytorch_eager_latency_s": 2e-3, "top1_test": 0.9}
-    document = {
-        "num_macs": 1,
-        "num_params": 1,
-        "constraints": {"latency_s": 1e-3},
-        "predicted": {"latency_s": 1e-3, "top1": 0.9},
-        "measured": {**measured, "top1_holdout": 0.9, "num_test_images": 5},
-    }
     bundle = SimpleNamespace(
-        document=document,
+        document={"num_macs": 1, "num_params": 1, "targets": []},
+        part={},
+        constraints={"latency_s": 1e-3},
+        predicted={"latency_s": 1e-3, "top1": 0.9},
+        measured={**measured, "top1_holdout": 0.9, "num_test_images": 5},
         architecture=tiny_space.largest,
         target=lut.header.target,
         path=tmp_path / "bundle",
@@ -120,9 +117,9 @@ def test_the_front_is_a_table_with_failed_and_dominated_points(
 ) -> None:
     small, large = tiny_space.smallest, tiny_space.largest
     points = (
-        FrontPoint(small, 1e-3, 0.8, ProofRecord(small, 1.1e-3, 1e-6, 0.81)),
-        FrontPoint(large, 2e-3, 0.9, ProofRecord(large, 2.1e-3, 1e-6, 0.80), dominated=True),
-        FrontPoint(large, 2e-3, 0.9, ProofRecord(large, error="crash")),
+        FrontPoint(small, 1e-3, 0.8, Proof(small, (Timing("cpu", 1.1e-3, 1e-6),), 0.81)),
+        FrontPoint(large, 2e-3, 0.9, Proof(large, (Timing("cpu", 2.1e-3, 1e-6),), 0.80), dominated=True),
+        FrontPoint(large, 2e-3, 0.9, Proof(large, error="crash")),
     )
     asked = {}
     monkeypatch.setattr(front, "search_front", lambda run, **options: asked.update(options) or points)

@@ -15,15 +15,13 @@ MEASURED = {"latency_s": 2e-3, "spread_s": 1e-5, "top1_test": 0.75, "num_test_im
 
 
 def lines(batch: int = 1, **measured: float | None) -> list[str]:
-    document = {
-        "num_macs": 1000,
-        "num_params": 100,
-        "constraints": {"latency_s": 3e-3},
-        "predicted": {"latency_s": 2.5e-3, "top1": 0.9},
-        "measured": MEASURED | measured,
-    }
+    part: dict[str, Any] = {}
     bundle: Any = SimpleNamespace(
-        document=document,
+        document={"num_macs": 1000, "num_params": 100, "targets": [part]},
+        part=part,
+        constraints={"latency_s": 3e-3},
+        predicted={"latency_s": 2.5e-3, "top1": 0.9},
+        measured=MEASURED | measured,
         architecture=SimpleNamespace(key="r8-w1"),
         has_weights=True,
         path=Path("bundle"),
@@ -58,7 +56,7 @@ def rows_of(own_us: float, alone_us: float) -> list[BenchmarkRow]:
 
 
 def searched(latency_us: float | None) -> Any:
-    return SimpleNamespace(part={} if latency_us is None else {"measured": {"latency_s": latency_us * 1e-6}})
+    return SimpleNamespace(measured={} if latency_us is None else {"latency_s": latency_us * 1e-6})
 
 
 def test_a_benchmark_tells_pythons_share_and_how_far_it_is_from_the_search() -> None:

@@ -32,7 +32,7 @@ from chanas.files.run import RunDirectory
 from chanas.prescheduler.checks import gpu_check as cuda_check
 from chanas.prescheduler.checks.target_check import Step
 from chanas.prescheduler.measuring.local import locks
-from chanas.workflows.searching import hand_over
+from chanas.workflows.searching import agreement
 
 Plant = Callable[[str, str], None]
 GPU = describe_target("h100")
@@ -168,7 +168,7 @@ def test_a_bundle_is_timed_with_the_lock_of_its_own_device(
 ) -> None:
     """Whoever else times there waits until it is over."""
     bundle = SimpleNamespace(
-        target=describe_target(name), runs_here=True, architecture=SimpleNamespace(key="r8"), part={}
+        target=describe_target(name), runs_here=True, architecture=SimpleNamespace(key="r8"), measured={}
     )
     locked: list[str | None] = []
 
@@ -186,11 +186,11 @@ def test_a_bundle_is_timed_with_the_lock_of_its_own_device(
     monkeypatch.setattr(locks, "device_lock", device_lock)
     monkeypatch.setattr(bundle_benchmark, "benchmark", timed)
     monkeypatch.setattr(codesign.CoDesign, "load", lambda *_: bundle)
-    monkeypatch.setattr(hand_over, "agreed", lambda *_: {})
+    monkeypatch.setattr(agreement, "_agreement", lambda *_: {})
     if how == "bench":
         assert CliRunner().invoke(app, ["bench", "bundle"], catch_exceptions=False).exit_code == 0
     else:
-        assert hand_over.tested(bundle, None) == {"pytorch_eager_latency_s": 1e-3}  # type: ignore[arg-type]
+        assert agreement.check_module(bundle, None) == {"pytorch_eager_latency_s": 1e-3}  # type: ignore[arg-type]
     assert not locked
 
 

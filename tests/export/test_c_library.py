@@ -40,7 +40,7 @@ from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
 from chanas.prescheduler.tuning import default_points
 
-from ..bundle.test_codesign import DOCUMENT, WEIGHTS, edit, images, logits_of_torch
+from ..bundle.test_codesign import DOCUMENT, WEIGHTS, edit, edit_target, images, logits_of_torch
 from ..prescheduler.cases import HOST, network_job, random_lut
 
 CLASSES = ('"a\\b"', "bêe", "c?a/t", "%s", "*/")  # names that C has to be told about
@@ -65,12 +65,16 @@ def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget) -> Pat
     document = {
         "space": space.to_json(),
         "architecture": space.smallest.to_json(),
-        "target": target.to_json(),
         "class_names": list(CLASSES),
         "preprocess": Preprocess(space.smallest.resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)).to_json(),
-        "schedules": [{"block": b.key, "operators": lut.rows[b.key].schedules} for b in blocks],
+        "targets": [
+            {
+                "target": target.to_json(),
+                "schedules": [{"block": b.key, "operators": lut.rows[b.key].schedules} for b in blocks],
+            }
+        ],
     }
-    write_bundle(folder / "bundle", document, tensors, job.library)
+    write_bundle(folder / "bundle", document, tensors, [job.library])
     return folder / "bundle"
 
 
@@ -304,7 +308,8 @@ def test_latency_and_schedules_are_those_of_the_target_that_was_asked_for(
         found = points(block, HardwareTarget.from_json(two))
         schedules.append({"block": block.key, "operators": [list(pair) for pair in zip(keys, found, strict=True)]})
     part = {"target": two, "module": "module.so", "schedules": schedules, "measured": {"latency_s": 2e-3}}
-    edit(copy, measured={"latency_s": 1e-3}, further_targets=[part], hashes=document["hashes"])
+    one = {**document["targets"][0], "measured": {"latency_s": 1e-3}}
+    edit(copy, targets=[one, part])
     done = export(copy, tmp_path / "net", target="cpu-2t")
     text = (done.folder / "net.h").read_text()
     assert "2 ms measured through the bundle's module, on 2 threads (the C function uses one)" in text
@@ -411,16 +416,16 @@ def no_weights(folder: Path) -> None:
 
 REFUSED = {
     "no weights": (no_weights, None, CheckpointError, "has no weights .* nothing to classify with"),
-    "no schedules": (functools.partial(edit, schedules=[]), None, CheckpointError, "lacks schedules .* for cpu"),
+    "no schedules": (functools.partial(edit_target, schedules=[]), None, CheckpointError, "lacks schedules .* for cpu"),
     "other schedules": (
-        functools.partial(edit, schedules=[{"block": "b", "operators": [["o", [1]]]}]),
+        functools.partial(edit_target, schedules=[{"block": "b", "operators": [["o", [1]]]}]),
         None,
         CheckpointError,
         "lacks schedules .* for cpu .*KeyError",
     ),
-    "schedules in words": (functools.partial(edit, schedules="fast"), None, CheckpointError, "lacks schedules"),
+    "schedules in words": (functools.partial(edit_target, schedules="fast"), None, CheckpointError, "lacks schedules"),
     "another machine": (
-        functools.partial(edit, target=HOST.to_json() | {"fingerprint": "0123456789ab", "device": "Pi"}),
+        functools.partial(edit_target, target=HOST.to_json() | {"fingerprint": "0123456789ab", "device": "Pi"}),
         None,
         TargetError,
         r"are those of Pi \(0123456789ab\), this is .*; export it there, or name a target",

@@ -156,29 +156,35 @@ def _targets() -> dict[str, Any]:
 def _bundle() -> dict[str, Any]:
     space = SearchSpace.load("mbv3-32")
     blocks = Architecture.from_key(KEY).blocks(space, 10)
-    return {
-        "schema": 1,
-        "architecture": {"key": KEY, "genome": []},
-        "space": space.to_json(),
-        "class_names": [str(i) for i in range(10)],
+    operators = [{"block": b.key, "operators": [[f"conv1x1 <{i % 3}>", [0]]]} for i, b in enumerate(blocks)]
+    part = {
         "target": {"name": "cpu", "device": "A <fast> & quiet CPU", "num_threads": 1, "fingerprint": "feed"},
         "constraints": {"latency_s": 1e-3},
-        "predicted": {"latency_s": 9e-4, "top1": 0.961},
+        "predicted": {"latency_s": 9e-4},
         "measured": {
             "latency_s": 9.3e-4,
             "spread_s": 1e-6,
-            "top1_holdout": 0.96,
             "top1_test": 0.97,
             "num_test_images": 360,
             "pytorch_eager_latency_s": 2.79e-3,
         },
+        "hashes": {"lut": "beef"},
+        "blocks": [{"key": b.key, "latency_s": 3.3e-4 if i == 5 else 2e-5} for i, b in enumerate(blocks)],
+        "schedules": operators,
+    }
+    return {
+        "schema": 3,
+        "architecture": {"key": KEY, "genome": []},
+        "space": space.to_json(),
+        "class_names": [str(i) for i in range(10)],
+        "targets": [part],
+        "predicted": {"top1": 0.961},
+        "measured": {"top1_holdout": 0.96},
         "num_macs": 5_000_000,
         "num_params": 250_000,
         "seeds": {"search": 7},
         "versions": {"chanas": "0.1.0"},
-        "hashes": {"lut": "beef"},
-        "blocks": [{"key": b.key, "latency_s": 3.3e-4 if i == 5 else 2e-5} for i, b in enumerate(blocks)],
-        "schedules": [{"block": b.key, "operators": [[f"conv1x1 <{i % 3}>", [0]]]} for i, b in enumerate(blocks)],
+        "hashes": {"search_space": "0123"},
     }
 
 

@@ -42,7 +42,8 @@ def test_records_of_another_device_are_not_those_of_the_winner(make_run: Callabl
     directory = make_run()
     path = directory.bundle / "codesign.json"
     bundle = read_json(path, "bundle")
-    write_json(path, {**bundle, "target": {**bundle["target"], "fingerprint": "beef"}})
+    bundle["targets"][0]["target"]["fingerprint"] = "beef"
+    write_json(path, bundle)
     tuning = read_run(directory).tuning
     assert tuning is not None
     assert tuning.share is None

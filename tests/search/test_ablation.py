@@ -19,7 +19,7 @@ from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import least
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.learning import teach_predictor
-from chanas.search.proof import ProofRecord
+from chanas.search.proof import Proof, Timing
 
 CLASSES = 10
 FAST = SearchConfig(
@@ -51,11 +51,12 @@ class Bench:
         known = AccuracyTable(tuple(decode(space, drawn)), drawn, top1, 200, (), "d")
         self.evaluations = TableEvaluations(space, known, "d")
 
-    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def prove(self, architectures: Sequence[Architecture]) -> list[Proof]:
         self.asked += [a.key for a in architectures]
         genomes = encode(self.space, architectures)
         seconds, top1 = self.slower * self.tuned.sum(genomes), self.truth.many(genomes)
-        return [ProofRecord(a, s, 0.0, t, 0.0) for a, s, t in zip(architectures, seconds.tolist(), top1, strict=True)]
+        timings = [(Timing("cpu", s, 0.0),) for s in seconds.tolist()]
+        return [Proof(*row) for row in zip(architectures, timings, top1.tolist(), strict=True)]
 
     def ablate(self, budget_s: float, other: BlockTable, **changes: Any) -> Ablation:
         predictor, _ = teach_predictor(self.evaluations, [()], (), FAST, 0, progress=False)
@@ -105,8 +106,8 @@ def test_both_winners_measure_inside_the_one_budget(bench: Bench, budget_s: floa
     found = bench.ablate(budget_s, table(bench.space, noise=1.0, seed=4))
     for side in (found.tuned, *found.others):
         assert side.winner is not None
-        assert side.winner.proof.measured_latency_s <= budget_s
-        measured = [p.proof.measured_latency_s for p in side.front]
+        assert side.winner.measured_s[0] <= budget_s
+        measured = [p.measured_latency_s for p in side.front]
         assert len(measured) == 5
         assert measured == sorted(measured)
 

@@ -24,11 +24,12 @@ from chanas.files.run import RunDirectory
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.cosearch import LatencyBudget, SearchOutcome, new_job, search
+from chanas.search.cosearch import SearchOutcome, new_job, search
 from chanas.search.evolution.constraints import Constraint, least, macs_constraint
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.learning import Source
-from chanas.search.proof import ProofRecord, Timing
+from chanas.search.proof import Proof, Timing
+from chanas.search.target import SearchTarget
 
 FAST = SearchConfig(
     num_evaluations=40,
@@ -45,6 +46,10 @@ FAST = SearchConfig(
 )
 
 
+def target_of(lut: LatencyLUT, budget_s: float) -> SearchTarget:
+    return SearchTarget(lut.header.target, budget_s, lut)
+
+
 class Bench:
     """A space with its table, its accuracies, and a device that is `ratio` times slower than the table says."""
 
@@ -57,18 +62,18 @@ class Bench:
         table = self.lut.table(self.space, 10, with_holes=True)
         return float(table.sum(encode(self.space, [architecture]))[0])
 
-    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def timings(self, architecture: Architecture) -> tuple[Timing, ...]:
+        return (Timing("cpu", self.ratio * self.latency_s(architecture), 1e-7),)
+
+    def prove(self, architectures: Sequence[Architecture]) -> list[Proof]:
         self.proven += [a.key for a in architectures]
         return [
-            ProofRecord(
-                a, self.ratio * self.latency_s(a), 1e-7, float(self.truth.many(encode(self.space, [a]))[0]), 1e-6
-            )
-            for a in architectures
+            Proof(a, self.timings(a), float(self.truth.many(encode(self.space, [a]))[0]), 1e-6) for a in architectures
         ]
 
     def search(self, budget_s: float, config: SearchConfig = FAST, **more: Any) -> SearchOutcome:
-        budgets = [LatencyBudget(self.lut, budget_s), *more.get("further", ())]
-        job = new_job(Task(self.space, 10), budgets, more.get("constraints", ()), config, more.get("seed", 0))
+        targets = [target_of(self.lut, budget_s), *more.get("others", ())]
+        job = new_job(Task(self.space, 10), targets, more.get("constraints", ()), config, more.get("seed", 0))
         source = Source(self.run, more.get("supernet", "abc"), self.truth, more.get("table"))
         return search(job, source, self.prove, progress=False)
 
@@ -88,12 +93,11 @@ def bench(
 def test_the_winner_measures_inside_and_everything_is_written_down(bench: Bench) -> None:
     config = FAST.model_copy(update={"predictor": "mlp", "cross_validate": ("mlp", "ridge")})
     outcome = bench.search(1.2e-4, config)
-    assert outcome.proof.measured_latency_s <= 1.2e-4
-    assert outcome.predicted_latency_s == bench.latency_s(outcome.architecture)
-    assert decode(bench.space, np.array([outcome.genome], dtype=np.int16)) == [outcome.architecture]
-    assert abs(outcome.predicted_top1 - outcome.proof.top1_holdout) < 0.05
-    inside = [f.proof.top1_holdout for f in outcome.finalists if f.proof.measured_latency_s <= 1.2e-4]
-    assert outcome.proof.top1_holdout == max(inside)
+    assert outcome.winner.measured_s[0] <= 1.2e-4
+    assert outcome.winner.predicted_s == (bench.latency_s(outcome.architecture),)
+    assert abs(outcome.winner.proposal.predicted_top1 - outcome.winner.proof.top1_holdout) < 0.05
+    inside = [f.proof.top1_holdout for f in outcome.finalists if f.measured_s[0] <= 1.2e-4]
+    assert outcome.winner.proof.top1_holdout == max(inside)
     result = bench.result
     assert result["winner"] == outcome.architecture.key
     assert result["schema"] == 1
@@ -111,7 +115,7 @@ def test_the_winner_measures_inside_and_everything_is_written_down(bench: Bench)
     assert all(a["latency_s"] < b["latency_s"] and a["top1"] < b["top1"] for a, b in pairwise(front))
     predictor = AccuracyPredictor.load(bench.run.search, bench.space)
     again = predictor.mean(encode(bench.space, [outcome.architecture]))
-    assert again[0] == pytest.approx(outcome.predicted_top1, abs=1e-6)
+    assert again[0] == pytest.approx(outcome.winner.proposal.predicted_top1, abs=1e-6)
 
 
 def test_it_finds_better_than_what_was_evaluated_at_random(bench: Bench) -> None:
@@ -122,7 +126,7 @@ def test_it_finds_better_than_what_was_evaluated_at_random(bench: Bench) -> None
         for r in rows
         if r["purpose"] == "explore" and 1.02 * bench.latency_s(Architecture.from_key(r["architecture"])) <= 1.2e-4
     ]
-    assert outcome.proof.top1_holdout > max(explored)
+    assert outcome.winner.proof.top1_holdout > max(explored)
 
 
 def test_evaluations_are_reused_when_the_weights_are_the_same(bench: Bench) -> None:
@@ -131,9 +135,9 @@ def test_evaluations_are_reused_when_the_weights_are_the_same(bench: Bench) -> N
     again = bench.search(1.2e-4)
     assert bench.truth.asked == []
     assert again.architecture == first.architecture
-    assert again.predicted_top1 == first.predicted_top1
+    assert again.winner.proposal == first.winner.proposal
     other_budget = bench.search(1.0e-4)
-    assert other_budget.proof.measured_latency_s <= 1.0e-4
+    assert other_budget.winner.measured_s[0] <= 1.0e-4
     assert len(bench.truth.asked) <= FAST.refine_evaluations
     bench.truth.asked.clear()
     bench.search(1.2e-4, supernet="other weights")
@@ -152,7 +156,7 @@ def test_equal_seeds_give_equal_results(bench: Bench, tmp_path: Path, make_accur
 def test_a_slow_device_tightens_the_budget(bench: Bench) -> None:
     bench.ratio = 1.3
     outcome = bench.search(9e-5)
-    assert outcome.proof.measured_latency_s <= 9e-5
+    assert outcome.winner.measured_s[0] <= 9e-5
     assert {f.round for f in outcome.finalists} == {1, 2}
     assert len(set(bench.proven)) == len(bench.proven)
 
@@ -161,15 +165,15 @@ def test_half_of_the_finalists_keep_room_for_the_tables_error(bench: Bench) -> N
     bench.ratio = 1.08
     outcome = bench.search(9e-5)
     assert {f.round for f in outcome.finalists} == {1}
-    assert sum(f.predicted_latency_s <= 9e-5 / 1.1 for f in outcome.finalists) >= 2
-    assert any(f.proof.measured_latency_s > 9e-5 for f in outcome.finalists)
+    assert sum(f.predicted_s[0] <= 9e-5 / 1.1 for f in outcome.finalists) >= 2
+    assert any(f.measured_s[0] > 9e-5 for f in outcome.finalists)
 
 
 def test_confidence_keeps_a_margin(bench: Bench) -> None:
     config = FAST.model_copy(update={"confidence": 0.95, "latency_error": 0.05})
     outcome = bench.search(1.2e-4, config)
     margin = 1.0 + 1.6449 * 0.05
-    assert all(f.predicted_latency_s <= 1.2e-4 / margin * 1.0001 for f in outcome.finalists)
+    assert all(f.predicted_s[0] <= 1.2e-4 / margin * 1.0001 for f in outcome.finalists)
     assert bench.result["latency_limit_s"] == pytest.approx(1.2e-4 / margin, rel=1e-4)
 
 
@@ -190,9 +194,9 @@ def test_accuracies_of_a_table_take_the_place_of_evaluations(bench: Bench) -> No
     table = AccuracyTable(architectures, genomes, bench.truth.many(genomes), len(genomes), (), "d1")
     truth, bench.truth = bench.truth, None
 
-    def prove(found: Sequence[Architecture]) -> list[ProofRecord]:
+    def prove(found: Sequence[Architecture]) -> list[Proof]:
         known = dict(zip(architectures, table.top1.tolist(), strict=True))
-        return [ProofRecord(a, 1.02 * bench.latency_s(a), 1e-7, known.get(a, float("nan")), 1e-6) for a in found]
+        return [Proof(a, bench.timings(a), known.get(a, float("nan")), 1e-6) for a in found]
 
     bench.prove = prove  # type: ignore[method-assign]
     outcome = bench.search(1.2e-4, table=table, supernet="d1")
@@ -201,14 +205,14 @@ def test_accuracies_of_a_table_take_the_place_of_evaluations(bench: Bench) -> No
     allowed = table.top1[bench.lut.latency_s(bench.space, 10, genomes) <= 1.2e-4]
     assert float(truth.many(encode(bench.space, [outcome.architecture]))[0]) >= np.quantile(allowed, 0.9)
     unknown = [f for f in outcome.finalists if f.architecture not in architectures]
-    assert all(f.top1 == f.predicted_top1 for f in unknown)
+    assert all(f.top1 == f.proposal.predicted_top1 for f in unknown)
 
 
 def test_the_fastest_architecture_is_the_last_hope(bench: Bench) -> None:
     smallest_s, genome = least(bench.lut.table(bench.space, 10))
     fastest = decode(bench.space, genome)[0]
     outcome = bench.search(1.03 * smallest_s)
-    assert outcome.proof.measured_latency_s <= 1.03 * smallest_s
+    assert outcome.winner.measured_s[0] <= 1.03 * smallest_s
     bench.ratio = 1.5
     with pytest.raises(InfeasibleError, match=r"finalists measured inside the budget of .* the smallest reached is"):
         bench.search(1.03 * smallest_s)
@@ -263,10 +267,9 @@ class Pair(Bench):
     def second_s(self, architecture: Architecture) -> float:
         return float(self.second.latency_s(self.space, 10, encode(self.space, [architecture]))[0])
 
-    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
-        first = super().prove(architectures)
-        timings = [Timing("cpu-2t", self.second_ratio * self.second_s(a), 1e-8) for a in architectures]
-        return [dataclasses.replace(p, further=(t,)) for p, t in zip(first, timings, strict=True)]
+    def timings(self, architecture: Architecture) -> tuple[Timing, ...]:
+        second = Timing("cpu-2t", self.second_ratio * self.second_s(architecture), 1e-8)
+        return (*super().timings(architecture), second)
 
 
 @pytest.fixture
@@ -275,31 +278,30 @@ def pair(bench: Bench, tmp_path: Path) -> Pair:
 
 
 def test_the_winner_is_inside_the_budget_of_every_target(pair: Pair) -> None:
-    outcome = pair.search(1.2e-4, further=[LatencyBudget(pair.second, 5e-5)])
+    outcome = pair.search(1.2e-4, others=[target_of(pair.second, 5e-5)])
     assert all(pair.second_s(f.architecture) <= 5e-5 for f in outcome.finalists)
-    (second,) = outcome.further
-    assert (second.target, second.budget_s) == ("cpu-2t", 5e-5)
-    assert second.predicted_s == pair.second_s(outcome.architecture)
-    assert second.measured_s <= 5e-5
+    assert [(t.name, t.budget_s) for t in outcome.targets] == [("cpu", 1.2e-4), ("cpu-2t", 5e-5)]
+    assert outcome.winner.predicted_s[1] == pair.second_s(outcome.architecture)
+    assert outcome.winner.measured_s[1] <= 5e-5
     result = pair.result
     assert [c["name"] for c in result["constraints"]] == ["latency on cpu", "latency on cpu-2t"]
     (stored,) = result["further_targets"]
     assert (stored["target"], stored["budget_s"]) == ("cpu-2t", 5e-5)
     assert all(f["further"][0]["target"] == "cpu-2t" for f in result["finalists"])
-    alone = pair.search(1.2e-4, further=[LatencyBudget(pair.second, 1.0)])
-    assert alone.further[0].measured_s > 5e-5  # the second budget did decide
+    alone = pair.search(1.2e-4, others=[target_of(pair.second, 1.0)])
+    assert alone.winner.measured_s[1] > 5e-5  # the second budget did decide
 
 
-def test_a_second_target_that_is_slower_than_foretold_has_its_own_limit_tightened(pair: Pair) -> None:
+def test_a_second_target_that_is_slower_than_predicted_has_its_own_limit_tightened(pair: Pair) -> None:
     pair.second_ratio = 1.3
-    outcome = pair.search(1.2e-4, further=[LatencyBudget(pair.second, 6e-5)])
+    outcome = pair.search(1.2e-4, others=[target_of(pair.second, 6e-5)])
     assert {f.round for f in outcome.finalists} == {1, 2}
-    assert outcome.further[0].measured_s <= 6e-5
+    assert outcome.winner.measured_s[1] <= 6e-5
 
 
 def test_budgets_of_two_targets_that_exclude_each_other_are_one_line(pair: Pair) -> None:
     with pytest.raises(InfeasibleError, match="latency on cpu-2t of at most 1 us: the smallest reachable is"):
-        pair.search(1.2e-4, further=[LatencyBudget(pair.second, 1e-6)])
+        pair.search(1.2e-4, others=[target_of(pair.second, 1e-6)])
     assert pair.truth.asked == []
 
 
@@ -312,7 +314,7 @@ def test_a_table_with_holes_is_searched_where_it_is_covered(bench: Bench) -> Non
         bench.search(1.2e-4)
     outcome = bench.search(1.2e-4, FAST.model_copy(update={"covered_only": True}))
     assert {f.architecture.sub_space for f in outcome.finalists} == {home}
-    assert outcome.proof.measured_latency_s <= 1.2e-4
+    assert outcome.winner.measured_s[0] <= 1.2e-4
     unknown = [s for s in bench.result["division"]["sub_spaces"] if s["key"] != home.key]
     assert {s["smallest_latency_s"] for s in unknown} == {None}
     assert all(math.isfinite(p["latency_s"]) for p in bench.result["pareto"])
@@ -362,7 +364,7 @@ def test_the_choice_is_close_to_the_best_of_a_space_that_can_be_listed(
         bench = Bench(tiny_space, lut, truth, tmp_path / str(quantile), ratio=1.0)
         outcome = bench.search(budget_s, FAST.model_copy(update={"rule": "all"}))
         best = truth.many(tiny_genomes[latency_s <= budget_s]).max()
-        assert outcome.proof.top1_holdout >= best - 0.005
+        assert outcome.winner.proof.top1_holdout >= best - 0.005
 
 
 def test_importing_the_search_imports_neither_torch_nor_scikit_learn(

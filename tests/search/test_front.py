@@ -24,7 +24,7 @@ from chanas.search.evolution.constraints import least, macs_constraint
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.front import FrontPoint, mark_dominated, new_front, search_front, spread_over
 from chanas.search.learning import Source
-from chanas.search.proof import ProofRecord
+from chanas.search.proof import Proof, Timing
 
 FAST = SearchConfig(
     num_evaluations=40,
@@ -50,11 +50,11 @@ def front(
 ) -> Search:
     lut, truth = make_lut(demo_space), make_accuracy(demo_space, noise=0.0)
 
-    def prove(architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def prove(architectures: Sequence[Architecture]) -> list[Proof]:
         genomes = encode(demo_space, architectures)
         seconds, top1 = lut.latency_s(demo_space, 10, genomes), truth.many(genomes)
         return [
-            ProofRecord(a, 1.02 * s, 1e-7, t, 1e-6)
+            Proof(a, (Timing("cpu", 1.02 * s, 1e-7),), t, 1e-6)
             for a, s, t in zip(architectures, seconds.tolist(), top1.tolist(), strict=True)
         ]
 
@@ -69,7 +69,7 @@ def front(
 def test_the_front_goes_from_the_fastest_to_the_most_accurate(front: Search, run: RunDirectory) -> None:
     points = front(num_points=6)
     assert len(points) == 6
-    assert all(a.proof.measured_latency_s < b.proof.measured_latency_s for a, b in pairwise(points))
+    assert all(a.measured_latency_s < b.measured_latency_s for a, b in pairwise(points))
     best = [p for p in points if not p.dominated]
     assert all(a.top1 < b.top1 for a, b in pairwise(best))
     assert len(best) >= 4
@@ -96,15 +96,15 @@ def test_every_point_meets_the_constraints(front: Search, demo_space: SearchSpac
 
 
 def test_points_that_fail_come_last_and_all_failing_is_an_error(front: Search) -> None:
-    def fails_first(architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def fails_first(architectures: Sequence[Architecture]) -> list[Proof]:
         return [
-            ProofRecord(a, error="crash") if i == 0 else ProofRecord(a, 1e-3 * i, 1e-7, 0.5 + 0.01 * i, 0.0)
+            Proof(a, error="crash") if i == 0 else Proof(a, (Timing("cpu", 1e-3 * i, 1e-7),), 0.5 + 0.01 * i)
             for i, a in enumerate(architectures)
         ]
 
     assert [p.proof.error for p in front(prove=fails_first, num_points=3)] == [None, None, "crash"]
     with pytest.raises(MeasureError, match="none of 3 points could be compiled and measured; crash"):
-        front(prove=lambda found: [ProofRecord(a, error="crash") for a in found], num_points=3)
+        front(prove=lambda found: [Proof(a, error="crash") for a in found], num_points=3)
     with pytest.raises(ConfigError, match="at least 2 points"):
         front(num_points=1)
 
@@ -113,7 +113,8 @@ def test_a_point_that_another_beats_in_both_is_marked() -> None:
     architecture = SearchSpace.load("mbv3-32").smallest
     seconds, top1 = (3e-3, 1e-3, 2e-3), (0.8, 0.7, 0.6)
     points = [
-        FrontPoint(architecture, s, t, ProofRecord(architecture, s, 0.0, t)) for s, t in zip(seconds, top1, strict=True)
+        FrontPoint(architecture, s, t, Proof(architecture, (Timing("cpu", s, 0.0),), t))
+        for s, t in zip(seconds, top1, strict=True)
     ]
     assert [(p.top1, p.dominated) for p in mark_dominated(points)] == [(0.7, False), (0.6, True), (0.8, False)]
 

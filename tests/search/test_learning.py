@@ -16,10 +16,11 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
-from chanas.search.cosearch import LatencyBudget, new_job, search
+from chanas.search.cosearch import new_job, search
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.learning import Source, learn
-from chanas.search.proof import ProofRecord
+from chanas.search.proof import Proof, Timing
+from chanas.search.target import SearchTarget
 
 FAST = SearchConfig(
     num_evaluations=24,
@@ -49,8 +50,9 @@ class Lab:
 
     def __init__(self, space: SearchSpace, lut: LatencyLUT, truth: Any, root: Path) -> None:
         self.space, self.truth, self.run = space, truth, RunDirectory(root)
-        self.budgets = [LatencyBudget(lut, 1.2e-4), LatencyBudget(on_two_threads(lut), 8e-5)]
-        self.jobs = [new_job(Task(space, 10), [budget], config=FAST) for budget in self.budgets]
+        tables = ((lut, 1.2e-4), (on_two_threads(lut), 8e-5))
+        self.targets = [SearchTarget(table.header.target, budget_s, table) for table, budget_s in tables]
+        self.jobs = [new_job(Task(space, 10), [target], config=FAST) for target in self.targets]
 
     def learn(self) -> Any:
         return learn(self.jobs, self.source(), progress=False)
@@ -63,7 +65,7 @@ class Lab:
         return [json.loads(line) for line in (self.run.search / "evaluations.jsonl").read_text().splitlines()]
 
     def seconds(self, number: int, key: str) -> float:
-        lut = self.budgets[number].lut
+        lut = self.targets[number].lut
         return float(lut.latency_s(self.space, 10, encode(self.space, [Architecture.from_key(key)]))[0])
 
 
@@ -84,14 +86,14 @@ def test_each_target_has_its_best_evaluated_under_its_name_and_nothing_is_evalua
     ]
     for number, name in enumerate(("cpu ", "cpu-2t ")):
         mine = [row["architecture"] for row in lab.stored if f"on {name}" in row["purpose"]]
-        assert all(lab.seconds(number, key) <= lab.budgets[number].budget_s for key in mine)
+        assert all(lab.seconds(number, key) <= lab.targets[number].budget_s for key in mine)
 
 
 def test_exploring_goes_inside_the_limits_of_every_target(lab: Lab) -> None:
     lab.learn()
     explored = [row["architecture"] for row in lab.stored if row["purpose"] == "explore"]
-    for number, budget in enumerate(lab.budgets):
-        inside = sum(lab.seconds(number, key) <= budget.budget_s for key in explored)
+    for number, target in enumerate(lab.targets):
+        inside = sum(lab.seconds(number, key) <= target.budget_s for key in explored)
         assert inside >= len(explored) // 5
 
 
@@ -121,10 +123,10 @@ def test_a_search_with_what_was_learnt_evaluates_nothing_and_writes_where_it_is_
     learned = lab.learn()
     lab.truth.asked.clear()
     path = lab.run.target_result("cpu-2t")
-    budget = lab.budgets[1]
+    target = lab.targets[1]
 
-    def prove(found: Any) -> list[ProofRecord]:
-        return [ProofRecord(a, lab.seconds(1, a.key), 1e-7, 0.9, 1e-6) for a in found]
+    def prove(found: Any) -> list[Proof]:
+        return [Proof(a, (Timing("cpu-2t", lab.seconds(1, a.key), 1e-7),), 0.9, 1e-6) for a in found]
 
     outcome = search(lab.jobs[1], lab.source(), prove, learned=learned, result=path, progress=False)
     assert lab.truth.asked == []
@@ -135,7 +137,7 @@ def test_a_search_with_what_was_learnt_evaluates_nothing_and_writes_where_it_is_
     assert stored["predictor"]["num_training"] == 36
     assert len(stored["alike"]) == 100
     assert len(set(stored["alike"])) > 20
-    assert all(lab.seconds(1, key) <= budget.budget_s for key in stored["alike"])
+    assert all(lab.seconds(1, key) <= target.budget_s for key in stored["alike"])
     genomes = encode(lab.space, [Architecture.from_key(key) for key in stored["alike"]])
     best = stored["evolution"]["best"][-1]
     assert (learned.predictor.mean(genomes) >= best - learned.predictor.error).all()
@@ -143,11 +145,11 @@ def test_a_search_with_what_was_learnt_evaluates_nothing_and_writes_where_it_is_
 
 def test_where_nothing_can_be_measured_the_best_by_prediction_and_evaluation_wins(lab: Lab) -> None:
     learned = lab.learn()
-    budget = lab.budgets[0]
+    target = lab.targets[0]
     outcome = search(lab.jobs[0], lab.source(), None, learned=learned, progress=False)
-    assert outcome.proof.measured_latency_s != outcome.proof.measured_latency_s
-    assert outcome.predicted_latency_s <= budget.budget_s
-    assert outcome.proof.top1_holdout == max(f.top1 for f in outcome.finalists)
+    assert outcome.winner.proof.timings == ()
+    assert outcome.winner.predicted_s[0] <= target.budget_s
+    assert outcome.winner.proof.top1_holdout == max(f.top1 for f in outcome.finalists)
     stored = json.loads((lab.run.search / "result.json").read_text())
     assert all(f["measured"]["latency_s"] is None and f["error"] is None for f in stored["finalists"])
     assert all(f["measured"]["top1_holdout"] is not None for f in stored["finalists"])

@@ -12,13 +12,17 @@ from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import Genomes
 from chanas.errors import ChanasError, InfeasibleError, MeasureError, TargetError
 from chanas.search.evolution.population import unique
-from chanas.search.proof import ProofRecord, Timing, pick, pick_by_prediction, prove_rounds, unmeasured_proofs
+from chanas.search.proof import Proof, Proposal, Timing, pick, pick_by_prediction, prove_rounds, unmeasured_proofs
 
 BUDGET = {"cpu": 1e-3}
 
 
 def arch(kernel: int) -> Architecture:
     return Architecture(32, 1.0, (((kernel, 3),),))
+
+
+def proof(architecture: Architecture, *latencies_s: float, top1: float = float("nan")) -> Proof:
+    return Proof(architecture, tuple(Timing(f"target {i}", s, 1e-6) for i, s in enumerate(latencies_s)), top1)
 
 
 class Device:
@@ -28,22 +32,20 @@ class Device:
         self.ratio, self.failing = ratio, failing
         self.limits: list[float] = []
 
-    def propose(
-        self, limits_s: tuple[float, ...], tried: set[str]
-    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
+    def propose(self, limits_s: tuple[float, ...], tried: set[str]) -> list[Proposal]:
         (limit_s,) = limits_s
         self.limits.append(limit_s)
         fresh = [arch(k) for k in range(3, 200, 2) if arch(k).key not in tried][:2]
-        return [(a, (limit_s * (1 - 0.001 * i),), 0.9, 0.01) for i, a in enumerate(fresh)]
+        return [Proposal(a, (limit_s * (1 - 0.001 * i),), 0.9, 0.01) for i, a in enumerate(fresh)]
 
-    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def prove(self, architectures: Sequence[Architecture]) -> list[Proof]:
         proofs = []
         for a in architectures:
             kernel = a.stages[0][0][0]
             if kernel in self.failing:
-                proofs.append(ProofRecord(a, error="LLVM crashed"))
+                proofs.append(Proof(a, error="LLVM crashed"))
             else:
-                proofs.append(ProofRecord(a, self.limits[-1] * self.ratio, 1e-6, 0.9 + kernel / 1000, 1e-6))
+                proofs.append(proof(a, self.limits[-1] * self.ratio, top1=0.9 + kernel / 1000))
         return proofs
 
 
@@ -60,7 +62,7 @@ def test_the_budget_is_tightened_by_what_was_observed() -> None:
     winner, finalists = prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
     assert [f.round for f in finalists] == [1, 1, 2, 2]
     assert device.limits[1] == pytest.approx(1e-3 / (1.2 / 0.999))
-    assert winner.proof.measured_latency_s <= 1e-3
+    assert winner.measured_s[0] <= 1e-3
     assert len({f.architecture.key for f in finalists}) == 4
 
 
@@ -72,43 +74,39 @@ class Uneven:
         self.limits: list[float] = []
         self.proven: list[int] = []
 
-    def propose(
-        self, limits_s: tuple[float, ...], tried: set[str]
-    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
+    def propose(self, limits_s: tuple[float, ...], tried: set[str]) -> list[Proposal]:
         (limit_s,) = limits_s
         self.limits.append(limit_s)
         large, small = [(3, 5), (7, 9), (11, 13)][len(self.limits) - 1]
-        return [(arch(k), (s,), self.top1[k], 0.01) for k, s in ((large, limit_s), (small, limit_s / 2))]
+        return [Proposal(arch(k), (s,), self.top1[k], 0.01) for k, s in ((large, limit_s), (small, limit_s / 2))]
 
-    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def prove(self, architectures: Sequence[Architecture]) -> list[Proof]:
         self.proven += (kernels := [a.stages[0][0][0] for a in architectures])
         seconds = {k: 1.2 * self.limits[-1] / (1 if k in (3, 7, 11) else 2) for k in kernels}
-        return [ProofRecord(a, seconds[k], 0.0, self.top1[k], 0.0) for a, k in zip(architectures, kernels, strict=True)]
+        return [proof(a, seconds[k], top1=self.top1[k]) for a, k in zip(architectures, kernels, strict=True)]
 
 
 def test_a_more_accurate_one_outside_the_budget_is_worth_another_round() -> None:
     device = Uneven()
     winner, finalists = prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
     assert winner.architecture == arch(7)  # not 5, which was inside already
-    assert winner.proof.measured_latency_s == pytest.approx(1e-3)
+    assert winner.measured_s[0] == pytest.approx(1e-3)
     assert device.proven == [3, 5, 7]  # 9 was not predicted to beat 5; nor 11 and 13 to beat 7
     assert [f.round for f in finalists] == [1, 1, 2]
 
 
 def test_room_that_all_finalists_left_is_used_in_another_round() -> None:
-    def propose(
-        limits_s: tuple[float, ...], tried: set[str]
-    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
+    def propose(limits_s: tuple[float, ...], tried: set[str]) -> list[Proposal]:
         kernel = 3 + 2 * len(tried)
-        return [(arch(kernel), limits_s, limits_s[0] * 500, 0.01)]  # the longer, the more accurate
+        return [Proposal(arch(kernel), limits_s, limits_s[0] * 500, 0.01)]  # the longer, the more accurate
 
-    def prove(architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def prove(architectures: Sequence[Architecture]) -> list[Proof]:
         (a,) = architectures
-        return [ProofRecord(a, 0.8e-3 if a == arch(3) else 1e-3, 0.0, float("nan"), 0.0)]
+        return [proof(a, 0.8e-3 if a == arch(3) else 1e-3)]
 
     winner, finalists = prove_rounds(propose, prove, BUDGET, (1e-3,), 3)
     assert winner.architecture == arch(5)
-    assert [f.predicted_latency_s for f in finalists] == pytest.approx([1e-3, 1e-3 / 0.8])
+    assert [f.predicted_s[0] for f in finalists] == pytest.approx([1e-3, 1e-3 / 0.8])
 
 
 def test_what_was_inside_stays_the_winner_where_nothing_better_is_found() -> None:
@@ -123,7 +121,7 @@ def test_a_device_that_is_lost_after_one_was_inside_leaves_the_winner(
 ) -> None:
     device = Uneven()
 
-    def lost(architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def lost(architectures: Sequence[Architecture]) -> list[Proof]:
         if device.proven:
             raise error("no device of key 'pi4' came back")
         return device.prove(architectures)
@@ -147,7 +145,7 @@ def test_a_finalist_that_fails_is_passed_over() -> None:
 
 def test_rounds_are_bounded() -> None:
     device = Device(1.0)
-    device.prove = lambda architectures: [ProofRecord(a, 2e-3, 0.0, 0.9, 0.0) for a in architectures]  # type: ignore[method-assign]
+    device.prove = lambda architectures: [proof(a, 2e-3, top1=0.9) for a in architectures]  # type: ignore[method-assign]
     with pytest.raises(InfeasibleError, match=r"none of 6 finalists measured inside the budget of 1 ms: .* 2 ms"):
         prove_rounds(device.propose, device.prove, BUDGET, (1e-3,), 3)
     assert len(device.limits) == 3
@@ -174,17 +172,14 @@ class Pair:
         self.budgets = {"true": 1e-3, "slow": 2e-3}
         self.limits: list[tuple[float, ...]] = []
 
-    def propose(
-        self, limits_s: tuple[float, ...], tried: set[str]
-    ) -> list[tuple[Architecture, tuple[float, ...], float, float]]:
+    def propose(self, limits_s: tuple[float, ...], tried: set[str]) -> list[Proposal]:
         self.limits.append(limits_s)
-        return [(arch(k), limits_s, 0.9, 0.01) for k in range(3, 200, 2) if arch(k).key not in tried][:1]
+        return [Proposal(arch(k), limits_s, 0.9, 0.01) for k in range(3, 200, 2) if arch(k).key not in tried][:1]
 
-    def prove(self, architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def prove(self, architectures: Sequence[Architecture]) -> list[Proof]:
         true_s, slow_s = self.limits[-1]
-        return [
-            ProofRecord(a, true_s, 0.0, 0.9, 0.0, further=(Timing("slow", 1.2 * slow_s, 0.0),)) for a in architectures
-        ]
+        timings = Timing("true", true_s, 0.0), Timing("slow", 1.2 * slow_s, 0.0)
+        return [Proof(a, timings, 0.9) for a in architectures]
 
 
 def test_it_wins_only_inside_every_targets_budget() -> None:
@@ -201,8 +196,9 @@ def test_it_wins_only_inside_every_targets_budget() -> None:
 def test_each_target_has_a_limit_of_its_own_to_be_moved() -> None:
     pair = Pair()
 
-    def prove(architectures: Sequence[Architecture]) -> list[ProofRecord]:  # the first device is twice as fast
-        return [dataclasses.replace(p, measured_latency_s=p.measured_latency_s / 2) for p in pair.prove(architectures)]
+    def prove(architectures: Sequence[Architecture]) -> list[Proof]:  # the first device is twice as fast
+        true, slow = pair.prove(architectures)[0].timings
+        return [Proof(a, (dataclasses.replace(true, latency_s=true.latency_s / 2), slow), 0.9) for a in architectures]
 
     winner, _ = prove_rounds(pair.propose, prove, pair.budgets, (1e-3, 2e-3), 3)
     assert pair.limits[1] == pytest.approx((2e-3, 2e-3 / 1.2))
@@ -240,12 +236,12 @@ def test_finalists_are_distinct_and_far_apart_where_they_can_be(drawn: tuple[Sea
 # ---- where nothing can be measured ----------------------------------------------------------------------------------
 def test_without_measurements_the_best_known_accuracy_wins() -> None:
     known = {arch(3).key: 0.5, arch(5).key: 0.9}
-    proposed = [(arch(k), (1e-3,), top1, 0.01) for k, top1 in ((3, 0.9), (5, 0.8), (7, 0.7))]
+    proposed = [Proposal(arch(k), (1e-3,), top1, 0.01) for k, top1 in ((3, 0.9), (5, 0.8), (7, 0.7))]
     winner, finalists = pick_by_prediction(
         lambda *_: proposed, lambda a: unmeasured_proofs(a, lambda x: known.get(x.key, float("nan"))), (1e-3,)
     )
     assert winner.architecture == arch(5)
-    assert np.isnan(winner.proof.measured_latency_s)
+    assert winner.measured_s == ()
     assert [f.top1 for f in finalists] == [0.5, 0.9, 0.7]
 
 

@@ -21,7 +21,8 @@ from chanas.devices.driver import find_gpu
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring import canary
-from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
+from chanas.workflows.searching.search import search
+from chanas.workflows.searching.sources import AccuracyFile, open_source
 from chanas.workflows.stages.tuning import Tuning
 
 from ..prescheduler.cases import plant_worker
@@ -89,12 +90,11 @@ def walk(tmp_path: Path, batch: int = 1) -> LatencyLUT:
     assert lut.calibration is not None
     assert lut.calibration.num_networks == 6
 
-    table = save_accuracies(SPACE, tmp_path / "accuracies.csv")
-    bundle, _ = search_with_table(
-        run, AccuracyFile(table, space=space, num_classes=CLASSES), latency_s={name: 10.0}, config=QUICK, progress=False
-    )
+    accuracies = AccuracyFile(save_accuracies(SPACE, tmp_path / "accuracies.csv"), space=space, num_classes=CLASSES)
+    source = open_source(run, accuracies, name)
+    bundle = search(run, source=source, latency_s={name: 10.0}, config=QUICK, progress=False)
     assert bundle.targets == (name,)
-    assert bundle.document["measured"]["latency_s"] > 0.0
+    assert bundle.measured["latency_s"] > 0.0
 
     loaded = CoDesign.load(run.bundle)
     assert loaded.runs_here

@@ -34,15 +34,12 @@ def table(tiny_space: SearchSpace, tmp_path: Path) -> LatencyLUT:
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_space: SearchSpace, table: LatencyLUT) -> None:
     """Stages that take 121, 83.6, 3,700 and (the report) 2 seconds of a made-up clock."""
-    document = {
-        "num_macs": 1,
-        "num_params": 1,
-        "constraints": {"latency_s": 1e-3},
-        "predicted": {"latency_s": 1e-3, "top1": 0.9},
-        "measured": MEASURED,
-    }
     bundle = SimpleNamespace(
-        document=document,
+        document={"num_macs": 1, "num_params": 1, "targets": []},
+        part={},
+        constraints={"latency_s": 1e-3},
+        predicted={"latency_s": 1e-3, "top1": 0.9},
+        measured=MEASURED,
         architecture=tiny_space.largest,
         target=table.header.target,
         path=tmp_path / "bundle",
@@ -59,8 +56,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_space: SearchS
 
     monkeypatch.setattr(digits, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
     monkeypatch.setattr(digits, "train_supernet", taking(121.0, None))
-    monkeypatch.setattr(digits, "preschedule", taking(83.6, None))
-    monkeypatch.setattr(digits, "searched_stages", taking(0.0, (tiny_space, 10, table)))
+    monkeypatch.setattr(digits, "preschedule", taking(83.6, SimpleNamespace(lut=table)))
+    monkeypatch.setattr(digits, "supernet_task", taking(0.0, (tiny_space, 10)))
     monkeypatch.setattr(digits, "search", taking(3700.0, bundle))
     monkeypatch.setattr(digits, "load_supernet", taking(0.0, SimpleNamespace(data=None)))
     monkeypatch.setattr("chanas.supernet.data.images.export_images", taking(0.0, iter([tmp_path / "3.png"])))

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
-from chanas.core.target import HardwareTarget
-from chanas.core.task import Task
 from chanas.core.units import format_latency
 from chanas.core.usage import HERE, Usage
 from chanas.devices.host import load_used
@@ -18,17 +15,16 @@ from chanas.errors import ConfigError, unknown_name
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import file_digest, write_json
-from chanas.workflows.searching.search import Prover, searched_stages
-from chanas.workflows.searching.table_search import Accuracies, RandomWeightsProver, open_accuracies
-from chanas.workflows.stages.stored import load_supernet
+from chanas.search.target import SearchTarget
+from chanas.workflows.searching.sources import AccuracySource, Prover, SupernetSource
+from chanas.workflows.searching.targets import check_tables
+from chanas.workflows.stages.stored import stored_table
 from chanas.workflows.stages.tables import median_latency_s
 
 if TYPE_CHECKING:
     from chanas.search.ablation import Ablation, Searched
-    from chanas.search.accuracy.evaluations import Evaluations
     from chanas.search.config import SearchConfig
     from chanas.search.evolution.constraints import Constraint
-    from chanas.search.proof import Prove
 
 SCHEMA = 1
 DEFAULT_SCHEDULES = ("untuned", "pytorch")
@@ -69,7 +65,7 @@ class AblationResult:
             for point in side.measured():
                 mark = "   (dominated)" if point.dominated else ""
                 mark += "   (top-1 predicted)" if point.is_predicted else ""
-                at = f"{format_latency(point.proof.measured_latency_s):>10s}{point.top1:>9.2%}"
+                at = f"{format_latency(point.measured_latency_s):>10s}{point.top1:>9.2%}"
                 yield f"{self.names[side.name]:<16s}{at}   {point.architecture.key}{mark}"
         yield ""
         for side in found.others:
@@ -92,7 +88,7 @@ class AblationResult:
         if winner is None:
             return f"{name}{'-':>10s}{'-':>9s}   {side.note}"
         same = side.name != self.ablation.tuned.name and not self.ablation.changed(side)
-        at = f"{format_latency(winner.proof.measured_latency_s):>10s}{winner.top1:>9.2%}"
+        at = f"{format_latency(winner.measured_s[0]):>10s}{winner.top1:>9.2%}"
         return f"{name}{at}   {winner.architecture.key}{'   (the same)' if same else ''}"
 
 
@@ -101,7 +97,7 @@ def ablate(
     *,
     latency_s: float | None = None,
     comparison: Comparison = DEFAULT_COMPARISON,
-    accuracies: Accuracies | None = None,
+    source: AccuracySource | None = None,
     usage: Usage = HERE,
     config: SearchConfig | None = None,
     seed: int = 0,
@@ -110,39 +106,32 @@ def ablate(
     """Repeat the run's search with tables of default schedules; `ablation/result.json` keeps what came of it.
 
     Default tables are measured once, as `ablation/TARGET-KIND.json`. The default budget is the median latency of the
-    space. Without `accuracies` the run's supernet is evaluated.
+    space, the default source of accuracies the run's supernet.
 
     Raises:
         ConfigError: a kind of schedules is unknown, none or one twice is named, or too few points are asked for.
         InfeasibleError: no architecture meets the budget with tuned schedules.
         MeasureError: a block could not be measured, or no network could be compiled.
-        ChanasError: as `searched_stages` and `open_accuracies` say.
+        StageOrderError: the supernet or the latency table is missing.
+        LUTError: the table is of another space, device or compiler.
     """
-    from chanas.search.accuracy.evaluations import EvaluationStore, TableEvaluations
+    from chanas.search.config import SearchConfig
+    from chanas.search.evolution.constraints import check_reachable, latency_constraint
 
     _check_schedules(comparison.schedules)
     if comparison.num_points < 2:
         raise ConfigError(f"expected at least 2 points of each front, got {comparison.num_points}")
-    hardware = load_used(usage)
+    source = source or SupernetSource(run)
+    hardware, task = load_used(usage), source.task
+    lut = LatencyLUT.load(stored_table(run, hardware))
+    budget_s = latency_s or median_latency_s(lut, task.space, task.num_classes)
+    target = SearchTarget(hardware, budget_s, lut)
+    check_tables([target], task.space)
+    latency = latency_constraint(lut, task.space, task.num_classes, budget_s)
+    check_reachable([latency])  # told before a supernet is loaded
     with scratch_folder() as scratch:
-        evaluations: Evaluations
-        prove: Prove
-        if accuracies is None:
-            loaded, classes, lut = searched_stages(run, hardware)
-            job = _Job(run, loaded, classes, hardware, lut, seed, progress)
-            latency = job.latency(latency_s)  # out of reach is told before the supernet is loaded
-            supernet = load_supernet(run)
-            source = supernet.digest
-            evaluations = EvaluationStore(run.search / "evaluations.jsonl", loaded, source, supernet.top1)
-            prove = Prover(supernet, lut, hardware, scratch, progress)
-        else:
-            opened, table = open_accuracies(run, accuracies, hardware)
-            loaded, classes, lut, source = opened.required_space(), opened.num_classes, opened.lut, table.digest
-            job = _Job(run, loaded, classes, hardware, lut, seed, progress)
-            latency = job.latency(latency_s)
-            evaluations = TableEvaluations(loaded, table, source)
-            prove = RandomWeightsProver(loaded, classes, table, lut, hardware, scratch, progress)
-        return job.run_with(latency, comparison, evaluations, source, prove, config)
+        prover = source.prover([target], scratch, progress)
+        return _compare(run, prover, target, latency, comparison, config or SearchConfig(), seed)
 
 
 def _check_schedules(schedules: Sequence[str]) -> None:
@@ -157,78 +146,47 @@ def _check_schedules(schedules: Sequence[str]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A run's tuned table, and what it is of."""
+def _compare(
+    run: RunDirectory,
+    prover: Prover,
+    target: SearchTarget,
+    latency: Constraint,
+    comparison: Comparison,
+    config: SearchConfig,
+    seed: int,
+) -> AblationResult:
+    """Default tables, the predictor, the searches, and the result."""
+    from chanas.prescheduler.tables.defaults import KINDS, default_table
+    from chanas.search.ablation import TUNED, ablate
+    from chanas.search.cosearch import provenance
+    from chanas.search.learning import teach_predictor
 
-    run: RunDirectory
-    space: SearchSpace
-    num_classes: int
-    target: HardwareTarget
-    lut: LatencyLUT
-    seed: int
-    progress: bool
-
-    @property
-    def folder(self) -> Path:
-        return self.run.root / "ablation"
-
-    def latency(self, budget_s: float | None) -> Constraint:
-        """The budget by the tuned table, which is the median of the space by default.
-
-        Raises:
-            InfeasibleError: no architecture meets it.
-        """
-        from chanas.search.evolution.constraints import check_reachable, latency_constraint
-
-        if budget_s is None:
-            budget_s = median_latency_s(self.lut, self.space, self.num_classes)
-        latency = latency_constraint(self.lut, self.space, self.num_classes, budget_s)
-        check_reachable([latency])
-        return latency
-
-    def run_with(
-        self,
-        latency: Constraint,
-        comparison: Comparison,
-        evaluations: Evaluations,
-        source: str,
-        prove: Prove,
-        config: SearchConfig | None,
-    ) -> AblationResult:
-        """Everything after the stages are open: default tables, the predictor, the searches, the result; `latency`
-        has the budget."""
-        from chanas.prescheduler.tables.defaults import KINDS, default_table
-        from chanas.search.ablation import TUNED, ablate
-        from chanas.search.config import SearchConfig
-        from chanas.search.cosearch import provenance
-        from chanas.search.learning import teach_predictor
-
-        space, classes, seed = self.space, self.num_classes, self.seed
-        config = config or SearchConfig()
-        luts, paths = {TUNED: self.lut}, {TUNED: self.run.lut(self.target.name)}
-        for kind in comparison.schedules:
-            paths[kind] = self.folder / f"{self.target.name}-{kind}.json"
-            luts[kind] = default_table(
-                paths[kind], kind, space, self.target, classes, seed=seed, progress=self.progress
-            )
-        predictor, _ = teach_predictor(evaluations, [()], (), config, seed, self.progress)
-        found = ablate(
-            {name: lut.table(space, classes) for name, lut in luts.items()},
-            predictor,
-            evaluations,
-            prove,
-            budget_s=latency.limit,
-            num_points=comparison.num_points,
-            config=config,
-            seed=seed,
+    task, progress, folder = prover.source.task, prover.progress, run.root / "ablation"
+    accuracies = prover.source.accuracies()
+    luts, paths = {TUNED: target.lut}, {TUNED: run.lut(target.name)}
+    for kind in comparison.schedules:
+        paths[kind] = folder / f"{target.name}-{kind}.json"
+        luts[kind] = default_table(
+            paths[kind], kind, task.space, target.hardware, task.num_classes, seed=seed, progress=progress
         )
-        names = {TUNED: "tuned", **{kind: KINDS[kind].text for kind in comparison.schedules}}
-        made: dict[str, Any] = {
-            name: {"text": names[name], "compiler": lut.header.compiler, "lut": file_digest(paths[name])}
-            for name, lut in luts.items()
-        }
-        path = self.folder / "result.json"
-        facts = provenance(Task(space, classes), self.lut, source, seed, config, [latency])
-        write_json(path, {"schema": SCHEMA, **facts, "tables": made, **found.to_json()})
-        return AblationResult(found, names, path)
+    evaluations = accuracies.evaluations(task.space)
+    predictor, _ = teach_predictor(evaluations, [()], (), config, seed, progress)
+    found = ablate(
+        {name: lut.table(task.space, task.num_classes) for name, lut in luts.items()},
+        predictor,
+        evaluations,
+        prover,
+        budget_s=target.budget_s,
+        num_points=comparison.num_points,
+        config=config,
+        seed=seed,
+    )
+    names = {TUNED: "tuned", **{kind: KINDS[kind].text for kind in comparison.schedules}}
+    made: dict[str, Any] = {
+        name: {"text": names[name], "compiler": lut.header.compiler, "lut": file_digest(paths[name])}
+        for name, lut in luts.items()
+    }
+    path = folder / "result.json"
+    facts = provenance(task, target.lut, accuracies.digest, seed, config, [latency])
+    write_json(path, {"schema": SCHEMA, **facts, "tables": made, **found.to_json()})
+    return AblationResult(found, names, path)

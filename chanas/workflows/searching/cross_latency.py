@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture
 from chanas.core.genome import encode
 from chanas.errors import MeasureError, TargetError
-from chanas.workflows.searching.targets import TargetTable, measured_on
 
 if TYPE_CHECKING:
+    from chanas.prescheduler.measuring.outcomes import Outcome
     from chanas.prescheduler.tables.networks import NetworkJob
+    from chanas.workflows.searching.sources import Prover
 
 
 @dataclass(frozen=True)
@@ -43,49 +43,42 @@ class CrossLatency:
 
 def cross_latencies(
     winners: Mapping[str, Architecture],
-    tables: Sequence[TargetTable],
-    space: SearchSpace,
-    num_classes: int,
-    make_jobs: Callable[[Sequence[Architecture]], Sequence[NetworkJob]],
-    scratch: Path,
-    progress: bool,
-    proven: Mapping[str, tuple[float | None, float | None]],
+    prover: Prover,
+    measured: Mapping[str, tuple[float | None, float | None]],
 ) -> tuple[CrossLatency, ...]:
-    """Every winner on every target, by target and then by network.
+    """Every winner on every target of `prover`, by target and then by network.
 
     Where a target is at hand and has other networks to compare with, all that its table covers are compiled with its
     schedules and timed in turns, its own among them, so that a slow moment falls on all alike. Where there are
-    no others, `proven` has the seconds and spread of each target's own network.
+    no others, `measured` has the seconds and spread of each target's own network.
     """
-    from chanas.search.proof import ProofRecord
-
     networks = list(dict.fromkeys(winners.values()))
     jobs: dict[Architecture, NetworkJob] = {}
-    out = []
-    for table in tables:
-        seconds = table.lut.table(space, num_classes, with_holes=True).sum(encode(space, networks))
+    task, out = prover.source.task, []
+    for target in prover.targets:
+        seconds = target.lut.table(task.space, task.num_classes, with_holes=True).sum(encode(task.space, networks))
         predicted = {a: float(s) for a, s in zip(networks, seconds, strict=True) if math.isfinite(s)}
-        own = winners.get(table.hardware.name)
-        here = [] if table.elsewhere else [a for a in networks if a in predicted]
-        proofs = {}
+        own = winners.get(target.name)
+        here = [] if target.elsewhere else [a for a in networks if a in predicted]
+        outcomes: dict[Architecture, Outcome] = {}
+        error = None
         if here and here != [own]:
-            jobs = jobs or dict(zip(networks, make_jobs(networks), strict=True))
-            where = [(table.lut, table.hardware)]
-            unknown = [math.nan] * len(here)  # accuracies are not asked for
+            jobs = jobs or prover.jobs(networks)
             try:
-                found = measured_on(where, here, [jobs[a] for a in here], unknown, scratch, progress, table.open_pools)
+                outcomes = prover.measure(target, {a: jobs[a] for a in here})
             except (MeasureError, TargetError) as lost:  # the device; what was handed over stands
-                found = [ProofRecord(a, error=str(lost)) for a in here]
-            proofs = dict(zip(here, found, strict=True))
+                error = str(lost)
         for name, architecture in winners.items():
-            proof, guess = proofs.get(architecture), predicted.get(architecture)
-            error = None if proof is None else proof.error
-            timing: tuple[float | None, float | None] = None, None
-            if proof is not None and error is None:
-                timing = proof.measured_latency_s, proof.spread_s
-            elif proof is None and architecture == own:
-                timing = proven[table.hardware.name]
-            out.append(CrossLatency(name, table.hardware.name, guess, *timing, error))
+            cost = CrossLatency(name, target.name, predicted.get(architecture))
+            if architecture in outcomes:
+                found = outcomes[architecture]
+                cost = replace(cost, measured_s=found.seconds, spread_s=found.spread_s, error=found.error)
+            elif error is not None and architecture in here:
+                cost = replace(cost, error=error)
+            elif architecture == own:
+                measured_s, spread_s = measured[target.name]
+                cost = replace(cost, measured_s=measured_s, spread_s=spread_s)
+            out.append(cost)
     return tuple(out)
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chanas.core.arch import SearchSpace
+from chanas.core.task import Task
 from chanas.core.units import format_latency
 from chanas.errors import InfeasibleError
 from chanas.files.documents import Document
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
+from chanas.search.target import SearchTarget
 from chanas.workflows.searching.cross_latency import CrossLatency, cross_lines
-from chanas.workflows.searching.targets import TargetTable
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
@@ -85,6 +85,45 @@ class TargetResult:
     bundle: Path | None = None
     error: str | None = None
     leftover: str = ""
+
+    @classmethod
+    def of_target(cls, run: RunDirectory, target: SearchTarget, task: Task) -> TargetResult:
+        """The result of a target before its search."""
+        covered = tuple(s.key for s in target.lut.covered(task.space, task.num_classes))
+        earlier = run.target_bundle(target.name)
+        leftover = earlier.relative_to(run.root).as_posix() if earlier.exists() else ""
+        device, lut = target.hardware.device, file_digest(run.lut(target.name))
+        return cls(target.name, device, target.budget_s, lut, target.elsewhere, covered, leftover=leftover)
+
+    def with_bundle(self, outcome: SearchOutcome, bundle: CoDesign) -> TargetResult:
+        """The result of a search that ended with a bundle."""
+        (timing,), accuracies = outcome.winner.proof.timings, bundle.measured
+        judged_by = next((k for k in ("test", "table") if accuracies.get(f"top1_{k}") is not None), "predicted")
+        top1 = outcome.winner.proposal.predicted_top1 if judged_by == "predicted" else accuracies[f"top1_{judged_by}"]
+        return dataclasses.replace(
+            self._with_winner(outcome, top1, judged_by),
+            measured_s=timing.latency_s,
+            spread_s=timing.spread_s,
+            bundle=bundle.path,
+            leftover="",
+        )
+
+    def with_prediction(self, outcome: SearchOutcome, judged_by: str) -> TargetResult:
+        """The result of a search that ended without any latency measured; `judged_by` says where known accuracies come
+        from."""
+        is_known = math.isfinite(outcome.winner.proof.top1_holdout)  # not where the table of accuracies lacks it
+        return self._with_winner(outcome, outcome.winner.top1, judged_by if is_known else "predicted")
+
+    def _with_winner(self, outcome: SearchOutcome, top1: float, judged_by: str) -> TargetResult:
+        (predicted_s,) = outcome.winner.predicted_s
+        return dataclasses.replace(
+            self,
+            winner=outcome.architecture.key,
+            predicted_s=predicted_s,
+            predicted_top1=outcome.winner.proposal.predicted_top1,
+            top1=top1,
+            judged_by=judged_by,
+        )
 
     @property
     def failure(self) -> str:
@@ -188,46 +227,3 @@ def check_all(targets: Sequence[TargetResult]) -> None:
         kept = "; the others are handed over" if len(failed) < len(targets) else ""
         reasons = "; ".join(f"{t.target}: {t.failure}" for t in failed)
         raise InfeasibleError(f"{len(failed)} of {len(targets)} targets failed{kept}: {reasons}")
-
-
-def started(run: RunDirectory, table: TargetTable, space: SearchSpace, num_classes: int) -> TargetResult:
-    """Return the result of a target before its search: what is known of it."""
-    hardware, lut = table.hardware, file_digest(table.path)
-    covered = tuple(s.key for s in table.lut.covered(space, num_classes))
-    earlier = run.target_bundle(hardware.name)
-    leftover = earlier.relative_to(run.root).as_posix() if earlier.exists() else ""
-    return TargetResult(
-        hardware.name, hardware.device, table.budget_s, lut, table.elsewhere, covered, leftover=leftover
-    )
-
-
-def handed_over(result: TargetResult, outcome: SearchOutcome, bundle: CoDesign) -> TargetResult:
-    """A search that ended with a bundle."""
-    measured = bundle.document["measured"]
-    judged_by = next((k for k in ("test", "table") if measured.get(f"top1_{k}") is not None), "predicted")
-    return dataclasses.replace(
-        result,
-        winner=outcome.architecture.key,
-        predicted_s=outcome.predicted_latency_s,
-        predicted_top1=outcome.predicted_top1,
-        measured_s=outcome.proof.measured_latency_s,
-        spread_s=outcome.proof.spread_s,
-        top1=outcome.predicted_top1 if judged_by == "predicted" else measured[f"top1_{judged_by}"],
-        judged_by=judged_by,
-        bundle=bundle.path,
-        leftover="",
-    )
-
-
-def with_prediction(result: TargetResult, outcome: SearchOutcome, judged_by: str) -> TargetResult:
-    """A search that ended without any latency measured; `judged_by` says where known accuracies come from."""
-    top1 = outcome.proof.top1_holdout
-    is_known = math.isfinite(top1)  # not where the table of accuracies lacks it
-    return dataclasses.replace(
-        result,
-        winner=outcome.architecture.key,
-        predicted_s=outcome.predicted_latency_s,
-        predicted_top1=outcome.predicted_top1,
-        top1=top1 if is_known else outcome.predicted_top1,
-        judged_by=judged_by if is_known else "predicted",
-    )

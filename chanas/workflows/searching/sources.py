@@ -1,81 +1,161 @@
-"""Sources of accuracies for searches for several targets, a supernet or a file, and with them the ways to prove and to
-hand over finalists."""
+"""Sources of accuracies, a supernet or a file, with what depends on them: how finalists are proven, and what a bundle
+says of its weights."""
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.task import Limits
+import numpy as np
+
+from chanas.core.arch import Architecture
+from chanas.core.task import Task
 from chanas.files.run import RunDirectory
-from chanas.workflows.searching.search import Prover, hand_over
-from chanas.workflows.searching.table_search import (
-    Accuracies,
-    AccuracyFile,
-    RandomWeightsProver,
-    hand_over_without_weights,
-)
-from chanas.workflows.searching.targets import TargetTable
-from chanas.workflows.stages.stored import load_supernet, supernet_task
+from chanas.search.target import SearchTarget
+from chanas.workflows.searching.agreement import check_module
+from chanas.workflows.searching.targets import table_path
+from chanas.workflows.stages.stored import SUPERNET, load_supernet, supernet_task
 from chanas.workflows.stages.tables import open_table
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
+    from chanas.prescheduler.measuring.outcomes import Outcome
     from chanas.prescheduler.tables.networks import NetworkJob
     from chanas.search.accuracy.table import AccuracyTable
-    from chanas.search.cosearch import SearchOutcome
+    from chanas.search.learning import Source
+    from chanas.search.proof import Proof
     from chanas.supernet.training.evaluate import SupernetEvaluator
 
-
-class FinalistProver(Protocol):
-    """Proves finalists, and says what is compiled of an architecture."""
-
-    def jobs(self, architectures: Sequence[Architecture], /) -> Sequence[NetworkJob]: ...
-    def __call__(self, architectures: Sequence[Architecture], /) -> list[Any]: ...
+_SEED = 0
 
 
-class AccuracySource(Protocol):
-    """A source of accuracies, and with it the ways to prove and to hand over finalists."""
+class AccuracySource(abc.ABC):
+    """A source of accuracies, as searches take it; nothing is loaded for it before it is first asked.
 
-    space: SearchSpace
-    num_classes: int
+    run    the run directory that the results of searches go to
+    table  the accuracies, if they are given and not evaluated
+    """
+
+    def __init__(self, run: RunDirectory, table: AccuracyTable | None = None) -> None:
+        self.run, self.table = run, table
 
     @property
-    def digest(self) -> str: ...
+    @abc.abstractmethod
+    def task(self) -> Task:
+        """The space, and the number of classes."""
+
     @property
-    def table(self) -> AccuracyTable | None: ...
-    def top1(self, architecture: Architecture, /) -> float:
-        """Accuracy on holdout or in the table; NaN if that does not know it."""
-        ...
+    @abc.abstractmethod
+    def digest(self) -> str:
+        """Hash of the weights, or of the file."""
 
-    def prover(self, table: TargetTable, scratch: Path, progress: bool) -> FinalistProver: ...
-    def hand_over(
-        self,
-        path: Path,
-        outcome: SearchOutcome,
-        prover: Any,
-        table: TargetTable,
-        limits: Limits,
-        seed: int,
-    ) -> CoDesign: ...
+    @abc.abstractmethod
+    def top1(self, architecture: Architecture) -> float:
+        """Accuracy in [0, 1], on holdout or in the table; NaN if that does not know it."""
+
+    @abc.abstractmethod
+    def case(self, architecture: Architecture, batch: int) -> tuple[Any, Any, Any]:
+        """A network to compile: parameters by name of each block, `batch` images float32[B, 3, R, R], and PyTorch's
+        logits on them."""
+
+    @abc.abstractmethod
+    def tensors(self, architecture: Architecture) -> dict[str, Any] | None:
+        """float32 PyTorch parameters by name, for the bundle; None: it has no weights."""
+
+    @abc.abstractmethod
+    def document(self, winner: Proof) -> dict[str, Any]:
+        """Entries of a bundle about the accuracies and the weights: `class_names`, `preprocess`, `measured`, `seeds`,
+        `hashes`."""
+
+    @abc.abstractmethod
+    def test(self, bundle: CoDesign) -> dict[str, Any]:
+        """Accuracy of a bundle's module on test images, and its agreement with PyTorch, for its entry of the target."""
+
+    def prover(self, targets: Sequence[SearchTarget], scratch: Path, progress: bool = True) -> Prover:
+        """Prover of finalists on all of `targets`; modules are left in `scratch`."""
+        return Prover(self, targets, scratch, progress)
+
+    def accuracies(self) -> Source:
+        """The accuracies as the search stage takes them."""
+        from chanas.search.learning import Source
+
+        return Source(self.run, self.digest, self.top1, self.table)
 
 
-class OfSupernet:
-    """Accuracies of a run's supernet, which is loaded with the first question about them."""
+@dataclass
+class Prover:
+    """Compiles finalists whole, compares them with PyTorch and measures them on every target; their accuracy is that of
+    the source."""
 
-    table = None
+    source: AccuracySource
+    targets: Sequence[SearchTarget]
+    scratch: Path
+    progress: bool = True
 
-    def __init__(self, run: RunDirectory) -> None:
-        self.run = run
-        self.space, self.num_classes = supernet_task(run)
+    def library(self, architecture: Architecture, target: SearchTarget) -> Path:
+        """Path of the compiled module of a proven architecture."""
+        return self.scratch / f"{architecture.key}.{target.name}.so"
+
+    def jobs(self, architectures: Sequence[Architecture]) -> dict[Architecture, NetworkJob]:
+        """Networks to compile, with enough images for each of the targets."""
+        from chanas.prescheduler.tables.networks import NetworkJob
+
+        space, classes = self.source.task.space, self.source.task.num_classes
+        batch = max(target.hardware.batch for target in self.targets)
+        return {
+            a: NetworkJob(a.blocks(space, classes), *self.source.case(a, batch), self.library(a, self.targets[0]))
+            for a in architectures
+        }
+
+    def measure(self, target: SearchTarget, jobs: Mapping[Architecture, NetworkJob]) -> dict[Architecture, Outcome]:
+        """Compile networks with the schedules of a target's table, check them, and time them there in turns."""
+        from chanas.prescheduler.tables.networks import compile_networks
+
+        here = [dataclasses.replace(job, library=self.library(a, target)) for a, job in jobs.items()]
+        outcomes = compile_networks(target.lut, target.hardware, here, self.progress, target.open_pool)
+        return dict(zip(jobs, outcomes, strict=True))
+
+    def __call__(self, architectures: Sequence[Architecture]) -> list[Proof]:
+        jobs, top1 = self.jobs(architectures), [self.source.top1(a) for a in architectures]
+        measured = {target.name: self.measure(target, jobs) for target in self.targets}
+        return [
+            make_proof(a, {name: outcomes[a] for name, outcomes in measured.items()}, share)
+            for a, share in zip(architectures, top1, strict=True)
+        ]
+
+
+def make_proof(architecture: Architecture, outcomes: Mapping[str, Outcome], top1: float) -> Proof:
+    """The proof of a finalist from its compilation and measurement on each target, by name, and its top-1 in [0, 1]
+    (NaN: unknown)."""
+    from chanas.search.proof import Proof, Timing
+
+    timings, max_error = [], 0.0
+    for name, outcome in outcomes.items():
+        if outcome.seconds is None:
+            where = f"on {name}: " if len(outcomes) > 1 else ""
+            return Proof(architecture, error=f"{where}{outcome.error}")
+        timings.append(Timing(name, outcome.seconds, outcome.spread_s or 0.0))
+        max_error = max(max_error, outcome.max_error or 0.0)
+    return Proof(architecture, tuple(timings), top1, max_error)
+
+
+class SupernetSource(AccuracySource):
+    """A run's supernet, which is loaded with the first question about its weights: after the limits have been found in
+    reach."""
+
+    @functools.cached_property
+    def task(self) -> Task:
+        """Raises StageOrderError: there is no supernet; the message names the command that makes it."""
+        return Task(*supernet_task(self.run))
 
     @functools.cached_property
     def supernet(self) -> SupernetEvaluator:
-        """Loaded when it is first asked for: after the limits have been found to be in reach."""
         return load_supernet(self.run)
 
     @property
@@ -85,68 +165,109 @@ class OfSupernet:
     def top1(self, architecture: Architecture) -> float:
         return self.supernet.top1(architecture, "holdout")
 
-    def prover(self, table: TargetTable, scratch: Path, progress: bool) -> Prover:
-        return Prover(self.supernet, table.lut, table.hardware, scratch, progress, open_pools=table.open_pools)
+    def case(self, architecture: Architecture, batch: int) -> tuple[Any, Any, Any]:
+        """With the first images of holdout; if there are fewer than a batch has, they are repeated."""
+        import torch
 
-    def hand_over(
-        self,
-        path: Path,
-        outcome: SearchOutcome,
-        prover: Prover,
-        table: TargetTable,
-        limits: Limits,
-        seed: int,
-    ) -> CoDesign:
-        return hand_over(self.run, path, outcome, prover, table.budget_s, limits, seed)
+        from chanas.network.folding import split_tensors
+        from chanas.network.static import parameters_by_name
+
+        network = self.supernet.extract(architecture)
+        images, _ = self.supernet.images("holdout", architecture.resolution)
+        images = np.resize(images[:batch], (batch, *images.shape[1:]))
+        with torch.inference_mode():
+            logits = network(torch.from_numpy(images)).numpy()
+        num_blocks = len(architecture.blocks(self.task.space, self.task.num_classes))
+        return tuple(split_tensors(parameters_by_name(network), num_blocks)), images, logits
+
+    def tensors(self, architecture: Architecture) -> dict[str, Any]:
+        """BN statistics are recalibrated."""
+        from chanas.network.static import parameters_by_name
+
+        return parameters_by_name(self.supernet.extract(architecture))
+
+    def document(self, winner: Proof) -> dict[str, Any]:
+        supernet = self.supernet
+        return {
+            "class_names": list(supernet.class_names),
+            "preprocess": supernet.preprocess(winner.architecture.resolution).to_json(),
+            "measured": {"top1_holdout": winner.top1_holdout},
+            "seeds": {"supernet": SUPERNET.read_with(self.run.supernet / "checkpoint.json", lambda data: data["seed"])},
+            "hashes": {"supernet": supernet.digest, "splits": supernet.data.splits.digest},
+        }
+
+    def test(self, bundle: CoDesign) -> dict[str, Any]:
+        return check_module(bundle, self.supernet)
 
 
-class OfTable:
-    """Accuracies of a file."""
+class TableSource(AccuracySource):
+    """Accuracies of a file; networks are compiled with random weights, and bundles have none."""
 
-    def __init__(self, space: SearchSpace, num_classes: int, table: AccuracyTable) -> None:
-        self.space, self.num_classes, self.table, self.digest = space, num_classes, table, table.digest
+    def __init__(self, run: RunDirectory, task: Task, table: AccuracyTable) -> None:
+        super().__init__(run, table)
+        self._task, self._digest = task, table.digest
         self._known = dict(zip(table.architectures, table.top1.tolist(), strict=True))
+
+    @property
+    def task(self) -> Task:
+        return self._task
+
+    @property
+    def digest(self) -> str:
+        return self._digest
 
     def top1(self, architecture: Architecture) -> float:
         return float(self._known.get(architecture, math.nan))
 
-    def prover(self, table: TargetTable, scratch: Path, progress: bool) -> RandomWeightsProver:
-        return RandomWeightsProver(
-            self.space,
-            self.num_classes,
-            self.table,
-            table.lut,
-            table.hardware,
-            scratch,
-            progress,
-            open_pools=table.open_pools,
-        )
+    def case(self, architecture: Architecture, batch: int) -> tuple[Any, Any, Any]:
+        """With random weights and images."""
+        from chanas.prescheduler.workloads.cases import random_network
 
-    def hand_over(
-        self,
-        path: Path,
-        outcome: SearchOutcome,
-        prover: RandomWeightsProver,
-        table: TargetTable,
-        limits: Limits,
-        seed: int,
-    ) -> CoDesign:
-        return hand_over_without_weights(path, outcome, prover, table, limits, seed)
+        return random_network(architecture.blocks(self.task.space, self.task.num_classes), _SEED, batch)
+
+    def tensors(self, architecture: Architecture) -> None:
+        return None
+
+    def document(self, winner: Proof) -> dict[str, Any]:
+        return {
+            "class_names": [str(i) for i in range(self.task.num_classes)],
+            "preprocess": None,
+            "measured": {"top1_table": self._known.get(winner.architecture)},
+            "seeds": {},
+            "hashes": {"accuracy_table": self.digest},
+        }
+
+    def test(self, bundle: CoDesign) -> dict[str, Any]:
+        return {}
 
 
-def open_source(run: RunDirectory, first: Path, accuracies: Accuracies | None) -> AccuracySource:
-    """The run's supernet, or a CSV of accuracies of the space that the latency table in `first` is of.
+@dataclass(frozen=True)
+class AccuracyFile:
+    """A CSV file of accuracies (docs/formats.md), and the space and number of classes that it is of: those of the
+    latency table where nothing is said."""
+
+    path: Path | str
+    space: str | Path | None = None
+    num_classes: int | None = None
+
+
+Accuracies = AccuracyFile | Path | str
+
+
+def open_source(run: RunDirectory, accuracies: Accuracies | None = None, target: str = "cpu") -> AccuracySource:
+    """The run's supernet; or a CSV file of accuracies, of the space that it names or that the run's latency table of
+    `target` is of.
 
     Raises:
-        StageOrderError: there is no supernet yet.
-        DataError: the CSV cannot be used.
+        StageOrderError: there is no latency table.
+        DataError: the file cannot be used.
         LUTError: the space of the latency table is not at hand.
     """
     if accuracies is None:
-        return OfSupernet(run)
+        return SupernetSource(run)
     from chanas.search.accuracy.table import load_accuracy_table
 
-    file = AccuracyFile.of(accuracies)
-    opened = open_table(first, space=file.space, num_classes=file.num_classes)
-    loaded = opened.required_space()
-    return OfTable(loaded, opened.num_classes, load_accuracy_table(file.path, loaded))
+    file = accuracies if isinstance(accuracies, AccuracyFile) else AccuracyFile(accuracies)
+    opened = open_table(table_path(run, target), space=file.space, num_classes=file.num_classes)
+    task = Task(opened.required_space(), opened.num_classes)
+    return TableSource(run, task, load_accuracy_table(file.path, task.space))

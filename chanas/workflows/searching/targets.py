@@ -1,35 +1,36 @@
-"""The targets of one search: from the names and budgets that were asked for to devices and their latency tables, and
-finalists measured on all of them."""
+"""The targets of searches: from the names and budgets that were asked for to devices and their latency tables."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from chanas.core.arch import Architecture
+from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget, differences
+from chanas.core.task import Task
 from chanas.core.units import parse_latency_s
-from chanas.core.usage import HERE, Place, TargetName, Usage
+from chanas.core.usage import HERE, THIS_MACHINE, Place, TargetName, Usage
 from chanas.devices.gpu_use import check_free
 from chanas.devices.host import load_used
-from chanas.errors import ConfigError, TargetError
-from chanas.workflows.searching.hand_over import proof_record
-from chanas.workflows.stages.stored import prescheduler_command
+from chanas.errors import ConfigError, LUTError, MeasureError, TargetError
+from chanas.files.run import RunDirectory
+from chanas.search.target import SearchTarget
+from chanas.workflows.stages.stored import prescheduler_command, stored_table
+from chanas.workflows.stages.tables import check_device, this_device
 
 if TYPE_CHECKING:
     from chanas.prescheduler.measuring.local.pool import OpenPool, Pool
-    from chanas.prescheduler.tables.networks import NetworkJob
-    from chanas.search.cosearch import LatencyBudget
-    from chanas.search.proof import ProofRecord
+
+_NAME = re.compile(r"\w[\w.@+-]*")  # a target's name is a file's and a folder's too
 
 Latencies = float | Mapping[str, float]
-"""Seconds on the target that is named beside it, or seconds by the names of several targets."""
+"""Seconds on the target that a usage says, or seconds by the names of several targets."""
 
 
 def named_target(name: str) -> HardwareTarget:
@@ -50,6 +51,13 @@ def named_target(name: str) -> HardwareTarget:
 def key_of(name: str) -> str:
     """The key of a target elsewhere, `pi4` of `cpu-2t@pi4`; empty for one of this machine."""
     return TargetName.parse(name).key
+
+
+class HasTask(Protocol):
+    """A source of accuracies, as far as targets are concerned."""
+
+    @property
+    def task(self) -> Task: ...
 
 
 class RemoteTargets:
@@ -129,28 +137,6 @@ def parse_latencies(texts: Sequence[str]) -> Latencies:
     return by_target
 
 
-@dataclass(frozen=True)
-class TargetBudget:
-    """At most `budget_s` seconds on a device."""
-
-    hardware: HardwareTarget
-    budget_s: float
-
-
-def target_budgets(latency_s: Latencies, usage: Usage = HERE) -> tuple[TargetBudget, ...]:
-    """The targets of a search with their budgets, the first one first; a single latency is that of `usage`.
-
-    Raises:
-        ConfigError: there is no latency, or two names mean the same target.
-        TargetError: a target is unknown or not there.
-    """
-    if not isinstance(latency_s, Mapping):
-        return (TargetBudget(load_used(usage), latency_s),)
-    budgets = tuple(TargetBudget(named_target(name), seconds) for name, seconds in latency_s.items())
-    check_distinct([b.hardware.name for b in budgets])
-    return budgets
-
-
 def check_distinct(names: Sequence[str]) -> None:
     """Raises ConfigError: no target is named, or one twice."""
     if not names or len(set(names)) < len(names):
@@ -168,112 +154,115 @@ def check_remote(names: Iterable[str], place: Place) -> None:
 
 
 @contextlib.contextmanager
-def held_budgets(
-    latency_s: Latencies, usage: Usage = HERE
-) -> Iterator[tuple[tuple[TargetBudget, ...], dict[str, OpenPool]]]:
-    """The targets of a search with their budgets, and how to time on those that are not this machine, by their names.
+def hold_targets(
+    run: RunDirectory, source: HasTask, latency_s: Latencies, usage: Usage = HERE
+) -> Iterator[tuple[SearchTarget, ...]]:
+    """The targets of a search in order, held until the end, each with the run's latency table of it, which is checked
+    against the space of `source`.
 
-    With a tracker and a key there is one target: what a device of that key says it is. It is held until the end, and
-    one alone, so that all finalists meet the same device. Several targets name their keys themselves (`cpu-2t@pi4`),
-    and may be of this machine, too (`RemoteTargets`).
+    A single latency is that of `usage`; with a tracker and a key as place its target is what a device of that key says
+    it is, one alone, so that all finalists meet the same device. Several targets name their keys themselves
+    (`cpu-2t@pi4`), and may be of this machine, too (`RemoteTargets`).
 
     Raises:
-        ConfigError: as `target_budgets`, `timing_device` and `check_remote` say.
+        ConfigError: there is no latency, two names mean the same target, or as `timing_device` and `check_remote` say.
         TargetError, MeasureError: a target, the tracker or the device is not there or doesn't fit.
+        StageOrderError: there is no table of a target, or no supernet; the message names the command that makes it.
+        LUTError: a table is of another space, device or compiler.
     """
     from chanas.prescheduler.measuring.devices import timing_device
 
     place = usage.place
-    if place.rpc is None and place.key is None:
-        budgets = target_budgets(latency_s, usage)
-        check_free([b.hardware for b in budgets], place.shared)
-        yield budgets, {}
-        return
-    if isinstance(latency_s, Mapping):
-        check_remote(latency_s, place)
-        with contextlib.closing(RemoteTargets(place)) as remote:
-            yield _taken(latency_s, remote, place.shared)
-        return
-    one = dataclasses.replace(usage, place=dataclasses.replace(place, num_devices=1))
-    with timing_device(one) as (hardware, open_pool):
-        assert open_pool is not None
-        yield (TargetBudget(hardware, latency_s),), {hardware.name: open_pool}
-
-
-def _taken(
-    latency_s: Mapping[str, float], remote: RemoteTargets, shared: bool
-) -> tuple[tuple[TargetBudget, ...], dict[str, OpenPool]]:
-    """Targets of this machine and elsewhere, by their names, and how to time on the latter."""
-    budgets: list[TargetBudget] = []
-    open_pools: dict[str, OpenPool] = {}
-    for name, seconds in latency_s.items():
-        if key_of(name):
-            hardware, open_pool = remote.take(name)
-            open_pools[hardware.name] = open_pool
+    with contextlib.ExitStack() as stack:
+        if isinstance(latency_s, Mapping):
+            check_remote(latency_s, place)
+            remote = None if place.rpc is None else stack.enter_context(contextlib.closing(RemoteTargets(place)))
+            found = [_named(name, remote) for name in latency_s]
+            check_distinct([hardware.name for hardware, _ in found])
+            check_free([hardware for hardware, open_pool in found if open_pool is None], place.shared)
+            budgets_s = list(latency_s.values())
         else:
-            hardware = named_target(name)
-        budgets.append(TargetBudget(hardware, seconds))
-    check_distinct([b.hardware.name for b in budgets])
-    check_free([b.hardware for b in budgets if b.hardware.name not in open_pools], shared)
-    return tuple(budgets), open_pools
+            if place.rpc is not None:
+                usage = dataclasses.replace(usage, place=dataclasses.replace(place, num_devices=1))
+            found, budgets_s = [stack.enter_context(timing_device(usage))], [latency_s]
+        space = source.task.space
+        targets = tuple(
+            SearchTarget(hardware, budget_s, LatencyLUT.load(stored_table(run, hardware)), open_pool=open_pool)
+            for (hardware, open_pool), budget_s in zip(found, budgets_s, strict=True)
+        )
+        check_tables(targets, space)
+        yield targets
 
 
-@dataclass(frozen=True)
-class TargetTable:
-    """A target with its budget, and its latency table from `path`; `elsewhere` says why nothing can be measured on it
-    from here, empty where it can; `open_pool` how to time on it where it is not this machine."""
-
-    hardware: HardwareTarget
-    budget_s: float
-    lut: LatencyLUT
-    path: Path
-    elsewhere: str = ""
-    open_pool: OpenPool | None = None
-
-    @property
-    def open_pools(self) -> dict[str, OpenPool]:
-        """The pools, as provers take them."""
-        return {} if self.open_pool is None else {self.hardware.name: self.open_pool}
-
-    def budget(self) -> LatencyBudget:
-        """The budget, as the search takes it."""
-        from chanas.search.cosearch import LatencyBudget
-
-        return LatencyBudget(self.lut, self.budget_s)
+def _named(name: str, remote: RemoteTargets | None) -> tuple[HardwareTarget, OpenPool | None]:
+    """A target of this machine or elsewhere, by its name, and how to time on it in the latter case."""
+    if remote is not None and key_of(name):
+        return remote.take(name)
+    return named_target(name), None
 
 
-def largest_batch(first: HardwareTarget, further: Sequence[TargetTable]) -> int:
-    """Images that a finalist is compared with PyTorch on, so that there are enough for each of the targets."""
-    return max(target.batch for target in (first, *(t.hardware for t in further)))
+def check_tables(targets: Iterable[SearchTarget], space: SearchSpace) -> None:
+    """Raises LUTError: a table is of another space, device or compiler."""
+    for target in targets:
+        if target.elsewhere:
+            target.lut.check_space(space)
+        else:
+            target.lut.check(space, target.hardware)
 
 
-def library_path(scratch: Path, architecture: Architecture, target: HardwareTarget) -> Path:
-    """Path of the compiled module of a finalist."""
-    return scratch / f"{architecture.key}.{target.name}.so"
+def table_path(run: RunDirectory, name: str) -> Path:
+    """Path of the run's latency table of a target, which need not be here.
 
-
-def measured_on(
-    tables: Sequence[tuple[LatencyLUT, HardwareTarget]],
-    architectures: Sequence[Architecture],
-    jobs: Sequence[NetworkJob],
-    top1: Sequence[float],
-    scratch: Path,
-    progress: bool,
-    open_pools: Mapping[str, OpenPool],
-) -> list[ProofRecord]:
-    """Compile, check and measure each finalist on every target, with the schedules of the target's table.
-
-    `open_pools` says how to time on targets that are not this machine, by their names.
+    Raises:
+        StageOrderError: there is no table of it.
+        TargetError: there is no table, and the target is unknown, not there, or a device elsewhere.
     """
-    from chanas.prescheduler.tables.networks import compile_networks
+    path = run.lut(name)
+    return path if _NAME.fullmatch(name) and path.is_file() else stored_table(run, named_target(name))
 
-    columns: list[list[Any]] = []
-    for lut, target in tables:
-        here = [
-            dataclasses.replace(job, library=library_path(scratch, architecture, target))
-            for architecture, job in zip(architectures, jobs, strict=True)
-        ]
-        columns.append(compile_networks(lut, target, here, progress, open_pools.get(target.name)))
-    names = [target.name for _, target in tables]
-    rows = zip(architectures, zip(*columns, strict=True), top1, strict=True)
-    return [proof_record(a, dict(zip(names, outcomes, strict=True)), share) for a, outcomes, share in rows]
+
+def read_targets(
+    run: RunDirectory,
+    latency_s: Mapping[str, float],
+    place: Place = THIS_MACHINE,
+    remote: RemoteTargets | None = None,
+) -> tuple[SearchTarget, ...]:
+    """The targets of several searches in order, from the run's latency tables of them; `remote` has those with a key.
+
+    Raises:
+        ConfigError: there is none, or two names mean the same target.
+        StageOrderError: there is no table of a target.
+        TargetError: a target is unknown or in use by another process, or nothing can be measured on it from here and
+            that is not allowed.
+    """
+    targets = tuple(_read_target(run, name, budget_s, remote) for name, budget_s in latency_s.items())
+    check_distinct([target.name for target in targets])
+    for target in targets:
+        if target.elsewhere and not place.unproven:
+            key = key_of(target.name)
+            over_rpc = f"name a tracker that knows devices of key '{key}' (--rpc HOST:PORT); " if key else ""
+            raise TargetError(
+                f"nothing can be measured on target '{target.name}' from here: {target.elsewhere}. A search hands over "
+                f"what was measured: run it on that device, with this run directory; {over_rpc}or add --unproven for "
+                "the network that the table predicts, without a bundle"
+            )
+    check_free([t.hardware for t in targets if not t.elsewhere and t.open_pool is None], place.shared)
+    return targets
+
+
+def _read_target(run: RunDirectory, name: str, budget_s: float, remote: RemoteTargets | None) -> SearchTarget:
+    path = table_path(run, name)
+    lut = LatencyLUT.load(path)
+    made_on = lut.header.target
+    if made_on.name != path.stem:
+        raise LUTError(f"{path} is a table of target '{made_on.name}'; a table has the name of its target")
+    try:
+        if remote is None or not key_of(name):
+            return SearchTarget(this_device(lut), budget_s, lut)
+        hardware, open_pool = remote.take(name)
+        check_device(lut, hardware)
+        return SearchTarget(dataclasses.replace(hardware, name=name), budget_s, lut, open_pool=open_pool)
+    except LUTError:
+        return SearchTarget(made_on, budget_s, lut, f"its table is of another device ({made_on.device})")
+    except (TargetError, MeasureError) as error:
+        return SearchTarget(made_on, budget_s, lut, str(error))

@@ -4,7 +4,7 @@ tuned ones."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, InfeasibleError, StageOrderError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json
+from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.tables import defaults
+from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.evolution import EvolutionConfig
-from chanas.search.proof import ProofRecord
+from chanas.search.target import SearchTarget
 from chanas.workflows.searching import ablation
 from chanas.workflows.searching.ablation import Comparison, ablate
-from chanas.workflows.searching.table_search import AccuracyFile
+from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, Prover, TableSource, open_source
 
 from ...prescheduler.cases import CHOICES, HOST, NUM_CLASSES, random_lut
 from ...tables import save_accuracies, save_space
@@ -54,10 +56,15 @@ def run_on(prepared: Path, **changes: Any) -> ablation.AblationResult:
     compared = {key: changes.pop(key) for key in ("schedules", "num_points") if key in changes}
     settings: dict[str, Any] = {
         "comparison": Comparison(**{"num_points": 2, **compared}),
-        "accuracies": AccuracyFile(prepared / "accuracies.csv", prepared / "space.yaml"),
+        "source": accuracies(prepared),
     }
     settings |= {"config": FAST, "progress": False, **changes}
     return ablate(RunDirectory(prepared / "run"), **settings)
+
+
+def accuracies(prepared: Path) -> AccuracySource:
+    file = AccuracyFile(prepared / "accuracies.csv", prepared / "space.yaml")
+    return open_source(RunDirectory(prepared / "run"), file)
 
 
 @pytest.fixture(scope="module")
@@ -84,16 +91,23 @@ def test_both_searches_are_measured_and_kept(prepared: Path, result: ablation.Ab
 def test_default_tables_are_measured_once(
     prepared: Path, result: ablation.AblationResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measured(architectures: Sequence[Architecture]) -> list[ProofRecord]:
-        return [ProofRecord(a, 1e-5, 0.0, 0.5, 0.0) for a in architectures]
+    class Instant(Prover):
+        def measure(self, target: SearchTarget, jobs: Mapping[Architecture, NetworkJob]) -> dict[Architecture, Outcome]:
+            return {a: Outcome(1e-5, 0.0, None) for a in jobs}
+
+    class OfInstants(TableSource):
+        def prover(self, targets: Sequence[SearchTarget], scratch: Path, progress: bool = True) -> Prover:
+            return Instant(self, targets, scratch, progress)
 
     def never(*_: Any) -> Any:
         raise AssertionError("measured again")
 
     kind = defaults.KINDS["pytorch"]
     monkeypatch.setitem(defaults.KINDS, "pytorch", dataclasses.replace(kind, measure=never))
-    monkeypatch.setattr(ablation, "RandomWeightsProver", lambda *_: measured)
-    found = run_on(prepared, schedules=("pytorch",)).ablation
+    opened = accuracies(prepared)
+    assert opened.table is not None
+    source = OfInstants(opened.run, opened.task, opened.table)
+    found = run_on(prepared, schedules=("pytorch",), source=source).ablation
     assert [s.name for s in found.others] == ["pytorch"]
 
 
@@ -123,7 +137,7 @@ def test_what_is_missing_is_named(prepared: Path, tmp_path: Path) -> None:
     with pytest.raises(StageOrderError, match="train-supernet"):
         ablate(RunDirectory(tmp_path))
     with pytest.raises(StageOrderError, match="no latency table of target 'cpu'"):
-        ablate(RunDirectory(tmp_path), accuracies=AccuracyFile(prepared / "accuracies.csv"))
+        open_source(RunDirectory(tmp_path), AccuracyFile(prepared / "accuracies.csv"))
 
 
 def test_the_command_prints_what_was_found(

@@ -1,8 +1,8 @@
-"""What `chanas.workflows.searching.search` hands over of a search with a supernet: weights, and a tested module for
-every target."""
+"""chanas/workflows/searching/hand_over.py with a supernet: weights, and a tested module for every target."""
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,18 +14,19 @@ import pytest
 
 from chanas.bundle.codesign import CoDesign
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.genome import encode
-from chanas.core.task import NO_LIMITS, Limits
+from chanas.core.task import Limits
 from chanas.devices.host import load_target
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest, write_json
 from chanas.network.preprocess import Preprocess
 from chanas.network.static import StaticNetwork, random_static_network
-from chanas.search.cosearch import FurtherOutcome, SearchOutcome
+from chanas.search.cosearch import SearchOutcome
+from chanas.search.proof import Finalist, Proposal
+from chanas.search.target import SearchTarget
 from chanas.supernet.training.evaluate import SupernetEvaluator
-from chanas.workflows.searching.search import Prover, hand_over
-from chanas.workflows.searching.targets import TargetTable
+from chanas.workflows.searching.hand_over import hand_over
+from chanas.workflows.searching.sources import Prover, SupernetSource
 
 from ...prescheduler.cases import HOST, random_lut
 
@@ -58,6 +59,14 @@ class Supernet:
         return Preprocess(resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
 
+class OfRandomWeights(SupernetSource):
+    """The source that has such a supernet."""
+
+    @functools.cached_property
+    def supernet(self) -> SupernetEvaluator:
+        return cast(SupernetEvaluator, Supernet(self.task.space))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return RunDirectory(tmp_path_factory.mktemp("hand-over") / "run")
@@ -67,38 +76,35 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 def prover(tiny_space: SearchSpace, run: RunDirectory) -> Prover:
     """For this machine on one thread and on two."""
     two = load_target("cpu", 2)
-    write_json(
-        run.supernet / "checkpoint.json", {"space": tiny_space.to_json(), "num_classes": len(CLASSES), "seed": 11}
-    )
+    task = {"space": tiny_space.to_json(), "num_classes": len(CLASSES), "seed": 11}
+    write_json(run.supernet / "checkpoint.json", task)
+    (run.supernet / "checkpoint.safetensors").write_bytes(b"")
     blocks = tiny_space.all_blocks(len(CLASSES))
     luts = [random_lut(tiny_space, blocks, target, seed=i) for i, target in enumerate((HOST, two))]
     for lut in luts:
         lut.save(run.lut(lut.header.target.name))
-    further = (TargetTable(two, 2.0, luts[1], run.lut(two.name)),)
+    targets = [SearchTarget(HOST, 1.0, luts[0]), SearchTarget(two, 2.0, luts[1])]
     scratch = run.root.parent / "scratch"
     scratch.mkdir()
-    supernet = cast(SupernetEvaluator, Supernet(tiny_space))
-    return Prover(supernet, luts[0], HOST, scratch, progress=False, further=further)
+    return OfRandomWeights(run).prover(targets, scratch, progress=False)
 
 
 @pytest.fixture(scope="module")
 def outcome(prover: Prover) -> SearchOutcome:
     """The smallest network as a search hands it over, its proof measured."""
-    architecture = prover.supernet.space.smallest
+    architecture = prover.source.task.space.smallest
     (proof,) = prover([architecture])
     assert proof.error is None
-    (timing,) = proof.further
-    genome = tuple(int(g) for g in encode(prover.supernet.space, [architecture])[0])
-    further = (FurtherOutcome(timing.target, 2.0, 1.5, timing.latency_s, timing.spread_s),)
+    winner = Finalist(Proposal(architecture, (0.5, 1.5), 0.7, 0.01), proof, 1)
     unused: Any = None
-    return SearchOutcome(architecture, genome, 0.5, 0.7, 0.01, proof, (), unused, 9, Path(), further)
+    return SearchOutcome(winner, (winner,), tuple(prover.targets), unused, 9, Path())
 
 
 def test_the_bundle_has_weights_and_a_tested_module_for_every_target(
     run: RunDirectory, prover: Prover, outcome: SearchOutcome
 ) -> None:
     path = run.root / "elsewhere" / "bundle"
-    bundle = hand_over(run, path, outcome, prover, 1.0, Limits(macs=1e9), seed=5)
+    bundle = hand_over(path, outcome, prover, Limits(macs=1e9), seed=5)
     assert bundle.path == path
     assert not run.bundle.exists()
     assert {p.name for p in path.iterdir()} == {
@@ -108,18 +114,19 @@ def test_the_bundle_has_weights_and_a_tested_module_for_every_target(
         "weights.safetensors",
     }
     document = bundle.document
-    assert document["seeds"] == {"search": 5, "prescheduler": 0, "supernet": 11}
-    assert document["constraints"] == {"latency_s": 1.0, "macs": 1e9}
-    (part,) = document["further_targets"]
-    for measured in (document["measured"], part["measured"]):
-        assert measured["num_test_images"] == 16
-        assert measured["num_disagreements"] == 0
-        assert measured["latency_s"] > 0
-    assert document["measured"]["top1_holdout"] == 0.75
-    assert document["measured"]["pytorch_eager_latency_s"] > 0
-    assert part["hashes"]["lut"] == file_digest(run.lut("cpu-2t"))
+    assert document["seeds"] == {"search": 5, "supernet": 11}
+    assert bundle.constraints == {"latency_s": 1.0, "macs": 1e9}
+    assert bundle.predicted == {"latency_s": 0.5, "top1": 0.7}
+    assert bundle.measured["top1_holdout"] == 0.75
     two = CoDesign.load(path, "cpu-2t")
-    images, _ = prover.supernet.images("test", outcome.architecture.resolution)
+    assert two.constraints == {"latency_s": 2.0, "macs": 1e9}
+    for on_target in (bundle, two):
+        assert on_target.measured["num_test_images"] == 16
+        assert on_target.measured["num_disagreements"] == 0
+        assert on_target.measured["latency_s"] > 0
+        assert on_target.measured["pytorch_eager_latency_s"] > 0
+        assert on_target.part["hashes"]["lut"] == file_digest(run.lut(on_target.target.name))
+    images, _ = OfRandomWeights(run).supernet.images("test", outcome.architecture.resolution)
     assert two.predict(images) == pytest.approx(bundle.predict(images), rel=1e-3, abs=1e-4)
 
 
@@ -134,7 +141,7 @@ def test_nothing_is_handed_over_when_one_targets_module_disagrees_with_pytorch(
 
     monkeypatch.setattr(CoDesign, "predict", turned)
     with pytest.raises(MeasureError, match="compiled for cpu-2t classifies 16 of 16 test images otherwise"):
-        hand_over(run, run.bundle, outcome, prover, 1.0, NO_LIMITS, seed=5)
+        hand_over(run.bundle, outcome, prover)
     assert not run.bundle.exists()
 
 
@@ -142,7 +149,9 @@ def test_a_module_for_another_device_is_handed_over_although_it_cannot_run_here(
     run: RunDirectory, prover: Prover, outcome: SearchOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CoDesign, "runs_here", property(lambda self: self.target.name == "cpu"))
-    document = hand_over(run, run.root / "two" / "bundle", outcome, prover, 1.0, NO_LIMITS, seed=5).document
-    (part,) = document["further_targets"]
-    assert document["measured"]["num_test_images"] == 16
-    assert set(part["measured"]) == {"latency_s", "spread_s"}
+    document = hand_over(run.root / "two" / "bundle", outcome, prover).document
+    here, elsewhere = (part["measured"] for part in document["targets"])
+    assert here["num_disagreements"] == 0
+    # the accuracy is PyTorch's
+    assert set(elsewhere) == {"latency_s", "spread_s", "top1_test", "num_test_images"}
+    assert elsewhere["top1_test"] == 0.75

@@ -24,7 +24,7 @@ from chanas.workflows.searching.ablation import ablate
 from chanas.workflows.searching.front import search_front
 from chanas.workflows.searching.per_target import search_per_target
 from chanas.workflows.searching.search import search
-from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
+from chanas.workflows.searching.sources import AccuracyFile, open_source
 
 from ...tables import CLASSES, random_table, save_accuracies, save_space
 
@@ -104,13 +104,12 @@ def test_a_front_of_one_point_is_told_without_the_supernet(run: RunDirectory) ->
 
 
 def test_the_message_is_that_of_a_search_with_an_accuracy_table(run: RunDirectory, tiny_space: SearchSpace) -> None:
-    accuracies = save_accuracies(tiny_space, run.root.parent / "accuracies.csv")
+    folder = run.root.parent
+    accuracies = AccuracyFile(save_accuracies(tiny_space, folder / "a.csv"), save_space(tiny_space, folder / "t.yaml"))
     with pytest.raises(InfeasibleError) as by_supernet:
         search(run, latency_s=1e-9)
     with pytest.raises(InfeasibleError) as by_table:
-        search_with_table(
-            run, AccuracyFile(accuracies, space=save_space(tiny_space, run.root.parent / "tiny.yaml")), latency_s=1e-9
-        )
+        search(run, source=open_source(run, accuracies), latency_s=1e-9)
     assert str(by_table.value) == str(by_supernet.value)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from chanas.commands.main import app
 from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT
-from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
@@ -26,17 +25,16 @@ from chanas.errors import ConfigError, InfeasibleError, LUTError, MeasureError, 
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json, write_json
 from chanas.prescheduler.measuring import devices
-from chanas.prescheduler.measuring.local.pool import OpenPool
+from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.search.accuracy.predictor import AccuracyPredictor
-from chanas.search.proof import ProofRecord
-from chanas.workflows.searching import cross_latency, per_target, results, table_search
+from chanas.search.target import SearchTarget
+from chanas.workflows.searching import per_target
 from chanas.workflows.searching.cross_latency import CrossLatency, cross_lines
-from chanas.workflows.searching.per_target import search_per_target, target_tables
+from chanas.workflows.searching.per_target import search_per_target
 from chanas.workflows.searching.results import PerTarget
-from chanas.workflows.searching.sources import OfTable
-from chanas.workflows.searching.table_search import AccuracyFile
-from chanas.workflows.searching.targets import library_path
+from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, Prover, TableSource, open_source
+from chanas.workflows.searching.targets import read_targets
 from chanas.workflows.stages.reporting import report
 
 from ...prescheduler.cases import random_lut
@@ -68,40 +66,49 @@ def prepared(tiny_space: SearchSpace, tmp_path: Path) -> RunDirectory:
     return run
 
 
-@pytest.fixture
-def instant(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """Nothing is compiled: networks take a thousandth of what the table says, and modules are empty files. Gives the
-    target and the networks of each time that some were timed."""
-    timed: list[tuple[str, list[str]]] = []
+class Instant(Prover):
+    """Nothing is compiled: networks take a thousandth of what the table says, and modules are empty files."""
 
-    def measured_on(
-        tables: Sequence[tuple[LatencyLUT, HardwareTarget]],
-        architectures: Sequence[Architecture],
-        jobs: Sequence[NetworkJob],
-        top1: Sequence[float],
-        scratch: Path,
-        progress: bool,
-        open_pools: Mapping[str, OpenPool],
-    ) -> list[ProofRecord]:
-        ((lut, target),) = tables
-        assert set(open_pools) == ({target.name} if "@" in target.name else set())
-        timed.append((target.name, [a.key for a in architectures]))
-        out = []
-        for architecture, job, share in zip(architectures, jobs, top1, strict=True):
-            library_path(scratch, architecture, target).write_bytes(b"")
-            seconds = 1e-3 * sum(lut.block_s(b) for b in job.blocks)
-            out.append(ProofRecord(architecture, seconds, 1e-7, share, 1e-6))
-        return out
+    source: InstantSource
 
-    monkeypatch.setattr(table_search, "measured_on", measured_on)
-    monkeypatch.setattr(cross_latency, "measured_on", measured_on)
-    return timed
+    def measure(self, target: SearchTarget, jobs: Mapping[Architecture, NetworkJob]) -> dict[Architecture, Outcome]:
+        assert (target.open_pool is not None) == ("@" in target.name)
+        self.source.timed.append((target.name, [a.key for a in jobs]))
+        self.source.before(target)
+        for architecture in jobs:
+            self.library(architecture, target).write_bytes(b"")
+        seconds = {a: 1e-3 * sum(target.lut.block_s(b) for b in job.blocks) for a, job in jobs.items()}
+        return {a: Outcome(s, 1e-7, None) for a, s in seconds.items()}
 
 
-def searched(run: RunDirectory, **more: Any) -> PerTarget:
+class InstantSource(TableSource):
+    """Accuracies whose finalists are timed at once. `timed` has the target and the networks of each time that some
+    were timed; `before` is called first, and may raise."""
+
+    def __init__(self, source: TableSource) -> None:
+        assert source.table is not None
+        super().__init__(source.run, source.task, source.table)
+        self.timed: list[tuple[str, list[str]]] = []
+        self.before: Callable[[SearchTarget], object] = lambda target: None
+
+    def prover(self, targets: Sequence[SearchTarget], scratch: Path, progress: bool = True) -> Prover:
+        return Instant(self, targets, scratch, progress)
+
+
+def opened(run: RunDirectory) -> TableSource:
     folder = run.root.parent
-    accuracies = AccuracyFile(folder / "accuracies.csv", folder / "space.yaml")
-    how = {"latency_s": BUDGETS, "config": QUICK_SEARCH, "progress": False, "accuracies": accuracies}
+    source = open_source(run, AccuracyFile(folder / "accuracies.csv", folder / "space.yaml"))
+    assert isinstance(source, TableSource)
+    return source
+
+
+@pytest.fixture
+def instant(prepared: RunDirectory) -> InstantSource:
+    return InstantSource(opened(prepared))
+
+
+def searched(run: RunDirectory, source: AccuracySource, **more: Any) -> PerTarget:
+    how = {"latency_s": BUDGETS, "config": QUICK_SEARCH, "progress": False, "source": source}
     return search_per_target(run, **{**how, **more})
 
 
@@ -109,7 +116,7 @@ def searched(run: RunDirectory, **more: Any) -> PerTarget:
 def test_each_target_has_a_winner_a_bundle_and_a_result_of_its_own_and_all_are_measured_everywhere(
     prepared: RunDirectory, tiny_space: SearchSpace
 ) -> None:
-    found = searched(prepared)
+    found = searched(prepared, opened(prepared))
     found.check()
     one, two = found.targets
     assert (one.target, two.target) == ("cpu", "cpu-2t")
@@ -119,10 +126,10 @@ def test_each_target_has_a_winner_a_bundle_and_a_result_of_its_own_and_all_are_m
         assert bundle.path == result.bundle
         assert bundle.targets == (result.target,)
         assert bundle.architecture.key == result.winner
-        assert bundle.document["constraints"] == {"latency_s": result.budget_s}
+        assert bundle.constraints == {"latency_s": result.budget_s}
         stored = read_json(prepared.target_result(result.target), "result")
         assert (stored["winner"], stored["target"]) == (result.winner, result.target)
-        assert result.measured_s == bundle.document["measured"]["latency_s"]
+        assert result.measured_s == bundle.measured["latency_s"]
     assert not prepared.bundle.exists()
     document = read_json(prepared.per_target, "targets")
     assert document["complete"] is True
@@ -143,9 +150,8 @@ def test_each_target_has_a_winner_a_bundle_and_a_result_of_its_own_and_all_are_m
     assert format_latency(costs["cpu", "cpu-2t"].measured_s or 0.0) in text
 
 
-@pytest.mark.usefixtures("instant")
-def test_each_target_has_a_bundle_of_its_own_network(prepared: RunDirectory) -> None:
-    found = searched(prepared)
+def test_each_target_has_a_bundle_of_its_own_network(prepared: RunDirectory, instant: InstantSource) -> None:
+    found = searched(prepared, instant)
     found.check()
     for result in found.targets:
         bundle = CoDesign.load(prepared.target_bundle(result.target))
@@ -156,25 +162,26 @@ def test_each_target_has_a_bundle_of_its_own_network(prepared: RunDirectory) -> 
     assert all(c.measured_s is not None and c.predicted_s is not None for c in found.cross)
 
 
-@pytest.mark.usefixtures("instant")
-def test_the_predictor_is_taught_once(prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_predictor_is_taught_once(
+    prepared: RunDirectory, instant: InstantSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fits = []
     fit = AccuracyPredictor.fit
     monkeypatch.setattr(AccuracyPredictor, "fit", lambda self, *data: fits.append(1) or fit(self, *data))
-    searched(prepared)
+    searched(prepared, instant)
     assert len(fits) == 1
 
 
 def test_networks_are_timed_in_turns_where_there_are_others_to_compare_with(
-    prepared: RunDirectory, instant: list[tuple[str, list[str]]]
+    prepared: RunDirectory, instant: InstantSource
 ) -> None:
-    found = searched(prepared)
+    found = searched(prepared, instant)
     winners = [str(t.winner) for t in found.targets]
-    assert instant[-2:] == [("cpu", winners), ("cpu-2t", winners)]
-    instant.clear()
-    same = searched(prepared, latency_s={"cpu": 1.0, "cpu-2t": 1.0})
+    assert instant.timed[-2:] == [("cpu", winners), ("cpu-2t", winners)]
+    instant.timed.clear()
+    same = searched(prepared, instant, latency_s={"cpu": 1.0, "cpu-2t": 1.0})
     assert len({t.winner for t in same.targets}) == 1
-    assert [name for name, _ in instant] == ["cpu", "cpu-2t"]  # as finalists, and not again
+    assert [name for name, _ in instant.timed] == ["cpu", "cpu-2t"]  # as finalists, and not again
     assert [c.measured_s for c in same.cross] == [t.measured_s for t in same.targets for _ in same.targets]
 
 
@@ -182,9 +189,10 @@ def genome_seconds(lut: LatencyLUT, space: SearchSpace, architecture: Architectu
     return float(lut.latency_s(space, CLASSES, genome.encode(space, [architecture]))[0])
 
 
-@pytest.mark.usefixtures("instant")
-def test_a_budget_out_of_reach_leaves_the_other_target_its_network(prepared: RunDirectory) -> None:
-    found = searched(prepared, latency_s={"cpu": 1e-9, "cpu-2t": 1.0})
+def test_a_budget_out_of_reach_leaves_the_other_target_its_network(
+    prepared: RunDirectory, instant: InstantSource
+) -> None:
+    found = searched(prepared, instant, latency_s={"cpu": 1e-9, "cpu-2t": 1.0})
     failed, kept = found.targets
     assert failed.bundle is None
     assert "the smallest reachable is" in str(failed.error)
@@ -196,11 +204,12 @@ def test_a_budget_out_of_reach_leaves_the_other_target_its_network(prepared: Run
     assert {(c.network, c.target) for c in found.cross} == {("cpu-2t", "cpu"), ("cpu-2t", "cpu-2t")}
 
 
-@pytest.mark.usefixtures("instant")
-def test_a_bundle_of_an_earlier_search_is_not_taken_for_that_of_one_that_failed(prepared: RunDirectory) -> None:
-    assert [t.leftover for t in searched(prepared).targets] == ["", ""]
-    assert [t.leftover for t in searched(prepared).targets] == ["", ""]  # replaced
-    found = searched(prepared, latency_s={"cpu": 1e-9, "cpu-2t": 1.0})
+def test_a_bundle_of_an_earlier_search_is_not_taken_for_that_of_one_that_failed(
+    prepared: RunDirectory, instant: InstantSource
+) -> None:
+    assert [t.leftover for t in searched(prepared, instant).targets] == ["", ""]
+    assert [t.leftover for t in searched(prepared, instant).targets] == ["", ""]  # replaced
+    found = searched(prepared, instant, latency_s={"cpu": 1e-9, "cpu-2t": 1.0})
     failed, kept = found.targets
     assert (failed.bundle, failed.leftover, kept.leftover) == (None, "bundles/cpu", "")
     assert failed.line().endswith("(bundles/cpu is of an earlier search)")
@@ -209,98 +218,92 @@ def test_a_bundle_of_an_earlier_search_is_not_taken_for_that_of_one_that_failed(
     assert "bundles/cpu is of an earlier search." in report(prepared).read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("instant")
-def test_budgets_that_are_all_out_of_reach_are_one_line_and_leave_nothing(prepared: RunDirectory) -> None:
+def test_budgets_that_are_all_out_of_reach_are_one_line_and_leave_nothing(
+    prepared: RunDirectory, instant: InstantSource
+) -> None:
     with pytest.raises(InfeasibleError, match=r"2 of 2 targets failed: cpu: no architecture .*; cpu-2t: no arch"):
-        searched(prepared, latency_s={"cpu": 1e-9, "cpu-2t": 1e-9})
+        searched(prepared, instant, latency_s={"cpu": 1e-9, "cpu-2t": 1e-9})
     assert not prepared.search.exists()
 
 
-@pytest.mark.usefixtures("instant")
 @pytest.mark.parametrize("error", [MeasureError, TargetError])
 def test_a_target_that_fails_when_measured_does_not_end_the_others(
-    error: type[Exception], prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], prepared: RunDirectory, instant: InstantSource
 ) -> None:
-    real = OfTable.hand_over
-
-    def fails(self: OfTable, path: Path, *others: Any) -> CoDesign:
-        if path.name == "cpu":
+    def fail(target: SearchTarget) -> None:
+        if target.name == "cpu":
             raise error("none of 3 finalists could be compiled")
-        return real(self, path, *others)
 
-    monkeypatch.setattr(OfTable, "hand_over", fails)
-    found = searched(prepared)
+    instant.before = fail
+    found = searched(prepared, instant)
     assert [t.error for t in found.targets] == ["none of 3 finalists could be compiled", None]
 
 
-@pytest.mark.usefixtures("instant")
 def test_a_call_that_was_cut_off_keeps_the_targets_that_were_done(
-    prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    prepared: RunDirectory, instant: InstantSource
 ) -> None:
-    proven: list[str] = []
-    real = results.handed_over
-
-    def counted(result: Any, *others: Any) -> Any:
-        proven.append(result.target)
-        if proven == ["cpu", "cpu-2t"]:
+    def interrupt(target: SearchTarget) -> None:
+        if target.name == "cpu-2t":
             raise KeyboardInterrupt
-        return real(result, *others)
 
-    monkeypatch.setattr(per_target, "handed_over", counted)
+    instant.before = interrupt
     with pytest.raises(KeyboardInterrupt):
-        searched(prepared)
+        searched(prepared, instant)
     stored = read_json(prepared.per_target, "targets")
     assert stored["complete"] is False
     assert [t["target"] for t in stored["targets"]] == ["cpu"]
-    proven[:] = ["again"]
-    found = searched(prepared)
-    assert proven == ["again", "cpu-2t"]
+    again = InstantSource(opened(prepared))
+    found = searched(prepared, again)
+    assert again.timed[0][0] == "cpu-2t"  # and not cpu
     assert [t.error for t in found.targets] == [None, None]
-    searched(prepared)  # a whole one is done anew
-    assert proven == ["again", "cpu-2t", "cpu", "cpu-2t"]
+    anew = InstantSource(opened(prepared))
+    searched(prepared, anew)  # a whole one is done anew
+    assert [name for name, _ in anew.timed[:2]] == ["cpu", "cpu-2t"]
 
 
-@pytest.mark.usefixtures("instant")
 def test_what_was_cut_off_under_another_budget_or_has_lost_its_bundle_is_done_again(
-    prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    prepared: RunDirectory, instant: InstantSource
 ) -> None:
-    searched(prepared, latency_s={"cpu": 0.9})
-    stored = read_json(prepared.per_target, "targets")
-    write_json(prepared.per_target, {**stored, "complete": False})
-    proven: list[str] = []
-    real = results.handed_over
-    monkeypatch.setattr(per_target, "handed_over", lambda r, *o: proven.append(r.target) or real(r, *o))
-    searched(prepared, latency_s={"cpu": 0.8})
-    assert proven == ["cpu"]
-    write_json(prepared.per_target, {**read_json(prepared.per_target, "targets"), "complete": False})
+    def cut_off() -> None:
+        write_json(prepared.per_target, {**read_json(prepared.per_target, "targets"), "complete": False})
+        instant.timed.clear()
+
+    searched(prepared, instant, latency_s={"cpu": 0.9})
+    cut_off()
+    searched(prepared, instant, latency_s={"cpu": 0.8})
+    assert instant.timed
+    cut_off()
+    searched(prepared, instant, latency_s={"cpu": 0.8})
+    assert instant.timed == []
+    cut_off()
     (prepared.target_bundle("cpu") / "module.so").unlink()
-    searched(prepared, latency_s={"cpu": 0.8})
-    assert proven == ["cpu", "cpu"]
+    searched(prepared, instant, latency_s={"cpu": 0.8})
+    assert instant.timed
 
 
-@pytest.mark.usefixtures("instant")
-def test_a_target_that_is_not_here_is_refused_with_the_ways_out(prepared: RunDirectory) -> None:
+def test_a_target_that_is_not_here_is_refused_with_the_ways_out(prepared: RunDirectory, instant: InstantSource) -> None:
     with pytest.raises(
         TargetError,
         match=r"on target 'cpu@away' from here: .*\(A board\).*key 'away' \(--rpc HOST:PORT\); or add --unprov",
     ):
-        searched(prepared, latency_s={"cpu": 1.0, AWAY: 1.0})
+        searched(prepared, instant, latency_s={"cpu": 1.0, AWAY: 1.0})
     with pytest.raises(TargetError, match="unknown target 'moon'"):
-        target_tables(prepared, {"moon": 1.0})
+        read_targets(prepared, {"moon": 1.0})
     with pytest.raises(
         TargetError, match=r"'cpu@moon' is a device elsewhere: `chanas prescheduler --rpc .* --key moon`"
     ):
-        target_tables(prepared, {"cpu@moon": 1.0})
+        read_targets(prepared, {"cpu@moon": 1.0})
     prepared.lut("cpu-2t").unlink()
     with pytest.raises(
         StageOrderError, match=r"of target 'cpu-2t' in .*; there are tables of: cpu, cpu@away .*; run .*"
     ):
-        target_tables(prepared, {"cpu": 1.0, "cpu-2t": 1.0})
+        read_targets(prepared, {"cpu": 1.0, "cpu-2t": 1.0})
 
 
-@pytest.mark.usefixtures("instant")
-def test_a_target_that_is_not_here_can_be_foretold_and_nothing_is_pretended(prepared: RunDirectory) -> None:
-    found = searched(prepared, latency_s={"cpu": 1.0, AWAY: 1.0}, place=Place(unproven=True))
+def test_a_target_that_is_not_here_can_be_predicted_and_nothing_is_pretended(
+    prepared: RunDirectory, instant: InstantSource
+) -> None:
+    found = searched(prepared, instant, latency_s={"cpu": 1.0, AWAY: 1.0}, place=Place(unproven=True))
     found.check()
     here, away = found.targets
     assert here.measured_s is not None
@@ -338,9 +341,9 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_target_elsewhere_is_searched_and_measured_over_rpc(
-    prepared: RunDirectory, instant: list[tuple[str, list[str]]], tracker: list[str]
+    prepared: RunDirectory, instant: InstantSource, tracker: list[str]
 ) -> None:
-    found = searched(prepared, latency_s={"cpu": 0.65, AWAY: 1.0}, place=Place("host:9190"))
+    found = searched(prepared, instant, latency_s={"cpu": 0.65, AWAY: 1.0}, place=Place("host:9190"))
     found.check()
     here, away = found.targets
     assert away.measured_s is not None
@@ -348,47 +351,45 @@ def test_a_target_elsewhere_is_searched_and_measured_over_rpc(
     assert CoDesign.load(prepared.target_bundle(AWAY)).architecture.key == away.winner
     assert all(c.measured_s is not None for c in found.cross)
     winners = [str(here.winner), str(away.winner)]
-    assert instant[-2:] == [("cpu", winners), (AWAY, winners)]
+    assert instant.timed[-2:] == [("cpu", winners), (AWAY, winners)]
     assert tracker == ["taken", "given back"]
 
 
-@pytest.mark.usefixtures("instant", "tracker")
-def test_a_device_that_no_tracker_knows_is_refused_or_foretold(prepared: RunDirectory) -> None:
+@pytest.mark.usefixtures("tracker")
+def test_a_device_that_no_tracker_knows_is_refused_or_predicted(prepared: RunDirectory, instant: InstantSource) -> None:
     table = LatencyLUT.load(prepared.lut("cpu"))
     moon = dataclasses.replace(table.header, target=dataclasses.replace(table.header.target, name="cpu@moon"))
     LatencyLUT(moon, table.rows).save(prepared.lut("cpu@moon"))
     latency_s = {"cpu@moon": 1.0, AWAY: 1.0}
     with pytest.raises(TargetError, match=r"on target 'cpu@moon' from here: no device of key 'moon' at tracker host"):
-        searched(prepared, latency_s=latency_s, place=Place("host:9190"))
+        searched(prepared, instant, latency_s=latency_s, place=Place("host:9190"))
     tolerated = Place("host:9190", unproven=True)
-    moon_result, away = searched(prepared, latency_s=latency_s, place=tolerated).targets
+    moon_result, away = searched(prepared, instant, latency_s=latency_s, place=tolerated).targets
     assert moon_result.measured_s is None
     assert away.measured_s is not None
 
 
-@pytest.mark.usefixtures("instant", "tracker")
+@pytest.mark.usefixtures("tracker")
 @pytest.mark.parametrize("error", [MeasureError, TargetError])
 def test_a_device_that_is_lost_in_the_end_leaves_the_bundles(
-    error: type[Exception], prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], prepared: RunDirectory, instant: InstantSource
 ) -> None:
-    real = cross_latency.measured_on
-
-    def lost(tables: Any, *others: Any) -> list[ProofRecord]:
-        if tables[0][1].name == AWAY:
+    def lose(target: SearchTarget) -> None:
+        if target.name == AWAY and prepared.target_bundle(AWAY).exists():
             raise error("no device of key 'away' came back")
-        return real(tables, *others)
 
-    monkeypatch.setattr(cross_latency, "measured_on", lost)
-    found = searched(prepared, latency_s={"cpu": 0.65, AWAY: 1.0}, place=Place("host:9190"))
+    instant.before = lose
+    found = searched(prepared, instant, latency_s={"cpu": 0.65, AWAY: 1.0}, place=Place("host:9190"))
     found.check()
     assert all(t.bundle is not None for t in found.targets)
     assert {c.error for c in found.cross if c.target == AWAY} == {"no device of key 'away' came back"}
 
 
-@pytest.mark.usefixtures("instant")
-def test_what_each_rule_costs_is_told_for_each_target_where_it_is_asked_for(prepared: RunDirectory) -> None:
-    assert not [line for line in searched(prepared).lines() if " rule " in line]
-    found = searched(prepared, config=QUICK_SEARCH.model_copy(update={"rule": "all"}))
+def test_what_each_rule_costs_is_told_for_each_target_where_it_is_asked_for(
+    prepared: RunDirectory, instant: InstantSource
+) -> None:
+    assert not [line for line in searched(prepared, instant).lines() if " rule " in line]
+    found = searched(prepared, instant, config=QUICK_SEARCH.model_copy(update={"rule": "all"}))
     told = [line.split(":")[0].strip() for line in found.lines() if " rule " in line]
     assert told == 2 * ["rule paper", "rule accuracy", "rule all"]
 
@@ -405,23 +406,22 @@ def test_targets_that_are_not_clear_are_one_line(
     latency_s: dict[str, float], error: type[Exception], says: str, prepared: RunDirectory
 ) -> None:
     with pytest.raises(error, match=says):
-        target_tables(prepared, latency_s)
+        read_targets(prepared, latency_s)
 
 
 def test_a_table_under_another_name_is_refused(prepared: RunDirectory) -> None:
     prepared.lut("other").write_text(prepared.lut("cpu").read_text())
     with pytest.raises(LUTError, match=r"other\.json is a table of target 'cpu'"):
-        target_tables(prepared, {"other": 1.0})
+        read_targets(prepared, {"other": 1.0})
 
 
-@pytest.mark.usefixtures("instant")
 def test_the_command_hands_over_what_it_can_and_its_exit_code_says_that_one_failed(
-    prepared: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    prepared: RunDirectory, instant: InstantSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = per_target.search_per_target
 
     def quick(run: RunDirectory, **options: Any) -> PerTarget:
-        return real(run, **{**options, "config": QUICK_SEARCH, "progress": False})
+        return real(run, **{**options, "source": instant, "config": QUICK_SEARCH, "progress": False})
 
     monkeypatch.setattr(per_target, "search_per_target", quick)
     folder = prepared.root.parent

@@ -23,9 +23,10 @@ from chanas.files.run import RunDirectory
 from chanas.prescheduler.codegen.cpu.lowering import pipeline
 from chanas.prescheduler.kernels.cpu.blocks import schedule_block
 from chanas.search.accuracy.table import load_accuracy_table
-from chanas.search.cosearch import LatencyBudget, SearchOutcome, new_job, search
+from chanas.search.cosearch import SearchOutcome, new_job, search
 from chanas.search.learning import Source
-from chanas.search.proof import ProofRecord
+from chanas.search.proof import Proof, Timing
+from chanas.search.target import SearchTarget
 from chanas.workflows.stages.tables import median_latency_s
 
 STORED = Path(__file__).parent / "stored_demo"
@@ -53,18 +54,18 @@ def outcome(space: SearchSpace, lut: LatencyLUT, tmp_path_factory: pytest.TempPa
     """The search; finalists measure what the table says."""
     accuracies = load_accuracy_table(STORED / "accuracies.csv", space)
 
-    def prove(architectures: Sequence[Architecture]) -> list[ProofRecord]:
+    def prove(architectures: Sequence[Architecture]) -> list[Proof]:
         seconds = lut.latency_s(space, CLASSES, encode(space, architectures)).tolist()
-        return [ProofRecord(a, s, 0.0, 0.99, 0.0) for a, s in zip(architectures, seconds, strict=True)]
+        return [Proof(a, (Timing("cpu", s, 0.0),), 0.99) for a, s in zip(architectures, seconds, strict=True)]
 
-    job = new_job(Task(space, CLASSES), [LatencyBudget(lut, median_latency_s(lut, space, CLASSES))])
+    job = new_job(Task(space, CLASSES), [SearchTarget(lut.header.target, median_latency_s(lut, space, CLASSES), lut)])
     run = RunDirectory(tmp_path_factory.mktemp("run"))
     return search(job, Source(run, accuracies.digest, table=accuracies), prove, progress=False)
 
 
 def test_the_architecture_is_the_same(outcome: SearchOutcome, then: dict[str, Any]) -> None:
     assert outcome.architecture.key == then["architecture"]
-    assert outcome.predicted_latency_s == pytest.approx(then["predicted_latency_s"], rel=1e-12)
+    assert outcome.winner.predicted_s == pytest.approx((then["predicted_latency_s"],), rel=1e-12)
     assert [f.architecture.key for f in outcome.finalists] == then["finalists"]
 
 

@@ -6,25 +6,24 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from chanas.core.arch import SearchSpace
+from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
+from chanas.core.task import Task
 from chanas.core.usage import Place, Usage
 from chanas.devices import host
 from chanas.devices.host import load_target
-from chanas.errors import ConfigError, TargetError, UnitError
+from chanas.errors import ConfigError, StageOrderError, TargetError, UnitError
+from chanas.files.run import RunDirectory
 from chanas.prescheduler.measuring import devices
-from chanas.prescheduler.tables import networks
-from chanas.workflows.searching.targets import (
-    RemoteTargets,
-    held_budgets,
-    measured_on,
-    named_target,
-    parse_latencies,
-    target_budgets,
-)
+from chanas.workflows.searching.targets import RemoteTargets, hold_targets, named_target, parse_latencies, table_path
+
+from ...tables import CLASSES, random_table
 
 HOST = load_target("cpu")
 ELSEWHERE = Usage(place=Place("host:9190"))
@@ -100,26 +99,66 @@ def test_latencies_that_are_not_clear_are_one_line(texts: list[str], error: type
         parse_latencies(texts)
 
 
-def test_a_single_latency_is_that_of_the_target_asked_for(asked: list[tuple[str, int, str, int]]) -> None:
-    (budget,) = target_budgets(2e-3, Usage("cpu", 4, "bf16"))
-    assert asked == [("cpu", 4, "bf16", 1)]
-    assert budget.budget_s == 2e-3
+@pytest.fixture
+def run(tmp_path: Path, tiny_space: SearchSpace) -> RunDirectory:
+    """A run directory with latency tables under all names that are searched for here."""
+    run, lut = RunDirectory(tmp_path), random_table(tiny_space)
+    for name, num_threads in (("cpu", 1), ("cpu@pi4", 1), ("cpu-2t@pi4", 2)):
+        target = dataclasses.replace(HOST, name=name, num_threads=num_threads)
+        LatencyLUT(dataclasses.replace(lut.header, target=target), lut.rows).save(run.lut(name))
+    return run
 
 
-def test_an_unknown_target_names_the_known_ones() -> None:
-    with pytest.raises(TargetError, match="unknown target 'moon'"):
-        target_budgets({"cpu": 1.0, "moon-2t": 1.0})
+@pytest.fixture
+def source(tiny_space: SearchSpace) -> SimpleNamespace:
+    """Accuracies of the space of these tables."""
+    return SimpleNamespace(task=Task(tiny_space, CLASSES))
 
 
-def test_two_names_of_one_target_are_refused() -> None:
-    with pytest.raises(ConfigError, match="expected one latency for each of some targets, got cpu, cpu"):
-        target_budgets({"cpu": 1.0, "cpu-1t": 2.0})
+def test_a_single_latency_is_that_of_the_target_asked_for(
+    asked: list[tuple[str, int, str, int]], run: RunDirectory, source: SimpleNamespace
+) -> None:
+    with hold_targets(run, source, 2e-3, Usage("cpu", 4, "bf16")) as (target,):
+        assert asked == [("cpu", 4, "bf16", 1)]
+        assert (target.name, target.budget_s) == ("cpu", 2e-3)
+        assert target.lut.rows
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "error", "says"),
+    [
+        ({"cpu": 1.0, "moon-2t": 1.0}, TargetError, "unknown target 'moon'"),
+        ({"cpu": 1.0, "cpu-1t": 2.0}, ConfigError, "expected one latency for each of some targets, got cpu, cpu"),
+        ({}, ConfigError, "expected one latency for each of some targets, got none"),
+        (
+            {"cpu@pi4": 1.0},
+            TargetError,
+            r"cpu@pi4' is a device elsewhere: .*`chanas search --latency cpu@pi4:BUDGET --rpc HOST:PORT` takes it",
+        ),
+    ],
+    ids=["unknown", "twice", "none", "elsewhere without a tracker"],
+)
+def test_targets_that_are_not_clear_are_one_line(
+    latency_s: dict[str, float], error: type[Exception], says: str, run: RunDirectory, source: SimpleNamespace
+) -> None:
+    with pytest.raises(error, match=says), hold_targets(run, source, latency_s):
+        pass
+
+
+def test_a_table_is_found_by_any_name_of_its_target(run: RunDirectory) -> None:
+    assert table_path(run, "cpu") == table_path(run, "cpu-1t") == run.lut("cpu")
+    assert table_path(run, "cpu@pi4") == run.lut("cpu@pi4")  # which need not be here
+    run.lut("cpu").unlink()
+    with pytest.raises(StageOrderError, match="no latency table of target 'cpu'"):
+        table_path(run, "cpu-1t")
 
 
 # ---- a device elsewhere ---------------------------------------------------------------------------------------------
-def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_on_a_device_holds_one_that_times_its_finalists(
+    run: RunDirectory, source: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log: list[Any] = []
-    target = dataclasses.replace(load_target("cpu"), name="cpu-2t@pi4")
+    target = dataclasses.replace(load_target("cpu"), name="cpu-2t@pi4", num_threads=2)
 
     @contextlib.contextmanager
     def held(usage: Usage) -> Iterator[Any]:
@@ -128,9 +167,8 @@ def test_a_search_on_a_device_holds_one_that_times_its_finalists(monkeypatch: py
         log.append("given back")
 
     monkeypatch.setattr(devices, "timing_device", held)
-    with held_budgets(2e-3, Usage("cpu", 2, place=Place("127.0.0.1:9190", "pi4"))) as (budgets, open_pools):
-        assert [(b.hardware, b.budget_s) for b in budgets] == [(target, 2e-3)]
-        assert open_pools == {"cpu-2t@pi4": "its pool"}
+    with hold_targets(run, source, 2e-3, Usage("cpu", 2, place=Place("127.0.0.1:9190", "pi4"))) as (found,):
+        assert (found.hardware, found.budget_s, found.open_pool) == (target, 2e-3, "its pool")
     assert log == [Usage("cpu", 2, place=Place("127.0.0.1:9190", "pi4", num_devices=1)), "given back"]
 
 
@@ -156,22 +194,28 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return log
 
 
-def test_several_targets_name_the_keys_of_their_devices(tracker: list[Any]) -> None:
-    with held_budgets({"cpu": 2.0, "cpu@pi4": 1.0}, ELSEWHERE) as (budgets, open_pools):
-        assert [(b.hardware.name, b.budget_s) for b in budgets] == [("cpu", 2.0), ("cpu@pi4", 1.0)]
-        assert set(open_pools) == {"cpu@pi4"}
+def test_several_targets_name_the_keys_of_their_devices(
+    run: RunDirectory, source: SimpleNamespace, tracker: list[Any]
+) -> None:
+    with hold_targets(run, source, {"cpu": 2.0, "cpu@pi4": 1.0}, ELSEWHERE) as (here, there):
+        assert [(t.name, t.budget_s) for t in (here, there)] == [("cpu", 2.0), ("cpu@pi4", 1.0)]
+        assert here.open_pool is None
+        assert there.open_pool is not None
         for _ in range(2):
-            with open_pools["cpu@pi4"](budgets[1].hardware):
+            with there.open_pool(there.hardware):
                 pass
     assert tracker == ["take cpu@pi4 of host:9190", *2 * ["time on cpu@pi4"], "give cpu@pi4 back"]
 
 
-def test_targets_of_one_key_take_turns_on_its_device(tracker: list[Any]) -> None:
+def test_targets_of_one_key_take_turns_on_its_device(
+    run: RunDirectory, source: SimpleNamespace, tracker: list[Any]
+) -> None:
     asked = {"cpu@pi4": 1.0, "cpu-2t@pi4": 1.0}
-    with held_budgets(asked, ELSEWHERE) as (budgets, open_pools):
+    with hold_targets(run, source, asked, ELSEWHERE) as targets:
         tracker.clear()  # both were asked what they are
-        for budget in budgets:
-            with open_pools[budget.hardware.name](budget.hardware):
+        for target in targets:
+            assert target.open_pool is not None
+            with target.open_pool(target.hardware):
                 pass
     assert tracker == [
         "give cpu-2t@pi4 back",
@@ -205,9 +249,15 @@ def test_another_kind_of_device_does_not_take_ones_place() -> None:
     ],
 )
 def test_where_to_time_and_the_targets_have_to_fit(
-    latency_s: dict[str, float], rpc: str, key: str | None, says: str, tracker: list[Any]
+    latency_s: dict[str, float],
+    rpc: str,
+    key: str | None,
+    says: str,
+    run: RunDirectory,
+    source: SimpleNamespace,
+    tracker: list[Any],
 ) -> None:
-    with pytest.raises(ConfigError, match=says), held_budgets(latency_s, Usage(place=Place(rpc, key))):
+    with pytest.raises(ConfigError, match=says), hold_targets(run, source, latency_s, Usage(place=Place(rpc, key))):
         pass
     assert len([line for line in tracker if "take" in line]) == len([line for line in tracker if "give" in line])
 
@@ -223,26 +273,3 @@ def test_where_to_time_and_the_targets_have_to_fit(
 def test_a_target_elsewhere_names_the_command_that_makes_its_table(name: str, command: str) -> None:
     with pytest.raises(TargetError, match=f"`chanas prescheduler {command}` makes its table"):
         named_target(name)
-
-
-def test_a_target_elsewhere_needs_a_tracker() -> None:
-    with (
-        pytest.raises(TargetError, match=r"`chanas search --latency cpu@pi4:BUDGET --rpc HOST:PORT` takes it"),
-        held_budgets({"cpu@pi4": 1.0}),
-    ):
-        pass
-
-
-def test_each_target_times_its_finalists_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    here = load_target("cpu")
-    there = dataclasses.replace(here, name="cpu@pi4")
-    asked: list[Any] = []
-
-    def compile_networks(_lut: Any, target: Any, _jobs: Any, _progress: bool, open_pool: Any) -> list[Any]:
-        asked.append((target.name, open_pool))
-        return []
-
-    monkeypatch.setattr(networks, "compile_networks", compile_networks)
-    tables: Any = [(None, here), (None, there)]
-    assert measured_on(tables, [], [], [], tmp_path, False, {"cpu@pi4": "its pool"}) == []  # type: ignore[dict-item]
-    assert asked == [("cpu", None), ("cpu@pi4", "its pool")]

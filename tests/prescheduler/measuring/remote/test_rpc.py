@@ -28,7 +28,8 @@ from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address, device_groups
 from chanas.prescheduler.measuring.requests import Crash, Hang, Ping
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
+from chanas.workflows.searching.search import search
+from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, open_source
 from chanas.workflows.stages.tables import check, open_table
 
 from ...cases import CHOICES, HOST, NANO, NUM_CLASSES, Workbench, fill_table, random_lut
@@ -209,24 +210,29 @@ def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, 
     assert [row.error for row in checked.rows] == [None, None]
 
 
+def accuracies(run: RunDirectory, folder: Path, target: str) -> AccuracySource:
+    """Random accuracies, in place of a supernet."""
+    space = save_space(CHOICES, folder / "choices.yaml")
+    return open_source(
+        run, AccuracyFile(save_accuracies(CHOICES, folder / "accuracies.csv", NUM_CLASSES), space), target
+    )
+
+
 def test_finalists_of_a_search_are_measured_on_the_device(
     tracker: Address, server: psutil.Process, tmp_path: Path
 ) -> None:
     run, there = RunDirectory(tmp_path / "run"), dataclasses.replace(HOST, name=f"cpu@{KEY}")
     random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), there).save(run.lut(there.name))
-    bundle, _ = search_with_table(
+    bundle = search(
         run,
-        AccuracyFile(
-            save_accuracies(CHOICES, tmp_path / "accuracies.csv", NUM_CLASSES),
-            space=save_space(CHOICES, tmp_path / "choices.yaml"),
-        ),
+        source=accuracies(run, tmp_path, there.name),
         latency_s=1.0,
         usage=Usage(place=Place(rpc=str(tracker), key=KEY)),
         config=QUICK_SEARCH,
         progress=False,
     )
     assert bundle.targets == (f"cpu@{KEY}",)
-    assert 0.0 < bundle.document["measured"]["latency_s"] < 1.0
+    assert 0.0 < bundle.measured["latency_s"] < 1.0
 
 
 def test_one_network_is_measured_on_a_device_used_in_two_ways(
@@ -236,19 +242,16 @@ def test_one_network_is_measured_on_a_device_used_in_two_ways(
     for name in names:
         there = dataclasses.replace(HOST, name=name, num_threads=2 if "2t" in name else 1)
         random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), there).save(run.lut(name))
-    bundle, _ = search_with_table(
+    bundle = search(
         run,
-        AccuracyFile(
-            save_accuracies(CHOICES, tmp_path / "accuracies.csv", NUM_CLASSES),
-            space=save_space(CHOICES, tmp_path / "choices.yaml"),
-        ),
+        source=accuracies(run, tmp_path, names[0]),
         latency_s=dict.fromkeys(names, 1.0),
         usage=Usage(place=Place(rpc=str(tracker))),
         config=QUICK_SEARCH,
         progress=False,
     )
     assert bundle.targets == names
-    assert all(0.0 < part["measured"]["latency_s"] < 1.0 for part in bundle.document["further_targets"])
+    assert all(0.0 < part["measured"]["latency_s"] < 1.0 for part in bundle.document["targets"])
     assert until(lambda: num_free(tracker) == 1)
 
 

@@ -26,7 +26,8 @@ from chanas.prescheduler.measuring.remote.device import what_it_is
 from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address
 from chanas.prescheduler.measuring.requests import BuildOperator, Measure
-from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
+from chanas.workflows.searching.search import search
+from chanas.workflows.searching.sources import AccuracyFile, open_source
 from chanas.workflows.stages.tables import check, open_table
 from chanas.workflows.stages.tuning import Tuning
 
@@ -134,14 +135,15 @@ def test_a_table_of_gpus_elsewhere_is_made_and_checked(
     assert lut.calibration is not None
     table = open_table(run=run, usage=Usage("cuda", place=Place(key=KEY)), space=space)
     assert check(table, num_rows=2, num_networks=1, place=place, progress=False).holds
-    bundle, _ = search_with_table(
+    accuracies = AccuracyFile(save_accuracies(PICO, tmp_path / "accuracies.csv"), space=space)
+    bundle = search(
         run,
-        AccuracyFile(save_accuracies(PICO, tmp_path / "accuracies.csv"), space=space),
+        source=open_source(run, accuracies, f"cuda@{KEY}"),
         latency_s=10.0,
         usage=Usage("cuda", place=place),
         config=QUICK,
         progress=False,
     )
     assert bundle.targets == (f"cuda@{KEY}",)
-    assert bundle.document["measured"]["latency_s"] > 0.0
+    assert bundle.measured["latency_s"] > 0.0
     assert not bundle.runs_here

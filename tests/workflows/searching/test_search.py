@@ -1,5 +1,4 @@
-"""chanas/workflows/searching/table_search.py: accuracies from a file, schedules from the table, a bundle without
-weights."""
+"""chanas/workflows/searching/search.py with accuracies from a file: a bundle with schedules and without weights."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ from chanas.errors import CheckpointError, DataError, InfeasibleError, StageOrde
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest, read_json
 from chanas.workflows.searching.front import search_front
-from chanas.workflows.searching.table_search import AccuracyFile, search_with_table
+from chanas.workflows.searching.search import search
+from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, open_source
 from chanas.workflows.stages.reporting import report
 
 from ...prescheduler.cases import HOST, random_lut
@@ -36,20 +36,21 @@ def prepared(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
+def accuracies_of(prepared: Path, run: RunDirectory, target: str = "cpu") -> AccuracySource:
+    return open_source(run, AccuracyFile(prepared / "accuracies.csv", prepared / "space.yaml"), target)
+
+
 def test_the_winner_is_compiled_and_measured_without_any_weights(prepared: Path, tiny_space: SearchSpace) -> None:
     run = RunDirectory(prepared / "run")
-    bundle, accuracies = search_with_table(
-        run,
-        AccuracyFile(prepared / "accuracies.csv", space=prepared / "space.yaml"),
-        latency_s=1.0,
-        config=QUICK_SEARCH,
-        progress=False,
-    )
+    source = accuracies_of(prepared, run)
+    bundle = search(run, source=source, latency_s=1.0, config=QUICK_SEARCH, progress=False)
+    accuracies = source.table
+    assert accuracies is not None
     assert len(accuracies.outside) == 1
     assert not bundle.has_weights
     assert not (run.bundle / "weights.safetensors").exists()
     assert tiny_space.contains(bundle.architecture)
-    assert 0 < bundle.document["measured"]["latency_s"] < 1.0
+    assert 0 < bundle.measured["latency_s"] < 1.0
     assert bundle.document["hashes"]["accuracy_table"] == accuracies.digest
     # the largest network is the most accurate by this table, and the budget allows it
     assert bundle.document["predicted"]["top1"] > np.quantile(accuracies.top1, 0.9)
@@ -69,13 +70,13 @@ def test_the_front_of_such_a_run_is_measured(prepared: Path, tiny_space: SearchS
     run = RunDirectory(prepared / "run")
     points = search_front(
         run,
-        accuracies=AccuracyFile(prepared / "accuracies.csv", space=prepared / "space.yaml"),
+        source=accuracies_of(prepared, run),
         num_points=2,
         config=QUICK_SEARCH.model_copy(update={"pareto_generations": 5}),
         progress=False,
     )
     assert len(points) == 2
-    assert all(tiny_space.contains(p.architecture) and p.proof.measured_latency_s > 0 for p in points)
+    assert all(tiny_space.contains(p.architecture) and p.measured_latency_s > 0 for p in points)
     document = read_json(run.search / "pareto.json", "front")
     assert {p["key"] for p in document["points"]} == {p.architecture.key for p in points}
 
@@ -86,14 +87,13 @@ def test_the_report_of_such_a_run_is_written(prepared: Path) -> None:
 
 
 def test_what_is_missing_or_out_of_reach_is_one_line(prepared: Path, tmp_path: Path) -> None:
-    table, space = prepared / "accuracies.csv", prepared / "space.yaml"
     with pytest.raises(StageOrderError, match="no latency table of target 'cpu'"):
-        search_with_table(RunDirectory(tmp_path), AccuracyFile(table, space=space), latency_s=1.0)
+        accuracies_of(prepared, RunDirectory(tmp_path))
     run = RunDirectory(prepared / "run")
     with pytest.raises(InfeasibleError, match="the smallest reachable is"):
-        search_with_table(run, AccuracyFile(table, space=space), latency_s=1e-9, config=QUICK_SEARCH, progress=False)
+        search(run, source=accuracies_of(prepared, run), latency_s=1e-9, config=QUICK_SEARCH, progress=False)
     with pytest.raises(DataError, match="cannot read the accuracy table"):
-        search_with_table(run, AccuracyFile(tmp_path / "none.csv", space=space), latency_s=1.0)
+        open_source(run, AccuracyFile(tmp_path / "none.csv", space=prepared / "space.yaml"))
 
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a target of two threads needs two cores")
@@ -112,9 +112,9 @@ def test_the_winner_is_compiled_and_measured_on_every_target(
     prepared: Path, with_two_threads: RunDirectory, tmp_path: Path
 ) -> None:
     run = with_two_threads
-    bundle, _ = search_with_table(
+    bundle = search(
         run,
-        AccuracyFile(prepared / "accuracies.csv", space=prepared / "space.yaml"),
+        source=accuracies_of(prepared, run, "cpu-2t"),
         latency_s={"cpu-2t": 1.0, "cpu": 0.9},
         limits=Limits(macs=3e5, peak_memory=60e3),
         config=QUICK_SEARCH,
@@ -122,13 +122,13 @@ def test_the_winner_is_compiled_and_measured_on_every_target(
     )
     assert bundle.targets == ("cpu-2t", "cpu")
     assert bundle.target.num_threads == 2
-    assert bundle.document["constraints"] == {"latency_s": 1.0, "macs": 3e5, "peak_memory_bytes": 60e3}
+    assert bundle.constraints == {"latency_s": 1.0, "macs": 3e5, "peak_memory_bytes": 60e3}
     assert bundle.document["num_macs"] <= 3e5
-    assert bundle.document["peak_memory_bytes"] <= 60e3
-    (part,) = bundle.document["further_targets"]
-    assert part["constraints"] == {"latency_s": 0.9}
-    assert 0 < part["measured"]["latency_s"] < 0.9
-    assert part["hashes"]["lut"] == file_digest(run.lut("cpu"))
+    for part, name, budget_s in zip(bundle.document["targets"], bundle.targets, (1.0, 0.9), strict=True):
+        assert part["peak_memory_bytes"] <= 60e3
+        assert part["constraints"] == {"latency_s": budget_s}
+        assert 0 < part["measured"]["latency_s"] < budget_s
+        assert part["hashes"]["lut"] == file_digest(run.lut(name))
     assert {p.name for p in run.bundle.iterdir()} == {"codesign.json", "module.so", "module-cpu.so"}
     # a library that this process has loaded is not loaded again from the same path
     bundle = CoDesign.load(shutil.copytree(run.bundle, tmp_path / "bundle"))
@@ -149,8 +149,4 @@ def test_a_target_without_a_table_names_those_there_are_and_the_command(prepared
     run = RunDirectory(prepared / "run")
     run.lut("cpu-2t").unlink(missing_ok=True)
     with pytest.raises(StageOrderError, match=r"of target 'cpu-2t' in .*; there are tables of: cpu; run .*--threads 2"):
-        search_with_table(
-            run,
-            AccuracyFile(prepared / "accuracies.csv", space=prepared / "space.yaml"),
-            latency_s={"cpu": 1.0, "cpu-2t": 1.0},
-        )
+        search(run, source=accuracies_of(prepared, run), latency_s={"cpu": 1.0, "cpu-2t": 1.0})

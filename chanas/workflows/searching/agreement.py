@@ -1,0 +1,62 @@
+"""A bundle's compiled module against PyTorch, on the test images of the supernet that its weights are from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chanas.devices.gpu_use import gpu_of
+from chanas.errors import MeasureError
+
+if TYPE_CHECKING:
+    from chanas.bundle.codesign import CoDesign
+    from chanas.supernet.training.evaluate import SupernetEvaluator
+
+# Share of images that a compiled module may classify otherwise than PyTorch in float32: rounding decides close races.
+_MAX_DISAGREEMENT = {"float32": 0.0, "bfloat16": 0.02, "float16": 0.02, "tf32": 0.02}
+
+
+def check_module(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
+    """Accuracy of the compiled module on test, its agreement with PyTorch on every image, and PyTorch's own speed.
+
+    Of a module that is not for this machine, PyTorch's accuracy alone: on its device it was compared with PyTorch when
+    it was measured.
+
+    Raises:
+        MeasureError: it classifies too many images otherwise than PyTorch.
+    """
+    from chanas.bundle.benchmark import benchmark
+    from chanas.prescheduler.measuring.local.locks import device_lock
+
+    if not bundle.runs_here:
+        num = len(supernet.images("test", bundle.architecture.resolution)[0])
+        return {"top1_test": supernet.top1(bundle.architecture, "test"), "num_test_images": num}
+    agreement = _agreement(bundle, supernet)
+    with device_lock(gpu=gpu_of(bundle.target)):
+        eager = next(
+            row for row in benchmark(bundle, with_compile=False, rounds=15, shared=None) if row.name == "PyTorch eager"
+        )
+    return {**agreement, "pytorch_eager_latency_s": eager.median_s}
+
+
+def _agreement(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
+    import torch
+
+    images, labels = supernet.images("test", bundle.architecture.resolution)
+    network = bundle.torch_module()
+    compiled = bundle.predict(images)
+    with torch.inference_mode():
+        expected = np.concatenate([network(torch.from_numpy(part)).numpy() for part in np.array_split(images, 8)])
+    disagreements = int((compiled.argmax(1) != expected.argmax(1)).sum())
+    if disagreements > _MAX_DISAGREEMENT[bundle.target.dtype] * len(images):
+        raise MeasureError(
+            f"the module compiled for {bundle.target.name} classifies {disagreements} of {len(images)} test images "
+            "otherwise than PyTorch; no bundle was written"
+        )
+    return {
+        "top1_test": float((compiled.argmax(1) == labels).mean()),
+        "num_test_images": len(images),
+        "num_disagreements": disagreements,
+        "max_logit_difference": float(np.abs(compiled - expected).max()),
+    }
