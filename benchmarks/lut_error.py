@@ -1,4 +1,4 @@
-"""How well a latency table foretells whole compiled networks (equation 5 against the device).
+"""How well a latency table predicts whole compiled networks (equation 5 against the device).
 
     python benchmarks/lut_error.py [--quick] [--run DIR] [--num 20] [--trials 8] [--seed 0]
 

@@ -40,7 +40,7 @@ class _OnGPU:
         self._layout, self.network = torch.channels_last, network.cuda().to(memory_format=torch.channels_last)
         self._forward: Callable[[Any], Any] = self.network
 
-    def compiled(self) -> _OnGPU:
+    def compile(self) -> _OnGPU:
         """The same through torch.compile with its own search of kernels and with CUDA graphs."""
         import torch
 
@@ -52,11 +52,11 @@ class _OnGPU:
         return self._forward(x.cuda().contiguous(memory_format=self._layout)).cpu()
 
 
-def _compiled_by_torch(network: Any) -> Callable[[Any], Any]:
+def _compile_with_torch(network: Any) -> Callable[[Any], Any]:
     import torch
 
     if isinstance(network, _OnGPU):
-        return network.compiled()
+        return network.compile()
     compiled: Callable[[Any], Any] = torch.compile(network)
     return compiled
 
@@ -103,7 +103,7 @@ def benchmark(
                 import torch._inductor.config as inductor
 
                 with inductor.patch(freezing=True):
-                    compiled = _compiled_by_torch(network)
+                    compiled = _compile_with_torch(network)
                     compiled(x)
                 contenders["torch.compile"] = functools.partial(compiled, x)
             except Exception as error:  # the compiler of another project: whatever it raises is its row's note

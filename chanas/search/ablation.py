@@ -26,7 +26,7 @@ from chanas.search.evolution.evolution import evolve
 from chanas.search.evolution.pareto import nsga2
 from chanas.search.front import FrontPoint, mark_dominated, spread_over
 from chanas.search.job import best_candidates, propose_rows
-from chanas.search.proof import Finalist, Proof, Proposal, Prove, checked_proofs, prove_rounds
+from chanas.search.proof import Finalist, Proof, Proposal, Prove, prove_all, prove_rounds
 from chanas.search.subspace import divide
 
 TUNED = "tuned"
@@ -53,7 +53,7 @@ class RankingChange:
     slowdown: float
     num_architectures: int
 
-    def known(self) -> list[float]:
+    def known_taus(self) -> list[float]:
         """The sub-spaces' values that there are."""
         return [tau for tau in self.sub_spaces.values() if tau is not None]
 
@@ -74,7 +74,7 @@ def ranking_change(
 
 
 @dataclass(frozen=True)
-class Searched:
+class TableSearch:
     """The result of the search with one table.
 
     limit_s    the budget in this table's seconds: as many architectures are inside as with the tuned table
@@ -92,7 +92,7 @@ class Searched:
     ranking: RankingChange | None
     note: str | None = None
 
-    def measured(self) -> list[FrontPoint]:
+    def measured_points(self) -> list[FrontPoint]:
         """Points of the front that could be measured."""
         return [p for p in self.front if p.proof.error is None]
 
@@ -103,22 +103,22 @@ class Ablation:
 
     budget_s: float
     share_inside: float
-    tuned: Searched
-    others: tuple[Searched, ...]
+    tuned: TableSearch
+    others: tuple[TableSearch, ...]
     num_evaluations: int
     error_points: float
 
-    def changed(self, other: Searched) -> bool:
+    def changed(self, other: TableSearch) -> bool:
         """True if another network wins than with the tuned table."""
         mine, theirs = self.tuned.winner, other.winner
         return mine is None or theirs is None or mine.architecture != theirs.architecture
 
-    def points_lost(self, other: Searched) -> float | None:
+    def points_lost(self, other: TableSearch) -> float | None:
         """Mean accuracy in points by which the front of `other` lies below the tuned one's, over the logarithm of the
         measured latencies from where both have an architecture; None when one has none."""
         return points_below(
-            [(p.measured_latency_s, p.top1) for p in self.tuned.measured()],
-            [(p.measured_latency_s, p.top1) for p in other.measured()],
+            [(p.measured_latency_s, p.top1) for p in self.tuned.measured_points()],
+            [(p.measured_latency_s, p.top1) for p in other.measured_points()],
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Ablation:
             "searched": {s.name: self._side_json(s) for s in (self.tuned, *self.others)},
         }
 
-    def _side_json(self, side: Searched) -> dict[str, Any]:
+    def _side_json(self, side: TableSearch) -> dict[str, Any]:
         ranking, is_tuned = side.ranking, side.name == TUNED
         return {
             "limit_s": side.limit_s,
@@ -223,7 +223,7 @@ class _Remembered:
     def __call__(self, architectures: Sequence[Architecture]) -> list[Proof]:
         new = [a for a in architectures if a.key not in self._known]
         if new:
-            self._known |= {p.architecture.key: p for p in checked_proofs(self._prove, new)}
+            self._known |= {p.architecture.key: p for p in prove_all(self._prove, new)}
         return [self._known[a.key] for a in architectures]
 
 
@@ -260,7 +260,7 @@ class _Search:
     def plan(self, name: str, latency: Constraint, ranking: RankingChange | None) -> _Plan:
         return _Plan(name, latency, ranking, self._finalists(latency, set()), self._front(latency))
 
-    def finish(self, plan: _Plan) -> Searched:
+    def finish(self, plan: _Plan) -> TableSearch:
         """The winner among measured finalists, of further rounds where the best of the first is outside; the front."""
         name, latency = plan.name, plan.latency
         finalists: list[Finalist] = []
@@ -283,7 +283,7 @@ class _Search:
             FrontPoint(p.architecture, p.predicted_s[0], p.predicted_top1, proof)
             for p, proof in zip(plan.front, proofs, strict=True)
         ]
-        return Searched(name, latency.limit, winner, tuple(finalists), mark_dominated(points), plan.ranking, note)
+        return TableSearch(name, latency.limit, winner, tuple(finalists), mark_dominated(points), plan.ranking, note)
 
     def _finalists(self, latency: Constraint, tried: set[str]) -> list[Proposal]:
         """The best inside the limit and a little below it, by their accuracy where it is known, else as predicted; the

@@ -72,7 +72,7 @@ def _in_turns(parts: Sequence[Genomes]) -> Genomes:
     return out
 
 
-def stopped_falling(errors: Sequence[float], patience: int, min_improvement: float) -> bool:
+def has_stopped_falling(errors: Sequence[float], patience: int, min_improvement: float) -> bool:
     """True if none of the last `patience` errors is lower, by a share of `min_improvement`, than the best before."""
     if len(errors) <= patience:
         return False
@@ -116,7 +116,7 @@ def explore(
             break  # the space has no more architectures
         predictor = new_predictor(space, config, seed).fit(*training_set(space, known[:end]))
         curve.append((min(end, len(known)), predictor.error))
-        if stopped_falling([error for _, error in curve], config.patience, config.min_improvement):
+        if has_stopped_falling([error for _, error in curve], config.patience, config.min_improvement):
             break
     return curve
 

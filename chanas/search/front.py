@@ -26,7 +26,7 @@ from chanas.search.evolution.feasibility import check_together
 from chanas.search.evolution.pareto import ParetoResult, nsga2, pareto_front
 from chanas.search.evolution.population import keys
 from chanas.search.learning import Refinement, Source, teach_predictor
-from chanas.search.proof import Proof, Prove, checked_proofs
+from chanas.search.proof import Proof, Prove, prove_all
 
 SCHEMA = 1
 _FRONT = 1_000_043
@@ -124,7 +124,7 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
     front = front_of(predictor)
     at = spread_over(front.objectives[:, 0], job.num_points)
     architectures = decode(space, front.genomes[at])
-    proofs = checked_proofs(prove, architectures)
+    proofs = prove_all(prove, architectures)
     facts = zip(architectures, front.objectives[at].tolist(), proofs, strict=True)
     points = mark_dominated([FrontPoint(a, cost, -loss, proof) for a, (cost, loss), proof in facts])
     if all(p.proof.error is not None for p in points):

@@ -15,7 +15,7 @@ from chanas.errors import InfeasibleError
 from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
-from chanas.search.evolution.alike import alike as draw_alike
+from chanas.search.evolution.alike import draw_alike
 from chanas.search.evolution.constraints import Constraint, feasible, least
 from chanas.search.evolution.evolution import EvolutionResult, evolve
 from chanas.search.evolution.feasibility import check_together, smallest_beside

@@ -93,17 +93,17 @@ def teach_predictor(
     candidates of each refinement are evaluated. What is known already is not evaluated again.
     """
 
-    def fitted() -> AccuracyPredictor:
+    def fit() -> AccuracyPredictor:
         return new_predictor(evaluations.space, config, seed).fit(*evaluations.training_set())
 
     if not evaluations.can_grow:
-        predictor = fitted()
+        predictor = fit()
         return predictor, ((len(evaluations.found), predictor.error),)
     total = config.num_evaluations + len(refinements) * config.refine_evaluations
     with progress_bar(total, "evaluate", "net", progress) as bar:
         bar.update(min(len(evaluations.found), total))
         curve = explore(evaluations, limits, config, seed, bar)
-        predictor = fitted()
+        predictor = fit()
         for refinement in refinements:
             while (left := config.refine_evaluations - len(evaluations.with_purpose(refinement.purpose))) > 0:
                 curve.append((len(evaluations.found), predictor.error))
@@ -114,7 +114,7 @@ def teach_predictor(
                     found = evaluations.evaluate(architecture, refinement.purpose)
                     bar.update(1)
                     bar.set_postfix_str(f"{refinement.name}, last {100 * found.top1:.1f} %", refresh=False)
-                predictor = fitted()
+                predictor = fit()
     return predictor, tuple(curve)
 
 

@@ -151,7 +151,7 @@ def pick(genomes: Genomes, value: FloatArray, num: int, min_distance: int) -> li
     return chosen
 
 
-def checked_proofs(prove: Prove, architectures: Sequence[Architecture]) -> Sequence[Proof]:
+def prove_all(prove: Prove, architectures: Sequence[Architecture]) -> Sequence[Proof]:
     """Call `prove` and check its answer. Raises ChanasError: it is not a proof of each architecture, in order."""
     proofs = prove(architectures)
     if [p.architecture.key for p in proofs] != [a.key for a in architectures]:
@@ -197,7 +197,7 @@ def prove_rounds(
         if not proposed:
             break
         try:
-            proofs = checked_proofs(prove, [p.architecture for p in proposed])
+            proofs = prove_all(prove, [p.architecture for p in proposed])
         except (MeasureError, TargetError) as lost:
             if winner is None:
                 raise
@@ -271,6 +271,6 @@ def pick_by_prediction(propose: Propose, prove: Prove, limits_s: tuple[float, ..
     proposed = propose(limits_s, set())
     if not proposed:
         raise InfeasibleError("the search found no network inside the limits; raise one of them")
-    proofs = checked_proofs(prove, [p.architecture for p in proposed])
+    proofs = prove_all(prove, [p.architecture for p in proposed])
     finalists = [Finalist(p, proof, 1) for p, proof in zip(proposed, proofs, strict=True)]
     return max(finalists, key=lambda f: f.top1), finalists

@@ -16,7 +16,7 @@ from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import latency_constraint
 from chanas.search.evolution.population import keys, unique
-from chanas.search.explore import choose_batch, explore, stopped_falling
+from chanas.search.explore import choose_batch, explore, has_stopped_falling
 
 CONFIG = SearchConfig(num_evaluations=40, initial_evaluations=20, evaluation_batch=10, predictor="ridge", patience=9)
 
@@ -81,7 +81,7 @@ def test_it_ends_when_the_error_stops_falling(
     store = EvaluationStore(tmp_path / "e.jsonl", demo_space, "abc", truth)
     curve = explore(store, [[]], config, 0, None)
     assert len(store.found) == curve[-1][0] < 400
-    assert stopped_falling([error for _, error in curve], 2, 0.5)
+    assert has_stopped_falling([error for _, error in curve], 2, 0.5)
 
 
 def test_a_small_space_is_evaluated_whole(
@@ -98,10 +98,10 @@ def test_a_small_space_is_evaluated_whole(
 
 
 def test_stopping() -> None:
-    assert not stopped_falling([3.0, 2.0], 2, 0.0)
-    assert not stopped_falling([3.0, 3.1, 2.0], 2, 0.0)
-    assert stopped_falling([3.0, 3.1, 3.2], 2, 0.0)
-    assert stopped_falling([3.0, 2.99, 2.98], 2, 0.02)
+    assert not has_stopped_falling([3.0, 2.0], 2, 0.0)
+    assert not has_stopped_falling([3.0, 3.1, 2.0], 2, 0.0)
+    assert has_stopped_falling([3.0, 3.1, 3.2], 2, 0.0)
+    assert has_stopped_falling([3.0, 2.99, 2.98], 2, 0.02)
 
 
 def test_an_answer_that_is_no_accuracy_is_refused(tmp_path: Path, demo_space: SearchSpace) -> None:

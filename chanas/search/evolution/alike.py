@@ -22,7 +22,7 @@ _STEPS, _LAST_STEPS = 10, 50
 _MOST_LEVELS = 100
 
 
-def alike(
+def draw_alike(
     space: SearchSpace,
     fitness: Callable[[Genomes], FloatArray],
     constraints: Sequence[Constraint],

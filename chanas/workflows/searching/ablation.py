@@ -22,7 +22,7 @@ from chanas.workflows.stages.stored import stored_table
 from chanas.workflows.stages.tables import median_latency_s
 
 if TYPE_CHECKING:
-    from chanas.search.ablation import Ablation, Searched
+    from chanas.search.ablation import Ablation, TableSearch
     from chanas.search.config import SearchConfig
     from chanas.search.evolution.constraints import Constraint
 
@@ -62,7 +62,7 @@ class AblationResult:
             yield self._winner_line(side)
         yield f"\n{'front by':<16s}{'measured':>10s}{'top-1':>9s}   architecture"
         for side in (found.tuned, *found.others):
-            for point in side.measured():
+            for point in side.measured_points():
                 mark = "   (dominated)" if point.dominated else ""
                 mark += "   (top-1 predicted)" if point.is_predicted else ""
                 at = f"{format_latency(point.measured_latency_s):>10s}{point.top1:>9.2%}"
@@ -75,15 +75,15 @@ class AblationResult:
             yield f"front by {self.names[side.name]}: {text}"
         yield f"result     {self.path}"
 
-    def _ranking_line(self, side: Searched) -> str:
+    def _ranking_line(self, side: TableSearch) -> str:
         ranking = side.ranking
         assert ranking is not None
-        inside = ranking.known()
+        inside = ranking.known_taus()
         text = f"{sum(inside) / len(inside):.3f} ({min(inside):.3f})" if inside else "-"
         tau = "-" if ranking.kendall_tau is None else f"{ranking.kendall_tau:.3f}"
         return f"{self.names[side.name]:<16s}{ranking.slowdown:>7.1f}x{tau:>13s}  {text}"
 
-    def _winner_line(self, side: Searched) -> str:
+    def _winner_line(self, side: TableSearch) -> str:
         name, winner = f"{self.names[side.name]:<16s}", side.winner
         if winner is None:
             return f"{name}{'-':>10s}{'-':>9s}   {side.note}"

@@ -100,7 +100,7 @@ class _Searches:
             check_all(list(results.values()))
         learned = self._learn()
         request = self._request(learned)
-        results |= self._done_before(request)
+        results |= self._earlier_results(request)
         with scratch_folder() as scratch:
             for target in self.targets:
                 if target.name not in results:
@@ -178,7 +178,7 @@ class _Searches:
         }
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
-    def _done_before(self, request: str) -> dict[str, TargetResult]:
+    def _earlier_results(self, request: str) -> dict[str, TargetResult]:
         """Read the results of the same call that was stopped earlier."""
         from chanas.bundle.codesign import CoDesign
 
