@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from typer.core import TyperGroup
 
@@ -95,6 +96,7 @@ def test_a_command_prints_what_is_written_down(
     monkeypatch.chdir(world)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(host, "find_gpu", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     program, *arguments = shlex.split(line)
     before = listing(world)
     with pytest.raises(SystemExit) as end:
