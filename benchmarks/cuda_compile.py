@@ -66,8 +66,8 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
     """The operators that points are drawn of, by kind."""
     from conv_layers import layers
 
+    from chanas.operators.steps import tuned_workloads
     from chanas.prescheduler.checks.compile_points import kind_of
-    from chanas.prescheduler.kernels.backends import tuned_workloads
 
     further = [dataclasses.replace(workload, dtype=target.dtype, batch=target.batch) for workload in layers().values()]
     kinds: dict[str, list[Workload]] = {}
