@@ -7,13 +7,20 @@ the operator that they follow. Activations are stored as [channel blocks, pixels
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from chanas.errors import ScheduleError
 from chanas.operators.winograd import transforms
 
 Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "squeeze"]
 Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
+Generality = Literal[
+    "rectangular maps", "rectangular kernels", "strides by axis", "dilation", "groups", "padding of its own", "stride"
+]
+"""Ways in which an operator is more than a square one; a family of kernels takes some of them. `stride` is that of a
+1×1 convolution, where most kernels have none."""
 
 # Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
 _TILE_COLUMNS = range(5, 16)
@@ -25,8 +32,44 @@ _STORAGE = {"bfloat16": "uint16", "float16": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
+class Axis:
+    """Rows or columns of an operator: of the map, of the kernel, and zeros before and after the map."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    @property
+    def reach(self) -> int:
+        """Rows or columns from a kernel's first tap to its last."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def has_gaps(self) -> bool:
+        """True if strides leave rows between windows that nothing reads."""
+        return self.reach < self.stride
+
+    @property
+    def output(self) -> int:
+        return (self.size + self.before + self.after - self.reach) // self.stride + 1
+
+    def read_by(self, outputs: int) -> int:
+        """Rows or columns of the padded map that so many neighbouring outputs are computed from."""
+        return (outputs - 1) * self.stride + self.reach
+
+
+def _same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Zeros before and after, so that there are as many outputs as strides begin in the map."""
+    reach = (kernel - 1) * dilation + 1
+    return reach // 2, max(0, (-(-size // stride) - 1) * stride + reach - size - reach // 2)
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
-    """One operator with its shapes and its fused neighbours (square maps).
+    """One operator with its shapes and its fused neighbours.
 
     conv       k×k, input [in_channels, pixels] as an image comes (the stem)
     blockconv  k×k over all channels, input in channel blocks like everything after the stem
@@ -41,6 +84,13 @@ class Workload:
                weights
     wide       the output is float32 whatever the dtype (logits)
     batch      images that one call computes; processors have kernels for 1
+
+    Maps, kernels and strides are square unless columns have numbers of their own. Without `padding` (top, left, bottom,
+    right) a map is padded so that its output has a row for each stride. `groups` of channels are convolved apart;
+    depthwise convolutions have one for each channel without saying so.
+
+    Raises:
+        ScheduleError: groups do not divide the channels, or there is no output.
     """
 
     op: Operator
@@ -55,17 +105,103 @@ class Workload:
     dtype: str = "float32"
     wide: bool = False
     batch: int = 1
+    input_width: int | None = None
+    kernel_width: int | None = None
+    column_stride: int | None = None
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    padding: tuple[int, int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Leave out what is the default and what no window reads, so that equal operators are equal."""
+        of_rows = {"input_width": "input_size", "kernel_width": "kernel_size", "column_stride": "stride"}
+        for name, default in of_rows.items():
+            if getattr(self, name) == getattr(self, default):
+                object.__setattr__(self, name, None)
+        object.__setattr__(self, "dilation", tuple(self.dilation))
+        if self.padding is not None:
+            given = self._read_padding()
+            object.__setattr__(self, "padding", None)
+            object.__setattr__(self, "padding", None if given == self._read_padding() else given)
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise ScheduleError(f"expected groups that divide the channels, got {self.groups} (workload {self.key})")
+        if min(axis.output for axis in self.axes) < 1:
+            raise ScheduleError(f"expected a map that the kernel fits on, got workload {self.key}")
+
+    def _read_padding(self) -> tuple[int, int, int, int]:
+        """Zeros at the top, left, bottom and right, without those that no window reaches."""
+        rows, columns = self.axes
+        below, beyond = (max(0, axis.read_by(axis.output) - axis.size - axis.before) for axis in self.axes)
+        return rows.before, columns.before, below, beyond
+
+    @property
+    def axes(self) -> tuple[Axis, Axis]:
+        """Rows and columns."""
+        top, left, bottom, right = self.padding or (None, None, None, None)
+        sizes = (self.input_size, self.input_width or self.input_size)
+        kernels = (self.kernel_size, self.kernel_width or self.kernel_size)
+        strides = (self.stride, self.column_stride or self.stride)
+        pads = ((top, bottom), (left, right))
+        found = []
+        for size, kernel, stride, dilation, pad in zip(sizes, kernels, strides, self.dilation, pads, strict=True):
+            before, after = pad
+            if before is None or after is None:
+                before, after = _same_padding(size, kernel, stride, dilation)
+            found.append(Axis(size, kernel, stride, dilation, before, after))
+        return found[0], found[1]
+
+    @property
+    def generalities(self) -> tuple[Generality, ...]:
+        """Ways in which it is more than a square operator."""
+        found: dict[Generality, bool] = {
+            "rectangular maps": self.input_width is not None,
+            "rectangular kernels": self.kernel_width is not None,
+            "strides by axis": self.column_stride is not None,
+            "dilation": self.dilation != (1, 1),
+            "groups": self.groups > 1,
+            "padding of its own": self.padding is not None,
+            "stride": self.op == "pointwise" and max(axis.stride for axis in self.axes) > 1,
+        }
+        return tuple(name for name, there in found.items() if there)
 
     @property
     def output_size(self) -> int:
-        return 1 if self.takes_mean else -(-self.input_size // self.stride)
+        """Rows of the output, and columns of a square one."""
+        return 1 if self.takes_mean else self.axes[0].output
+
+    @property
+    def input_pixels(self) -> int:
+        rows, columns = self.axes
+        return rows.size * columns.size
+
+    @property
+    def output_pixels(self) -> int:
+        rows, columns = self.axes
+        return 1 if self.takes_mean else rows.output * columns.output
+
+    @property
+    def kernel_area(self) -> int:
+        """Taps of the kernel."""
+        rows, columns = self.axes
+        return rows.kernel * columns.kernel
 
     @property
     def key(self) -> str:
         """Readable and unique: the key of records and schedules. Those of batch 1 don't name it."""
         flags = ("-scaled" if self.scaled else "") + ("-res" if self.residual else "") + ("-wide" if self.wide else "")
+        size, kernel, stride = (
+            str(rows) if columns is None else f"{rows}x{columns}"
+            for rows, columns in (
+                (self.input_size, self.input_width),
+                (self.kernel_size, self.kernel_width),
+                (self.stride, self.column_stride),
+            )
+        )
+        window = f"d{self.dilation[0]}x{self.dilation[1]}" if self.dilation != (1, 1) else ""
+        window += f"g{self.groups}" if self.groups > 1 else ""
+        window += "p" + ".".join(map(str, self.padding)) if self.padding else ""
         return (
-            f"{self.op}-{self.input_size}px-{self.in_channels}x{self.out_channels}-k{self.kernel_size}s{self.stride}"
+            f"{self.op}-{size}px-{self.in_channels}x{self.out_channels}-k{kernel}s{stride}{window}"
             f"-{self.epilogue}{flags}-{self.dtype}{f'-b{self.batch}' if self.batch > 1 else ''}"
         )
 
@@ -97,7 +233,7 @@ class Workload:
     @property
     def num_groups(self) -> int:
         """Groups of channels that are computed apart."""
-        return self.in_channels if self.is_channelwise else 1
+        return self.in_channels if self.is_channelwise else self.groups
 
     @property
     def channels_per_group(self) -> int:
@@ -134,30 +270,47 @@ class Workload:
         """Floating-point operations of the operator itself (2 per multiply-accumulate), without padding or epilogue.
 
         Those of the definition, whatever the algorithm; of all images."""
-        pixels, k2 = self.batch * self.output_size**2, self.kernel_size**2
         if self.op == "pool":
-            return self.batch * self.input_size**2 * self.in_channels
+            return self.batch * self.input_pixels * self.in_channels
         if self.op == "squeeze":
-            return self.batch * (self.input_size**2 + 2 * self.out_channels) * self.in_channels
-        return 2 * pixels * k2 * self.channels_per_group * self.out_channels
+            return self.batch * (self.input_pixels + 2 * self.out_channels) * self.in_channels
+        return 2 * self.batch * self.output_pixels * self.kernel_area * self.channels_per_group * self.out_channels
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights and bias, unpadded."""
         if not self.has_weights:
             return 0
-        per_output = self.kernel_size**2 * self.channels_per_group
+        per_output = self.kernel_area * self.channels_per_group
         if self.op == "winograd":
             per_output = transforms(self.kernel_size, self.stride).products * self.in_channels * self.kernel_size
             per_output *= self.stride
         return self.out_channels * (self.weight_itemsize * per_output + 4)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Everything of a square operator; of what is more general only what it has."""
+        data = dataclasses.asdict(self)
+        general = {field.name: field.default for field in dataclasses.fields(self)[_NUM_SQUARE_FIELDS:]}
+        return {name: value for name, value in data.items() if name not in general or value != general[name]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Workload:
         return cls(**data)
+
+
+_NUM_SQUARE_FIELDS = [field.name for field in dataclasses.fields(Workload)].index("input_width")
+
+
+def check_generality(workload: Workload, takes: Collection[Generality]) -> None:
+    """
+    Raises:
+        ScheduleError: the operator is more than a square one in a way that its kernels do not take.
+    """
+    for generality in workload.generalities:
+        if generality not in takes:
+            raise ScheduleError(
+                f"operator {workload.op} with {generality} is not there in {workload.dtype} (workload {workload.key})"
+            )
 
 
 def tiled_columns(workload: Workload) -> int:
@@ -165,7 +318,7 @@ def tiled_columns(workload: Workload) -> int:
 
     A prime number of columns would leave tiles of one; those beyond the output are computed from zeros and not stored.
     """
-    columns = workload.output_size
+    columns = workload.axes[1].output
     while columns > _TILE_COLUMNS[-1] and not any(columns % tile == 0 for tile in _TILE_COLUMNS):
         columns += 1
     return columns
@@ -181,9 +334,11 @@ def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:
     full, rest = divmod(workload.out_channels, lanes)
     at_once, fewest = (4, 2) if workload.in_pairs else (2, 1)  # input channels, full blocks
     worth_it = lanes >= 16 and 0 < rest <= lanes // 2 and fewest <= full <= _MAX_FULL_BLOCKS
-    return workload.op == "pointwise" and worth_it and workload.in_channels % at_once == 0 and workload.output_size > 1
+    return (
+        workload.op == "pointwise" and worth_it and workload.in_channels % at_once == 0 and workload.output_pixels > 1
+    )
 
 
 def scales_weights(workload: Workload) -> bool:
     """True if squeeze-excite's gate multiplies the weights, not the input: if there are fewer of them."""
-    return workload.scaled and workload.output_size**2 > workload.out_channels
+    return workload.scaled and workload.output_pixels > workload.out_channels

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from hypothesis import given
 
+from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload, tiled_columns
 
 from ..prescheduler.cases import workloads
@@ -44,12 +46,99 @@ def test_what_was_stored_before_there_were_batches_is_of_one_image() -> None:
         {"scaled": True},
         {"residual": True},
         {"dtype": "int8"},
+        {"input_width": 8},
+        {"kernel_width": 3},
+        {"column_stride": 2},
+        {"dilation": (1, 2)},
+        {"groups": 4},
+        {"padding": (1, 0, 0, 0)},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_every_field_is_in_the_key(change: dict[str, object]) -> None:
     workload = Workload("pointwise", 7, 16, 16)
     assert Workload.from_json({**workload.to_json(), **change}).key != workload.key
+
+
+GENERAL = Workload(
+    "blockconv",
+    14,
+    16,
+    24,
+    3,
+    1,
+    "relu",
+    input_width=28,
+    kernel_width=5,
+    column_stride=2,
+    dilation=(2, 1),
+    groups=4,
+    padding=(0, 1, 2, 2),
+)
+
+
+def test_what_is_not_square_is_in_the_key() -> None:
+    assert GENERAL.key == "blockconv-14x28px-16x24-k3x5s1x2d2x1g4p0.1.2.2-relu-float32"
+    assert GENERAL.generalities == (
+        "rectangular maps",
+        "rectangular kernels",
+        "strides by axis",
+        "dilation",
+        "groups",
+        "padding of its own",
+    )
+    assert Workload.from_json(json.loads(json.dumps(GENERAL.to_json()))) == GENERAL
+
+
+def test_a_square_operator_is_stored_as_it_was_before_there_were_others() -> None:
+    stored = Workload("depthwise", 7, 16, 16, 3, 2, "relu").to_json()
+    assert list(stored) == [
+        "op",
+        "input_size",
+        "in_channels",
+        "out_channels",
+        "kernel_size",
+        "stride",
+        "epilogue",
+        "scaled",
+        "residual",
+        "dtype",
+        "wide",
+        "batch",
+    ]
+
+
+def test_equal_operators_are_equal_however_they_are_written() -> None:
+    plain = Workload("depthwise", 7, 16, 16, 3, 2)
+    told = Workload("depthwise", 7, 16, 16, 3, 2, input_width=7, kernel_width=3, column_stride=2, padding=(1, 1, 1, 1))
+    assert told == plain
+    assert told.key == plain.key
+    assert plain.generalities == ()
+
+
+def test_zeros_that_no_window_reads_make_no_difference() -> None:
+    """A stride of 2 over an even number of rows: the last window ends inside the map."""
+    plain = Workload("depthwise", 8, 16, 16, 3, 2)
+    assert dataclasses.replace(plain, padding=(1, 1, 1, 1)) == plain
+    assert dataclasses.replace(plain, padding=(0, 0, 1, 1)).padding == (0, 0, 1, 1)
+    assert dataclasses.replace(plain, padding=(0, 0, 2, 2)).padding == (0, 0, 1, 1)
+
+
+def test_sizes_and_costs_count_rows_and_columns() -> None:
+    rows, columns = GENERAL.axes
+    assert (rows.output, columns.output) == (14 + 2 - 5 + 1, (28 + 3 - 5) // 2 + 1)
+    assert GENERAL.output_pixels == 12 * 14
+    assert GENERAL.num_flops == 2 * 12 * 14 * 15 * 4 * 24
+    assert GENERAL.weight_bytes == 4 * (15 * 4 * 24 + 24)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"groups": 3}, "expected groups that divide the channels, got 3"), ({"kernel_size": 40}, "the kernel fits on")],
+)
+def test_shapes_that_cannot_be_are_refused(change: dict[str, int], says: str) -> None:
+    with pytest.raises(ScheduleError, match=says):
+        Workload.from_json({**GENERAL.to_json(), **change})
 
 
 @given(workloads)

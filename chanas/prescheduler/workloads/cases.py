@@ -97,7 +97,7 @@ def operator_tensors(workload: Workload) -> OperatorTensors:
     from torch.nn import functional
 
     rng = np.random.default_rng(case_seed(workload.key))
-    size, inp, out, kernel = workload.input_size, workload.in_channels, workload.out_channels, workload.kernel_size
+    inp, out, (rows, columns) = workload.in_channels, workload.out_channels, workload.axes
     in_bits, in_halves = (workload.input_storage == storage for storage in ("uint16", "float16"))
 
     def stored_value(values: Array) -> Array:
@@ -107,13 +107,13 @@ def operator_tensors(workload: Workload) -> OperatorTensors:
         values: Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)
         return stored_value(values)
 
-    x = drawn((workload.batch, inp, size, size))
+    x = drawn((workload.batch, inp, rows.size, columns.size))
     value = torch.from_numpy(x)
     weight = bias = gate = residual = None
     if workload.takes_mean:
         value = value.mean((2, 3), keepdim=True)
     if workload.has_weights:
-        shape = (out, workload.channels_per_group, kernel, kernel)
+        shape = (out, workload.channels_per_group, rows.kernel, columns.kernel)
         weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))
         weight = stored_value(weight) if workload.in_pairs or in_halves else weight
         bias = rng.standard_normal(out, dtype=np.float32)
@@ -125,9 +125,7 @@ def operator_tensors(workload: Workload) -> OperatorTensors:
             else:
                 value = value * torch.from_numpy(gate)[:, :, None, None]
                 value = torch.from_numpy(stored_value(value.numpy()))
-        kernels, biases = torch.from_numpy(multiplied), torch.from_numpy(bias)
-        groups = workload.num_groups
-        value = functional.conv2d(value, kernels, biases, workload.stride, kernel // 2, groups=groups)
+        value = _convolved(value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload)
         epilogues = {"relu": functional.relu, "hswish": functional.hardswish, "hsigmoid": functional.hardsigmoid}
         if workload.epilogue != "none":
             value = epilogues[workload.epilogue](value)
@@ -135,6 +133,20 @@ def operator_tensors(workload: Workload) -> OperatorTensors:
             residual = drawn(tuple(value.shape))
             value = value + torch.from_numpy(residual)
     return OperatorTensors(x, weight, bias, gate, residual, value.numpy())
+
+
+def _convolved(value: Any, weight: Any, bias: Any, workload: Workload) -> Any:
+    """PyTorch's convolution, of one pixel for each channel after a mean."""
+    from torch.nn import functional
+
+    axes, padding = workload.axes, (0, 0)
+    rows, columns = axes
+    if workload.padding is None and rows.reach % 2 and columns.reach % 2:  # what it pads itself is as much on each side
+        padding = (rows.before, columns.before)
+    else:
+        value = functional.pad(value, (columns.before, columns.after, rows.before, rows.after))
+    stride, dilation = (rows.stride, columns.stride), (rows.dilation, columns.dilation)
+    return functional.conv2d(value, weight, bias, stride, padding, dilation, workload.num_groups)
 
 
 def operator_tolerance(workload: Workload) -> float:

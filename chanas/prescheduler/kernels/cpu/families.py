@@ -12,7 +12,7 @@ from typing import Any, Generic
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
-from chanas.operators.workload import Workload
+from chanas.operators.workload import Generality, Workload, check_generality
 from chanas.prescheduler.kernels.cpu import bf16_schedules, schedules, shapes, space
 from chanas.prescheduler.workloads.space import Decoded, Point, ScheduleSpace
 
@@ -31,6 +31,7 @@ class Family(Generic[Decoded]):
     expression        load TVM and give the family's expression (arguments as in `operators`)
     schedule          schedule the stages of an operator (by their prefix, in parallel or not) as a point says
     parameter_shapes  shapes of packed weights and bias for so many lanes; `chanas.network.folding` packs them
+    takes             ways in which an operator may be more than a square one
     in_rectangles     the output is written as [B, H, W, l], by tiles of rows and columns, not as [B, pixels, l]
     finish            what the scheduled stages need beside
     """
@@ -39,6 +40,7 @@ class Family(Generic[Decoded]):
     expression: Callable[[], Compute]
     schedule: Callable[[Any, Workload, Decoded, str, bool], None]
     parameter_shapes: Callable[[Workload, int], shapes.Shapes] = shapes.convolution_parameters
+    takes: frozenset[Generality] = frozenset()
     in_rectangles: bool = False
     finish: Callable[[Any, str], None] = _nothing
 
@@ -61,14 +63,22 @@ def _import_bfloat16(sch: Any, prefix: str) -> None:
     import_instructions(sch, sch.get_loops(sch.get_sblock(f"{prefix}out"))[0])
 
 
-_CONV = Family(space.conv, lambda: _float32().conv, schedules.conv, in_rectangles=True)
-_BLOCKCONV = Family(space.blockconv, lambda: _float32().blockconv, schedules.blockconv, in_rectangles=True)
+_ANY_MAP: frozenset[Generality] = frozenset({"rectangular maps"})
+_ANY_STRIDE: frozenset[Generality] = _ANY_MAP | {"stride", "strides by axis"}
+_ANY_WINDOW: frozenset[Generality] = _ANY_STRIDE | {"rectangular kernels", "dilation", "padding of its own"}
+
+_CONV = Family(space.conv, lambda: _float32().conv, schedules.conv, takes=_ANY_WINDOW, in_rectangles=True)
+_BLOCKCONV = Family(
+    space.blockconv, lambda: _float32().blockconv, schedules.blockconv, takes=_ANY_WINDOW, in_rectangles=True
+)
 _WINOGRAD = Family(
     space.winograd, lambda: _float32().winograd, schedules.winograd, shapes.winograd_parameters, in_rectangles=True
 )
-_POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise)
-_DEPTHWISE = Family(space.depthwise, lambda: _float32().depthwise, schedules.depthwise, in_rectangles=True)
-_POOL = Family(space.pool, lambda: _float32().pool, schedules.pool, shapes.no_parameters)
+_POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE)
+_DEPTHWISE = Family(
+    space.depthwise, lambda: _float32().depthwise, schedules.depthwise, takes=_ANY_WINDOW, in_rectangles=True
+)
+_POOL = Family(space.pool, lambda: _float32().pool, schedules.pool, shapes.no_parameters, _ANY_MAP)
 _PAIRED_POINTWISE: Family[Any] = Family(
     bf16_schedules.pointwise_space,
     lambda: _bfloat16().pointwise,
@@ -76,7 +86,10 @@ _PAIRED_POINTWISE: Family[Any] = Family(
     shapes.paired_pointwise_parameters,
 )
 _PAIRED_DEPTHWISE = replace(
-    _DEPTHWISE, expression=lambda: _bfloat16().depthwise, parameter_shapes=shapes.paired_depthwise_parameters
+    _DEPTHWISE,
+    takes=frozenset(),
+    expression=lambda: _bfloat16().depthwise,
+    parameter_shapes=shapes.paired_depthwise_parameters,
 )
 
 FAMILIES: dict[tuple[str, str], Family[Any]] = {
@@ -86,10 +99,10 @@ FAMILIES: dict[tuple[str, str], Family[Any]] = {
     ("pointwise", "float32"): _POINTWISE,
     ("depthwise", "float32"): _DEPTHWISE,
     ("pool", "float32"): _POOL,
-    ("conv", "bfloat16"): replace(_CONV, finish=_import_bfloat16),
+    ("conv", "bfloat16"): replace(_CONV, takes=frozenset(), finish=_import_bfloat16),
     ("pointwise", "bfloat16"): replace(_PAIRED_POINTWISE, finish=_import_bfloat16),
     ("depthwise", "bfloat16"): replace(_PAIRED_DEPTHWISE, finish=_import_bfloat16),
-    ("pool", "bfloat16"): replace(_POOL, finish=_import_bfloat16),
+    ("pool", "bfloat16"): replace(_POOL, takes=frozenset(), finish=_import_bfloat16),
 }
 
 
@@ -97,13 +110,14 @@ def family_of(workload: Workload) -> Family[Any]:
     """The family of an operator in its dtype.
 
     Raises:
-        ScheduleError: there is none for CPUs.
+        ScheduleError: there is none for CPUs, or not for such windows.
     """
     family = FAMILIES.get((workload.op, workload.dtype))
     if family is None:
         is_there = any(op == workload.op for op, _ in FAMILIES)
         where = f"in {workload.dtype}" if is_there else "on CPUs"
         raise ScheduleError(f"operator {workload.op} is not there {where} (workload {workload.key})")
+    check_generality(workload, family.takes)
     return family
 
 
@@ -155,8 +169,8 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
 def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
     """[B, H, W, l] -> [B, H·W, l] for the output of an operator that a function returns."""
     if family_of(workload).in_rectangles:
-        size, block = workload.output_size, sch.get_sblock(f"{prefix}out")
-        sch.transform_layout(block, ("write", 0), lambda b, h, w, v: (b, h * size + w, v))
+        width, block = workload.axes[1].output, sch.get_sblock(f"{prefix}out")
+        sch.transform_layout(block, ("write", 0), lambda b, h, w, v: (b, h * width + w, v))
 
 
 def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:

@@ -19,27 +19,26 @@ _PIXEL_SPLITS = ("split_m", "split_h", "split_w")
 def cpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget) -> list[float]:
     """One point's features, as many for every workload."""
     workload, lanes = space.workload, target.vector_lanes
-    pixels, kernel = workload.output_size**2, workload.kernel_size
+    axes, kernel_area = workload.axes, workload.kernel_area
+    height, width = axes
     depth = workload.channels_per_group
     rows = 1 if workload.takes_mean else math.prod(named[name][-1] for name in _PIXEL_SPLITS if name in named)
     columns = named.get("split_n", named.get("split_c", (1, 1)))[-1]
     accumulators = rows * columns
     input_rows = rows
     if "split_h" in named:
-        input_rows = ((named["split_h"][-1] - 1) * workload.stride + kernel) * (
-            (named["split_w"][-1] - 1) * workload.stride + kernel
-        )
+        input_rows = height.read_by(named["split_h"][-1]) * width.read_by(named["split_w"][-1])
     # Vectors loaded and multiply-adds done by one pass over the reduction of a tile.
-    loads = input_rows * (lanes if workload.is_channelwise else 1) + columns * kernel**2 * lanes
-    weights = columns * lanes * kernel**2
+    loads = input_rows * (lanes if workload.is_channelwise else 1) + columns * kernel_area * lanes
+    weights = columns * lanes * kernel_area
     tile_bytes = depth * (workload.input_itemsize * input_rows + workload.weight_itemsize * weights)
-    work = accumulators * kernel**2 * lanes
+    work = accumulators * kernel_area * lanes
     logs = [
-        workload.input_size,
+        math.sqrt(workload.input_pixels),
         depth,
         num_blocks(workload.out_channels, lanes),
-        pixels,
-        kernel * workload.stride,
+        workload.output_pixels,
+        math.sqrt(kernel_area * height.stride * width.stride),
         accumulators,
         rows,
         columns,

@@ -26,6 +26,7 @@ from tvm import te, tirx
 from chanas.core.layouts import num_blocks
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
+    Axis,
     Workload,
     ends_in_half_a_block,
     scales_weights,
@@ -50,8 +51,8 @@ def _store(workload: Workload, value: Any) -> Any:
 
 
 def _window_output(workload: Workload, lanes: int, prefix: str, acc: Any, bias: Any) -> Any:
-    size = workload.output_size
-    shape = (num_blocks(workload.out_channels, lanes), size, size, lanes)
+    rows, columns = workload.axes
+    shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
     return te.compute(
         shape,
         lambda b, h, w, v: _store(workload, epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v])),
@@ -59,12 +60,20 @@ def _window_output(workload: Workload, lanes: int, prefix: str, acc: Any, bias: 
     )
 
 
+def _input_pixel(workload: Workload, m: Any) -> Any:
+    """The input pixel that a 1×1 convolution's output pixel is computed from."""
+    rows, columns = workload.axes
+    if (rows.stride, columns.stride) == (1, 1):
+        return m
+    return m // columns.output * (rows.stride * columns.size) + m % columns.output * columns.stride
+
+
 def _block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Callable[..., Any]:
     """Sums over input channels, one vector for each pixel and channel block."""
     k = te.reduce_axis((0, workload.in_channels), name="k")
     acc = te.compute(
         output_shape(workload, lanes),
-        lambda b, m, v: te.sum(pixel(x, k // lanes, m, k % lanes) * weights[b, k, v], axis=k),
+        lambda b, m, v: te.sum(pixel(x, k // lanes, _input_pixel(workload, m), k % lanes) * weights[b, k, v], axis=k),
         name=f"{prefix}acc",
     )
     return lambda b, m, v: acc[b, m, v]
@@ -81,12 +90,14 @@ def _half_block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weight
     k = te.reduce_axis((0, workload.in_channels), name="k")
     acc = te.compute(
         (last, pixels, lanes),
-        lambda b, m, v: te.sum(pixel(x, k // lanes, m, k % lanes) * weights[b, k, v], axis=k),
+        lambda b, m, v: te.sum(pixel(x, k // lanes, _input_pixel(workload, m), k % lanes) * weights[b, k, v], axis=k),
         name=f"{prefix}acc",
     )
     mixed = te.compute((pairs, lanes), lambda p, v: weights[last, 2 * p + v % 2, v // 2], name=f"{prefix}mixed")
     twice = te.compute(
-        (pairs, pixels, lanes), lambda p, m, v: pixel(x, p // half, m, p % half * 2 + v % 2), name=f"{prefix}twice"
+        (pairs, pixels, lanes),
+        lambda p, m, v: pixel(x, p // half, _input_pixel(workload, m), p % half * 2 + v % 2),
+        name=f"{prefix}twice",
     )
     p = te.reduce_axis((0, pairs), name="p")
     tail = te.compute((pixels, lanes), lambda m, v: te.sum(twice[p, m, v] * mixed[p, v], axis=p), name=f"{prefix}tail")
@@ -129,50 +140,57 @@ def depthwise(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     weights, bias = parameters
-    size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
-    out, blocks = workload.output_size, num_blocks(workload.in_channels, lanes)
-    padded = (out - 1) * stride + kernel
-    padding = te.compute(
-        (blocks, padded, padded, lanes),
-        lambda b, h, w, v: tirx.if_then_else(
-            tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
-            x[b, (h - pad) * size + (w - pad), v],
-            tirx.const(0.0, "float32"),
-        ),
-        name=f"{prefix}pad",
-    )
-    rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
+    rows, columns = workload.axes
+    padding = _pad(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
     acc = te.compute(
-        (blocks, out, out, lanes),
+        (num_blocks(workload.in_channels, lanes), rows.output, columns.output, lanes),
         lambda b, h, w, v: te.sum(
-            padding[b, h * stride + rh, w * stride + rw, v] * weights[b, rh * kernel + rw, v], axis=[rh, rw]
+            padding[b, _tap(rows, h, rh), _tap(columns, w, rw), v] * weights[b, rh * columns.kernel + rw, v],
+            axis=[rh, rw],
         ),
         name=f"{prefix}acc",
     )
     return _window_output(workload, lanes, prefix, acc, bias)
 
 
+def _tap(axis: Axis, output: Any, tap: Any) -> Any:
+    """The row (or column) of the padded input under a tap of the kernel at a row of the output."""
+    return output * axis.stride + tap * axis.dilation
+
+
+def _is_inside(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
+    """True for a row and a column of the padded input that belong to the map."""
+    rows, columns = axes
+    return tirx.all(
+        h >= rows.before, h < rows.size + rows.before, w >= columns.before, w < columns.size + columns.before
+    )
+
+
+def _unpadded(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
+    """The pixel at a row and a column of the padded input."""
+    rows, columns = axes
+    return (h - rows.before) * columns.size + (w - columns.before)
+
+
 def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     weights, bias = parameters
-    size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
-    out, channels = workload.output_size, workload.in_channels
-    padded = (out - 1) * stride + kernel
+    axes, channels = workload.axes, workload.in_channels
+    rows, columns = axes
     padding = te.compute(
-        (channels, padded, padded),
+        (channels, rows.read_by(rows.output), columns.read_by(columns.output)),
         lambda c, h, w: tirx.if_then_else(
-            tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
-            x[c, (h - pad) * size + (w - pad)],
-            tirx.const(0.0, "float32"),
+            _is_inside(axes, h, w), x[c, _unpadded(axes, h, w)], tirx.const(0.0, "float32")
         ),
         name=f"{prefix}pad",
     )
     rc = te.reduce_axis((0, channels), name="rc")
-    rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
-    blocks = num_blocks(workload.out_channels, lanes)
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
     acc = te.compute(
-        (blocks, out, out, lanes),
+        (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes),
         lambda b, h, w, v: te.sum(
-            padding[rc, h * stride + rh, w * stride + rw] * weights[b, (rc * kernel + rh) * kernel + rw, v],
+            padding[rc, _tap(rows, h, rh), _tap(columns, w, rw)]
+            * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v],
             axis=[rc, rh, rw],
         ),
         name=f"{prefix}acc",
@@ -182,13 +200,11 @@ def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequen
 
 def _pad(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Any:
     """[B, height, width, l]: the input with zeros around it."""
-    size, pad = workload.input_size, workload.kernel_size // 2
+    axes = workload.axes
     return te.compute(
         (num_blocks(workload.in_channels, lanes), height, width, lanes),
         lambda b, h, w, v: tirx.if_then_else(
-            tirx.all(h >= pad, h < size + pad, w >= pad, w < size + pad),
-            x[b, (h - pad) * size + (w - pad), v],
-            tirx.const(0.0, "float32"),
+            _is_inside(axes, h, w), x[b, _unpadded(axes, h, w), v], tirx.const(0.0, "float32")
         ),
         name=f"{prefix}pad",
     )
@@ -198,17 +214,16 @@ def blockconv(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     weights, bias = parameters
-    kernel, stride, out = workload.kernel_size, workload.stride, workload.output_size
-    channels, columns = workload.in_channels, tiled_columns(workload)
-    height, width = (out - 1) * stride + kernel, (columns - 1) * stride + kernel
-    padding = _pad(workload, lanes, prefix, x, height, width)
-    rc = te.reduce_axis((0, channels), name="rc")
-    rh, rw = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, kernel), name="rw")
+    rows, columns = workload.axes
+    tiled = tiled_columns(workload)
+    padding = _pad(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(tiled))
+    rc = te.reduce_axis((0, workload.in_channels), name="rc")
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
     acc = te.compute(
-        (num_blocks(workload.out_channels, lanes), out, columns, lanes),
+        (num_blocks(workload.out_channels, lanes), rows.output, tiled, lanes),
         lambda b, h, w, v: te.sum(
-            padding[rc // lanes, h * stride + rh, w * stride + rw, rc % lanes]
-            * weights[b, (rc * kernel + rh) * kernel + rw, v],
+            padding[rc // lanes, _tap(rows, h, rh), _tap(columns, w, rw), rc % lanes]
+            * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v],
             axis=[rc, rh, rw],
         ),
         name=f"{prefix}acc",
@@ -275,7 +290,7 @@ def _as_is(value: Any) -> Any:
 
 
 def pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
-    pixels, shape = workload.input_size**2, output_shape(workload, lanes)
+    pixels, shape = workload.input_pixels, output_shape(workload, lanes)
     m = te.reduce_axis((0, pixels), name="m")
     loaded = widen if workload.input_storage == "uint16" else _as_is
     acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")

@@ -16,15 +16,14 @@ Shapes = tuple[Shape, ...]
 
 def input_shape(workload: Workload, lanes: int) -> Shape:
     """Shape of the operator's input activations."""
-    pixels = workload.input_size**2
     if workload.reads_image:
-        return (workload.in_channels, pixels)
-    return (num_blocks(workload.in_channels, lanes), pixels, lanes)
+        return (workload.in_channels, workload.input_pixels)
+    return (num_blocks(workload.in_channels, lanes), workload.input_pixels, lanes)
 
 
 def output_shape(workload: Workload, lanes: int) -> tuple[int, int, int]:
     """Shape of the operator's output activations."""
-    return (num_blocks(workload.out_channels, lanes), workload.output_size**2, lanes)
+    return (num_blocks(workload.out_channels, lanes), workload.output_pixels, lanes)
 
 
 def extra_shapes(workload: Workload, lanes: int) -> Shapes:
@@ -46,7 +45,7 @@ def no_parameters(workload: Workload, lanes: int) -> Shapes:
 
 def convolution_parameters(workload: Workload, lanes: int) -> Shapes:
     """[B, C_in / groups · k · k, l] and [B, l]."""
-    return _weights_and_bias(workload, lanes, workload.channels_per_group * workload.kernel_size**2)
+    return _weights_and_bias(workload, lanes, workload.channels_per_group * workload.kernel_area)
 
 
 def paired_pointwise_parameters(workload: Workload, lanes: int) -> Shapes:

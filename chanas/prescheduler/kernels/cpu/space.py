@@ -29,7 +29,6 @@ from chanas.prescheduler.kernels.cpu.points import (
 from chanas.prescheduler.workloads.space import Coordinate, ScheduleSpace, factorisations
 
 _CHANNELS, _PIXELS = LoopOrder.CHANNELS_OUTSIDE, LoopOrder.PIXELS_OUTSIDE
-_STORED_PADDING = (Padding.AT_FIRST, Padding.BY_BAND)
 
 # Registers that a kernel needs besides its accumulators: weights, a broadcast input, and the compiler's temporaries.
 _RESERVED_REGISTERS = 4
@@ -114,8 +113,16 @@ def parallel_choice(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ..
 
 
 def scale_choice(workload: Workload) -> tuple[Coordinate, ...]:
-    """The choice to multiply the input by its gate tile by tile; weights are always multiplied at once."""
-    return (Coordinate.choice("scale_at", 0, 1),) if workload.scaled and not scales_weights(workload) else ()
+    """The choice to multiply the input by its gate tile by tile, where tiles have no gaps; weights are always
+    multiplied at once."""
+    can_be = workload.scaled and not scales_weights(workload) and not any(axis.has_gaps for axis in workload.axes)
+    return (Coordinate.choice("scale_at", 0, 1),) if can_be else ()
+
+
+def _padding_choice(workload: Workload) -> Coordinate:
+    """Padding at first or by bands; at first where windows have gaps between them, whose bands TVM fails to size."""
+    has_gaps = any(axis.has_gaps for axis in workload.axes)
+    return Coordinate.choice("pad_at", Padding.AT_FIRST, *(() if has_gaps else (Padding.BY_BAND,)))
 
 
 def pointwise(
@@ -129,7 +136,7 @@ def pointwise(
     if ends_in_half_a_block(workload, lanes):
         return _half_block_pointwise(workload, target)
     coordinates = (
-        Coordinate.split("m", workload.output_size**2, innermost_max=limit),
+        Coordinate.split("m", workload.output_pixels, innermost_max=limit),
         Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
@@ -177,7 +184,7 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
     pairs = workload.in_channels // 2
     k_options = tuple((o, i) for o, i in factorisations(pairs, 2, _MAX_UNROLLED_REDUCTION // 2) if lanes // 2 % i == 0)
     coordinates = (
-        Coordinate.split("m", workload.output_size**2, innermost_max=limit),
+        Coordinate.split("m", workload.output_pixels, innermost_max=limit),
         Coordinate.split("n", full, innermost_max=limit),
         Coordinate("split_k", k_options),
         *parallel_choice(target, 1),
@@ -194,10 +201,10 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
 
 def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
     """Tiles of one or two rows; the padding is part of the input's loads."""
-    limit, size, kernel = max_accumulators(target), workload.output_size, workload.kernel_size
+    limit, (rows, columns) = max_accumulators(target), workload.axes
     coordinates = (
-        Coordinate.split("h", size, innermost_max=_MAX_TILE_ROWS),
-        Coordinate.split("w", size, innermost_max=limit),
+        Coordinate.split("h", rows.output, innermost_max=_MAX_TILE_ROWS),
+        Coordinate.split("w", columns.output, innermost_max=limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
         Coordinate.choice("pad_at", Padding.IN_LOADS),
@@ -212,24 +219,24 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Depth
         accumulators = p.h.inner * p.w.inner
         if not smallest <= accumulators <= largest:
             return False
-        return not p.writes_rows_out or accumulators * kernel * kernel <= _MAX_WRITTEN_OUT_DEPTHWISE
+        return not p.writes_rows_out or accumulators * workload.kernel_area <= _MAX_WRITTEN_OUT_DEPTHWISE
 
     return ScheduleSpace(workload, coordinates, DepthwisePoint.of, legal)
 
 
 def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]:
-    limit, size = max_accumulators(target), workload.output_size
+    limit, (rows, columns) = max_accumulators(target), workload.axes
     coordinates = (
-        Coordinate.split("h", size, innermost_max=limit),
-        Coordinate.split("w", size, innermost_max=limit),
+        Coordinate.split("h", rows.output, innermost_max=limit),
+        Coordinate.split("w", columns.output, innermost_max=limit),
         Coordinate.split("n", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
-        Coordinate.choice("pad_at", *_STORED_PADDING),
+        _padding_choice(workload),
     )
 
-    def tile(rows: int, columns: int, vectors: int) -> Tile:  # a row of the kernel is written out
-        return Tile(rows * columns, vectors, workload.kernel_size, rows * columns)
+    def tile(height: int, width: int, vectors: int) -> Tile:  # a row of the kernel is written out
+        return Tile(height * width, vectors, columns.kernel, height * width)
 
     tiles = {
         tile(h[1], w[1], n[1])
@@ -247,31 +254,34 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
 def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[BlockConvPoint]:
     """Bands of rows in three levels (band, row of the band, row of the tile); columns, channel blocks and the reduction
     in two. A band is what is padded at once, and what all channel blocks are computed from before the next."""
-    lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.output_size
-    blocks, columns, kernel = num_blocks(workload.out_channels, lanes), tiled_columns(workload), workload.kernel_size
+    lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
+    blocks, tiled = num_blocks(workload.out_channels, lanes), tiled_columns(workload)
+    pads = workload.kernel_area > 1 or any(max(axis.before, axis.after) for axis in workload.axes)
     k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
     coordinates = (
-        Coordinate.split("h", size, 3, innermost_max=limit),
-        Coordinate.split("w", columns, innermost_max=limit),
+        Coordinate.split("h", rows.output, 3, innermost_max=limit),
+        Coordinate.split("w", tiled, innermost_max=limit),
         Coordinate.split("n", blocks, innermost_max=limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
-        Coordinate.choice("reduce", *(ReductionOrder if kernel > 1 else (ReductionOrder.CHANNELS_OUTSIDE,))),
+        Coordinate.choice(
+            "reduce", *(ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,))
+        ),
         *parallel_choice(target, 1, 2),
-        Coordinate.choice("unroll", *((0, 1) if kernel > 1 else (0,))),
-        Coordinate.choice("pad_at", *(_STORED_PADDING if kernel > 1 else (Padding.IN_LOADS,))),
+        Coordinate.choice("unroll", *((0, 1) if columns.kernel > 1 else (0,))),
+        _padding_choice(workload) if pads else Coordinate.choice("pad_at", Padding.IN_LOADS),
     )
 
-    def tile(rows: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
+    def tile(h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
         if reduction == ReductionOrder.TAPS_OUTSIDE:
-            return Tile(rows * w_i, n_i, k_i, rows * w_i)
+            return Tile(h_i * w_i, n_i, k_i, h_i * w_i)
         # Innermost, a row of the kernel is written out by the compiler itself, and reads neighbouring columns.
-        return Tile(rows * w_i, n_i, k_i * kernel, rows * ((w_i - 1) * workload.stride + kernel))
+        return Tile(h_i * w_i, n_i, k_i * columns.kernel, h_i * columns.read_by(w_i))
 
     shapes = [
         (tile_rows, w_i, n_i)
-        for _, tile_rows in factorisations(size, 2, limit)
-        for w_o, w_i in factorisations(columns, 2, limit)
+        for _, tile_rows in factorisations(rows.output, 2, limit)
+        for w_o, w_i in factorisations(tiled, 2, limit)
         for _, n_i in factorisations(blocks, 2, limit)
         if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
     ]
@@ -281,10 +291,10 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     allowed = _allowed(tiles, target, smallest)
 
     def legal(p: BlockConvPoint) -> bool:
-        (bands, steps, rows), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
-        accumulators = rows * w_i * n_i
-        written_out = accumulators * p.k.inner * (kernel if p.writes_columns_out else 1)
-        if tile(rows, w_i, n_i, p.k.inner, p.reduction) not in allowed or (rows > 1 and w_o > 1):
+        (bands, steps, h_i), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
+        accumulators = h_i * w_i * n_i
+        written_out = accumulators * p.k.inner * (columns.kernel if p.writes_columns_out else 1)
+        if tile(h_i, w_i, n_i, p.k.inner, p.reduction) not in allowed or (h_i > 1 and w_o > 1):
             return False
         if written_out > max(_MAX_WRITTEN_OUT, accumulators):
             return False
@@ -310,7 +320,7 @@ def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Winogr
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
         *parallel_choice(target, 1, 2),
-        Coordinate.choice("pad_at", *_STORED_PADDING),
+        _padding_choice(workload),
     )
     narrow = columns <= _NARROW_COLUMNS
     shapes = {
@@ -344,6 +354,6 @@ def pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace[PoolPoint]
     limit = max_accumulators(target)
     coordinates = (
         Coordinate.split("c", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
-        Coordinate.split("m", workload.input_size**2, innermost_max=_MAX_UNROLLED_REDUCTION),
+        Coordinate.split("m", workload.input_pixels, innermost_max=_MAX_UNROLLED_REDUCTION),
     )
     return ScheduleSpace(workload, coordinates, PoolPoint.of, lambda p: True)

@@ -11,7 +11,7 @@ from typing import Any, Generic
 from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
-from chanas.operators.workload import Workload
+from chanas.operators.workload import Workload, check_generality
 from chanas.prescheduler.kernels.cuda import operators, schedules, space
 from chanas.prescheduler.kernels.cuda.operators import (
     Compute,
@@ -61,6 +61,7 @@ def family_of(workload: Workload) -> Family[Any]:
     family = FAMILIES.get(("dense" if is_dense(workload) else workload.op, workload.dtype))
     if family is None:
         raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
+    check_generality(workload, takes=())
     check_operator(workload)
     return family
 

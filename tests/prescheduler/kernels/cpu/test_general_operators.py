@@ -1,0 +1,124 @@
+"""Operators that are more than square: what kernels compute for any map, kernel, stride, dilation and padding is what
+PyTorch computes, and what a family does not take it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chanas.errors import ScheduleError
+from chanas.operators.workload import Operator, Workload
+from chanas.prescheduler.kernels.backends import schedule_space
+
+from ...cases import EPILOGUES, HOST, Workbench, device
+from ...cuda_cases import GPU
+
+DEVICES = [device(lanes, num_threads) for lanes in (16, 4) for num_threads in (1, 2)]
+
+
+@st.composite
+def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
+    """Any window on any map; channels that seldom fill their vectors."""
+
+    def pair(low: int, high: int) -> tuple[int, int]:
+        return draw(st.integers(low, high)), draw(st.integers(low, high))
+
+    if op in ("pointwise", "pool"):
+        (height, width), kernels, dilation, padding = pair(1, 12), (1, 1), (1, 1), None
+    else:
+        kernels, dilation = pair(1, 5), pair(1, 3)
+        before, after = pair(0, 3), pair(0, 3)
+        padding = draw(st.sampled_from([None, (*before, *after)]))
+        least = [(k - 1) * d + 1 for k, d in zip(kernels, dilation, strict=True)]
+        height, width = (draw(st.integers(low, low + 9)) for low in least)
+    strides = pair(1, 3) if op != "pool" else (1, 1)
+    channels, out_channels = 8 * draw(st.integers(1, 6)), 8 * draw(st.integers(1, 6))
+    if op in ("depthwise", "pool"):
+        out_channels = channels
+    return Workload(
+        op,
+        height,
+        3 if op == "conv" else channels,
+        out_channels,
+        kernels[0],
+        strides[0],
+        draw(st.sampled_from(EPILOGUES)) if op != "pool" else "none",
+        scaled=op == "pointwise" and draw(st.booleans()),
+        residual=op == "pointwise" and draw(st.booleans()),
+        input_width=width,
+        kernel_width=kernels[1],
+        column_stride=strides[1],
+        dilation=dilation,
+        padding=padding,
+    )
+
+
+each_general_family = pytest.mark.parametrize("op", ["conv", "blockconv", "depthwise", "pointwise", "pool"])
+
+
+def errors(workbench: Workbench, op: Operator, data: st.DataObject) -> list[str]:
+    """What is wrong with some points of some operator on some device."""
+    workload = data.draw(general_workloads(op))
+    target = data.draw(st.sampled_from(DEVICES))
+    points = schedule_space(workload, target).sample(2, np.random.default_rng(data.draw(st.integers(0, 9))))
+    outcomes = workbench.run(workbench.candidate(workload, point, target) for point in points)
+    return [outcome.error for outcome in outcomes if outcome.error is not None]
+
+
+@each_general_family
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_any_window_is_right_at_any_point(workbench: Workbench, op: Operator, data: st.DataObject) -> None:
+    assert errors(workbench, op, data) == []
+
+
+@pytest.mark.slow
+@each_general_family
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_many_windows_are_right_at_any_point(workbench: Workbench, op: Operator, data: st.DataObject) -> None:
+    assert errors(workbench, op, data) == []
+
+
+@each_general_family
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_general_operator_has_points(op: Operator, data: st.DataObject) -> None:
+    workload = data.draw(general_workloads(op))
+    for target in DEVICES:
+        points = schedule_space(workload, target).points
+        assert 0 < len(points) == len(set(points))
+
+
+WINDOW = Workload("depthwise", 9, 16, 16, 3)
+REFUSED = [
+    (dataclasses.replace(WINDOW, op="winograd", dilation=(2, 2)), "operator winograd with dilation is not there"),
+    (dataclasses.replace(WINDOW, op="blockconv", groups=4), "operator blockconv with groups is not there in float32"),
+    (dataclasses.replace(WINDOW, op="winograd", input_width=7), "operator winograd with rectangular maps is not there"),
+    (
+        dataclasses.replace(WINDOW, dtype="bfloat16", padding=(0, 0, 0, 0)),
+        "with padding of its own is not there",
+    ),
+    (
+        Workload("pointwise", 8, 16, 16, stride=2, dtype="bfloat16"),
+        "operator pointwise with stride is not there",
+    ),
+]
+
+
+@pytest.mark.parametrize(("workload", "says"), REFUSED, ids=lambda x: x.key if isinstance(x, Workload) else "")
+def test_what_a_family_does_not_take_is_refused_by_name(workload: Workload, says: str) -> None:
+    with pytest.raises(ScheduleError, match=says):
+        schedule_space(workload, HOST)
+
+
+@pytest.mark.parametrize(
+    "workload", [dataclasses.replace(WINDOW, kernel_width=5), Workload("pointwise", 8, 16, 16, stride=2)]
+)
+def test_gpus_take_square_operators(workload: Workload) -> None:
+    with pytest.raises(ScheduleError, match=r"with (rectangular kernels|stride) is not there in float32"):
+        schedule_space(workload, GPU)
