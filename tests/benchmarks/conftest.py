@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -42,3 +43,11 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield importlib.import_module
     for name in OWN:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def common(load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """`common`, with its results in a temporary folder."""
+    module: ModuleType = load("common")
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
+    return module

@@ -95,9 +95,8 @@ def test_the_goal_is_the_worst_mean_ratio(script: ModuleType) -> None:
 
 
 def test_a_quick_run_prints_every_kind_and_writes_nothing(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: ModuleType, common: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys.modules["common"], "RESULTS", tmp_path / "results")
     monkeypatch.setattr(script, "QUICK_SIZES", (50,))
     monkeypatch.setattr(script, "NOISE_POINTS", (0.1,))
     script.main(["--quick", "--space", "mbv3-32"])
@@ -105,4 +104,4 @@ def test_a_quick_run_prints_every_kind_and_writes_nothing(
     figures = json.loads(lines[-1])
     assert {f"{kind.replace('-', '_')}_rmse_points" for kind in script.KINDS} <= set(figures)
     assert figures["largest_mean_ratio_to_ridge"]["goal"] == 1.0
-    assert not (tmp_path / "results").exists()
+    assert not common.RESULTS.exists()

@@ -43,14 +43,6 @@ SCRIPTS = (
 HEAVY = ("torch", "tvm", "onnx", "onnxruntime", "openvino")
 
 
-@pytest.fixture
-def common(load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """`common`, with its results in a temporary folder."""
-    module: ModuleType = load("common")
-    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
-    return module
-
-
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return content

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -57,14 +58,11 @@ def test_what_was_not_measured_is_missing_and_its_goal_not_met(load: Any) -> Non
     assert not any(figure.met for figure in figures.values())
 
 
-def test_what_was_measured_is_kept_when_the_rest_is_cut_off(
-    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_was_measured_is_kept_when_the_rest_is_cut_off(load: Any, common: ModuleType) -> None:
     networks = load("cuda_networks")
-    monkeypatch.setattr(sys.modules["common"], "RESULTS", tmp_path)
     results = networks.Results(networks.missing_figures(), {"f32_batch32": {"rows": []}}, False, "nvidia-h100")
     results.take("f32_batch32", [networks.Row("chanas", 1e-3, 2e-3), networks.Row("eager", 2e-3, 3e-3)])
-    written = json.loads((tmp_path / "cuda_networks-nvidia-h100.json").read_text())
+    written = json.loads((common.RESULTS / "cuda_networks-nvidia-h100.json").read_text())
     assert written["figures"]["eager_f32_batch32"] == {"value": 2.0, "goal": 1.6, "met": True}
     assert written["figures"]["eager_f16_batch1"]["value"] is None
     assert len(written["f32_batch32"]["rows"]) == 2

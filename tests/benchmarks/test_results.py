@@ -16,14 +16,6 @@ from ..processors import CPUINFO
 RESULTS = sorted((Path(__file__).resolve().parents[2] / "benchmarks" / "results").glob("*.json"))
 
 
-@pytest.fixture
-def common(load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """`common`, with its results in a temporary folder."""
-    module: ModuleType = load("common")
-    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
-    return module
-
-
 def write_on(common: ModuleType, kind: str, speed: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "machine_kind", lambda: kind)
     common.finish("some", {"speed": common.Figure(speed)}, False, {})

@@ -6,7 +6,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,17 +34,14 @@ def space_file() -> Iterator[Path]:
 
 
 @pytest.fixture
-def prescheduler(
-    space_file: Path, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
+def prescheduler(space_file: Path, synthetic_pool: SyntheticPool, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command on a small space with invented seconds: its exit code, and how it ended on standard error."""
     options = ["--space", str(space_file), "--num-classes", str(NUM_CLASSES), "--trials", "6", "--calibrate", "0"]
 
     def command(run: Path) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["chanas", "prescheduler", "--run", str(run), *options])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            cli.main(["prescheduler", "--run", str(run), *options])
         said = capsys.readouterr().err
         return int(ended.value.code or 0), said[said.find("chanas: error: ") :]  # what comes before is progress
 

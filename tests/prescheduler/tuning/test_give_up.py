@@ -3,7 +3,6 @@ all."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -278,10 +277,9 @@ def test_a_compiler_that_aborts_ends_the_command_after_the_first_candidates(
     plant_worker(monkeypatch, "llvm", (str(worker),))
     run = RunDirectory(tmp_path / "run")
     options = ["--run", str(run.root), "--space", str(save_space(NANO, tmp_path / "nano.yaml")), "--sub-space", "r8-w1"]
-    monkeypatch.setattr(sys, "argv", ["chanas", "prescheduler", *options, "--num-classes", str(NUM_CLASSES)])
     start = time.monotonic()
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        cli.main(["prescheduler", *options, "--num-classes", str(NUM_CLASSES)])
     lines = capsys.readouterr().err.replace("\r", "\n").splitlines()
     assert ended.value.code == 1
     (error,) = [line for line in lines if line.startswith("chanas: error: ")]

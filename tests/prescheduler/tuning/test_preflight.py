@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -181,10 +180,9 @@ def test_a_dtype_that_the_compiler_aborts_at_ends_in_seconds_with_one_line(
     run = RunDirectory(tmp_path / "run")
     space = save_space(NANO, tmp_path / "nano.yaml")
     options = ["--run", str(run.root), "--space", str(space), "--num-classes", str(NUM_CLASSES), "--dtype", "bf16"]
-    monkeypatch.setattr(sys, "argv", ["chanas", "prescheduler", *options])
     start = time.monotonic()
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        cli.main(["prescheduler", *options])
     said = capsys.readouterr().err
     assert ended.value.code == 1
     assert said.startswith(f"chanas: error: operators in bf16 do not work on {HOST.device}, compiled for x86-64-v4: ")
@@ -200,14 +198,13 @@ def test_a_dtype_that_the_compiler_aborts_at_ends_in_seconds_with_one_line(
 
 
 def test_a_run_checks_each_family_once_and_not_again_when_all_is_tuned(
-    tmp_path: Path, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, synthetic_pool: SyntheticPool
 ) -> None:
     space = save_space(NANO, tmp_path / "nano.yaml")
     options = ["--run", str(tmp_path / "run"), "--space", str(space), "--num-classes", str(NUM_CLASSES)]
-    monkeypatch.setattr(sys, "argv", ["chanas", "prescheduler", *options, "--trials", "3", "--calibrate", "0"])
     for _ in range(2):
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            cli.main(["prescheduler", *options, "--trials", "3", "--calibrate", "0"])
         assert ended.value.code in (0, None)
     checked = [a.workload.op for a in synthetic_pool.checked]
     assert sorted(checked) == ["conv", "depthwise", "pointwise", "pool"]
