@@ -178,7 +178,8 @@ class Job:
         num: int,
     ) -> Genomes:
         limits = self.limits(limits_s)
-        return best_candidates(result, evaluations, limits, sub_space, tried, num, self.config.min_distance)
+        distance = self.config.min_distance
+        return best_candidates(result, evaluations, limits, sub_space, tried, num, distance, keep_known=True)
 
 
 def propose_rows(
@@ -199,10 +200,12 @@ def best_candidates(
     tried: Container[str],
     num: int,
     min_distance: int,
+    *,
+    keep_known: bool = False,
 ) -> Genomes:
     """Up to `num` genomes inside `limits`, of an evolution's result and of what is known, that aren't in `tried`: the
-    best by evaluated top-1, or by the predicted one where there is none. The best that was evaluated is always among
-    them."""
+    best by evaluated top-1, or by the predicted one where there is none. With `keep_known` the best that was evaluated
+    is always among them."""
     space, (known, top1) = evaluations.space, evaluations.training_set()
     usable = feasible(limits, known) & inside(space, known, sub_space)
     known, top1 = known[usable], top1[usable]
@@ -213,7 +216,7 @@ def best_candidates(
     num_known = int(np.count_nonzero(untried[: len(known)]))
     genomes, value = genomes[untried], value[untried]
     chosen = pick(genomes, value, num, min_distance)
-    best = int(value[:num_known].argmax()) if num_known else None
+    best = int(value[:num_known].argmax()) if num_known and keep_known else None
     if best is not None and best not in chosen:
         chosen[-1] = best
     out: Genomes = genomes[np.array(chosen, dtype=np.intp)]
