@@ -225,6 +225,12 @@ def _own_schedules(bundle: CoDesign, name: str | None) -> Schedules:
             f"the bundle's schedules for {target.name} are those of {target.device} ({target.fingerprint}), this is "
             f"{host.device} ({host.fingerprint}); export it there, or name a target that `chanas target list` shows"
         )
+    made_with, now = chosen.part.get("space_version"), backend_of(target).space_version
+    if made_with not in (None, now):
+        raise CheckpointError(
+            f"the schedules of bundle {bundle.path} are of version {made_with} of the schedule spaces, and of version "
+            f"{now} they would be other programs; search again, or export with the chanas that made it"
+        )
     try:
         per_block = {part["block"]: part["operators"] for part in chosen.part["schedules"]}
         points = []

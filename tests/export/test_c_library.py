@@ -316,6 +316,21 @@ def test_latency_and_schedules_are_those_of_the_target_that_was_asked_for(
     assert isinstance(done.check, Check)
 
 
+@pytest.mark.parametrize("version", [None, 99])
+def test_schedules_that_would_be_other_programs_are_not_exported(
+    bundle: Path, tmp_path: Path, version: int | None
+) -> None:
+    copy = shutil.copytree(bundle, tmp_path / "bundle")
+    (part,) = json.loads((copy / DOCUMENT).read_text())["targets"]
+    edit(copy, targets=[{**part, "space_version": version}])
+    if version is None:
+        assert export(copy, tmp_path / "net").library.is_file()
+        return
+    with pytest.raises(CheckpointError, match="version 99"):
+        export(copy, tmp_path / "net")
+    assert not (tmp_path / "net").exists()
+
+
 def test_an_earlier_export_is_replaced_whole(exported: Exported, bundle: Path, tmp_path: Path) -> None:
     out = shutil.copytree(exported.folder, tmp_path / "out")
     (out / "note").write_text("gone afterwards")

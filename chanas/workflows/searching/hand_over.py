@@ -80,8 +80,9 @@ def _document(outcome: SearchOutcome, prover: Prover, limits: Limits, seed: int)
 
 def _schedules(target: SearchTarget, blocks: Sequence[BlockConfig]) -> dict[str, Any]:
     """Schedules and seconds of a network's blocks, from a target's table."""
-    rows = target.lut.rows
+    rows, version = target.lut.rows, target.lut.header.space_version
     return {
+        **({} if version is None else {"space_version": version}),
         "schedules": [{"block": b.key, "operators": [[k, list(p)] for k, p in rows[b.key].schedules]} for b in blocks],
         "blocks": [{"key": b.key, "latency_s": target.lut.block_s(b)} for b in blocks],
     }

@@ -202,12 +202,15 @@ def _named(name: str, remote: RemoteTargets | None) -> tuple[HardwareTarget, Ope
 
 
 def check_tables(targets: Iterable[SearchTarget], space: SearchSpace) -> None:
-    """Raises LUTError: a table is of another space, device or compiler."""
+    """Raises LUTError: a table is of another space, device or compiler, or its schedules are other programs now."""
+    from chanas.prescheduler.tables.networks import check_schedules
+
     for target in targets:
         if target.elsewhere:
             target.lut.check_space(space)
         else:
             target.lut.check(space, target.hardware)
+            check_schedules(target.lut)
 
 
 def table_path(run: RunDirectory, name: str) -> Path:

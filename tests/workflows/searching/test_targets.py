@@ -18,7 +18,7 @@ from chanas.core.task import Task
 from chanas.core.usage import Place, Usage
 from chanas.devices import host
 from chanas.devices.host import load_target
-from chanas.errors import ConfigError, StageOrderError, TargetError, UnitError
+from chanas.errors import ConfigError, LUTError, StageOrderError, TargetError, UnitError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.measuring import devices
 from chanas.workflows.searching.targets import RemoteTargets, hold_targets, named_target, parse_latencies, table_path
@@ -151,6 +151,15 @@ def test_a_table_is_found_by_any_name_of_its_target(run: RunDirectory) -> None:
     run.lut("cpu").unlink()
     with pytest.raises(StageOrderError, match="no latency table of target 'cpu'"):
         table_path(run, "cpu-1t")
+
+
+def test_schedules_that_would_be_other_programs_are_refused_before_anything_is_searched(
+    run: RunDirectory, source: SimpleNamespace
+) -> None:
+    lut = LatencyLUT.load(run.lut("cpu"))
+    LatencyLUT(dataclasses.replace(lut.header, space_version=99), lut.rows).save(run.lut("cpu"))
+    with pytest.raises(LUTError, match="version 99"), hold_targets(run, source, 2e-3):
+        pass
 
 
 # ---- a device elsewhere ---------------------------------------------------------------------------------------------
