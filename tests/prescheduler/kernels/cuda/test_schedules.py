@@ -132,7 +132,7 @@ def a_point(workload: Workload, target: HardwareTarget = GPU, **wanted: tuple[in
         return all(named[name] == (value if isinstance(value, tuple) else (value,)) for name, value in wanted.items())
 
     rng = np.random.default_rng(9)
-    return next(p for _ in range(50) for p in space.sample(10, rng) if fits(space.decode(p)))
+    return next(p for _ in range(50) for p in space.sample(10, rng) if fits(space.groups(p)))
 
 
 def text(workload: Workload, point: Point, target: HardwareTarget = GPU) -> str:
