@@ -10,12 +10,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from chanas.commands.main import main
-from chanas.devices import driver
+from chanas.devices import host
 from chanas.prescheduler.kernels.backends import BACKENDS
 from tests.prescheduler.stand_in import WORKER, found
 
 if __name__ == "__main__":
-    driver.find_gpu = lambda: found()
+    host.find_gpu = lambda: found()
     BACKENDS["cuda"] = dataclasses.replace(BACKENDS["cuda"], worker=WORKER)
     sys.argv[1:1] = ["device", "serve", "--target", "cuda"]
     main()
