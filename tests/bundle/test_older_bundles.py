@@ -26,6 +26,7 @@ from chanas.export.c_library import export
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
 from chanas.prescheduler.measuring.local.compiler import open_compiler
+from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.workflows.stages.reporting import report
 
 from ..prescheduler.cases import HOST, network_job
@@ -51,9 +52,10 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Compile:
             blocks = blocks_of(document)
             known[key] = tmp_path_factory.mktemp("module") / "network.so"
             points = [[point for _, point in block["operators"]] for block in part["schedules"]]
-            arguments = {"blocks": [b.to_json() for b in blocks], "points": points, "library": str(known[key])}
-            with open_compiler(HardwareTarget.from_json(part["target"])) as compiler:
-                compiler.result("build_network", arguments, "the network")
+            target = HardwareTarget.from_json(part["target"])
+            with open_compiler(target) as compiler:
+                request = BuildNetwork(target=target, library=known[key], blocks=blocks, points=points)
+                compiler.result(request, "the network")
         shutil.copyfile(known[key], path)
 
     return compile_module

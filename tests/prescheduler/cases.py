@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -349,7 +350,7 @@ def interrupted_bar(num_updates: int) -> Callable[..., PlainLines]:
             return super().update(n)
 
     def new_bar(total: int, desc: str, unit: str, enabled: bool = True) -> PlainLines:
-        return Interrupted(total=total, desc=desc, unit=unit, disable=not enabled)
+        return Interrupted(time.monotonic, total=total, desc=desc, unit=unit, disable=not enabled)
 
     return new_bar
 

@@ -49,7 +49,7 @@ def test_the_operators_of_a_block_have_points_with_features(target: HardwareTarg
     lengths = set()
     for workload in device_workloads(small_block(), target):
         space = backend.space(workload, target)
-        features = backend.features(space, space.decode(space.sample(1, rng)[0]), target)
+        features = backend.features(space, space.groups(space.sample(1, rng)[0]), target)
         assert np.isfinite(features).all()
         lengths.add(len(features))
     assert len(lengths) == 1
@@ -78,6 +78,7 @@ def test_a_network_has_the_arguments_of_its_blocks(target: HardwareTarget, tmp_p
 ASK = """
 import sys
 from chanas.devices.target_files import arch_target
+from chanas.operators.steps import device_workloads
 from chanas.prescheduler.checks.target_check import small_block
 from chanas.prescheduler.kernels.backends import backend_of
 gpu = arch_target("sm_90")

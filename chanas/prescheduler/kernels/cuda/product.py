@@ -32,8 +32,7 @@ from chanas.prescheduler.kernels.cuda.ir import (
     sequence,
 )
 from chanas.prescheduler.kernels.cuda.operators import image_and_pixel, store_vector, word_type
-from chanas.prescheduler.kernels.cuda.plan import MMA_COLUMNS, MMA_ROWS, ProductPlan, product_plan
-from chanas.prescheduler.kernels.cuda.points import ProductPoint
+from chanas.prescheduler.kernels.cuda.points import MMA_COLUMNS, MMA_ROWS, ProductPlan, ProductPoint, product_plan
 from chanas.prescheduler.workloads.expressions import epilogue
 
 

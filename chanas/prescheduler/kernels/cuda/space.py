@@ -20,15 +20,18 @@ from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.intrinsics import TensorCore
 from chanas.prescheduler.kernels.cuda.operators import output_rows, row_words, values_per_word
-from chanas.prescheduler.kernels.cuda.plan import (
+from chanas.prescheduler.kernels.cuda.points import (
     MMA_COLUMNS,
     MMA_ROWS,
     WORD_BYTES,
+    DepthwisePoint,
     ProductPlan,
+    ProductPoint,
+    ReductionPoint,
+    SqueezePoint,
     product_plan,
     tensor_core_of,
 )
-from chanas.prescheduler.kernels.cuda.points import DepthwisePoint, ProductPoint, ReductionPoint, SqueezePoint
 from chanas.prescheduler.kernels.cuda.squeeze import squeeze_plan
 from chanas.prescheduler.workloads.space import Coordinate, Decoded, Point, ScheduleSpace, factorisations
 

@@ -29,8 +29,7 @@ from chanas.prescheduler.kernels.cuda.ir import (
     sequence,
 )
 from chanas.prescheduler.kernels.cuda.operators import row_words, values_per_word, word_type
-from chanas.prescheduler.kernels.cuda.plan import WORD_BYTES
-from chanas.prescheduler.kernels.cuda.points import SqueezePoint
+from chanas.prescheduler.kernels.cuda.points import WORD_BYTES, SqueezePoint
 from chanas.prescheduler.workloads.expressions import epilogue
 
 

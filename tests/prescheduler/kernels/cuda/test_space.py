@@ -16,7 +16,7 @@ from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.kernels.cuda.operators import is_dense, output_rows
-from chanas.prescheduler.kernels.cuda.plan import product_plan
+from chanas.prescheduler.kernels.cuda.points import product_plan
 from chanas.prescheduler.tuning.mutate import breed
 from chanas.prescheduler.workloads.space import Named
 
