@@ -49,6 +49,10 @@ class MeasureError(ChanasError):
     """The device could not measure; retrying the same thing will not help."""
 
 
+class ModelError(ChanasError):
+    """A finished network that cannot be used: damaged, unsafe to open, or with something in it that is not there."""
+
+
 class RunBusyError(ChanasError):
     """Another process is at work in the same run directory."""
 

@@ -25,6 +25,7 @@ TORCH_ANYWHERE = (
     "search/accuracy/predictor.py",
     "prescheduler/workloads/cases.py",
     "prescheduler/tables/eager.py",
+    "prescheduler/models/torch_models.py",
 )
 TORCH_IN_FUNCTIONS = ("workflows/", "devices/cores.py")
 TVM = {"tvm", "tvm_ffi"}

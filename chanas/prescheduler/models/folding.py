@@ -1,0 +1,299 @@
+"""Rewriting of a graph before it is tuned: what is known is computed, and what follows a product goes into its weights.
+
+Each pass is a function from graph to graph; `simplify` is all of them in order. Their purpose, and the seed of each in
+the literature of compilers: constant folding, folding of batch normalisation, dead and common code (`without_unread`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from chanas.prescheduler.models.graph import (
+    Constant,
+    Graph,
+    Node,
+    Read,
+    Rewriter,
+    numbered,
+    per_channel,
+    without_unread,
+)
+from chanas.prescheduler.models.model import Array
+
+PRODUCTS = ("conv2d", "matmul")
+
+
+def simplify(graph: Graph) -> Graph:
+    """All passes, in the order in which each finds what the one before has left."""
+    for step in (fold_constants, drop_identities, name_activations, fold_scales, name_activations):
+        graph = without_unread(step(graph))
+    return graph
+
+
+# --- constants ----------------------------------------------------------------------------------------------------
+
+
+def _reshaped(values: Sequence[Array], node: Node) -> Array:
+    return values[0].reshape(node.shape)
+
+
+_COMPUTED: dict[str, Callable[[Sequence[Array], Node], Array]] = {
+    "add": lambda v, _: v[0] + v[1],
+    "subtract": lambda v, _: v[0] - v[1],
+    "multiply": lambda v, _: v[0] * v[1],
+    "divide": lambda v, _: v[0] / v[1],
+    "sqrt": lambda v, _: np.sqrt(v[0]),
+    "reshape": _reshaped,
+    "expand_dims": _reshaped,
+    "squeeze": _reshaped,
+    "flatten": _reshaped,
+    "permute_dims": lambda v, n: np.transpose(v[0], n.attributes.get("axes")),
+    "astype": lambda v, n: v[0].astype(n.dtype),
+    "broadcast_to": lambda v, n: np.broadcast_to(v[0], n.shape),
+    "zeros_like": lambda v, n: np.zeros(n.shape, n.dtype),
+    "ones_like": lambda v, n: np.ones(n.shape, n.dtype),
+    "concat": lambda v, n: np.concatenate(v, axis=n.attributes["axis"]),
+}
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Compute the nodes whose reads are all known."""
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        reads = new.reads(node)
+        known = [r.value for r in reads if isinstance(r, Constant)]
+        if node.op in _COMPUTED and (len(known) == len(reads) or node.op in ("zeros_like", "ones_like")):
+            result = np.ascontiguousarray(_COMPUTED[node.op](known, node)).astype(node.dtype, copy=False)
+            new.let(value, Constant(result.reshape(node.shape)))
+        else:
+            new.copy(value, node)
+    return new.graph(graph.outputs)
+
+
+def _is_identity(node: Node, before: tuple[int, ...]) -> bool:
+    """True if the output is the first input, number for number and of the same shape."""
+    if node.shape != before or len(node.reads) > 2:
+        return False
+    other = node.constant(1)
+    scalar = None if other is None else other.scalar
+    if node.op in ("add", "subtract"):
+        return scalar == 0.0
+    if node.op in ("multiply", "divide"):
+        return scalar == 1.0
+    if node.op == "adaptive_avg_pool2d":
+        return True
+    window = node.attributes.get("pool_size")
+    return node.op in ("reshape", "flatten", "squeeze", "broadcast_to") or (window is not None and set(window) == {1})
+
+
+def drop_identities(graph: Graph) -> Graph:
+    """Leave out what changes nothing: sums with 0, products with 1, a reshape to the same shape, a clip to everything;
+    two reshapes in a row become one."""
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        node = _with_constant_second(node)
+        low, high = node.attributes.get("arg1"), node.attributes.get("arg2")
+        unlimited = node.op == "clip" and low == -math.inf and high == math.inf
+        if unlimited or _is_identity(node, graph.shape_of(node.reads[0]) if node.reads else ()):
+            new.let(value, new.read(node.reads[0]))
+        else:
+            new.copy(value, node)
+    return new.graph(graph.outputs)
+
+
+def _with_constant_second(node: Node) -> Node:
+    """A sum or product whose constant comes second."""
+    if node.op in ("add", "multiply") and len(node.reads) == 2 and node.constant(0) and not node.constant(1):
+        return dataclasses.replace(node, reads=node.reads[::-1])
+    return node
+
+
+# --- activations --------------------------------------------------------------------------------------------------
+
+
+def name_activations(graph: Graph) -> Graph:
+    """One node for each activation that is spelled out, `activation` with its name as attribute `name`.
+
+    relu6 = clip(x, 0, 6); hsigmoid = clip(x + 3, 0, 6) / 6 or clip(x / 6 + 1 / 2, 0, 1); hswish = x · hsigmoid(x);
+    swish = x · sigmoid(x); clips with one end are two nodes at times.
+    """
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        node = _with_constant_second(dataclasses.replace(node, reads=new.reads(node)))
+        found = _activation(node, new)
+        if found is None:
+            new.let(value, new.add(node))
+        else:
+            name, source = found
+            new.let(value, new.add(Node("activation", (source,), node.shape, node.dtype, {"name": name})))
+    return new.graph(graph.outputs)
+
+
+def _activation(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
+    """The name of the activation that ends in a node, and what it is applied to."""
+    if node.op in ("relu", "sigmoid", "tanh"):
+        return node.op, node.reads[0]
+    if node.op == "silu":
+        return "swish", node.reads[0]
+    if node.op == "leakyrelu":
+        return f"leaky{float(node.attributes.get('alpha', 0.01)):g}", node.reads[0]
+    if node.op == "clip":
+        return _clip(node, graph)
+    if node.op in ("divide", "multiply"):
+        return _ends_in_product(node, graph)
+    return None
+
+
+def _clip(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
+    low, high = float(node.attributes["arg1"]), float(node.attributes["arg2"])
+    source = node.reads[0]
+    before = _node(graph, source)
+    if before is not None and before.op == "clip":  # a clip at one end, then at the other
+        low = max(low, float(before.attributes["arg1"]))
+        high = min(high, float(before.attributes["arg2"]))
+        source = before.reads[0]
+    elif before is not None and _name(before) == "relu" and low <= 0.0:
+        low, source = 0.0, before.reads[0]
+    if (low, high) == (0.0, math.inf):
+        return "relu", source
+    if (low, high) == (0.0, 6.0):
+        return "relu6", source
+    if (low, high) == (0.0, 1.0):
+        inner = _affine(graph, source)
+        if inner is not None and np.allclose(inner[1:], (1 / 6, 1 / 2), rtol=1e-6):
+            return "hsigmoid", inner[0]
+    return None
+
+
+def _ends_in_product(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
+    factor = node.constant(1)
+    scalar = None if factor is None else factor.scalar
+    if scalar is not None:
+        is_sixth = math.isclose(scalar, 6.0 if node.op == "divide" else 1 / 6, rel_tol=1e-6)
+        return _sixth(node.reads[0], graph) if is_sixth else None
+    if node.op == "multiply":
+        for x, gate in (node.reads, node.reads[::-1]):
+            inner = _node(graph, gate)
+            if inner is not None and inner.reads == (x,) and _name(inner) in ("hsigmoid", "sigmoid"):
+                return ("hswish" if _name(inner) == "hsigmoid" else "swish"), x
+    return None
+
+
+def _sixth(read: Read, graph: Rewriter) -> tuple[str, Read] | None:
+    """relu6(x + 3) / 6 and x · relu6(x + 3) / 6, of the value before the division."""
+    clipped = _clipped_after_shift(read, graph)
+    if clipped is not None:
+        return "hsigmoid", clipped
+    product = _node(graph, read)
+    if product is not None and product.op == "multiply":
+        for x, gate in (product.reads, product.reads[::-1]):
+            if not isinstance(x, Constant) and _clipped_after_shift(gate, graph) == x:
+                return "hswish", x
+    return None
+
+
+def _clipped_after_shift(read: Read, graph: Rewriter) -> Read | None:
+    """x of a value that is relu6(x + 3)."""
+    clipped = _node(graph, read)
+    shifted = _affine(graph, clipped.reads[0]) if clipped is not None and _name(clipped) == "relu6" else None
+    return shifted[0] if shifted is not None and shifted[1:] == (1.0, 3.0) else None
+
+
+def _node(graph: Rewriter, read: Read) -> Node | None:
+    if isinstance(read, Constant) or read < len(graph.inputs):
+        return None
+    return graph.nodes[read - len(graph.inputs)]
+
+
+def _name(node: Node) -> str | None:
+    return node.attributes["name"] if node.op == "activation" else None
+
+
+def _affine(graph: Rewriter, read: Read) -> tuple[Read, float, float] | None:
+    """x, a, b of a value that is x·a + b with numbers a and b."""
+    factor, shift = 1.0, 0.0
+    node = _node(graph, read)
+    if node is not None and node.op == "add" and (number := _second_number(node)) is not None:
+        shift, read = number, node.reads[0]
+        node = _node(graph, read)
+    if node is not None and node.op in ("multiply", "divide") and (number := _second_number(node)) is not None:
+        factor, read = (number if node.op == "multiply" else 1 / number), node.reads[0]
+    return (read, factor, shift) if (factor, shift) != (1.0, 0.0) else None
+
+
+def _second_number(node: Node) -> float | None:
+    """The number that a node reads second, if it is one."""
+    second = node.constant(1)
+    return None if second is None else second.scalar
+
+
+# --- products -----------------------------------------------------------------------------------------------------
+
+
+def fold_scales(graph: Graph) -> Graph:
+    """Products with constants and sums with constants after a convolution or a product of matrices: into its weights
+    and a bias, its third read. Both are there afterwards as `conv2d` or `matmul` of three reads."""
+    new = Rewriter(graph.inputs)
+    read_once = {v for v, who in graph.readers().items() if len(who) == 1}
+    may_change: set[Read] = set()  # new values of products that nothing else reads
+    for value, node in numbered(graph):
+        node = _with_constant_second(dataclasses.replace(node, reads=new.reads(node)))
+        before = node.reads[0] if node.reads else None
+        changed = None
+        if isinstance(before, int) and before in may_change:
+            changed = _absorbed(new.nodes[before - len(new.inputs)], node)
+        if changed is not None and isinstance(before, int):
+            number = before
+            new.nodes[number - len(new.inputs)] = changed
+        else:
+            number = new.add(_with_bias(node))
+        new.let(value, number)
+        may_change.discard(number)
+        if new.nodes[number - len(new.inputs)].op in PRODUCTS and value in read_once:
+            may_change.add(number)
+    return new.graph(graph.outputs)
+
+
+def _with_bias(node: Node) -> Node:
+    """A convolution or product of matrices with its bias as third read, zeros where it had none."""
+    weight = node.constant(1)
+    if node.op not in PRODUCTS or weight is None or len(node.reads) == 3:
+        return node
+    num = node.shape[1] if node.op == "conv2d" else node.shape[-1]
+    return dataclasses.replace(node, reads=(*node.reads, Constant(np.zeros(num, np.float32))))
+
+
+def _absorbed(product: Node, node: Node) -> Node | None:
+    """A product with a node after it in its weights; None where that can't be."""
+    second, (weight, bias) = node.constant(1), (product.constant(1), product.constant(2))
+    if node.op not in ("add", "subtract", "multiply", "divide") or node.shape != product.shape:
+        return None
+    if second is None or weight is None or bias is None:
+        return None
+    numbers = _by_output(second.value, product)
+    if numbers is None:
+        return None
+    new_weight, new_bias = weight.value, bias.value
+    if node.op in ("add", "subtract"):
+        new_bias = new_bias + (numbers if node.op == "add" else -numbers)
+    else:
+        factor = np.broadcast_to(numbers if node.op == "multiply" else 1 / numbers, new_bias.shape)
+        by_output = factor.reshape(-1, *[1] * (new_weight.ndim - 1)) if product.op == "conv2d" else factor
+        new_weight, new_bias = new_weight * by_output, new_bias * factor
+    constants = (Constant(np.asarray(value, dtype=np.float32)) for value in (new_weight, new_bias))
+    return dataclasses.replace(product, reads=(product.reads[0], *constants))
+
+
+def _by_output(value: Array, product: Node) -> Array | None:
+    """A constant by output of a product: float32[out] or [1]."""
+    if product.op == "conv2d":
+        return per_channel(value, len(product.shape))
+    if value.size == 1:
+        return np.asarray(value.reshape(1), dtype=np.float32)
+    return (
+        np.asarray(value.reshape(-1), dtype=np.float32) if value.shape[-1] == value.size == product.shape[-1] else None
+    )

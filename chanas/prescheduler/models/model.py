@@ -1,0 +1,84 @@
+"""A finished network as it was opened: a Relax module with its weights inside, and the framework's own answer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.errors import ModelError
+
+Array = npt.NDArray[Any]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """Name, shape and type of an input or an output of a network."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def describe(self) -> str:
+        """`image float32[1, 3, 224, 224]`"""
+        return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A network that was opened.
+
+    name       for people and for file names
+    module     a Relax module `main(inputs…) -> outputs`, weights inside as constants
+    inputs     what it takes, in order
+    answer     the outputs of the framework that it comes from, for given inputs
+    origin     where it comes from: its kind, file or name, SHA-256, and the framework's version
+    """
+
+    name: str
+    module: Any
+    inputs: tuple[TensorFacts, ...]
+    answer: Callable[[Sequence[Array]], list[Array]]
+    origin: Mapping[str, str]
+
+    def random_inputs(self, seed: int = 0) -> list[Array]:
+        """Standard normal numbers for inputs of floats, zeros for whole numbers (any index is in range then)."""
+        rng = np.random.default_rng(seed)
+        return [
+            rng.standard_normal(i.shape).astype(i.dtype) if "float" in i.dtype else np.zeros(i.shape, i.dtype)
+            for i in self.inputs
+        ]
+
+
+def file_name(text: str) -> str:
+    """A name for files: letters, digits, `.`, `_` and `-`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
+
+
+def sha256_of(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checked_facts(inputs: Sequence[TensorFacts], where: str) -> tuple[TensorFacts, ...]:
+    """The inputs, if every shape is there.
+
+    Raises:
+        ModelError: there are none, or a type is none of ours.
+    """
+    if not inputs:
+        raise ModelError(f"{where} takes no input; there is nothing to tune it for")
+    for facts in inputs:
+        if facts.dtype not in ("float32", "int32", "int64", "bool"):
+            raise ModelError(
+                f"input {facts.name} of {where} is {facts.dtype}; expected float32, int32, int64 or bool: export the "
+                "network in float32 (chanas itself rounds with --dtype)"
+            )
+    return tuple(inputs)

@@ -1,0 +1,164 @@
+"""Networks in ONNX files. The answer to compare with comes from ONNX Runtime where it is installed, and from ONNX's own
+reference evaluator otherwise."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from chanas.errors import ModelError
+from chanas.prescheduler.models.model import (
+    Array,
+    OpenedModel,
+    Shapes,
+    TensorFacts,
+    checked_facts,
+    file_name,
+    sha256_of,
+)
+
+_SHOWN = 3
+
+
+def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
+    """Open an ONNX file; `shapes` are those of inputs that it leaves open.
+
+    Raises:
+        ModelError: the file is damaged, its weights are missing, a shape is open, or an operator is not there.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise ModelError("ONNX files need the package onnx: pip install 'chanas[onnx]'")
+    import onnx
+    from tvm.relax.frontend.onnx import from_onnx
+
+    proto = _loaded(path)
+    inputs = checked_facts(_inputs(proto, shapes, path), path.name)
+    _check_operators(proto, path)
+    _check_infers(proto, path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = from_onnx(
+                proto,
+                {i.name: list(i.shape) for i in inputs},
+                {i.name: i.dtype for i in inputs},
+                sanitize_input_names=False,
+            )
+    except Exception as error:  # the importer raises whatever an operator's own checks do
+        text = " ".join(str(error).split())[:200]
+        raise ModelError(f"{path} could not be imported ({type(error).__name__}: {text})") from error
+    origin = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path), "onnx": onnx.__version__}
+    return OpenedModel(file_name(path.stem), module, inputs, _answer(path, proto, inputs), origin)
+
+
+def _loaded(path: Path) -> Any:
+    """The file, with weights that lie beside it.
+
+    Raises:
+        ModelError: it is no ONNX file, cut short, or weights are missing.
+    """
+    import onnx
+
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf's own
+        raise ModelError(f"{path} is no ONNX file, or cut short ({type(error).__name__}); export it again") from error
+    if not proto.graph.node:
+        raise ModelError(f"{path} is no ONNX file, or cut short (it has no nodes); export it again")
+    try:
+        onnx.load_external_data_for_model(proto, str(path.parent))
+    except Exception as error:
+        names = sorted({e.value for t in proto.graph.initializer for e in t.external_data if e.key == "location"})
+        raise ModelError(
+            f"the weights of {path} lie in {', '.join(names[:_SHOWN]) or 'another file'}, which is missing or cut "
+            f"short ({type(error).__name__}); keep both in one folder"
+        ) from error
+    return proto
+
+
+def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
+    """Inputs that are no weights, with their shapes.
+
+    Raises:
+        ModelError: a shape is open and not given, or is given for an input that is not there.
+    """
+    import onnx
+
+    weights = {t.name for t in proto.graph.initializer}
+    found = []
+    for value in proto.graph.input:
+        if value.name in weights:
+            continue
+        tensor = value.type.tensor_type
+        extents = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
+        given = shapes.get(value.name)
+        if given is None and (not tensor.HasField("shape") or not all(isinstance(e, int) and e > 0 for e in extents)):
+            example = ",".join(str(e) if isinstance(e, int) and e > 0 else "1" for e in extents) or "1,3,224,224"
+            raise ModelError(
+                f"input {value.name} of {path} has an open shape [{', '.join(map(str, extents))}]; a network is tuned "
+                f"for one: give it as --shape {value.name}={example}"
+            )
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+        found.append(TensorFacts(value.name, given or tuple(e for e in extents if isinstance(e, int)), dtype))
+    unknown = sorted(set(shapes) - {facts.name for facts in found})
+    if unknown:
+        raise ModelError(f"{path} has no input {unknown[0]}; its inputs: {', '.join(f.name for f in found)}")
+    return found
+
+
+def _check_operators(proto: Any, path: Path) -> None:
+    """Refuse operators that TVM's importer does not know, by name and node.
+
+    Raises:
+        ModelError: there is one.
+    """
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    known = onnx_frontend._get_convert_map()
+    missing = [node for node in proto.graph.node if node.domain not in ("", "ai.onnx") or node.op_type not in known]
+    if missing:
+        named = ", ".join(
+            f"{n.domain + '.' if n.domain else ''}{n.op_type} (node {n.name or n.output[0]})" for n in missing[:_SHOWN]
+        )
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise ModelError(
+            f"{path} has operators that are not there: {named}{more}; export the network with standard operators "
+            "(torch.onnx.export with a lower opset_version often does)"
+        )
+
+
+def _check_infers(proto: Any, path: Path) -> None:
+    """Check what ONNX itself can tell of a file before it is imported.
+
+    Raises:
+        ModelError: its shapes contradict each other.
+    """
+    import onnx
+
+    if proto.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF:
+        return
+    try:
+        onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise ModelError(f"{path} contradicts itself ({text}); export it again") from error
+
+
+def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[Sequence[Array]], list[Array]]:
+    names = [facts.name for facts in inputs]
+
+    def answer(arrays: Sequence[Array]) -> list[Array]:
+        feeds = dict(zip(names, arrays, strict=True))
+        if importlib.util.find_spec("onnxruntime") is not None:
+            import onnxruntime
+
+            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            return list(session.run(None, feeds))
+        from onnx.reference import ReferenceEvaluator
+
+        return list(ReferenceEvaluator(proto).run(None, feeds))
+
+    return answer

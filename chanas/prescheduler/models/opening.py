@@ -1,0 +1,85 @@
+"""Finished networks as users bring them: an ONNX file, a program of `torch.export`, or a network of torchvision.
+
+Each becomes a Relax module with its weights inside, by TVM's own importers, and keeps a way to ask the framework that
+it came from for the right answer. Pickles are refused before anything of them is read.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import psutil
+
+from chanas.errors import ModelError
+from chanas.prescheduler.models.model import OpenedModel, Shapes
+
+TORCHVISION = "torchvision:"
+KNOWN = f"FILE.onnx, FILE.pt2 (torch.export) or {TORCHVISION}NAME"
+_PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
+_MEMORY_PER_BYTE = 4.0  # of a file: as read, as constants of a module, folded, packed
+
+
+def open_model(source: str | Path, shapes: Shapes | None = None) -> OpenedModel:
+    """Open a network by its file, or by `torchvision:NAME`.
+
+    Args:
+        shapes: of inputs by their names, for those that the file leaves open; of a network of torchvision, `image`.
+
+    Raises:
+        ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there.
+    """
+    text = str(source)
+    if text.startswith(TORCHVISION):
+        from chanas.prescheduler.models.torch_models import open_torchvision
+
+        return open_torchvision(text.removeprefix(TORCHVISION), shapes or {})
+    path = Path(source)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise ModelError(f"expected a network as {KNOWN}; {path} {what}")
+    check_no_pickle(path)
+    check_fits(path)
+    if path.suffix == ".onnx":
+        from chanas.prescheduler.models.onnx_models import open_onnx
+
+        return open_onnx(path, shapes or {})
+    if path.suffix == ".pt2":
+        from chanas.prescheduler.models.torch_models import open_exported
+
+        return open_exported(path)
+    raise ModelError(f"expected a network as {KNOWN}, got {path.name}")
+
+
+def check_no_pickle(path: Path) -> None:
+    """Refuse a pickle by its name and by its first bytes.
+
+    Raises:
+        ModelError: it is one.
+    """
+    with open(path, "rb") as file:
+        start = file.read(2)
+    is_pickle = path.suffix in _PICKLES or (start[:1] == b"\x80" and start[1:] <= b"\x05")
+    if zipfile.is_zipfile(path) and path.suffix != ".pt2":
+        with zipfile.ZipFile(path) as archive:
+            is_pickle |= any(name.endswith(".pkl") for name in archive.namelist())
+    if is_pickle:
+        raise ModelError(
+            f"{path} is a pickle (what torch.save writes), which may run any code when it is opened; save the network "
+            "with torch.export.save (.pt2) or torch.onnx.export (.onnx) instead"
+        )
+
+
+def check_fits(path: Path) -> None:
+    """Refuse a network that memory will not hold.
+
+    Raises:
+        ModelError: the file is too large for this machine's free memory.
+    """
+    needed, free = path.stat().st_size * _MEMORY_PER_BYTE, psutil.virtual_memory().available
+    if needed > free:
+        gib = 1 << 30
+        raise ModelError(
+            f"{path} has {path.stat().st_size / gib:.1f} GiB and takes about {needed / gib:.0f} GiB to tune; "
+            f"{free / gib:.0f} GiB of memory are free"
+        )

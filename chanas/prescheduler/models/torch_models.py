@@ -1,0 +1,185 @@
+"""Networks of PyTorch: programs of `torch.export` in files, and those of torchvision by name (random weights)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chanas.errors import ModelError, unknown_name
+from chanas.prescheduler.models.model import (
+    Array,
+    OpenedModel,
+    Shapes,
+    TensorFacts,
+    checked_facts,
+    file_name,
+    sha256_of,
+)
+
+_IMAGE = "image"
+_SIZES = {"inception_v3": 299}
+_SIZE = 224
+
+
+def open_torchvision(name: str, shapes: Shapes) -> OpenedModel:
+    """A classifier of torchvision with random weights: one image of the size that it is made for, or as `shapes` says.
+
+    Raises:
+        ModelError: torchvision has no such network, or it cannot be exported for such an image.
+    """
+    import torch
+    import torchvision
+
+    known = torchvision.models.list_models(torchvision.models)
+    if name not in known:
+        raise ModelError(unknown_name("network of torchvision", name, known))
+    size = _SIZES.get(name, _SIZE)
+    shape = shapes.get(_IMAGE, (1, 3, size, size))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        options = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+        network = torchvision.models.get_model(name, weights=None, **options).eval()
+        try:
+            take_statistics(network, shape)
+            program = torch.export.export(network, (torch.zeros(shape),))
+        except Exception as error:  # whatever a network's own code raises on a shape that it was not made for
+            raise ModelError(
+                f"torchvision's {name} does not take an image {list(shape)} ({_line(error)}); give "
+                "another one with --shape"
+            ) from error
+    weights = hashlib.sha256()
+    for value in network.state_dict().values():
+        weights.update(value.numpy().tobytes())
+    origin = {
+        "kind": "torchvision",
+        "name": name,
+        "sha256": weights.hexdigest(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+    }
+    return opened_program(name, program, origin)
+
+
+def take_statistics(network: Any, shape: tuple[int, ...]) -> None:
+    """Give batch normalisation the means and variances of random images, so that signals neither vanish nor grow in a
+    network that was never trained."""
+    import torch
+
+    norms = [m for m in network.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    momenta = [m.momentum for m in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.inference_mode():
+        network.train()(torch.randn(2, *shape[1:]))
+    network.eval()
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+def open_exported(path: Path) -> OpenedModel:
+    """A program that `torch.export.save` wrote.
+
+    Raises:
+        ModelError: it is damaged, of another version of torch, holds pickles, or has operators that are not there.
+    """
+    import torch
+
+    for name in _pickled(path):
+        raise ModelError(
+            f"{path} holds a pickle ({name}), which may run any code when it is opened; export the network with plain "
+            "tensors as weights and inputs"
+        )
+    loggers = [logging.getLogger(n) for n in ("torch", "torch.export", "torch._export")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        program = torch.export.load(path)
+    except Exception as error:  # the format's own errors are of many kinds
+        raise ModelError(
+            f"{path} is damaged or was written by another version of torch (here: {torch.__version__}; {_line(error)});"
+            " export it again with this one"
+        ) from error
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+    origin = {"kind": "torch.export", "name": path.name, "sha256": sha256_of(path), "torch": torch.__version__}
+    return opened_program(file_name(path.stem), program, origin)
+
+
+def _pickled(path: Path) -> Iterator[str]:
+    """Names of parts of an archive that torch would open with pickle.
+
+    Raises:
+        ModelError: it is no such archive.
+    """
+    import torch
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            for name in names:
+                if name.endswith("_config.json"):
+                    for weight, entry in json.loads(archive.read(name)).get("config", {}).items():
+                        if entry.get("use_pickle", True):
+                            yield weight
+                elif "/sample_inputs/" in name:
+                    try:
+                        torch.load(io.BytesIO(archive.read(name)), weights_only=True)
+                    except Exception:  # an unsafe part: torch would then read it without the guard
+                        yield name
+                elif name.endswith((".pkl", "serialized_state_dict.pt", "serialized_constants.pt")):
+                    yield name
+            if not any(name.endswith("models/model.json") for name in names):
+                raise ModelError(f"{path} is no program of torch.export (expected models/model.json in it)")
+    except (zipfile.BadZipFile, ValueError, AttributeError) as error:
+        raise ModelError(
+            f"{path} is no program of torch.export, or cut short ({_line(error)}); export it again"
+        ) from error
+
+
+def opened_program(name: str, program: Any, origin: dict[str, str]) -> OpenedModel:
+    """A program of `torch.export` as a Relax module.
+
+    Raises:
+        ModelError: a shape is open, or an operator is not there.
+    """
+    import torch
+    from tvm.relax.frontend.torch import from_exported_program
+
+    facts = []
+    by_name = {node.name: node for node in program.graph.nodes}
+    for input_name in program.graph_signature.user_inputs:
+        value = by_name[input_name].meta["val"]
+        if not all(isinstance(extent, int) for extent in value.shape):
+            raise ModelError(
+                f"input {input_name} of {name} has an open shape {tuple(map(str, value.shape))}; export the network "
+                "without dynamic_shapes: it is tuned for one"
+            )
+        facts.append(TensorFacts(input_name, tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+    inputs = checked_facts(facts, name)
+    network = program.module()
+
+    def answer(arrays: Sequence[Array]) -> list[Array]:
+        with torch.inference_mode():
+            out = network(*(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays))
+        return [value.numpy() for value in (out if isinstance(out, tuple | list) else (out,))]
+
+    try:
+        module = from_exported_program(program, keep_params_as_input=False, no_bind_return_tuple=False)
+    except Exception as error:  # the importer asserts
+        raise ModelError(f"{name} has operators that are not there ({_line(error)})") from error
+    return OpenedModel(name, module, inputs, answer, origin)
+
+
+def _line(error: BaseException) -> str:
+    """An error of others in one short line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

@@ -1,0 +1,152 @@
+"""Rewriting changes no output, and leaves what it says: operators of PyTorch as the importer spells them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from chanas.prescheduler.models.folding import simplify
+from chanas.prescheduler.models.graph import Constant, Graph, Node, without_unread
+from chanas.prescheduler.models.model import TensorFacts
+from chanas.prescheduler.models.reading import read_graph
+from chanas.prescheduler.models.torch_models import opened_program
+
+from .evaluated import describe, evaluate
+
+SHAPE = (1, 6, 9, 7)
+
+
+def both(network: nn.Module) -> tuple[Graph, Graph, float]:
+    """A network's graph as it is read and simplified, and the largest difference of the two from PyTorch."""
+    torch.manual_seed(0)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2.0)
+            module.weight.data.uniform_(0.5, 2.0)
+            module.bias.data.normal_()
+    model = opened_program("net", torch.export.export(network.eval(), (torch.zeros(SHAPE),)), {})
+    read = read_graph(model)
+    simple = simplify(read)
+    x = model.random_inputs(1)
+    wanted = model.answer(x)
+    errors = [np.abs(a - b).max() for g in (read, simple) for a, b in zip(evaluate(g, x), wanted, strict=True)]
+    return read, simple, float(max(errors))
+
+
+def names(graph: Graph) -> Counter[str]:
+    return Counter(n.attributes["name"] for n in graph.nodes if n.op == "activation")
+
+
+@pytest.mark.parametrize(
+    ("activation", "name"),
+    [
+        (nn.ReLU, "relu"),
+        (nn.ReLU6, "relu6"),
+        (nn.Hardswish, "hswish"),
+        (nn.Hardsigmoid, "hsigmoid"),
+        (nn.Sigmoid, "sigmoid"),
+        (nn.SiLU, "swish"),
+        (nn.Tanh, "tanh"),
+        (lambda: nn.LeakyReLU(0.1), "leaky0.1"),
+    ],
+)
+def test_an_activation_is_one_node_however_it_is_spelled(activation: Callable[[], nn.Module], name: str) -> None:
+    _, graph, error = both(nn.Sequential(nn.Conv2d(6, 4, 3), activation()))
+    assert [n.op for n in graph.nodes] == ["conv2d", "activation"]
+    assert names(graph) == {name: 1}
+    assert error < 1e-5
+
+
+def test_batch_normalisation_goes_into_the_convolution_before_it() -> None:
+    layers = nn.Conv2d(6, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8)
+    _, graph, error = both(nn.Sequential(*layers))
+    assert describe(graph) == {"conv2d": 2}
+    assert error < 1e-4
+
+
+def test_batch_normalisation_before_a_convolution_stays() -> None:
+    """As a product and a sum: padding is zeros after it, so that it can't go into the weights that follow."""
+    _, graph, error = both(nn.Sequential(nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 8, 3, padding=1)))
+    assert describe(graph) == {"multiply": 1, "add": 1, "activation": 1, "conv2d": 1}
+    assert error < 1e-4
+
+
+class Shared(nn.Module):
+    """A convolution whose output is read before and after its batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(6, 6, 1), nn.BatchNorm2d(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        return self.norm(y) + y.relu()
+
+
+def test_weights_that_another_node_needs_as_they_are_stay() -> None:
+    _, graph, error = both(Shared())
+    assert describe(graph)["multiply"] == 1
+    assert error < 1e-4
+
+
+class Dense(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1)) * 2.0
+
+
+def test_a_dense_layer_is_one_product_with_a_bias() -> None:
+    _, graph, error = both(Dense())
+    assert Counter(n.op for n in graph.nodes)["matmul"] == 1
+    assert all(n.op in ("mean", "reshape", "matmul") for n in graph.nodes)
+    (product,) = (n for n in graph.nodes if n.op == "matmul")
+    assert graph.shape_of(product.reads[1]) == (6, 5)
+    assert graph.shape_of(product.reads[2]) == (5,)
+    assert error < 1e-5
+
+
+class Twice(nn.Module):
+    """The same thing computed twice, and something that nobody reads."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _ = torch.tanh(x) * 3.0
+        return torch.sigmoid(x) + torch.sigmoid(x)
+
+
+def test_common_and_dead_code_are_left_out() -> None:
+    _, graph, error = both(Twice())
+    assert describe(graph) == {"activation": 1, "add": 1}
+    assert error < 1e-6
+
+
+class Halves(nn.Module):
+    """The unit of ShuffleNet: halves of the channels, joined and shuffled."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, dim=1)
+        y = torch.cat((a, b * 2.0), dim=1)
+        return y.view(1, 2, 3, 9, 7).transpose(1, 2).reshape(SHAPE)
+
+
+def test_parts_of_a_split_are_slices() -> None:
+    read, _, error = both(Halves())
+    slices = [n for n in read.nodes if n.op == "slice"]
+    assert [(n.attributes["axis"], n.attributes["begin"], n.shape[1]) for n in slices] == [(1, 0, 3), (1, 3, 3)]
+    assert error == 0.0
+
+
+def test_an_output_that_is_an_input_stays_one() -> None:
+    facts = TensorFacts("x", (1, 2), "float32")
+    unread = Node("activation", (0,), (1, 2), attributes={"name": "relu"})
+    graph = without_unread(Graph((facts,), (unread,), (0, Constant(np.ones(1)))))
+    assert graph.nodes == ()
+    assert graph.outputs[0] == 0

@@ -1,0 +1,194 @@
+"""Networks as users bring them: good ones open, and each kind of bad one ends in one line that says what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from chanas.errors import ModelError
+from chanas.prescheduler.models.opening import check_fits, open_model
+
+Nodes = list[onnx.NodeProto]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).relu()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "net.pt2"
+    torch.manual_seed(0)
+    torch.export.save(torch.export.export(Net().eval(), (torch.zeros(1, 3, 8, 8),)), path)
+    return path
+
+
+def save_onnx(path: Path, nodes: Nodes | None = None, shape: tuple[int | str, ...] = (1, 3, 8, 8)) -> Path:
+    """A convolution in an ONNX file, or other nodes from `x` to `y`."""
+    weight = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    nodes = nodes or [helper.make_node("Conv", ["x", "w"], ["y"], name="first")]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    model = helper.make_model(
+        helper.make_graph(nodes, "net", [x], [y], [weight]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    onnx.save(model, path)
+    return path
+
+
+def test_a_program_of_torch_export_opens(exported: Path) -> None:
+    model = open_model(exported)
+    assert [i.describe() for i in model.inputs] == ["x float32[1, 3, 8, 8]"]
+    assert model.answer(model.random_inputs())[0].shape == (1, 4, 6, 6)
+    assert model.origin["kind"] == "torch.export"
+    assert len(model.origin["sha256"]) == 64
+
+
+def test_an_onnx_file_opens(tmp_path: Path) -> None:
+    model = open_model(save_onnx(tmp_path / "net.onnx"))
+    (out,) = model.answer([np.ones((1, 3, 8, 8), np.float32)])
+    assert model.name == "net"
+    np.testing.assert_allclose(out, np.full((1, 4, 6, 6), 27.0))
+
+
+def test_an_open_shape_is_refused_with_the_option_that_closes_it(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx", shape=("batch", 3, 8, 8))
+    with pytest.raises(ModelError, match="--shape x=1,3,8,8"):
+        open_model(path)
+    assert open_model(path, {"x": (2, 3, 8, 8)}).inputs[0].shape == (2, 3, 8, 8)
+
+
+def test_a_shape_for_an_input_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="image"):
+        open_model(save_onnx(tmp_path / "net.onnx"), {"image": (1, 3, 8, 8)})
+
+
+def test_an_unknown_operator_is_named_with_its_node(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Fancy", ["x"], ["y"], name="here", domain="example.org")]
+    with pytest.raises(ModelError, match=r"example.org.Fancy \(node here\)"):
+        open_model(save_onnx(tmp_path / "net.onnx", nodes))
+
+
+def test_shapes_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        open_model(save_onnx(tmp_path / "net.onnx", shape=(1, 5, 8, 8)))
+
+
+def test_missing_weights_beside_the_file_are_named(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert open_model(path).inputs
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ModelError, match=r"weights\.bin"):
+        open_model(path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_cut_files_are_refused(exported: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "net.pt2"
+    copy.write_bytes(exported.read_bytes())
+    for path in (copy, save_onnx(tmp_path / "net.onnx")):
+        cut(path)
+        with pytest.raises(ModelError):
+            open_model(path)
+
+
+class Trap:
+    """Leaves a file behind if it is ever unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pth", "net.onnx", "net.pt2", "net"])
+@pytest.mark.parametrize("plain", [False, True], ids=["torch", "pickle"])
+def test_a_pickle_is_refused_unopened(tmp_path: Path, name: str, plain: bool) -> None:
+    path, sprung = tmp_path / name, tmp_path / "sprung"
+    if plain:
+        path.write_bytes(pickle.dumps(Trap(sprung)))
+    else:
+        torch.save(Trap(sprung), path)
+    with pytest.raises(ModelError):
+        open_model(path)
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("part", ["sample", "weight"])
+def test_a_pickle_inside_a_program_is_refused_unopened(exported: Path, tmp_path: Path, part: str) -> None:
+    path, sprung, packed = tmp_path / "net.pt2", tmp_path / "sprung", io.BytesIO()
+    torch.save(Trap(sprung), packed)
+    with zipfile.ZipFile(exported) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if part == "sample" and "sample_inputs" in name:
+                content = packed.getvalue()
+            if part == "weight" and name.endswith("weights_config.json"):
+                config = json.loads(content)
+                for entry in config["config"].values():
+                    entry["use_pickle"] = True
+                content = json.dumps(config).encode()
+            if part == "weight" and "/weight_" in name:
+                content = packed.getvalue()
+            new.writestr(name, content)
+    with pytest.raises(ModelError, match="pickle"):
+        open_model(path)
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("source", ["no-such.onnx", ".", "torchvision:no_such_network"])
+def test_what_is_not_there_is_said(source: str) -> None:
+    with pytest.raises(ModelError, match=r"no-such\.onnx does not exist|is a folder|unknown network of torchvision"):
+        open_model(source)
+
+
+def test_a_file_of_another_kind_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "net.tflite"
+    path.write_bytes(b"TFL3")
+    with pytest.raises(ModelError, match=r"FILE\.onnx"):
+        open_model(path)
+
+
+def test_a_network_larger_than_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    with open(path, "wb") as file:
+        file.truncate(1 << 42)  # takes no place on the disk
+    with pytest.raises(ModelError, match="memory"):
+        check_fits(path)
+
+
+def test_a_program_of_open_shapes_is_refused(tmp_path: Path) -> None:
+    shapes = {"x": {0: torch.export.Dim("batch", min=1, max=8)}}
+    program = torch.export.export(Net().eval(), (torch.zeros(2, 3, 8, 8),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "net.pt2")
+    with pytest.raises(ModelError, match="dynamic_shapes"):
+        open_model(tmp_path / "net.pt2")
+
+
+def test_a_network_of_torchvision_takes_the_shape_that_is_asked_for() -> None:
+    model = open_model("torchvision:squeezenet1_1", {"image": (1, 3, 64, 64)})
+    assert model.inputs[0].shape == (1, 3, 64, 64)
+    assert np.abs(model.answer(model.random_inputs())[0]).max() > 1e-3
