@@ -7,6 +7,7 @@ compiled module serves any weights and they travel once (in safetensors).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.steps import INPUT, block_steps, block_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.cpu.families import apply_point, compute, family_of, flatten_output
+from chanas.prescheduler.kernels.cpu.families import apply_point, compute, family_of, flatten_output, operator_arguments
 from chanas.prescheduler.kernels.cpu.shapes import Shapes, input_shape, output_shape
 from chanas.prescheduler.workloads.space import Point
 
@@ -73,6 +74,30 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     for i, (step, point) in enumerate(zip(steps, points, strict=True)):
         apply_point(sch, step.workload, point, target, f"op{i}_")
     flatten_output(sch, last, f"op{len(steps) - 1}_")
+    return sch.mod["main"]
+
+
+def schedule_packed_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:
+    """A `tirx.PrimFunc` of one operator: arguments input, packed parameters (one array, if it has any), gate, residual
+    (those there are), output.
+
+    Raises:
+        ScheduleError: the point is not in the operator's space.
+    """
+    from tvm import s_tir, te
+
+    lanes = target.vector_lanes
+    x, *rest = operator_arguments(workload, lanes)
+    shapes = _parameter_shapes(workload, lanes)
+    extras = rest[len(shapes) : -1]
+    packed = te.placeholder((sum(math.prod(shape) for shape in shapes),), name="parameters")
+    offsets = itertools.accumulate((math.prod(shape) for shape in shapes), initial=0)
+    parameters = [_View(packed, offset, shape) for offset, shape in zip(offsets, shapes, strict=False)]
+    out = compute(workload, lanes, "op0_", x, parameters, extras)
+    arguments = [x, *([packed] if shapes else []), *extras, out]
+    sch = s_tir.Schedule(te.create_prim_func(arguments), error_render_level="none")
+    apply_point(sch, workload, point, target, "op0_")
+    flatten_output(sch, workload, "op0_")
     return sch.mod["main"]
 
 

@@ -1,0 +1,332 @@
+"""A simplified graph lowered to a program: which operators are tuned, and in which form values lie in memory."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from chanas.core.target import HardwareTarget
+from chanas.errors import ScheduleError
+from chanas.operators.steps import Step
+from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.models import others
+from chanas.prescheduler.models.fusion import Chain, find_chains
+from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, numbered, per_channel
+from chanas.prescheduler.models.model import Array
+from chanas.prescheduler.models.program import Emit, OtherOperation, Program, TunedOperation, Value, packed_constant
+
+_ELEMENTWISE = {"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}
+# Images of fewer channels than this are read as they are: in channel blocks most lanes would be empty.
+_MAX_IMAGE_CHANNELS = 8
+
+
+def lower(graph: Graph, target: HardwareTarget) -> Program:
+    """The program of a simplified graph on a target."""
+    return _Lowering(graph, target).program()
+
+
+class _Lowering:
+    """A program so far; `became` has the value of the program for each one of the graph."""
+
+    def __init__(self, graph: Graph, target: HardwareTarget) -> None:
+        self.graph, self.target, self.lanes = graph, target, target.vector_lanes
+        self.made = Program(graph.inputs, self.lanes)
+        self.became = {v: v for v in range(len(graph.inputs))}
+        self._changed: dict[tuple[int, bool], int] = {}
+        self.chains = find_chains(graph)
+        self.absorbed = {v for c in self.chains.values() for v in (c.product, *c.absorbed)} - set(self.chains)
+
+    def program(self) -> Program:
+        for value, node in numbered(self.graph):
+            if value in self.absorbed:
+                continue
+            if value in self.chains:
+                self.became[value] = self._chain(self.chains[value])
+            else:
+                self.became[value] = self._node(node)
+        self.made.outputs = tuple(self._output(o) for o in self.graph.outputs)
+        return self.made
+
+    def _output(self, read: Read) -> int:
+        if isinstance(read, Constant):
+            value = Value(read.shape, str(read.value.dtype))
+            return self.made.add(OtherOperation("constant", (read,), value, lambda _b, xs, _l: xs[0]))
+        return self.plain(read)
+
+    # ---- forms ---------------------------------------------------------------------------------------------------
+    def form(self, read: int) -> Value:
+        """The form of what a value of the graph became."""
+        return self.made.value(self.became[read])
+
+    def plain(self, read: int) -> int:
+        """The value of the program for one of the graph, as the framework has it."""
+        return self._in_form(self.became[read], blocked=False)
+
+    def blocked(self, read: int) -> int:
+        """The value of the program for one of the graph, in channel blocks."""
+        return self._in_form(self.became[read], blocked=True)
+
+    def _in_form(self, number: int, blocked: bool) -> int:
+        value = self.made.value(number)
+        if value.blocked == blocked:
+            return number
+        if (number, blocked) not in self._changed:
+            other = Value(value.shape, value.dtype, blocked)
+            emit: Emit = functools.partial(others.pack if blocked else others.unpack, value=other)
+            name = "to channel blocks" if blocked else "from channel blocks"
+            self._changed[number, blocked] = self.made.add(OtherOperation(name, (number,), other, emit, True))
+        return self._changed[number, blocked]
+
+    def _is_blocked(self, read: Read) -> bool:
+        return not isinstance(read, Constant) and self.form(read).blocked
+
+    # ---- products ------------------------------------------------------------------------------------------------
+    def _chain(self, chain: Chain) -> int:
+        """A product with its neighbours as one tuned operator; where there is none, one after the other."""
+        product = self.graph.nodes[chain.product - len(self.graph.inputs)]
+        tuned = self._convolution(chain, product) if product.op == "conv2d" else self._dense(chain, product)
+        if tuned is not None:
+            return self.made.add(tuned)
+        for value in sorted((*chain.absorbed, chain.product)):
+            self.became[value] = self._node(self.graph.nodes[value - len(self.graph.inputs)])
+        return self.became[chain.end]
+
+    def _fused(self, chain: Chain) -> dict[str, Any]:
+        facts: dict[str, Any] = {"epilogue": chain.activation, "scaled": chain.gate is not None}
+        facts["residual"] = chain.residual is not None
+        if chain.residual_first:
+            facts["residual_first"] = True
+        return facts
+
+    def _takes(self, make: Callable[[], Workload]) -> Workload | None:
+        """An operator, if there are kernels for it."""
+        try:
+            workload = make()
+            return workload if schedule_space(workload, self.target).num_points else None
+        except ScheduleError:
+            return None
+
+    def _tuned(
+        self, chain: Chain, choices: Sequence[Workload], source: int, weight: Array, bias: Array
+    ) -> TunedOperation:
+        extras = [self.blocked(r) for r in (chain.gate, chain.residual) if r is not None and not isinstance(r, Constant)]
+        end = self.graph.nodes[chain.end - len(self.graph.inputs)]
+        step = Step(choices[0], (source, *extras))
+        return TunedOperation(step, Value(end.shape, "float32", True), tuple(choices), weight, bias)
+
+    def _convolution(self, chain: Chain, node: Node) -> TunedOperation | None:
+        weight, bias = _weights(node)
+        if isinstance(chain.source, Constant) or weight.ndim != 4 or node.shape[0] != 1:
+            return None
+        _, channels, height, width = self.graph.shape_of(chain.source)
+        makers = self._convolutions(chain, node, (channels, height, width), weight)
+        choices = [w for make in makers if (w := self._takes(make)) is not None]
+        if not choices:
+            return None
+        if choices[0].op == "conv":
+            return self._tuned(chain, choices, self.plain(chain.source), weight, bias)
+        return self._tuned(chain, choices, self.blocked(chain.source), weight, bias)
+
+    def _convolutions(
+        self, chain: Chain, node: Node, shape: tuple[int, int, int], weight: Array
+    ) -> list[Callable[[], Workload]]:
+        """The operators that compute a convolution, the first of them the general one."""
+        channels, height, width = shape
+        a, kernel, out = node.attributes, weight.shape[2:], node.shape[1]
+        strides, groups = tuple(a["strides"]), int(a["groups"])
+        common = {**self._fused(chain), "input_width": width}
+        window = {
+            **common,
+            "kernel_size": kernel[0],
+            "kernel_width": kernel[1],
+            "stride": strides[0],
+            "column_stride": strides[1],
+            "dilation": tuple(a["dilation"]),
+            "padding": tuple(a["padding"]),
+        }
+        make = functools.partial(functools.partial, Workload)
+        if groups > 1:
+            if groups == channels:
+                return [make("depthwise", height, channels, out, **window)]
+            return [make("blockconv", height, channels, out, **window, groups=groups)]
+        if channels <= _MAX_IMAGE_CHANNELS and not self._is_blocked(chain.source):
+            return [make("conv", height, channels, out, **window)]
+        if kernel == (1, 1) and not any(a["padding"]):
+            stride = {"stride": strides[0], "column_stride": strides[1]}
+            return [make("pointwise", height, channels, out, **common, **stride)]
+        found = [make("blockconv", height, channels, out, **window)]
+        if kernel == (3, 3) and strides == (1, 1) and set(a["dilation"]) == {1}:
+            found.append(make("winograd", height, channels, out, **window))
+        return found
+
+    def _dense(self, chain: Chain, node: Node) -> TunedOperation | None:
+        """A product with a matrix: a 1×1 convolution whose pixels are the rows."""
+        weight, bias = _weights(node)
+        if isinstance(chain.source, Constant) or weight.ndim != 2:
+            return None
+        inp, out = weight.shape
+        weight = np.ascontiguousarray(weight.T)
+        rows = math.prod(node.shape[:-1])
+        source, weight = self._dense_source(chain.source, rows, weight)
+        extra = {"input_width": 1} if rows > 1 else {}
+        make = functools.partial(Workload, "pointwise", rows, weight.shape[1], out, **self._fused(chain), **extra)
+        workload = self._takes(make)
+        if workload is None:
+            return None
+        return self._tuned(chain, [workload], source, weight.reshape(*weight.shape, 1, 1), bias)
+
+    def _dense_source(self, read: int, rows: int, weight: Array) -> tuple[int, Array]:
+        """The rows that a dense layer reads. A map that was flattened before stays in channel blocks: the weights are
+        put in its order instead."""
+        node = self.graph.node_of(read)
+        if node is not None and node.op in ("reshape", "flatten", "squeeze") and rows == 1:
+            before = node.reads[0]
+            if not isinstance(before, Constant) and self._is_blocked(before):
+                form = self.form(before)
+                if form.channels % self.lanes == 0 and form.channels * form.pixels == weight.shape[1]:
+                    order = np.arange(weight.shape[1]).reshape(-1, self.lanes, form.pixels).transpose(0, 2, 1).ravel()
+                    flat = Value((1, weight.shape[1]), "float32", True)
+                    emit = functools.partial(others.reshape, shape=flat.memory_shape(self.lanes))
+                    operation = OtherOperation("reshape", (self.became[before],), flat, emit, True)
+                    return self.made.add(operation), np.ascontiguousarray(weight[:, order])
+        return self.blocked(read), weight
+
+    # ---- all else ------------------------------------------------------------------------------------------------
+    def _node(self, node: Node) -> int:
+        """An operation for one node: in channel blocks where its values are, and it can be."""
+        found = self._mean(node) or self._blocked_operation(node)
+        if found is not None:
+            return self.made.add(found)
+        reads = tuple(r if isinstance(r, Constant) else self.plain(r) for r in node.reads)
+        value = Value(node.shape, node.dtype)
+        return self.made.add(OtherOperation(_name(node), reads, value, functools.partial(others.plain, node=node)))
+
+    def _mean(self, node: Node) -> TunedOperation | None:
+        """A mean over all pixels of a map."""
+        is_mean = node.op == "mean" and tuple(sorted(a % 4 for a in node.attributes["axis"] or ())) == (2, 3)
+        if node.op == "adaptive_avg_pool2d" and node.shape[2:] == (1, 1):
+            is_mean = True
+        if not is_mean or len(node.reads) != 1 or not self._is_blocked(node.reads[0]):
+            return None
+        _, channels, height, width = self.graph.shape_of(node.reads[0])
+        workload = self._takes(functools.partial(Workload, "pool", height, channels, channels, input_width=width))
+        if workload is None:
+            return None
+        read = node.reads[0]
+        assert not isinstance(read, Constant)
+        step = Step(workload, (self.blocked(read),))
+        return TunedOperation(step, Value((1, channels, 1, 1), "float32", True), (workload,))
+
+    def _blocked_operation(self, node: Node) -> OtherOperation | None:
+        """An operation on channel blocks, if there is one for the node and its values are there."""
+        if not any(self._is_blocked(r) for r in node.reads) or node.dtype != "float32":
+            return None
+        value = Value(node.shape, "float32", True)
+        for rule in (self._same, self._unary, self._binary, self._concat, self._slice, self._window, self._resize):
+            found = rule(node, value)
+            if found is not None:
+                return found
+        return None
+
+    def _source(self, node: Node) -> int:
+        read = node.reads[0]
+        assert not isinstance(read, Constant)
+        return self.blocked(read)
+
+    def _same(self, node: Node, value: Value) -> OtherOperation | None:
+        """A reshape of one pixel: its channels stay where they are. (Of a mean without `keepdims`, too.)"""
+        if node.op not in ("reshape", "flatten", "squeeze", "expand_dims") or len(node.reads) != 1:
+            return None
+        before = self.form(node.reads[0])  # type: ignore[arg-type]
+        if before.pixels != 1 or value.channels != before.channels or value.pixels != 1:
+            return None
+        emit = functools.partial(others.reshape, shape=value.memory_shape(self.lanes))
+        return OtherOperation("reshape", (self._source(node),), value, emit, True)
+
+    def _unary(self, node: Node, value: Value) -> OtherOperation | None:
+        if node.op not in ("activation", "clip", "gelu", "exp", "sqrt", "negative", "abs", "relu6", "leakyrelu", "erf"):
+            return None
+        if len(node.reads) != 1:
+            return None
+        emit = functools.partial(others.activation if node.op == "activation" else others.plain, node=node)
+        return OtherOperation(_name(node), (self._source(node),), value, emit)
+
+    def _binary(self, node: Node, value: Value) -> OtherOperation | None:
+        """A sum, product … of blocked values, gates, and constants by channel."""
+        if node.op not in _ELEMENTWISE or len(node.reads) != 2:
+            return None
+        reads: list[int | Constant] = []
+        axis = value.channel_axis
+        for read in node.reads:
+            shape = self.graph.shape_of(read)
+            if isinstance(read, Constant):
+                numbers = _by_axis(read.value, len(node.shape), axis)
+                if numbers is None:
+                    return None
+                reads.append(Constant(packed_constant(numbers, self.lanes)))
+                continue
+            one_pixel = tuple(e if i == axis else 1 for i, e in enumerate(node.shape))
+            if shape not in (node.shape, one_pixel):
+                return None
+            reads.append(self.blocked(read))
+        return OtherOperation(node.op, tuple(reads), value, functools.partial(others.binary, op=node.op))
+
+    def _concat(self, node: Node, value: Value) -> OtherOperation | None:
+        """Channels side by side, where no block has channels of two of them."""
+        if node.op != "concat" or node.attributes["axis"] % len(node.shape) != value.channel_axis:
+            return None
+        if any(isinstance(r, Constant) for r in node.reads):
+            return None
+        if any(self.graph.shape_of(r)[value.channel_axis] % self.lanes for r in node.reads[:-1]):
+            return None
+        reads = tuple(self.blocked(r) for r in node.reads if not isinstance(r, Constant))
+        return OtherOperation("concat", reads, value, others.concat_blocks)
+
+    def _slice(self, node: Node, value: Value) -> OtherOperation | None:
+        """Whole blocks of channels."""
+        if node.op != "slice" or node.attributes["axis"] != value.channel_axis or node.attributes["begin"] % self.lanes:
+            return None
+        begin = node.attributes["begin"] // self.lanes
+        emit = functools.partial(others.slice_blocks, begin=begin, num=value.memory_shape(self.lanes)[0])
+        return OtherOperation("slice", (self._source(node),), value, emit)
+
+    def _window(self, node: Node, value: Value) -> OtherOperation | None:
+        if node.op not in ("max_pool2d", "avg_pool2d") or set(node.attributes["dilation"]) != {1}:
+            return None
+        shape = self.graph.shape_of(node.reads[0])
+        emit = functools.partial(others.window_pool, node=node, height=shape[2], width=shape[3])
+        return OtherOperation(node.op, (self._source(node),), value, emit)
+
+    def _resize(self, node: Node, value: Value) -> OtherOperation | None:
+        """Each pixel repeated a whole number of times."""
+        found = others.repeats_pixels(node, self.graph.shape_of(node.reads[0]) if node.reads else ())
+        if found is None:
+            return None
+        emit = functools.partial(others.repeat_pixels, times=found, height=node.shape[2], width=node.shape[3])
+        return OtherOperation("resize2d", (self._source(node),), value, emit)
+
+
+def _weights(node: Node) -> tuple[Array, Array]:
+    weight, bias = node.constant(1), node.constant(2)
+    assert weight is not None
+    num = node.shape[1] if node.op == "conv2d" else node.shape[-1]
+    zeros = np.zeros(num, np.float32)
+    return weight.value, zeros if bias is None else np.broadcast_to(bias.value.reshape(-1), (num,)).astype(np.float32)
+
+
+def _by_axis(value: Array, rank: int, axis: int) -> Array | None:
+    """A constant by channel, float32[C] or [1]; None if it differs elsewhere."""
+    if axis == 1:
+        return per_channel(value, rank)
+    if value.size == 1 or value.shape[-1] == value.size:
+        return np.asarray(value.reshape(-1), dtype=np.float32)
+    return None
+
+
+def _name(node: Node) -> str:
+    return str(node.attributes["name"]) if node.op == "activation" else node.op

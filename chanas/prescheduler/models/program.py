@@ -1,0 +1,136 @@
+"""A simplified graph as a program: tuned operators with what is fused into them, and all others beside them.
+
+A value is plain, as the framework has it, or blocked, [B, M, l], as tuned operators read and write it: B channel blocks
+of l lanes, M pixels. Channels are the second axis of maps [1, C, H, W] and the last one of rows [1, T, C] or [T, C].
+Lanes beyond the channels hold any numbers: nothing reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from chanas.core.layouts import num_blocks
+from chanas.operators.steps import Step
+from chanas.operators.workload import Workload
+from chanas.prescheduler.models.graph import Constant
+from chanas.prescheduler.models.model import Array, TensorFacts
+
+
+@dataclass(frozen=True)
+class Value:
+    """What an operation of a program gives: its shape in the framework, its type, and its form in memory."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    blocked: bool = False
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of channels of a blocked value."""
+        return 1 if len(self.shape) == 4 else len(self.shape) - 1
+
+    @property
+    def channels(self) -> int:
+        return self.shape[self.channel_axis]
+
+    @property
+    def pixels(self) -> int:
+        """Rows of channels: pixels of a map, or tokens."""
+        return math.prod(self.shape) // self.channels
+
+    def memory_shape(self, lanes: int) -> tuple[int, ...]:
+        """Its shape in memory."""
+        return (num_blocks(self.channels, lanes), self.pixels, lanes) if self.blocked else self.shape
+
+
+@dataclass(frozen=True, eq=False)
+class TunedOperation:
+    """An operator of ours with the weights that it reads.
+
+    step     the operator and the values that it reads: input, then gate and residual as far as it has them
+    choices  operators that compute the same, the step's among them; the fastest is taken
+    weight   float32[C_out, C_in / groups, kh, kw]; None where it has none
+    bias     float32[C_out]
+    """
+
+    step: Step
+    value: Value
+    choices: tuple[Workload, ...]
+    weight: Array | None = None
+    bias: Array | None = None
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return self.step.reads
+
+
+Emit = Callable[[Any, Sequence[Any], int], Any]
+"""Relax's expression of an operation, from a block builder, the expressions that it reads, and lanes."""
+
+
+@dataclass(frozen=True, eq=False)
+class OtherOperation:
+    """An operation that the compiler's own definitions compute, with one schedule for all such (`generic`).
+
+    name       for people
+    reads      values and constants
+    emit       its expression
+    is_change  it only changes the form of a value
+    """
+
+    name: str
+    reads: tuple[int | Constant, ...]
+    value: Value
+    emit: Emit
+    is_change: bool = False
+
+
+Operation = TunedOperation | OtherOperation
+
+
+@dataclass
+class Program:
+    """Operations in an order in which they can run. Values are numbered: inputs first, then one for each operation."""
+
+    inputs: tuple[TensorFacts, ...]
+    lanes: int
+    operations: list[Operation] = field(default_factory=list)
+    outputs: tuple[int, ...] = ()
+
+    def value(self, number: int) -> Value:
+        """The form of a value."""
+        if number < len(self.inputs):
+            facts = self.inputs[number]
+            return Value(facts.shape, facts.dtype)
+        return self.operations[number - len(self.inputs)].value
+
+    def add(self, operation: Operation) -> int:
+        """Append an operation; returns the number of its value."""
+        self.operations.append(operation)
+        return len(self.inputs) + len(self.operations) - 1
+
+    @property
+    def tuned(self) -> list[TunedOperation]:
+        return [o for o in self.operations if isinstance(o, TunedOperation)]
+
+    @property
+    def others(self) -> list[OtherOperation]:
+        return [o for o in self.operations if isinstance(o, OtherOperation)]
+
+    def workloads(self) -> list[Workload]:
+        """The distinct operators to tune, all choices among them."""
+        return list(dict.fromkeys(w for o in self.tuned for w in o.choices))
+
+
+def packed_constant(value: Array, lanes: int) -> Array:
+    """Numbers by channel, float32[C], as a blocked value of one pixel, float32[B, 1, l]; one number stays one."""
+    if value.size == 1:
+        return value.reshape(1, 1, 1)
+    padded = np.zeros(num_blocks(value.size, lanes) * lanes, np.float32)
+    padded[: value.size] = value
+    return padded.reshape(-1, 1, lanes)
