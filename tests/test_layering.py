@@ -25,11 +25,11 @@ TORCH_ANYWHERE = (
     "search/accuracy/predictor.py",
     "prescheduler/workloads/cases.py",
     "prescheduler/tables/eager.py",
-    "prescheduler/models/torch_models.py",
+    "prescheduler/models/sources/torch_models.py",
 )
 TORCH_IN_FUNCTIONS = ("workflows/", "devices/cores.py")
 TVM = {"tvm", "tvm_ffi"}
-TVM_ANYWHERE = ("prescheduler/", "bundle/runtimes.py")
+TVM_ANYWHERE = ("prescheduler/", "bundle/runtimes.py", "bundle/tuned.py")
 TVM_IN_FUNCTIONS = ("bundle/benchmark.py", "core/target.py", "devices/")
 PURE = (
     "core/arch.py",

@@ -61,6 +61,7 @@ app.command("train-supernet", short_help="Train the elastic supernet, once per t
 app.command(short_help="Train one sub-network further.")(supernet_commands.finetune)
 app.command("eval", short_help="Print the accuracy of sub-networks with inherited weights.")(supernet_commands.evaluate)
 app.command(short_help="Tune every block and fill the latency table.")(prescheduler_commands.prescheduler)
+app.command(short_help="Tune a finished network: ONNX, torch.export, torchvision.")(prescheduler_commands.tune)
 app.command(short_help="Find and prove the best network inside the budget.")(search_commands.search)
 app.command(short_help="Measure what tuned schedules are worth to a search.")(search_commands.ablate)
 app.command()(bundle_commands.predict)

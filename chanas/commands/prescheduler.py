@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,12 +23,14 @@ from chanas.commands.options import (
     WarmStart,
     usage_of,
 )
+from chanas.core.units import format_latency
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tables.lut import PrescheduleSummary
+    from chanas.workflows.models.chain import BuiltModel
 
 
 def prescheduler(
@@ -82,6 +86,80 @@ def prescheduler(
         seed=seed,
     )
     _say(summary)
+
+
+def tune(
+    model: Annotated[str, typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export) or torchvision:NAME.")],
+    trials: Annotated[
+        int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 32 by default.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Tune for so long instead, or no longer.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the result; RUN/NAME by default.")] = None,
+    run: Annotated[
+        Path, typer.Option("--run", "--run-dir", help="Run directory: its records are used, and new ones kept there.")
+    ] = Path("tuned"),
+    target: Target = "cpu",
+    threads: Threads = 1,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="Shape of an input that the file leaves open: NAME=1,3,224,224; repeatable."),
+    ] = None,
+    cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
+    rpc: RPC = None,
+    key: Key = None,
+    devices: Devices = None,
+    warm_start: WarmStart = None,
+    seed: Seed = 0,
+) -> None:
+    """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
+    from chanas.workflows.models.chain import Effort, Model
+
+    loaded = Model.load(model, parse_shapes(shape or ()))
+    usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
+    effort = Effort(trials, minutes, cost_model, warm_start)
+    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed)
+    built = tuned.build()
+    saved = built.save(out or run / built.name)
+    _say_tuned(built, saved.folder)
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes by names, from texts such as `image=1,3,224,224`.
+
+    Raises:
+        ConfigError: a text is written otherwise.
+    """
+    shapes = {}
+    for text in texts:
+        name, _, extents = text.partition("=")
+        numbers = extents.split(",")
+        if not name or not all(number.strip().isdecimal() and int(number) > 0 for number in numbers):
+            raise ConfigError(f"expected --shape NAME=1,3,224,224, got {text!r}")
+        shapes[name] = tuple(int(number) for number in numbers)
+    return shapes
+
+
+def _say_tuned(built: BuiltModel, folder: Path) -> None:
+    from chanas.prescheduler.models.tuning import activation_bytes, share_of_others, weight_bytes
+
+    tuned, proof = built.tuned, built.proof
+    others = sorted({o.name for o in tuned.program.others})
+    share = share_of_others(tuned.tuned.choices, tuned.program, proof.seconds)
+    seconds = tuned.loaded.watch.seconds
+    typer.echo(
+        f"folder     {folder}: run `chanas bench {folder}` to see it beside other runtimes\n"
+        f"trials     {tuned.tuned.num_new_trials} new ({tuned.tuned.num_failed_trials} failed), "
+        f"{len(tuned.program.workloads())} operators\n"
+        f"drift      {tuned.tuned.drift}\n"
+        f"latency    {format_latency(proof.seconds)} ± {format_latency(proof.spread_s)}, {tuned.usage.threads} "
+        "thread(s)\n"
+        f"error      {proof.relative_error:.1e} of the largest output, against {tuned.loaded.opened.origin['kind']}\n"
+        f"memory     {weight_bytes(tuned.program) / 1e6:.1f} MB of weights, "
+        f"{activation_bytes(tuned.program) / 1e6:.1f} MB of activations"
+    )
+    if others:
+        typer.echo(f"untuned    {', '.join(others)}: {share:.0%} of the time")
+    typer.echo("seconds    " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
 
 
 def _say(summary: PrescheduleSummary) -> None:

@@ -96,6 +96,13 @@ class BuildNetwork(BuildRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BuildModule(BuildRequest):
+    """Compile a Relax module whose functions are scheduled, from the JSON that TVM writes of it."""
+
+    module: Path
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuildUntunedBlock(BuildRequest):
     """Compile one block with TVM's default pipeline (no schedules)."""
 

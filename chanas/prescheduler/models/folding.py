@@ -22,7 +22,7 @@ from chanas.prescheduler.models.graph import (
     per_channel,
     without_unread,
 )
-from chanas.prescheduler.models.model import Array
+from chanas.prescheduler.models.sources.model import Array
 
 PRODUCTS = ("conv2d", "matmul")
 

@@ -1,4 +1,4 @@
-"""What is computed with a product in one operator: residual and activation after it, squeeze-excite's gate before it."""
+"""Fusion: residual and activation after a product, squeeze-excite's gate before it, in one operator with it."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ neighbours, and partial sums of a vector of terms otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -25,10 +26,10 @@ def schedule_generic(function: Any, target: HardwareTarget) -> Any:
     sch = s_tir.Schedule(function, error_render_level="none")
     for block in _blocks(sch):
         if not _is_reduction(sch, block) and _has_consumers(sch, block):
-            _try(lambda b=block: sch.compute_inline(b))  # type: ignore[misc]
+            _try(lambda b=block: sch.compute_inline(b))
     for block in _blocks(sch):
         if not _is_reduction(sch, block) and not _has_consumers(sch, block):
-            _try(lambda b=block: sch.reverse_compute_inline(b))  # type: ignore[misc]
+            _try(lambda b=block: sch.reverse_compute_inline(b))
     for block in _blocks(sch):
         kept = sch.copy()
         try:
@@ -39,10 +40,8 @@ def schedule_generic(function: Any, target: HardwareTarget) -> Any:
 
 
 def _try(step: Any) -> None:
-    try:
+    with contextlib.suppress(Exception):
         step()
-    except Exception:  # noqa: S110 — a primitive says by its error that it can't be applied
-        pass
 
 
 def _blocks(sch: Any) -> list[Any]:

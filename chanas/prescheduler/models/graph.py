@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from chanas.prescheduler.models.model import Array, TensorFacts
+from chanas.prescheduler.models.sources.model import Array, TensorFacts
 
 
 @dataclass(frozen=True, eq=False)

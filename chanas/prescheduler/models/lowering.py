@@ -17,8 +17,8 @@ from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.models import others
 from chanas.prescheduler.models.fusion import Chain, find_chains
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, numbered, per_channel
-from chanas.prescheduler.models.model import Array
 from chanas.prescheduler.models.program import Emit, OtherOperation, Program, TunedOperation, Value, packed_constant
+from chanas.prescheduler.models.sources.model import Array
 
 _ELEMENTWISE = {"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}
 # Images of fewer channels than this are read as they are: in channel blocks most lanes would be empty.
@@ -114,7 +114,9 @@ class _Lowering:
     def _tuned(
         self, chain: Chain, choices: Sequence[Workload], source: int, weight: Array, bias: Array
     ) -> TunedOperation:
-        extras = [self.blocked(r) for r in (chain.gate, chain.residual) if r is not None and not isinstance(r, Constant)]
+        extras = [
+            self.blocked(r) for r in (chain.gate, chain.residual) if r is not None and not isinstance(r, Constant)
+        ]
         end = self.graph.nodes[chain.end - len(self.graph.inputs)]
         step = Step(choices[0], (source, *extras))
         return TunedOperation(step, Value(end.shape, "float32", True), tuple(choices), weight, bias)
@@ -134,7 +136,7 @@ class _Lowering:
 
     def _convolutions(
         self, chain: Chain, node: Node, shape: tuple[int, int, int], weight: Array
-    ) -> list[Callable[[], Workload]]:
+    ) -> Sequence[Callable[[], Workload]]:
         """The operators that compute a convolution, the first of them the general one."""
         channels, height, width = shape
         a, kernel, out = node.attributes, weight.shape[2:], node.shape[1]
@@ -169,11 +171,11 @@ class _Lowering:
         weight, bias = _weights(node)
         if isinstance(chain.source, Constant) or weight.ndim != 2:
             return None
-        inp, out = weight.shape
+        out = weight.shape[1]
         weight = np.ascontiguousarray(weight.T)
         rows = math.prod(node.shape[:-1])
         source, weight = self._dense_source(chain.source, rows, weight)
-        extra = {"input_width": 1} if rows > 1 else {}
+        extra: dict[str, Any] = {"input_width": 1} if rows > 1 else {}
         make = functools.partial(Workload, "pointwise", rows, weight.shape[1], out, **self._fused(chain), **extra)
         workload = self._takes(make)
         if workload is None:

@@ -20,8 +20,8 @@ from chanas.prescheduler.kernels.cpu.families import family_of
 from chanas.prescheduler.kernels.cpu.shapes import input_shape, output_shape
 from chanas.prescheduler.models.generic import schedule_generic
 from chanas.prescheduler.models.graph import Constant
-from chanas.prescheduler.models.model import Array
 from chanas.prescheduler.models.program import OtherOperation, Program, TunedOperation
+from chanas.prescheduler.models.sources.model import Array
 from chanas.prescheduler.workloads.space import Point
 
 Chosen = Mapping[tuple[Workload, ...], tuple[Workload, Point]]
@@ -35,7 +35,7 @@ class ProgramModule:
     module: Any
     parameters: tuple[Array, ...]
     generic_names: tuple[str, ...]
-    """Of the functions without a schedule space."""
+    """Names of the functions without a schedule space."""
 
 
 def program_module(program: Program, chosen: Chosen, target: HardwareTarget) -> ProgramModule:

@@ -1,7 +1,7 @@
 """Expressions of the operations that have no schedule space of their own, in Relax.
 
-Blocked values are [B, M, l] (`program`). What TVM defines is taken from its definition; what it does not know of channel
-blocks is written here as a tensor expression.
+Blocked values are [B, M, l] (`program`). What TVM defines is taken from its definition; what it does not know of
+channel blocks is written here as a tensor expression.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ def pack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any
     by_channel = value.channel_axis == 1 and len(value.shape) == 4
     rows = builder.emit(relax.op.reshape(x, (channels, pixels) if by_channel else (pixels, channels)))
 
-    def element(b: Any, m: Any, v: Any) -> Any:
-        c = b * lanes + v
-        inside = rows_te[c, m] if by_channel else rows_te[m, c]
-        return inside if channels % lanes == 0 else tirx.if_then_else(c < channels, inside, tirx.const(0, value.dtype))
-
     def compute(source: Any) -> Any:
-        nonlocal rows_te
-        rows_te = source
+        def element(b: Any, m: Any, v: Any) -> Any:
+            c = b * lanes + v
+            inside = source[c, m] if by_channel else source[m, c]
+            if channels % lanes == 0:
+                return inside
+            return tirx.if_then_else(c < channels, inside, tirx.const(0, value.dtype))
+
         return te.compute((num_blocks(channels, lanes), pixels, lanes), element, name="packed")
 
-    rows_te: Any = None
     return builder.emit_te(compute, rows, primfunc_name_hint="pack")
 
 
@@ -101,7 +100,9 @@ def window_pool(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, h
         found = te.compute(shape, lambda b, m, v: total(tap(b, m, v), axis=[rh, rw]), name="window")
         if is_max:
             return found
-        extents = ((height + bottom, -top), (width + right, -left)) if a["count_include_pad"] else ((height, 0), (width, 0))
+        extents = (
+            ((height + bottom, -top), (width + right, -left)) if a["count_include_pad"] else ((height, 0), (width, 0))
+        )
 
         def share(m: Any) -> Any:
             sizes = []
@@ -118,7 +119,7 @@ def window_pool(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, h
 
 
 def repeats_pixels(node: Node, before: tuple[int, ...]) -> tuple[int, int] | None:
-    """How often each row and column is repeated, if a node does nothing else."""
+    """Find the whole numbers of times that rows and columns are repeated, if a node does nothing else."""
     if node.op != "resize2d" or node.attributes.get("method") != "nearest_neighbor" or len(before) != 4:
         return None
     times = (node.shape[2] // before[2], node.shape[3] // before[3])

@@ -18,12 +18,12 @@ from chanas.core.layouts import num_blocks
 from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
 from chanas.prescheduler.models.graph import Constant
-from chanas.prescheduler.models.model import Array, TensorFacts
+from chanas.prescheduler.models.sources.model import Array, TensorFacts
 
 
 @dataclass(frozen=True)
 class Value:
-    """What an operation of a program gives: its shape in the framework, its type, and its form in memory."""
+    """The result of an operation: its shape in the framework, its type, and its form in memory."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"

@@ -9,7 +9,7 @@ import numpy as np
 
 from chanas.errors import ModelError
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, without_unread
-from chanas.prescheduler.models.model import OpenedModel
+from chanas.prescheduler.models.sources.model import OpenedModel
 
 _SKIPPED = ("get_int", "get_int_tuple", "get_str", "id_", "is_", "same_as")
 _SAME = {"dropout", "ensure_zero_offset", "wrap_param", "contrib_dropout"}

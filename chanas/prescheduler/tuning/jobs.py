@@ -3,7 +3,9 @@ load-aware scheduling of Stiller, 2019: interleave the stages of independent tun
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,6 +79,8 @@ class TuningJobs:
     code_copies: int = 1
     canary: Canary | None = None
     warm_start: WarmStart | None = None
+    deadline_s: float = math.inf
+    """Reading of `time.monotonic` after which no operator that has a schedule is tried further."""
     _models: dict[str, CostModel] = field(default_factory=dict)
     _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
     """Compiled libraries that may have to be timed again: they are not compiled twice."""
@@ -128,6 +132,10 @@ class TuningJobs:
         return best
 
     @property
+    def _is_late(self) -> bool:
+        return time.monotonic() > self.deadline_s
+
+    @property
     def _num_active(self) -> int:
         return _ACTIVE_JOBS * self.pool.num_devices
 
@@ -139,13 +147,13 @@ class TuningJobs:
 
     def _rounds(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> Iterator[None]:
         """Raise the tuners' limits, once for each time that they are to be explored."""
-        base = min(self.config.num_trials, max(self.config.num_initial, self.config.num_trials // 2))
+        base = self.config.base_trials
         granted = np.array([base - t.num_tried for t in tuners.values()])
         while True:
             for tuner, num in zip(tuners.values(), granted, strict=True):
                 tuner.limit = tuner.num_tried + max(0, int(num))
             yield
-            left = self._num_left(tuners)
+            left = 0 if self._is_late else self._num_left(tuners)
             num = min(left, max(self._num_active * self.config.batch_size, left // 2))
             room = np.array([0 if w.op in self.failed_families else t.room for w, t in tuners.items()], dtype=np.int64)
             granted = hand_out(num, self._claims(tuners, counts), room)
@@ -180,7 +188,8 @@ class TuningJobs:
             if workload.op in self.failed_families:
                 return False
             unsettled = settle and not is_settled(self._legal_records(workload))
-            return tuners[workload].num_left > 0 or unsettled
+            tuner = tuners[workload]
+            return (tuner.num_left > 0 and (tuner.best is None or not self._is_late)) or unsettled
 
         waiting = [w for w in self._in_order(tuners) if is_open(w)]
         started = list(waiting)
@@ -287,7 +296,7 @@ class TuningJobs:
             return
         best_s = job.tuner.best_s
         hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
-        for point in job.tuner.propose():
+        for point in job.tuner.propose() if best_s is None or not self._is_late else ():
             self._submit(line, job, _Ask(job.workload, (point,)), hopeless_s)
         if job.outstanding or job.again or not settle:
             return

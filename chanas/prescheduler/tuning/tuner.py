@@ -39,6 +39,8 @@ class TuneConfig:
     """Schedule points tried in all, kept records included; with `shared` on average over the operators."""
     shared: bool = False
     """Distribute the second half of the trials to the operators that take most time and promise most (`budget`)."""
+    num_base: int | None = None
+    """With `shared`: trials that each operator has before the others are distributed; half of all by default."""
     num_initial: int = 4
     """Size of the initial set H."""
     batch_size: int = 4
@@ -57,6 +59,12 @@ class TuneConfig:
     """Share of the initial set that is spread over the ranking that a prior predicts, so that it can be judged."""
     min_tau: float = 0.0
     """A prior whose forecast of the first points correlates less than this with their seconds (Kendall) is dropped."""
+
+    @property
+    def base_trials(self) -> int:
+        """Trials of each operator before the others are distributed."""
+        base = self.num_trials // 2 if self.num_base is None else self.num_base
+        return min(self.num_trials, max(self.num_initial, base))
 
 
 class OperatorTuner:

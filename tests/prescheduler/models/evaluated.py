@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from chanas.prescheduler.models.graph import Constant, Graph, Node
-from chanas.prescheduler.models.model import Array
+from chanas.prescheduler.models.sources.model import Array
 
 ACTIVATIONS = {
     "relu": functional.relu,

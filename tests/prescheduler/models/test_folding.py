@@ -12,9 +12,9 @@ from torch import nn
 
 from chanas.prescheduler.models.folding import simplify
 from chanas.prescheduler.models.graph import Constant, Graph, Node, without_unread
-from chanas.prescheduler.models.model import TensorFacts
 from chanas.prescheduler.models.reading import read_graph
-from chanas.prescheduler.models.torch_models import opened_program
+from chanas.prescheduler.models.sources.model import TensorFacts
+from chanas.prescheduler.models.sources.torch_models import opened_program
 
 from .evaluated import describe, evaluate
 

@@ -47,9 +47,19 @@ def build_network(
     library_path: Path,
 ) -> None:
     """Compile a whole network to a shared library that `relax.VirtualMachine` loads."""
+    _build_relax(network_module(blocks, points, target), target, library_path)
+
+
+def build_module(json_path: Path, target: HardwareTarget, library_path: Path) -> None:
+    """Compile a Relax module, as `tvm.ir.save_json` writes it, to a library that `relax.VirtualMachine` loads."""
     import tvm
 
-    module = network_module(blocks, points, target)
+    _build_relax(tvm.ir.load_json(json_path.read_text()), target, library_path)
+
+
+def _build_relax(module: Any, target: HardwareTarget, library_path: Path) -> None:
+    import tvm
+
     with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
         executable = tvm.relax.build(module, target.tvm_target(), tir_pipeline=pipeline(), exec_mode="compiled")
     export(executable, library_path, target)

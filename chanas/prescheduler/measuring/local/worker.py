@@ -30,6 +30,7 @@ from chanas.prescheduler.measuring.local.timing import CheckedProgram, time_prog
 from chanas.prescheduler.measuring.requests import (
     BuildBlock,
     BuildKernel,
+    BuildModule,
     BuildNetwork,
     BuildObject,
     BuildOperator,
@@ -110,6 +111,13 @@ def build_network(request: BuildNetwork) -> None:
     cpu_build.build_network(request.blocks, request.points, request.target, request.library)
 
 
+def build_module(request: BuildModule) -> None:
+    """Compile a scheduled module."""
+    from chanas.prescheduler.codegen.cpu import build as cpu_build
+
+    cpu_build.build_module(request.module, request.target, request.library)
+
+
 def build_object(request: BuildObject) -> None:
     """Compile one fused block to an object file."""
     from chanas.prescheduler.codegen.cpu import build as cpu_build
@@ -171,7 +179,12 @@ class _Case:
         ]
 
     def check(self, output: Any) -> float:
-        return relative_error(_as_float32(output.numpy()).reshape(self.expected.shape), self.expected)
+        """The error of an output, of several one after the other."""
+        import numpy as np
+
+        outputs = [_as_float32(o.numpy()) for o in ([output] if hasattr(output, "numpy") else output)]
+        got = outputs[0] if len(outputs) == 1 else np.concatenate([np.asarray(o, np.float32).ravel() for o in outputs])
+        return relative_error(got.reshape(self.expected.shape), self.expected)
 
 
 _CASES: dict[tuple[Path, int], _Case] = {}
@@ -273,6 +286,7 @@ CALLS: dict[type[Request], Callable[[Any], Any]] = {
     BuildOperator: build_operator,
     BuildOperators: build_operators,
     BuildBlock: build_block,
+    BuildModule: build_module,
     BuildNetwork: build_network,
     BuildObject: build_object,
     BuildKernel: build_kernel,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from chanas.errors import ModelError, unknown_name
-from chanas.prescheduler.models.model import (
+from chanas.prescheduler.models.sources.model import (
     Array,
     OpenedModel,
     Shapes,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.errors import ModelError
-from chanas.prescheduler.models.model import (
+from chanas.prescheduler.models.sources.model import (
     Array,
     OpenedModel,
     Shapes,

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from chanas.errors import ModelError
-from chanas.prescheduler.models.opening import check_fits, open_model
+from chanas.prescheduler.models.sources.opening import check_fits, open_model
 
 Nodes = list[onnx.NodeProto]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from chanas.errors import ModelError
-from chanas.prescheduler.models.model import OpenedModel, Shapes
+from chanas.prescheduler.models.sources.model import OpenedModel, Shapes
 
 TORCHVISION = "torchvision:"
 KNOWN = f"FILE.onnx, FILE.pt2 (torch.export) or {TORCHVISION}NAME"
@@ -31,7 +31,7 @@ def open_model(source: str | Path, shapes: Shapes | None = None) -> OpenedModel:
     """
     text = str(source)
     if text.startswith(TORCHVISION):
-        from chanas.prescheduler.models.torch_models import open_torchvision
+        from chanas.prescheduler.models.sources.torch_models import open_torchvision
 
         return open_torchvision(text.removeprefix(TORCHVISION), shapes or {})
     path = Path(source)
@@ -41,11 +41,11 @@ def open_model(source: str | Path, shapes: Shapes | None = None) -> OpenedModel:
     check_no_pickle(path)
     check_fits(path)
     if path.suffix == ".onnx":
-        from chanas.prescheduler.models.onnx_models import open_onnx
+        from chanas.prescheduler.models.sources.onnx_models import open_onnx
 
         return open_onnx(path, shapes or {})
     if path.suffix == ".pt2":
-        from chanas.prescheduler.models.torch_models import open_exported
+        from chanas.prescheduler.models.sources.torch_models import open_exported
 
         return open_exported(path)
     raise ModelError(f"expected a network as {KNOWN}, got {path.name}")

@@ -1,0 +1,193 @@
+"""A network from elsewhere as `chanas tune` leaves it: a folder that runs without the framework that it came from.
+
+`module.so` is the compiled program, `weights.safetensors` its arguments, `tuned.json` says what it is, where it came
+from, and what was measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.core.target import HardwareTarget, differences
+from chanas.devices.host import load_target
+from chanas.devices.lean_tvm import torch_hidden
+from chanas.errors import CheckpointError, ConfigError, TargetError
+from chanas.files.documents import Document
+from chanas.files.scratch import scratch_folder
+from chanas.files.writing import file_digest
+
+Array = npt.NDArray[Any]
+
+SCHEMA = 1
+DOCUMENT, WEIGHTS, MODULE = "tuned.json", "weights.safetensors", "module.so"
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """An input or output of the network."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class OperatorEntry:
+    """An operator with the schedule that was taken.
+
+    count    how often the network has it
+    seconds  of one call, alone, with cold weights
+    """
+
+    key: str
+    point: list[int]
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Tuned:
+    """Content of `tuned.json`."""
+
+    schema: int
+    name: str
+    run_id: str
+    origin: dict[str, str]
+    target: HardwareTarget
+    inputs: list[TensorEntry]
+    outputs: list[TensorEntry]
+    parameters: list[str]
+    operators: list[OperatorEntry]
+    measured: dict[str, float]
+    seconds: dict[str, float]
+    hashes: dict[str, str]
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+_TUNED = Document("tuned network", _Tuned, "make it again with `chanas tune`", SCHEMA)
+
+
+@dataclass
+class TunedNetwork:
+    """A tuned network that was opened.
+
+    document  content of `tuned.json`
+    """
+
+    folder: Path
+    target: HardwareTarget
+    document: dict[str, Any]
+    _function: Callable[..., Any] | None = None
+    _inputs: tuple[Any, ...] = ()
+    _views: tuple[Array, ...] = ()
+    _parameters: tuple[Any, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return str(self.document["name"])
+
+    @classmethod
+    def open(cls, folder: Path | str) -> TunedNetwork:
+        """Open a folder that `chanas tune` made.
+
+        Raises:
+            CheckpointError: it is no such folder, or a file is missing, damaged or of another network.
+        """
+        folder = Path(folder)
+        if not (folder / DOCUMENT).is_file():
+            what = "is no folder of a tuned network" if folder.exists() else "does not exist"
+            raise CheckpointError(f"{folder} {what} (expected {DOCUMENT} in it); make one with `chanas tune MODEL`")
+        document = _TUNED.read(folder / DOCUMENT)
+        target = _TUNED.read_with(folder / DOCUMENT, lambda data: HardwareTarget.from_json(data["target"]))
+        for name in (MODULE, WEIGHTS):
+            path = folder / name
+            if not path.is_file():
+                raise CheckpointError(f"{path} is missing; make the folder again with `chanas tune`")
+            if file_digest(path) != document["hashes"].get(name):
+                raise CheckpointError(
+                    f"{path} is cut short, damaged or of another network; make the folder again with `chanas tune`"
+                )
+        return cls(folder, target, document)
+
+    def run(self, *inputs: Array) -> list[Array]:
+        """The outputs of the compiled network for its inputs, in order, in the shapes of `tuned.json`.
+
+        Raises:
+            ConfigError: there are more or fewer inputs, or one has another shape.
+            TargetError: it was compiled for another device.
+        """
+        entries = self.document["inputs"]
+        if len(inputs) != len(entries):
+            raise ConfigError(f"expected {len(entries)} inputs of {self.name}, got {len(inputs)}")
+        for given, entry in zip(inputs, entries, strict=True):
+            if list(np.shape(given)) != entry["shape"]:
+                raise ConfigError(f"expected input {entry['name']} {entry['shape']}, got {list(np.shape(given))}")
+        function = self.load()
+        for view, given in zip(self._views, inputs, strict=True):
+            np.copyto(view, given)
+        found = function(*self._inputs, *self._parameters)
+        return [np.array(np.from_dlpack(o)) for o in ([found] if hasattr(found, "numpy") else found)]
+
+    def program(self) -> Callable[[], Any]:
+        """The compiled program by itself, on the inputs that are there: what tuning measured."""
+        function = self.load()
+        return lambda: function(*self._inputs, *self._parameters)
+
+    def load(self) -> Callable[..., Any]:
+        """Load the compiled program, once.
+
+        Raises:
+            TargetError: it was compiled for another device.
+        """
+        if self._function is None:
+            self._check_device()
+            from safetensors.numpy import load_file
+
+            os.environ.setdefault("TVM_NUM_THREADS", str(self.target.num_threads))
+            os.environ.setdefault("TVM_BIND_THREADS", "0")
+            with torch_hidden():
+                import tvm
+                from tvm import relax
+
+            # the loader gives back what it has under a name, whatever the file is by now: a folder that was made anew
+            with scratch_folder() as scratch:
+                copy = shutil.copyfile(self.folder / MODULE, scratch / MODULE)
+                machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), tvm.cpu())
+            weights = load_file(self.folder / WEIGHTS)
+            self._parameters = tuple(tvm.runtime.tensor(weights[name]) for name in self.document["parameters"])
+            self._inputs = tuple(
+                tvm.runtime.tensor(np.zeros(entry["shape"], entry["dtype"])) for entry in self.document["inputs"]
+            )
+            self._views = tuple(np.from_dlpack(tensor) for tensor in self._inputs)
+            self._function = machine["main"]
+        return self._function
+
+    def _check_device(self) -> None:
+        here = load_target(self.target.local_name, self.target.num_threads)
+        if here.fingerprint != self.target.fingerprint:
+            raise TargetError(
+                f"{self.folder} was compiled for {self.target.device} ({self.target.fingerprint}), this is "
+                f"{here.device} ({here.fingerprint}), another processor ({differences(self.target, here)}); run "
+                "`chanas tune` here"
+            )
+
+    def time_calls(self, num: int = 30) -> list[float]:
+        """Seconds of single calls, after a few that are not counted."""
+        call = self.program()
+        for _ in range(3):
+            call()
+        seconds = []
+        for _ in range(num):
+            start = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - start)
+        return seconds

@@ -1,0 +1,1 @@
+"""Sources of finished networks: ONNX files, programs of torch.export, torchvision."""

@@ -1,0 +1,256 @@
+"""A program tuned operator by operator, compiled as a whole, and proven against the framework that it comes from."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from chanas.core.target import HardwareTarget
+from chanas.devices.cores import kept_off, split_cores
+from chanas.devices.timing import TimingSettings
+from chanas.errors import MeasureError, ModelError
+from chanas.files.scratch import scratch_folder
+from chanas.operators.workload import Workload
+from chanas.prescheduler.measuring.canary import Canary
+from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
+from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
+from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.prescheduler.measuring.requests import BuildModule, MeasureNetwork
+from chanas.prescheduler.models.module import ProgramModule
+from chanas.prescheduler.models.program import Program
+from chanas.prescheduler.models.sources.model import Array
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.tuning.give_up import describe_errors
+from chanas.prescheduler.tuning.jobs import TuningJobs
+from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
+from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.tuning.warm_start import WarmStart
+from chanas.prescheduler.workloads.cases import ReferenceCase
+from chanas.prescheduler.workloads.space import Point
+
+NETWORK_TOLERANCE = 1e-3
+"""Largest error that is right, as a share of the largest output: a hundred layers of sums in another order, some by
+Winograd's transforms, are within 1e-4."""
+_ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
+
+
+@dataclass(frozen=True)
+class ChosenOperator:
+    """An operator of a program: the one that is taken of those that compute the same, its schedule, and its time alone
+    with cold weights."""
+
+    workload: Workload
+    point: Point
+    seconds: float
+
+
+Choices = Mapping[tuple[Workload, ...], ChosenOperator]
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The effort that a network is tuned with.
+
+    config     trials per operator, kept ones included
+    minutes    the time after which no operator that has a schedule is tried further; without end where it is None
+    cost_model gp or random
+    """
+
+    config: TuneConfig
+    minutes: float | None = None
+    cost_model: str = "gp"
+    seed: int = 0
+    warm_start: WarmStart | None = None
+
+
+@dataclass(frozen=True)
+class TunedOperators:
+    """Result of tuning."""
+
+    choices: Choices
+    num_new_trials: int
+    num_failed_trials: int
+    drift: str
+
+
+def tune_program(
+    program: Program,
+    target: HardwareTarget,
+    store: RecordStore,
+    settings: ModelSettings,
+    *,
+    progress: bool = True,
+    open_pool: OpenPool | None = None,
+) -> TunedOperators:
+    """Tune the operators of a program, most where most of its time goes; every kept record is reused.
+
+    Raises:
+        MeasureError: an operator works at no schedule that was tried.
+    """
+    workloads, before = program.workloads(), store.count()
+    with _bench(target, open_pool) as (pool, scratch):
+        canary = Canary(target, scratch, store.add_canary)
+        jobs = TuningJobs(
+            pool,
+            target,
+            store,
+            settings.config,
+            scratch,
+            settings.cost_model,
+            settings.seed,
+            weight_bytes(program),
+            len(program.tuned),
+            canary,
+            settings.warm_start,
+            math.inf if settings.minutes is None else time.monotonic() + 60.0 * settings.minutes,
+        )
+        left = remaining_workloads(workloads, target, store, settings.config)
+        require_families(left, target, pool, scratch)
+        found = jobs.run(workloads, progress, _counts(program, workloads))
+        choices = choose(program, found)
+        for operation in program.tuned:
+            if operation.choices not in choices:
+                given_up = describe_errors(jobs.failed_families) or store.most_frequent_error()
+                raise MeasureError(
+                    f"no schedule of operator {operation.choices[0].key} works ({given_up}); run the command again "
+                    "with more trials"
+                )
+    after = store.count()
+    return TunedOperators(choices, sum(after) - sum(before), after[1] - before[1], canary.describe())
+
+
+@contextmanager
+def _bench(target: HardwareTarget, open_pool: OpenPool | None) -> Iterator[tuple[Pool, Path]]:
+    """Workers that time, with their cores kept free of this process, and a folder for what is made on the way."""
+    timing_cores = [] if open_pool else split_cores(target.num_threads)[0]
+    with (open_pool or WorkerPool)(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
+        yield pool, scratch
+
+
+def weight_bytes(program: Program) -> int:
+    """Bytes of a program's weights: how much passes through the caches before an operator runs again."""
+    return sum(o.weight.nbytes for o in program.tuned if o.weight is not None)
+
+
+def _counts(program: Program, workloads: Sequence[Workload]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """float64[1, W]: occurrences of each operator in the program; those that compute the same count as often each."""
+    column = {w: i for i, w in enumerate(workloads)}
+    counts = np.zeros((1, len(workloads)))
+    for operation in program.tuned:
+        for workload in operation.choices:
+            counts[0, column[workload]] += 1.0
+    return counts
+
+
+def choose(program: Program, records: Mapping[Workload, Sequence[TuningRecord]]) -> Choices:
+    """The fastest of the operators that compute the same, for those of which any works."""
+    chosen: dict[tuple[Workload, ...], ChosenOperator] = {}
+    for operation in program.tuned:
+        best = [
+            ChosenOperator(workload, found[0].point, found[0].again_s or found[0].seconds or math.inf)
+            for workload in operation.choices
+            if (found := records.get(workload))
+        ]
+        if best:
+            chosen[operation.choices] = min(best, key=lambda c: c.seconds)
+    return chosen
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A compiled program that was compared with its framework and timed.
+
+    relative_error  largest difference from the framework's outputs, as a share of their largest magnitude
+    seconds         median of single calls, and their spread
+    """
+
+    seconds: float
+    spread_s: float
+    relative_error: float
+
+
+def compile_program(
+    made: ProgramModule,
+    inputs: Sequence[Array],
+    expected: Sequence[Array],
+    target: HardwareTarget,
+    library: Path,
+    open_pool: OpenPool | None = None,
+) -> Proof:
+    """Compile a module to `library`, compare its outputs with the framework's, and time it.
+
+    Raises:
+        ModelError: the framework's own outputs are not finite, so that there is nothing to compare with.
+        MeasureError: it does not compile, its outputs differ, or it could not be timed.
+    """
+    import tvm
+
+    largest = max(float(np.abs(e).max()) for e in expected)
+    if not math.isfinite(largest):
+        raise ModelError(
+            "the network itself gives NaN or infinity for random inputs, so that its tuned program can't be compared "
+            "with it; check its weights"
+        )
+    scale = min(1.0, largest) or 1.0  # errors are relative to 1 at least
+    flat = np.concatenate([np.asarray(e, np.float32).ravel() for e in expected])
+    arguments = (*inputs, *made.parameters)
+    weights = tuple(range(len(inputs), len(arguments)))
+    with _bench(target, open_pool) as (pool, scratch):
+        case, module = scratch / "network.npz", scratch / "network.json"
+        ReferenceCase(arguments, weights, flat, NETWORK_TOLERANCE * scale).save(case)
+        module.write_text(tvm.ir.save_json(made.module))
+        candidate = Candidate(
+            token=0,
+            build=BuildModule(target=target, library=library, module=module),
+            timing=MeasureNetwork(library=library, case=case, settings=_SETTINGS),
+            timeout_s=NETWORK_TIMEOUT_S,
+            keep_library=True,
+        )
+        outcome = _timed(pool, candidate)
+    if outcome.seconds is None:
+        library.unlink(missing_ok=True)
+        raise MeasureError(f"the compiled network failed: {outcome.error}")
+    return Proof(outcome.seconds, outcome.spread_s or 0.0, (outcome.max_error or 0.0) / scale)
+
+
+def _timed(pool: Pool, candidate: Candidate[int]) -> Outcome:
+    line: CandidatePipeline[int] = CandidatePipeline(pool)
+    line.submit(candidate)
+    while line.num_in_flight:
+        for _, outcome in line.finished():
+            first = outcome
+    if first.seconds is None:
+        return first
+    [(_, median)] = time_in_rounds([(candidate, [first])], pool, _ROUNDS)
+    return median
+
+
+def activation_bytes(program: Program) -> int:
+    """Peak bytes of values that are needed at one time, without what an operator keeps for itself."""
+    lanes = program.lanes
+    last: dict[int, int] = dict.fromkeys(program.outputs, len(program.operations))
+    for i, operation in enumerate(program.operations):
+        for read in operation.reads:
+            if isinstance(read, int):
+                last[read] = max(last.get(read, 0), i)
+    first = len(program.inputs)
+    live: dict[int, int] = {}
+    peak = 0
+    for i, operation in enumerate(program.operations):
+        value = operation.value
+        live[first + i] = math.prod(value.memory_shape(lanes)) * np.dtype(value.dtype).itemsize
+        peak = max(peak, sum(live.values()))
+        live = {v: size for v, size in live.items() if last.get(v, -1) > i}
+    return peak
+
+
+def share_of_others(choices: Choices, program: Program, seconds: float) -> float:
+    """The share of a network's time that its tuned operators, timed alone, do not account for; at least 0."""
+    tuned = math.fsum(choices[o.choices].seconds for o in program.tuned)
+    return max(0.0, 1.0 - tuned / seconds)

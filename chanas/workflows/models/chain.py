@@ -1,0 +1,337 @@
+"""The chain from a finished network to one that runs fast: `Model.load(file).tune(trials=200).build().save(folder)`.
+
+Each step gives an object that has only the step after it, so that no order but this one can be written. The seconds of
+every step are kept under the run id that the first one draws.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import statistics
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chanas import __version__
+from chanas.core.usage import HERE, Usage
+from chanas.errors import ConfigError, TargetError
+from chanas.files.run import RunDirectory
+
+if TYPE_CHECKING:
+    from chanas.bundle.tuned import TunedNetwork
+    from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.models.graph import Graph
+    from chanas.prescheduler.models.module import ProgramModule
+    from chanas.prescheduler.models.program import Program
+    from chanas.prescheduler.models.sources.model import OpenedModel
+    from chanas.prescheduler.models.tuning import Proof, TunedOperators
+
+DEFAULT_TRIALS = 32
+DEFAULT_FOLDER = Path("tuned")
+_BASE_TRIALS, _MOST_TRIALS = 8, 4096
+"""Trials of each operator before the rest goes where it is worth most, and the most where only the time is limited."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The effort of tuning.
+
+    trials      schedule points per operator on average, kept ones included; None: the default, or as many as fit in
+                `minutes`
+    minutes     the time after which no operator that has a schedule is tried further
+    cost_model  gp or random
+    warm_start  another run, a file of records, or another target of the run, whose records the tuning begins with
+    """
+
+    trials: int | None = None
+    minutes: float | None = None
+    cost_model: str = "gp"
+    warm_start: str | None = None
+
+
+DEFAULT_EFFORT = Effort()
+
+
+class Model:
+    """The beginning of the chain: a finished network opened, or a tuned one."""
+
+    @staticmethod
+    def load(source: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> LoadedModel:
+        """Open a network: an ONNX file, a program of `torch.export` (.pt2), or `torchvision:NAME`.
+
+        Args:
+            shapes: of inputs by their names, where the file leaves them open.
+
+        Raises:
+            ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there.
+        """
+        from chanas.prescheduler.models.folding import simplify
+        from chanas.prescheduler.models.reading import read_graph
+        from chanas.prescheduler.models.sources.opening import open_model
+
+        watch = _Watch(uuid.uuid4().hex)
+        with watch.step("open"):
+            opened = open_model(source, shapes)
+        with watch.step("simplify"):
+            graph = simplify(read_graph(opened))
+        return LoadedModel(opened, graph, watch)
+
+    @staticmethod
+    def open(folder: str | Path) -> TunedNetwork:
+        """Open a folder that `save` wrote; it needs neither torch nor onnx.
+
+        Raises:
+            CheckpointError: it is no such folder, or damaged.
+        """
+        from chanas.bundle.tuned import TunedNetwork
+
+        return TunedNetwork.open(folder)
+
+
+class _Watch:
+    """Seconds of each step of a run."""
+
+    def __init__(self, run_id: str, seconds: Mapping[str, float] | None = None) -> None:
+        self.run_id, self.seconds = run_id, dict(seconds or {})
+        self._step, self._start = "", 0.0
+
+    def step(self, name: str) -> _Watch:
+        """A context whose seconds count for a step."""
+        self._step = name
+        return self
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self._step] = self.seconds.get(self._step, 0.0) + time.monotonic() - self._start
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network that was opened and simplified."""
+
+    opened: OpenedModel
+    graph: Graph
+    watch: _Watch
+
+    @property
+    def name(self) -> str:
+        return self.opened.name
+
+    def tune(
+        self,
+        target: Usage | str = HERE,
+        trials: int | None = None,
+        *,
+        effort: Effort = DEFAULT_EFFORT,
+        run: RunDirectory | str | Path = DEFAULT_FOLDER,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> TunedModel:
+        """Tune its operators; records lie in `run`, and every one that is there already is used again.
+
+        Args:
+            target: the processor and how it is used; the name of a device stands for one thread of it.
+            trials: schedule points per operator on average, instead of those of `effort`.
+
+        Raises:
+            ConfigError: the effort is none.
+            TargetError: the target is unknown, is a GPU, or has no kernels for finished networks in the dtype.
+            MeasureError: an operator works at no schedule that was tried.
+            RunBusyError: another process tunes with the same records.
+        """
+        from chanas.prescheduler.measuring.devices import timing_device
+        from chanas.prescheduler.measuring.local.locks import run_lock
+        from chanas.prescheduler.models.lowering import lower
+        from chanas.prescheduler.models.tuning import tune_program
+        from chanas.prescheduler.records.store import RecordStore
+
+        if trials is not None:
+            effort = dataclasses.replace(effort, trials=trials)
+        place = run if isinstance(run, RunDirectory) else RunDirectory(run)
+        usage = Usage(target) if isinstance(target, str) else target
+        with timing_device(usage) as (hardware, open_pool):
+            _require_cpu_float32(hardware)
+            settings = _settings(effort, place, hardware, seed)
+            with self.watch.step("lower"):
+                program = lower(self.graph, hardware)
+            place.root.mkdir(parents=True, exist_ok=True)
+            with run_lock(place.root), self.watch.step("tune"):
+                store = RecordStore(place.records, hardware)
+                try:
+                    tuned = tune_program(program, hardware, store, settings, progress=progress, open_pool=open_pool)
+                finally:
+                    store.close()
+            return TunedModel(self, usage, hardware, program, tuned, seed)
+
+
+def _require_cpu_float32(target: HardwareTarget) -> None:
+    if target.gpu is not None or target.dtype != "float32" or target.batch > 1:
+        raise TargetError(
+            f"finished networks are tuned for processors, in f32 and one input at a time; got target {target.name}"
+        )
+
+
+def _settings(effort: Effort, run: RunDirectory, target: HardwareTarget, seed: int) -> Any:
+    from chanas.prescheduler.models.tuning import ModelSettings
+    from chanas.prescheduler.tuning.cost_model.models import check_name
+    from chanas.prescheduler.tuning.tuner import TuneConfig
+    from chanas.prescheduler.tuning.warm_start import open_warm_start
+
+    check_name(effort.cost_model)
+    if effort.trials is not None and effort.trials < 1:
+        raise ConfigError(f"expected at least 1 trial per operator, got {effort.trials}")
+    if effort.minutes is not None and not effort.minutes > 0:
+        raise ConfigError(f"expected more than 0 minutes, got {effort.minutes:g}")
+    unlimited = DEFAULT_TRIALS if effort.minutes is None else _MOST_TRIALS
+    num_trials = unlimited if effort.trials is None else effort.trials
+    config = TuneConfig(num_trials=num_trials, shared=True, num_base=min(_BASE_TRIALS, num_trials))
+    warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, target)
+    return ModelSettings(config, effort.minutes, effort.cost_model, seed, warm_start)
+
+
+@dataclass(frozen=True)
+class TunedModel:
+    """A network whose operators have schedules."""
+
+    loaded: LoadedModel
+    usage: Usage
+    target: HardwareTarget
+    program: Program
+    tuned: TunedOperators
+    seed: int
+
+    def build(self) -> BuiltModel:
+        """Compile the whole network, compare its outputs with those of the framework that it comes from, and time it.
+
+        Raises:
+            ModelError: the framework's own outputs are not finite.
+            MeasureError: it does not compile, or its outputs differ.
+        """
+        from chanas.files.scratch import scratch_folder
+        from chanas.prescheduler.measuring.devices import timing_device
+        from chanas.prescheduler.models.module import program_module
+        from chanas.prescheduler.models.tuning import compile_program
+
+        watch, opened = self.loaded.watch, self.loaded.opened
+        with watch.step("build"):
+            chosen = {key: (c.workload, c.point) for key, c in self.tuned.choices.items()}
+            made = program_module(self.program, chosen, self.target)
+        with watch.step("answer"):
+            inputs = opened.random_inputs(self.seed)
+            expected = opened.answer(inputs)
+        with watch.step("prove"), timing_device(self.usage) as (_, open_pool), scratch_folder() as scratch:
+            library = scratch / "module.so"
+            proof = compile_program(made, inputs, expected, self.target, library, open_pool)
+            return BuiltModel(self, made, proof, library.read_bytes(), tuple(e.shape for e in expected))
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A compiled network that gives the right outputs."""
+
+    tuned: TunedModel
+    made: ProgramModule
+    proof: Proof
+    library: bytes
+    output_shapes: Sequence[tuple[int, ...]]
+
+    @property
+    def name(self) -> str:
+        return self.tuned.loaded.name
+
+    def save(self, folder: str | Path) -> SavedModel:
+        """Write the folder: compiled module, weights, and what it is; whole or not at all.
+
+        Raises:
+            ChanasError: it cannot be written.
+        """
+        from chanas.workflows.models.saving import write_folder
+
+        with self.tuned.loaded.watch.step("save"):
+            write_folder(Path(folder), self.library, self.made.parameters, _describe(self))
+        return SavedModel(Path(folder))
+
+
+def _describe(built: BuiltModel) -> dict[str, Any]:
+    """Content of `tuned.json` without hashes."""
+    from chanas.bundle.tuned import SCHEMA
+    from chanas.core.target import tvm_version
+    from chanas.prescheduler.kernels.backends import backend_of
+    from chanas.prescheduler.models.tuning import activation_bytes, share_of_others, weight_bytes
+
+    tuned, proof = built.tuned, built.proof
+    opened, watch, choices = tuned.loaded.opened, tuned.loaded.watch, tuned.tuned.choices
+    counts = Counter(o.choices for o in tuned.program.tuned)
+    return {
+        "schema": SCHEMA,
+        "name": opened.name,
+        "run_id": watch.run_id,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "origin": dict(opened.origin),
+        "target": tuned.target.to_json(),
+        "space_version": backend_of(tuned.target).space_version,
+        "seed": tuned.seed,
+        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in opened.inputs],
+        "outputs": [
+            {"name": f"output{i}", "shape": list(shape), "dtype": tuned.program.value(number).dtype}
+            for i, (shape, number) in enumerate(zip(built.output_shapes, tuned.program.outputs, strict=True))
+        ],
+        "operators": [
+            {"key": c.workload.key, "point": list(c.point), "count": counts[key], "seconds": c.seconds}
+            for key, c in choices.items()
+        ],
+        "others": dict(Counter(o.name for o in tuned.program.others)),
+        "measured": {
+            "latency_s": proof.seconds,
+            "spread_s": proof.spread_s,
+            "relative_error": proof.relative_error,
+            "share_of_others": share_of_others(choices, tuned.program, proof.seconds),
+            "weight_bytes": float(weight_bytes(tuned.program)),
+            "activation_bytes": float(activation_bytes(tuned.program)),
+        },
+        "seconds": {name: round(seconds, 3) for name, seconds in watch.seconds.items()},
+        "trials": {"new": tuned.tuned.num_new_trials, "failed": tuned.tuned.num_failed_trials},
+        "versions": {"chanas": __version__, "tvm": tvm_version()},
+    }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Seconds of single calls of a saved network on random inputs, in a process of the user's."""
+
+    mean_s: float
+    deviation_s: float
+    median_s: float
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A network in its folder."""
+
+    folder: Path
+
+    def open(self) -> TunedNetwork:
+        """The network, to be run."""
+        return Model.open(self.folder)
+
+    def evaluate(self, num_calls: int = 30) -> Evaluation:
+        """Time single calls on random inputs.
+
+        Raises:
+            TargetError: it was compiled for another device.
+        """
+        network = self.open()
+        rng = np.random.default_rng(0)
+        entries = network.document["inputs"]
+        network.run(*(rng.standard_normal(e["shape"]).astype(e["dtype"]) for e in entries))
+        seconds = network.time_calls(num_calls)
+        return Evaluation(statistics.fmean(seconds), statistics.stdev(seconds), statistics.median(seconds))
