@@ -29,7 +29,7 @@ PRODUCTS = ("conv2d", "matmul")
 
 def simplify(graph: Graph) -> Graph:
     """All passes, in the order in which each finds what the one before has left."""
-    for step in (fold_constants, drop_identities, name_activations, fold_scales, name_activations):
+    for step in (fold_constants, drop_identities, name_activations, fold_scales, name_activations, name_shuffles):
         graph = without_unread(step(graph))
     return graph
 
@@ -229,6 +229,37 @@ def _second_number(node: Node) -> float | None:
     """The number that a node reads second, if it is one."""
     second = node.constant(1)
     return None if second is None else second.scalar
+
+
+# --- channels -----------------------------------------------------------------------------------------------------
+
+
+def name_shuffles(graph: Graph) -> Graph:
+    """One node `shuffle` for channels of maps that are split into `groups`, transposed, and put together again."""
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        found = _shuffled(graph, node)
+        if found is None:
+            new.copy(value, node)
+        else:
+            source, groups = found
+            new.let(value, new.add(Node("shuffle", (new.read(source),), node.shape, node.dtype, {"groups": groups})))
+    return new.graph(graph.outputs)
+
+
+def _shuffled(graph: Graph, node: Node) -> tuple[int, int] | None:
+    """The map of shuffled channels, and the number of groups."""
+    transposed = graph.node_of(node.reads[0]) if node.op == "reshape" and len(node.shape) == 4 else None
+    if transposed is None or transposed.op != "permute_dims" or len(transposed.shape) != 5:
+        return None
+    grouped, source = graph.node_of(transposed.reads[0]), transposed.reads[0]
+    if grouped is None or grouped.op != "reshape" or tuple(transposed.attributes["axes"] or ()) != (0, 2, 1, 3, 4):
+        return None
+    source = grouped.reads[0]
+    n, groups, each, *size = grouped.shape
+    if isinstance(source, Constant) or graph.shape_of(source) != node.shape or (n, groups * each, *size) != node.shape:
+        return None
+    return source, groups
 
 
 # --- products -----------------------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ import math
 from typing import Any
 
 from chanas.core.target import HardwareTarget
+from chanas.prescheduler.models.others import MIN_PARALLEL
 
-# Below this many outputs threads cost more than they bring.
-_MIN_PARALLEL = 16384
 # Longest reduction that is written out.
 _MAX_WRITTEN_OUT = 16
 
@@ -92,7 +91,7 @@ def _schedule_map(sch: Any, loops: list[Any], num: int, target: HardwareTarget) 
     else:
         return
     sch.vectorize(vector)
-    if target.num_threads > 1 and num >= _MIN_PARALLEL:
+    if target.num_threads > 1 and num >= MIN_PARALLEL:
         fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
         sch.parallel(fused)
 
@@ -109,7 +108,7 @@ def _schedule_reduction(
         sch.reorder(*outer, *reduced, vector)
         sch.vectorize(vector)
         fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
-        if target.num_threads > 1 and num * length >= _MIN_PARALLEL:
+        if target.num_threads > 1 and num * length >= MIN_PARALLEL:
             sch.parallel(fused)
         if length <= _MAX_WRITTEN_OUT:
             for loop in reduced:

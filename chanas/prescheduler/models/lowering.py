@@ -38,6 +38,8 @@ class _Lowering:
         self.made = Program(graph.inputs, self.lanes)
         self.became = {v: v for v in range(len(graph.inputs))}
         self._changed: dict[tuple[int, bool], int] = {}
+        # maps whose channels stand in other values: for each channel the value of the program and its channel there
+        self._channels: dict[int, tuple[tuple[int, int], ...]] = {}
         self.chains = find_chains(graph)
         self.absorbed = {v for c in self.chains.values() for v in (c.product, *c.absorbed)} - set(self.chains)
 
@@ -47,6 +49,8 @@ class _Lowering:
                 continue
             if value in self.chains:
                 self.became[value] = self._chain(self.chains[value])
+            elif (channels := self._moved_channels(node)) is not None:
+                self._channels[value] = channels
             else:
                 self.became[value] = self._node(node)
         self.made.outputs = tuple(self._output(o) for o in self.graph.outputs)
@@ -59,17 +63,23 @@ class _Lowering:
         return self.plain(read)
 
     # ---- forms ---------------------------------------------------------------------------------------------------
+    def number(self, read: int) -> int:
+        """The value of the program for one of the graph; channels that stand elsewhere are brought together now."""
+        if read not in self.became:
+            self.became[read] = self._gathered(self._channels[read], self.graph.shape_of(read))
+        return self.became[read]
+
     def form(self, read: int) -> Value:
         """The form of what a value of the graph became."""
-        return self.made.value(self.became[read])
+        return self.made.value(self.number(read))
 
     def plain(self, read: int) -> int:
         """The value of the program for one of the graph, as the framework has it."""
-        return self._in_form(self.became[read], blocked=False)
+        return self._in_form(self.number(read), blocked=False)
 
     def blocked(self, read: int) -> int:
         """The value of the program for one of the graph, in channel blocks."""
-        return self._in_form(self.became[read], blocked=True)
+        return self._in_form(self.number(read), blocked=True)
 
     def _in_form(self, number: int, blocked: bool) -> int:
         value = self.made.value(number)
@@ -83,7 +93,45 @@ class _Lowering:
         return self._changed[number, blocked]
 
     def _is_blocked(self, read: Read) -> bool:
-        return not isinstance(read, Constant) and self.form(read).blocked
+        if isinstance(read, Constant):
+            return False
+        return read in self._channels or self.form(read).blocked
+
+    # ---- channels that only move -----------------------------------------------------------------------------------
+    def _moved_channels(self, node: Node) -> tuple[tuple[int, int], ...] | None:
+        """The channels of a map that only puts those of others in another order; None of any other node."""
+        if node.op not in ("concat", "slice", "shuffle") or len(node.shape) != 4 or node.dtype != "float32":
+            return None
+        if node.op != "shuffle" and node.attributes["axis"] % 4 != 1:
+            return None
+        if not all(self._is_blocked(r) for r in node.reads):
+            return None
+        channels = [c for r in node.reads if not isinstance(r, Constant) for c in self._channels_of(r)]
+        if node.op == "slice":
+            begin = node.attributes["begin"]
+            return tuple(channels[begin : begin + node.shape[1]])
+        if node.op == "shuffle":
+            groups = node.attributes["groups"]
+            each = len(channels) // groups
+            return tuple(channels[g * each + i] for i in range(each) for g in range(groups))
+        return tuple(channels)
+
+    def _channels_of(self, read: int) -> tuple[tuple[int, int], ...]:
+        if read in self._channels:
+            return self._channels[read]
+        number = self.blocked(read)
+        return tuple((number, c) for c in range(self.graph.shape_of(read)[1]))
+
+    def _gathered(self, channels: tuple[tuple[int, int], ...], shape: tuple[int, ...]) -> int:
+        """A map of channels from other values: one of these if it is the same."""
+        sources = tuple(dict.fromkeys(number for number, _ in channels))
+        value = Value(shape, "float32", True)
+        if channels == tuple((sources[0], c) for c in range(self.made.value(sources[0]).channels)):
+            return sources[0]
+        places = tuple((sources.index(number), c) for number, c in channels)
+        parallel = self.target.num_threads > 1
+        emit = functools.partial(others.gather_channels, places=places, pixels=value.pixels, parallel=parallel)
+        return self.made.add(OtherOperation("channels moved", sources, value, emit))
 
     # ---- products ------------------------------------------------------------------------------------------------
     def _chain(self, chain: Chain) -> int:
@@ -194,7 +242,7 @@ class _Lowering:
                     order = np.arange(weight.shape[1]).reshape(-1, self.lanes, form.pixels).transpose(0, 2, 1).ravel()
                     flat = Value((1, weight.shape[1]), "float32", True)
                     emit = functools.partial(others.reshape, shape=flat.memory_shape(self.lanes))
-                    operation = OtherOperation("reshape", (self.became[before],), flat, emit, True)
+                    operation = OtherOperation("reshape", (self.blocked(before),), flat, emit, True)
                     return self.made.add(operation), np.ascontiguousarray(weight[:, order])
         return self.blocked(read), weight
 
@@ -229,7 +277,7 @@ class _Lowering:
         if not any(self._is_blocked(r) for r in node.reads) or node.dtype != "float32":
             return None
         value = Value(node.shape, "float32", True)
-        for rule in (self._same, self._unary, self._binary, self._concat, self._slice, self._window, self._resize):
+        for rule in (self._same, self._unary, self._binary, self._window, self._resize):
             found = rule(node, value)
             if found is not None:
                 return found
@@ -277,25 +325,6 @@ class _Lowering:
                 return None
             reads.append(self.blocked(read))
         return OtherOperation(node.op, tuple(reads), value, functools.partial(others.binary, op=node.op))
-
-    def _concat(self, node: Node, value: Value) -> OtherOperation | None:
-        """Channels side by side, where no block has channels of two of them."""
-        if node.op != "concat" or node.attributes["axis"] % len(node.shape) != value.channel_axis:
-            return None
-        if any(isinstance(r, Constant) for r in node.reads):
-            return None
-        if any(self.graph.shape_of(r)[value.channel_axis] % self.lanes for r in node.reads[:-1]):
-            return None
-        reads = tuple(self.blocked(r) for r in node.reads if not isinstance(r, Constant))
-        return OtherOperation("concat", reads, value, others.concat_blocks)
-
-    def _slice(self, node: Node, value: Value) -> OtherOperation | None:
-        """Whole blocks of channels."""
-        if node.op != "slice" or node.attributes["axis"] != value.channel_axis or node.attributes["begin"] % self.lanes:
-            return None
-        begin = node.attributes["begin"] // self.lanes
-        emit = functools.partial(others.slice_blocks, begin=begin, num=value.memory_shape(self.lanes)[0])
-        return OtherOperation("slice", (self._source(node),), value, emit)
 
     def _window(self, node: Node, value: Value) -> OtherOperation | None:
         if node.op not in ("max_pool2d", "avg_pool2d") or set(node.attributes["dilation"]) != {1}:

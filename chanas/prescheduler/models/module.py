@@ -18,6 +18,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cpu.blocks import schedule_packed_operator
 from chanas.prescheduler.kernels.cpu.families import family_of
 from chanas.prescheduler.kernels.cpu.shapes import input_shape, output_shape
+from chanas.prescheduler.models import others
 from chanas.prescheduler.models.generic import schedule_generic
 from chanas.prescheduler.models.graph import Constant
 from chanas.prescheduler.models.program import OtherOperation, Program, TunedOperation
@@ -114,7 +115,7 @@ class _Emission:
         key = (workload, tuple(point))
         if key not in self.functions:
             function = schedule_packed_operator(workload, point, self.target).without_attr("global_symbol")
-            function = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", 8)
+            function = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", others.OPAQUE)
             self.functions[key] = self.builder.add_func(function, f"tuned{len(self.functions)}")
         first, *extras = (values[v] for v in operation.reads)
         shape = input_shape(workload, self.lanes)

@@ -18,6 +18,11 @@ from chanas.prescheduler.models.graph import Node
 from chanas.prescheduler.models.program import Value
 from chanas.prescheduler.workloads.expressions import epilogue
 
+OPAQUE = 8
+"""TVM's mark of functions that are fused with nothing (`relay.OpPatternKind.kOpaque`)."""
+MIN_PARALLEL = 16384
+"""Outputs below which threads cost more than they bring."""
+
 
 def pack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any:
     """A plain value in channel blocks."""
@@ -71,12 +76,50 @@ def binary(builder: Any, reads: Sequence[Any], lanes: int, *, op: str) -> Any:
     return builder.emit(getattr(relax.op, op)(*reads))
 
 
-def concat_blocks(builder: Any, reads: Sequence[Any], lanes: int) -> Any:
-    return builder.emit(relax.op.concat(list(reads), axis=0))
+def gather_channels(
+    builder: Any,
+    reads: Sequence[Any],
+    lanes: int,
+    *,
+    places: Sequence[tuple[int, int]],
+    pixels: int,
+    parallel: bool,
+) -> Any:
+    """A map whose channels stand in other ones: `places` has the map and the channel there of each.
 
+    Pixel by pixel, whole blocks at once, all else one number after the other with all indices known, which compilers
+    make shuffles of vectors of.
+    """
+    num = num_blocks(len(places), lanes)
 
-def slice_blocks(builder: Any, reads: Sequence[Any], lanes: int, *, begin: int, num: int) -> Any:
-    return builder.emit(relax.op.strided_slice(reads[0], axes=[0], begin=[begin], end=[begin + num]))
+    def stores(sources: Sequence[Any], out: Any, m: Any) -> list[Any]:
+        found = []
+        for b in range(num):
+            own = places[b * lanes : (b + 1) * lanes]
+            source, first = own[0]
+            if first % lanes == 0 and list(own) == [(source, first + i) for i in range(len(own))]:
+                lane = tirx.Var("v", "int32")
+                copied = tirx.BufferLoad(sources[source], [first // lanes, m, lane])
+                found.append(
+                    tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, tirx.BufferStore(out, copied, [b, m, lane]))
+                )
+                continue
+            for v, (source, channel) in enumerate(own):
+                moved = tirx.BufferLoad(sources[source], [channel // lanes, m, channel % lanes])
+                found.append(tirx.BufferStore(out, moved, [b, m, v]))
+        return found
+
+    def compute(*values: Any) -> Any:
+        def body(sources: Sequence[Any], outs: Sequence[Any]) -> Any:
+            m = tirx.Var("m", "int32")
+            kind = tirx.ForKind.PARALLEL if parallel and len(places) * pixels >= MIN_PARALLEL else tirx.ForKind.SERIAL
+            found = stores(sources, outs[0], m)
+            return tirx.For(m, 0, pixels, kind, tirx.SeqStmt(found) if len(found) > 1 else found[0])
+
+        return te.extern((num, pixels, lanes), list(values), body, name="channels", dtype="float32")
+
+    done = {"tirx.is_scheduled": True, "op_pattern": OPAQUE}
+    return builder.emit_te(compute, *reads, primfunc_name_hint="channels", primfunc_attrs=done)
 
 
 def window_pool(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, height: int, width: int) -> Any:
