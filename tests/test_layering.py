@@ -36,6 +36,7 @@ PURE = (
     "core/genome.py",
     "core/layouts.py",
     "core/units.py",
+    "operators/epilogues.py",
     "operators/winograd.py",
     "operators/workload.py",
     "errors.py",

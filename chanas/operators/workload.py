@@ -12,15 +12,23 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chanas.errors import ScheduleError
+from chanas.operators.epilogues import USUAL, Epilogue, check_epilogue
 from chanas.operators.winograd import transforms
 
 Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "squeeze"]
-Epilogue = Literal["none", "relu", "hswish", "hsigmoid"]
 Generality = Literal[
-    "rectangular maps", "rectangular kernels", "strides by axis", "dilation", "groups", "padding of its own", "stride"
+    "rectangular maps",
+    "rectangular kernels",
+    "strides by axis",
+    "dilation",
+    "groups",
+    "padding of its own",
+    "stride",
+    "epilogue of its own",
 ]
-"""Ways in which an operator is more than a square one; a family of kernels takes some of them. `stride` is that of a
-1×1 convolution, where most kernels have none."""
+"""Ways in which an operator is more than a square one of our own networks; a family of kernels takes some of them.
+`stride` is that of a 1×1 convolution, where most kernels have none; an epilogue of its own is one that is not usual, or
+any of a pooling."""
 
 # Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
 _TILE_COLUMNS = range(5, 16)
@@ -90,7 +98,7 @@ class Workload:
     depthwise convolutions have one for each channel without saying so.
 
     Raises:
-        ScheduleError: groups do not divide the channels, or there is no output.
+        ScheduleError: groups do not divide the channels, there is no such epilogue, or there is no output.
     """
 
     op: Operator
@@ -114,6 +122,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Leave out what is the default and what no window reads, so that equal operators are equal."""
+        check_epilogue(self.epilogue)
         of_rows = {"input_width": "input_size", "kernel_width": "kernel_size", "column_stride": "stride"}
         for name, default in of_rows.items():
             if getattr(self, name) == getattr(self, default):
@@ -161,6 +170,7 @@ class Workload:
             "groups": self.groups > 1,
             "padding of its own": self.padding is not None,
             "stride": self.op == "pointwise" and max(axis.stride for axis in self.axes) > 1,
+            "epilogue of its own": self.epilogue not in (("none",) if self.op == "pool" else USUAL),
         }
         return tuple(name for name, there in found.items() if there)
 

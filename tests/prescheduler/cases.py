@@ -24,8 +24,9 @@ from chanas.core.task import Task
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.files.run import RunDirectory
+from chanas.operators.epilogues import PLAIN, USUAL
 from chanas.operators.steps import device_workloads
-from chanas.operators.workload import Epilogue, Operator, Workload
+from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import BACKENDS, schedule_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
 from chanas.prescheduler.measuring.answers import Answer, Timing, WorkerError
@@ -50,7 +51,8 @@ from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 HOST = load_target("cpu")
 OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool")
-EPILOGUES: tuple[Epilogue, ...] = ("none", "relu", "hswish", "hsigmoid")
+EPILOGUES = USUAL
+ANY_EPILOGUE = (*PLAIN, "leaky0.01", "leaky0.1")
 WORKLOAD = Workload("pointwise", 4, 8, 32)
 QUICK = TimingSettings(repeats=1, min_repeat_s=1e-6)
 # Powers of two, odd sizes and primes: what a split has to divide.

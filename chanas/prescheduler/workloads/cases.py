@@ -16,6 +16,7 @@ import numpy.typing as npt
 from chanas.core.arch import BlockConfig
 from chanas.network.bfloat16 import Bits, rounded
 from chanas.network.folding import fold_operators
+from chanas.operators.epilogues import Epilogue, leaky_slope
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload, scales_weights
 
@@ -94,7 +95,6 @@ class OperatorTensors:
 def operator_tensors(workload: Workload) -> OperatorTensors:
     """Random input and weights of an operator alone, and PyTorch's answer."""
     import torch
-    from torch.nn import functional
 
     rng = np.random.default_rng(case_seed(workload.key))
     inp, out, (rows, columns) = workload.in_channels, workload.out_channels, workload.axes
@@ -126,13 +126,32 @@ def operator_tensors(workload: Workload) -> OperatorTensors:
                 value = value * torch.from_numpy(gate)[:, :, None, None]
                 value = torch.from_numpy(stored_value(value.numpy()))
         value = _convolved(value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload)
-        epilogues = {"relu": functional.relu, "hswish": functional.hardswish, "hsigmoid": functional.hardsigmoid}
-        if workload.epilogue != "none":
-            value = epilogues[workload.epilogue](value)
+        value = _activated(value, workload.epilogue)
         if workload.residual:
             residual = drawn(tuple(value.shape))
             value = value + torch.from_numpy(residual)
     return OperatorTensors(x, weight, bias, gate, residual, value.numpy())
+
+
+def _activated(value: Any, epilogue: Epilogue) -> Any:
+    """PyTorch's function of a tensor for an epilogue."""
+    from torch.nn import functional
+
+    slope = leaky_slope(epilogue)
+    if slope is not None:
+        return functional.leaky_relu(value, slope)
+    functions = {
+        "none": lambda x: x,
+        "relu": functional.relu,
+        "relu6": functional.relu6,
+        "hswish": functional.hardswish,
+        "hsigmoid": functional.hardsigmoid,
+        "sigmoid": functional.sigmoid,
+        "swish": functional.silu,
+        "tanh": functional.tanh,
+        "gelu": functional.gelu,
+    }
+    return functions[epilogue](value)
 
 
 def _convolved(value: Any, weight: Any, bias: Any, workload: Workload) -> Any:

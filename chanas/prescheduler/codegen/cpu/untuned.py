@@ -13,8 +13,9 @@ from typing import Any
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
+from chanas.operators.epilogues import Epilogue
 from chanas.operators.steps import block_steps
-from chanas.operators.workload import Epilogue, Workload
+from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.libraries import export
 
 

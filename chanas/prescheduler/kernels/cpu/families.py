@@ -64,7 +64,8 @@ def _import_bfloat16(sch: Any, prefix: str) -> None:
 
 
 _ANY_MAP: frozenset[Generality] = frozenset({"rectangular maps"})
-_ANY_STRIDE: frozenset[Generality] = _ANY_MAP | {"stride", "strides by axis"}
+_ANY_EPILOGUE: frozenset[Generality] = frozenset({"epilogue of its own"})
+_ANY_STRIDE: frozenset[Generality] = _ANY_MAP | _ANY_EPILOGUE | {"stride", "strides by axis"}
 _ANY_WINDOW: frozenset[Generality] = _ANY_STRIDE | {"rectangular kernels", "dilation", "padding of its own"}
 
 _CONV = Family(space.conv, lambda: _float32().conv, schedules.conv, takes=_ANY_WINDOW, in_rectangles=True)
@@ -72,7 +73,12 @@ _BLOCKCONV = Family(
     space.blockconv, lambda: _float32().blockconv, schedules.blockconv, takes=_ANY_WINDOW, in_rectangles=True
 )
 _WINOGRAD = Family(
-    space.winograd, lambda: _float32().winograd, schedules.winograd, shapes.winograd_parameters, in_rectangles=True
+    space.winograd,
+    lambda: _float32().winograd,
+    schedules.winograd,
+    shapes.winograd_parameters,
+    _ANY_EPILOGUE,
+    in_rectangles=True,
 )
 _POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE)
 _DEPTHWISE = Family(

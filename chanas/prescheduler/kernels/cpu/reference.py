@@ -8,6 +8,7 @@ from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.network.bfloat16 import to_bits
 from chanas.network.folding import pack_block, pack_channels, pack_operator
+from chanas.operators.epilogues import value_at_zero
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.workloads.cases import (
@@ -55,8 +56,8 @@ def _as_stored(expected: Array, workload: Workload) -> Stored:
 
 def _packed_output(value: Array, lanes: int, epilogue: str) -> Array:
     packed = pack_channels(value.reshape(value.shape[0], -1), lanes)
-    if epilogue == "hsigmoid" and value.shape[0] % lanes:  # hsigmoid(0): what gates of padding channels are
-        packed[-1, :, value.shape[0] % lanes :] = 0.5
+    if value.shape[0] % lanes:
+        packed[-1, :, value.shape[0] % lanes :] = value_at_zero(epilogue)
     return packed
 
 

@@ -13,8 +13,9 @@ from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import ScheduleError, TargetError
+from chanas.operators.epilogues import Epilogue
 from chanas.operators.steps import block_workloads
-from chanas.operators.workload import Epilogue, Operator, Workload
+from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
 from chanas.prescheduler.measuring.local.pool import WorkerPool

@@ -14,7 +14,7 @@ from chanas.errors import ScheduleError
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 
-from ...cases import EPILOGUES, HOST, Workbench, device
+from ...cases import ANY_EPILOGUE, HOST, Workbench, device
 from ...cuda_cases import GPU
 
 DEVICES = [device(lanes, num_threads) for lanes in (16, 4) for num_threads in (1, 2)]
@@ -46,7 +46,7 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
         out_channels,
         kernels[0],
         strides[0],
-        draw(st.sampled_from(EPILOGUES)) if op != "pool" else "none",
+        draw(st.sampled_from(ANY_EPILOGUE)) if op != "pool" else "none",
         scaled=op == "pointwise" and draw(st.booleans()),
         residual=op == "pointwise" and draw(st.booleans()),
         input_width=width,
@@ -100,6 +100,11 @@ REFUSED = [
     (dataclasses.replace(WINDOW, op="blockconv", groups=4), "operator blockconv with groups is not there in float32"),
     (dataclasses.replace(WINDOW, op="winograd", input_width=7), "operator winograd with rectangular maps is not there"),
     (
+        dataclasses.replace(WINDOW, dtype="bfloat16", epilogue="swish"),
+        "operator depthwise with epilogue of its own is not there in bfloat16",
+    ),
+    (Workload("pool", 9, 16, 16, epilogue="relu"), "operator pool with epilogue of its own is not there in float32"),
+    (
         dataclasses.replace(WINDOW, dtype="bfloat16", padding=(0, 0, 0, 0)),
         "with padding of its own is not there",
     ),
@@ -117,8 +122,14 @@ def test_what_a_family_does_not_take_is_refused_by_name(workload: Workload, says
 
 
 @pytest.mark.parametrize(
-    "workload", [dataclasses.replace(WINDOW, kernel_width=5), Workload("pointwise", 8, 16, 16, stride=2)]
+    "workload",
+    [
+        dataclasses.replace(WINDOW, kernel_width=5),
+        Workload("pointwise", 8, 16, 16, stride=2),
+        Workload("pointwise", 8, 16, 16, epilogue="gelu"),
+    ],
 )
 def test_gpus_take_square_operators(workload: Workload) -> None:
-    with pytest.raises(ScheduleError, match=r"with (rectangular kernels|stride) is not there in float32"):
+    refused = "rectangular kernels|stride|epilogue of its own"
+    with pytest.raises(ScheduleError, match=rf"with ({refused}) is not there in float32"):
         schedule_space(workload, GPU)
