@@ -25,10 +25,13 @@ Generality = Literal[
     "padding of its own",
     "stride",
     "epilogue of its own",
+    "residual",
+    "residual before the epilogue",
+    "gate",
 ]
 """Ways in which an operator is more than a square one of our own networks; a family of kernels takes some of them.
 `stride` is that of a 1×1 convolution, where most kernels have none; an epilogue of its own is one that is not usual, or
-any of a pooling."""
+any of a pooling; residual and gate are those of other operators than 1×1 convolutions, which have always had them."""
 
 # Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
 _TILE_COLUMNS = range(5, 16)
@@ -87,7 +90,7 @@ class Workload:
     pool       mean over all pixels
     squeeze    mean over all pixels and a dense layer of that: two operators that GPUs have one kernel for (`squeezed`)
     scaled     the input is multiplied by a gate per channel first (squeeze-excite)
-    residual   a tensor of the output's shape is added last
+    residual   a tensor of the output's shape is added last, or with `residual_first` before the epilogue
     dtype      of weights and activations; sums and biases are float32, and so is the image that `conv` reads, with its
                weights
     wide       the output is float32 whatever the dtype (logits)
@@ -119,6 +122,7 @@ class Workload:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     padding: tuple[int, int, int, int] | None = None
+    residual_first: bool = False
 
     def __post_init__(self) -> None:
         """Leave out what is the default and what no window reads, so that equal operators are equal."""
@@ -128,6 +132,7 @@ class Workload:
             if getattr(self, name) == getattr(self, default):
                 object.__setattr__(self, name, None)
         object.__setattr__(self, "dilation", tuple(self.dilation))
+        object.__setattr__(self, "residual_first", self.residual_first and self.residual and self.epilogue != "none")
         if self.padding is not None:
             given = self._read_padding()
             object.__setattr__(self, "padding", None)
@@ -171,6 +176,9 @@ class Workload:
             "padding of its own": self.padding is not None,
             "stride": self.op == "pointwise" and max(axis.stride for axis in self.axes) > 1,
             "epilogue of its own": self.epilogue not in (("none",) if self.op == "pool" else USUAL),
+            "residual": self.residual and self.op != "pointwise",
+            "residual before the epilogue": self.residual_first,
+            "gate": self.scaled and self.op not in ("pointwise", "squeeze"),
         }
         return tuple(name for name, there in found.items() if there)
 
@@ -198,7 +206,8 @@ class Workload:
     @property
     def key(self) -> str:
         """Readable and unique: the key of records and schedules. Those of batch 1 don't name it."""
-        flags = ("-scaled" if self.scaled else "") + ("-res" if self.residual else "") + ("-wide" if self.wide else "")
+        residual = ("-sum" if self.residual_first else "-res") if self.residual else ""
+        flags = ("-scaled" if self.scaled else "") + residual + ("-wide" if self.wide else "")
         size, kernel, stride = (
             str(rows) if columns is None else f"{rows}x{columns}"
             for rows, columns in (

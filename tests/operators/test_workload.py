@@ -132,6 +132,17 @@ def test_sizes_and_costs_count_rows_and_columns() -> None:
     assert GENERAL.weight_bytes == 4 * (15 * 4 * 24 + 24)
 
 
+def test_a_residual_before_the_epilogue_is_in_the_key_where_it_makes_a_difference() -> None:
+    workload = Workload("blockconv", 7, 16, 16, 3, epilogue="relu", residual=True, residual_first=True)
+    assert workload.key == "blockconv-7px-16x16-k3s1-relu-sum-float32"
+    assert workload.generalities == ("residual", "residual before the epilogue")
+    assert Workload.from_json(workload.to_json()) == workload
+    for change in ({"residual": False}, {"epilogue": "none"}):
+        other = Workload.from_json({**workload.to_json(), **change})
+        assert other == dataclasses.replace(other, residual_first=False)
+        assert "residual_first" not in other.to_json()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [({"groups": 3}, "expected groups that divide the channels, got 3"), ({"kernel_size": 40}, "the kernel fits on")],

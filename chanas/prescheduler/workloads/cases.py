@@ -126,10 +126,13 @@ def operator_tensors(workload: Workload) -> OperatorTensors:
                 value = value * torch.from_numpy(gate)[:, :, None, None]
                 value = torch.from_numpy(stored_value(value.numpy()))
         value = _convolved(value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload)
-        value = _activated(value, workload.epilogue)
         if workload.residual:
             residual = drawn(tuple(value.shape))
-            value = value + torch.from_numpy(residual)
+        if residual is not None and workload.residual_first:
+            value = _activated(value + torch.from_numpy(residual), workload.epilogue)
+        else:
+            value = _activated(value, workload.epilogue)
+            value = value if residual is None else value + torch.from_numpy(residual)
     return OperatorTensors(x, weight, bias, gate, residual, value.numpy())
 
 

@@ -64,8 +64,8 @@ def _import_bfloat16(sch: Any, prefix: str) -> None:
 
 
 _ANY_MAP: frozenset[Generality] = frozenset({"rectangular maps"})
-_ANY_EPILOGUE: frozenset[Generality] = frozenset({"epilogue of its own"})
-_ANY_STRIDE: frozenset[Generality] = _ANY_MAP | _ANY_EPILOGUE | {"stride", "strides by axis"}
+_ANY_END: frozenset[Generality] = frozenset({"epilogue of its own", "residual", "residual before the epilogue"})
+_ANY_STRIDE: frozenset[Generality] = _ANY_MAP | _ANY_END | {"stride", "strides by axis"}
 _ANY_WINDOW: frozenset[Generality] = _ANY_STRIDE | {"rectangular kernels", "dilation", "padding of its own"}
 
 _CONV = Family(space.conv, lambda: _float32().conv, schedules.conv, takes=_ANY_WINDOW, in_rectangles=True)
@@ -77,7 +77,7 @@ _WINOGRAD = Family(
     lambda: _float32().winograd,
     schedules.winograd,
     shapes.winograd_parameters,
-    _ANY_EPILOGUE,
+    _ANY_END,
     in_rectangles=True,
 )
 _POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE)

@@ -50,14 +50,27 @@ def _store(workload: Workload, value: Any) -> Any:
     return round_bits(value) if workload.output_storage == "uint16" else value
 
 
-def _window_output(workload: Workload, lanes: int, prefix: str, acc: Any, bias: Any) -> Any:
+def _finish(workload: Workload, value: Any, residual: Any) -> Any:
+    """Epilogue and residual of a sum with its bias; the residual is None where there is none."""
+    if residual is None:
+        return epilogue(workload.epilogue, value)
+    if workload.residual_first:
+        return epilogue(workload.epilogue, value + residual)
+    return epilogue(workload.epilogue, value) + residual
+
+
+def _window_output(
+    workload: Workload, lanes: int, prefix: str, total: Callable[..., Any], bias: Any, extras: Sequence[Any]
+) -> Any:
+    """[B, H, W, l]: sums with their bias, epilogue and residual."""
     rows, columns = workload.axes
+
+    def value(b: Any, h: Any, w: Any, v: Any) -> Any:
+        residual = pixel(extras[-1], b, h * columns.output + w, v) if workload.residual else None
+        return _store(workload, _finish(workload, total(b, h, w, v) + bias[b, v], residual))
+
     shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
-    return te.compute(
-        shape,
-        lambda b, h, w, v: _store(workload, epilogue(workload.epilogue, acc[b, h, w, v] + bias[b, v])),
-        name=f"{prefix}out",
-    )
+    return te.compute(shape, value, name=f"{prefix}out")
 
 
 def _input_pixel(workload: Workload, m: Any) -> Any:
@@ -127,11 +140,10 @@ def pointwise(
             x = te.compute(shape_in, lambda b, m, v: pixel(x_in, b, m, v) * gate[b, 0, v], name=f"{prefix}scale")
     sums = _half_block_sums if ends_in_half_a_block(workload, lanes) else _block_sums
     total = sums(workload, lanes, prefix, x, weights)
-    residual = rest.pop(0) if workload.residual else None
 
     def value(b: Any, m: Any, v: Any) -> Any:
-        out = epilogue(workload.epilogue, total(b, m, v) + bias[b, v])
-        return out if residual is None else out + residual[b, m, v]
+        residual = pixel(rest[-1], b, m, v) if workload.residual else None
+        return _finish(workload, total(b, m, v) + bias[b, v], residual)
 
     return te.compute(output_shape(workload, lanes), value, name=f"{prefix}out")
 
@@ -151,7 +163,7 @@ def depthwise(
         ),
         name=f"{prefix}acc",
     )
-    return _window_output(workload, lanes, prefix, acc, bias)
+    return _window_output(workload, lanes, prefix, acc, bias, extras)
 
 
 def _tap(axis: Axis, output: Any, tap: Any) -> Any:
@@ -195,7 +207,7 @@ def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequen
         ),
         name=f"{prefix}acc",
     )
-    return _window_output(workload, lanes, prefix, acc, bias)
+    return _window_output(workload, lanes, prefix, acc, bias, extras)
 
 
 def _pad(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Any:
@@ -228,7 +240,7 @@ def blockconv(
         ),
         name=f"{prefix}acc",
     )
-    return _window_output(workload, lanes, prefix, acc, bias)
+    return _window_output(workload, lanes, prefix, acc, bias, extras)
 
 
 def _combine(coefficients: Sequence[Fraction], terms: Sequence[Any]) -> Any:
@@ -277,12 +289,11 @@ def winograd(
     )
     sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
 
-    def value(b: Any, h: Any, w: Any, v: Any) -> Any:
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
         terms = [sums[i, b, h, w // m, v] for i in range(t)]
-        whole = _choose(w % m, [_combine(row, terms) for row in plan.output])
-        return epilogue(workload.epilogue, whole + bias[b, v])
+        return _choose(w % m, [_combine(row, terms) for row in plan.output])
 
-    return te.compute((shape[1], out, out, lanes), value, name=f"{prefix}out")
+    return _window_output(workload, lanes, prefix, total, bias, extras)
 
 
 def _as_is(value: Any) -> Any:

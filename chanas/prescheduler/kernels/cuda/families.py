@@ -11,7 +11,7 @@ from typing import Any, Generic
 from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
-from chanas.operators.workload import Workload, check_generality
+from chanas.operators.workload import Generality, Workload, check_generality
 from chanas.prescheduler.kernels.cuda import operators, schedules, space
 from chanas.prescheduler.kernels.cuda.operators import (
     Compute,
@@ -31,14 +31,16 @@ class Family(Generic[Decoded]):
     space    the schedule space of an operator within a GPU's limits
     compute  the operator's expression: output from input, parameters (weights and bias) and extras (gate and residual)
     kernel   a `tirx.PrimFunc` `main` of an operator as a point says
+    takes    ways in which an operator may be more than a square one
     """
 
     space: Callable[[Workload, GPUFeatures], GPUSpace[Decoded]]
     compute: Compute
     kernel: Callable[[Workload, Decoded, GPUFeatures], Any]
+    takes: frozenset[Generality] = frozenset()
 
 
-_PRODUCT = Family(space.product, operators.product, product_kernel)
+_PRODUCT = Family(space.product, operators.product, product_kernel, frozenset({"residual"}))
 _BY_OPERATOR: dict[str, Family[Any]] = {
     "conv": _PRODUCT,
     "blockconv": _PRODUCT,
@@ -61,7 +63,7 @@ def family_of(workload: Workload) -> Family[Any]:
     family = FAMILIES.get(("dense" if is_dense(workload) else workload.op, workload.dtype))
     if family is None:
         raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
-    check_generality(workload, takes=())
+    check_generality(workload, family.takes)
     check_operator(workload)
     return family
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ SMALL = {
     "pool": Workload("pool", 7, 24, 24),
 }
 ROWS = [Workload(**{**SMALL[op].to_json(), "dtype": dtype}) for op, dtype in FAMILIES]
+WITH_RESIDUAL = [replace(w, residual=True) for w in ROWS if w.has_weights and w.dtype == "float32"]
 
 each_row = pytest.mark.parametrize("workload", ROWS, ids=lambda w: w.key)
 
@@ -36,7 +38,7 @@ def test_parameters_are_packed_as_the_kernel_reads_them(workload: Workload, lane
     assert family_of(workload).parameter_shapes(workload, lanes) == tuple(part.shape for part in packed)
 
 
-@each_row
+@pytest.mark.parametrize("workload", [*ROWS, *WITH_RESIDUAL], ids=lambda w: w.key)
 def test_the_expression_takes_what_the_reference_case_gives(workload: Workload) -> None:
     case = operator_case(workload, 16)
     *inputs, output = operator_arguments(workload, 16)

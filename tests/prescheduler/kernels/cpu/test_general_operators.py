@@ -48,7 +48,8 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
         strides[0],
         draw(st.sampled_from(ANY_EPILOGUE)) if op != "pool" else "none",
         scaled=op == "pointwise" and draw(st.booleans()),
-        residual=op == "pointwise" and draw(st.booleans()),
+        residual=op != "pool" and draw(st.booleans()),
+        residual_first=draw(st.booleans()),
         input_width=width,
         kernel_width=kernels[1],
         column_stride=strides[1],
@@ -103,6 +104,16 @@ REFUSED = [
         dataclasses.replace(WINDOW, dtype="bfloat16", epilogue="swish"),
         "operator depthwise with epilogue of its own is not there in bfloat16",
     ),
+    (
+        Workload("pointwise", 9, 16, 16, epilogue="relu", residual=True, residual_first=True, dtype="bfloat16"),
+        "operator pointwise with residual before the epilogue is not there in bfloat16",
+    ),
+    (
+        dataclasses.replace(WINDOW, dtype="bfloat16", residual=True),
+        "operator depthwise with residual is not there in bfloat16",
+    ),
+    (dataclasses.replace(WINDOW, scaled=True), "operator depthwise with gate is not there in float32"),
+    (Workload("pool", 9, 16, 16, residual=True), "operator pool with residual is not there in float32"),
     (Workload("pool", 9, 16, 16, epilogue="relu"), "operator pool with epilogue of its own is not there in float32"),
     (
         dataclasses.replace(WINDOW, dtype="bfloat16", padding=(0, 0, 0, 0)),
@@ -127,9 +138,11 @@ def test_what_a_family_does_not_take_is_refused_by_name(workload: Workload, says
         dataclasses.replace(WINDOW, kernel_width=5),
         Workload("pointwise", 8, 16, 16, stride=2),
         Workload("pointwise", 8, 16, 16, epilogue="gelu"),
+        Workload("pointwise", 8, 16, 16, epilogue="relu", residual=True, residual_first=True),
+        dataclasses.replace(WINDOW, residual=True),
     ],
 )
 def test_gpus_take_square_operators(workload: Workload) -> None:
-    refused = "rectangular kernels|stride|epilogue of its own"
+    refused = "rectangular kernels|stride|epilogue of its own|residual|residual before the epilogue"
     with pytest.raises(ScheduleError, match=rf"with ({refused}) is not there in float32"):
         schedule_space(workload, GPU)

@@ -6,6 +6,7 @@ Operators are built and run in worker processes, which compare them with `refere
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -120,6 +121,20 @@ def test_every_epilogue_is_right(
     channels = 24 if op != "conv" else 3
     workload = Workload(op, 5, channels, 24, 1 if op == "pointwise" else 3, epilogue=epilogue)
     assert errors(workbench, workload, schedule_space(workload, HOST).sample(1, rng)) == {}
+
+
+HALF_A_BLOCK = Workload("pointwise", 5, 24, 40)
+WITH_WEIGHTS = [*(w for w in PLAIN.values() if w.has_weights), HALF_A_BLOCK]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize("workload", WITH_WEIGHTS, ids=lambda w: w.key)
+def test_a_residual_is_added_before_or_after_the_epilogue(
+    two_threads: Workbench, workload: Workload, first: bool, rng: np.random.Generator
+) -> None:
+    added = dataclasses.replace(workload, epilogue="relu", scaled=False, residual=True, residual_first=first)
+    target = device(num_threads=2)
+    assert errors(two_threads, added, schedule_space(added, target).sample(2, rng), target) == {}
 
 
 @every_operator
