@@ -77,7 +77,7 @@ _WINOGRAD = Family(
     lambda: _float32().winograd,
     schedules.winograd,
     shapes.winograd_parameters,
-    _ANY_END,
+    _ANY_MAP | _ANY_END | {"padding of its own"},
     in_rectangles=True,
 )
 _POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE)

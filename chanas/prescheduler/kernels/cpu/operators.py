@@ -263,10 +263,15 @@ def winograd(
 ) -> Any:
     """Inputs of T tiles per row to t products each, their sums over channels and kernel rows, then t to m outputs."""
     weights, bias = parameters
-    kernel, stride, out, channels = workload.kernel_size, workload.stride, workload.output_size, workload.in_channels
-    plan, num_tiles = transforms(kernel, stride), -(-out // transforms(kernel, stride).outputs)
+    kernel, stride, channels, (rows, columns) = (
+        workload.kernel_size,
+        workload.stride,
+        workload.in_channels,
+        workload.axes,
+    )
+    plan = transforms(kernel, stride)
     m, t, in_blocks = plan.outputs, plan.products, num_blocks(channels, lanes)
-    height = (out - 1) * stride + kernel
+    height, num_tiles = rows.read_by(rows.output), -(-columns.output // m)
     padding = _pad(workload, lanes, prefix, x, height, ((num_tiles - 1) * m + t) * stride)
     tiles = te.compute(
         (t, in_blocks, height, stride, num_tiles, lanes),
@@ -277,7 +282,7 @@ def winograd(
     )
     rc = te.reduce_axis((0, channels), name="rc")
     rh, rs = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, stride), name="rs")
-    shape = (t, num_blocks(workload.out_channels, lanes), out, num_tiles, lanes)
+    shape = (t, num_blocks(workload.out_channels, lanes), rows.output, num_tiles, lanes)
     acc = te.compute(
         shape,
         lambda i, b, h, w, v: te.sum(

@@ -308,10 +308,10 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
 
 
 def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
-    """Like `_blockconv`, but its columns are Winograd tiles; the sums of all products of a band are kept."""
-    lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.output_size
+    """Like `blockconv`, but its columns are Winograd tiles; the sums of all products of a band are kept."""
+    lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.axes[0].output
     blocks = num_blocks(workload.out_channels, lanes)
-    columns = -(-size // transforms(workload.kernel_size, workload.stride).outputs)
+    columns = -(-workload.axes[1].output // transforms(workload.kernel_size, workload.stride).outputs)
     k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
     coordinates = (
         Coordinate.split("h", size, 3, innermost_max=limit),

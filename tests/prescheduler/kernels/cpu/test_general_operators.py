@@ -21,12 +21,35 @@ DEVICES = [device(lanes, num_threads) for lanes in (16, 4) for num_threads in (1
 
 
 @st.composite
+def winograd_workloads(draw: st.DrawFn) -> Workload:
+    """A square kernel on any map, padded as usual or otherwise."""
+    kernel, stride = draw(st.sampled_from([(3, 1), (3, 1), (5, 1), (3, 2), (7, 2)]))
+    padding = draw(st.sampled_from([None, (0, 0, 0, 0), (1, 2, 0, 1)]))
+    height, width = (draw(st.integers(kernel, kernel + 14)) for _ in range(2))
+    return Workload(
+        "winograd",
+        height,
+        draw(st.integers(1, 40)),
+        8 * draw(st.integers(1, 6)),
+        kernel,
+        stride,
+        draw(st.sampled_from(ANY_EPILOGUE)),
+        residual=draw(st.booleans()),
+        residual_first=draw(st.booleans()),
+        input_width=width,
+        padding=padding,
+    )
+
+
+@st.composite
 def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
     """Any window on any map; channels that seldom fill their vectors."""
 
     def pair(low: int, high: int) -> tuple[int, int]:
         return draw(st.integers(low, high)), draw(st.integers(low, high))
 
+    if op == "winograd":
+        return draw(winograd_workloads())
     if op in ("pointwise", "pool"):
         (height, width), kernels, dilation, padding = pair(1, 12), (1, 1), (1, 1), None
     else:
@@ -58,7 +81,7 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
     )
 
 
-each_general_family = pytest.mark.parametrize("op", ["conv", "blockconv", "depthwise", "pointwise", "pool"])
+each_general_family = pytest.mark.parametrize("op", ["conv", "blockconv", "winograd", "depthwise", "pointwise", "pool"])
 
 
 def errors(workbench: Workbench, op: Operator, data: st.DataObject) -> list[str]:
@@ -99,7 +122,15 @@ WINDOW = Workload("depthwise", 9, 16, 16, 3)
 REFUSED = [
     (dataclasses.replace(WINDOW, op="winograd", dilation=(2, 2)), "operator winograd with dilation is not there"),
     (dataclasses.replace(WINDOW, op="blockconv", groups=4), "operator blockconv with groups is not there in float32"),
-    (dataclasses.replace(WINDOW, op="winograd", input_width=7), "operator winograd with rectangular maps is not there"),
+    (
+        dataclasses.replace(WINDOW, op="winograd", kernel_width=5),
+        "operator winograd with rectangular kernels is not there",
+    ),
+    (
+        dataclasses.replace(WINDOW, op="winograd", column_stride=2),
+        "operator winograd with strides by axis is not there",
+    ),
+    (dataclasses.replace(WINDOW, op="winograd", groups=2), "operator winograd with groups is not there"),
     (
         dataclasses.replace(WINDOW, dtype="bfloat16", epilogue="swish"),
         "operator depthwise with epilogue of its own is not there in bfloat16",
