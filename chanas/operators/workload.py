@@ -22,6 +22,7 @@ Generality = Literal[
     "strides by axis",
     "dilation",
     "groups",
+    "several outputs of a channel",
     "padding of its own",
     "stride",
     "epilogue of its own",
@@ -86,7 +87,7 @@ class Workload:
     blockconv  k×k over all channels, input in channel blocks like everything after the stem
     winograd   the same as blockconv, with fewer multiplications (`chanas.operators.winograd`)
     pointwise  1×1; a dense layer is one of input size 1
-    depthwise  k×k, one filter per channel
+    depthwise  k×k, one filter per channel, or several: output channel o reads input channel o // (outputs / inputs)
     pool       mean over all pixels
     squeeze    mean over all pixels and a dense layer of that: two operators that GPUs have one kernel for (`squeezed`)
     scaled     the input is multiplied by a gate per channel first (squeeze-excite)
@@ -137,8 +138,9 @@ class Workload:
             given = self._read_padding()
             object.__setattr__(self, "padding", None)
             object.__setattr__(self, "padding", None if given == self._read_padding() else given)
-        if self.in_channels % self.groups or self.out_channels % self.groups:
-            raise ScheduleError(f"expected groups that divide the channels, got {self.groups} (workload {self.key})")
+        groups = self.num_groups
+        if self.in_channels % groups or self.out_channels % groups:
+            raise ScheduleError(f"expected groups that divide the channels, got {groups} (workload {self.key})")
         if min(axis.output for axis in self.axes) < 1:
             raise ScheduleError(f"expected a map that the kernel fits on, got workload {self.key}")
 
@@ -173,6 +175,7 @@ class Workload:
             "strides by axis": self.column_stride is not None,
             "dilation": self.dilation != (1, 1),
             "groups": self.groups > 1,
+            "several outputs of a channel": self.op == "depthwise" and self.out_channels > self.in_channels,
             "padding of its own": self.padding is not None,
             "stride": self.op == "pointwise" and max(axis.stride for axis in self.axes) > 1,
             "epilogue of its own": self.epilogue not in (("none",) if self.op == "pool" else USUAL),
@@ -260,6 +263,11 @@ class Workload:
         return self.in_channels // self.num_groups
 
     @property
+    def outputs_per_group(self) -> int:
+        """Output channels that are summed over the same input channels."""
+        return self.out_channels // self.num_groups
+
+    @property
     def input_storage(self) -> str:
         """Type of the input activations in memory; bfloat16 is stored as uint16 bits."""
         return _STORAGE.get(self.dtype, "float32") if not self.reads_image else "float32"
@@ -341,6 +349,14 @@ def tiled_columns(workload: Workload) -> int:
     while columns > _TILE_COLUMNS[-1] and not any(columns % tile == 0 for tile in _TILE_COLUMNS):
         columns += 1
     return columns
+
+
+def spreads_input(workload: Workload, lanes: int) -> bool:
+    """True if lanes of one vector of sums read different input channels: groups of fewer outputs than a vector has, and
+    depthwise convolutions with several outputs of a channel."""
+    if workload.op == "depthwise":
+        return workload.outputs_per_group > 1
+    return workload.num_groups > 1 and workload.outputs_per_group % lanes > 0
 
 
 def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:

@@ -145,7 +145,11 @@ def test_a_residual_before_the_epilogue_is_in_the_key_where_it_makes_a_differenc
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({"groups": 3}, "expected groups that divide the channels, got 3"), ({"kernel_size": 40}, "the kernel fits on")],
+    [
+        ({"groups": 3}, "expected groups that divide the channels, got 3"),
+        ({"kernel_size": 40}, "the kernel fits on"),
+        ({"op": "depthwise", "groups": 1}, "expected groups that divide the channels, got 16"),
+    ],
 )
 def test_shapes_that_cannot_be_are_refused(change: dict[str, int], says: str) -> None:
     with pytest.raises(ScheduleError, match=says):

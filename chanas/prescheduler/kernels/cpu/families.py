@@ -67,10 +67,11 @@ _ANY_MAP: frozenset[Generality] = frozenset({"rectangular maps"})
 _ANY_END: frozenset[Generality] = frozenset({"epilogue of its own", "residual", "residual before the epilogue"})
 _ANY_STRIDE: frozenset[Generality] = _ANY_MAP | _ANY_END | {"stride", "strides by axis"}
 _ANY_WINDOW: frozenset[Generality] = _ANY_STRIDE | {"rectangular kernels", "dilation", "padding of its own"}
+_ANY_GROUPS: frozenset[Generality] = _ANY_WINDOW | {"groups"}
 
 _CONV = Family(space.conv, lambda: _float32().conv, schedules.conv, takes=_ANY_WINDOW, in_rectangles=True)
 _BLOCKCONV = Family(
-    space.blockconv, lambda: _float32().blockconv, schedules.blockconv, takes=_ANY_WINDOW, in_rectangles=True
+    space.blockconv, lambda: _float32().blockconv, schedules.blockconv, takes=_ANY_GROUPS, in_rectangles=True
 )
 _WINOGRAD = Family(
     space.winograd,
@@ -82,7 +83,11 @@ _WINOGRAD = Family(
 )
 _POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE)
 _DEPTHWISE = Family(
-    space.depthwise, lambda: _float32().depthwise, schedules.depthwise, takes=_ANY_WINDOW, in_rectangles=True
+    space.depthwise,
+    lambda: _float32().depthwise,
+    schedules.depthwise,
+    takes=_ANY_WINDOW | {"several outputs of a channel"},
+    in_rectangles=True,
 )
 _POOL = Family(space.pool, lambda: _float32().pool, schedules.pool, shapes.no_parameters, _ANY_MAP)
 _PAIRED_POINTWISE: Family[Any] = Family(

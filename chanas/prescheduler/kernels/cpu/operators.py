@@ -5,7 +5,7 @@ input, its parameters (weights and bias) and its extras (gate and residual, thos
 
 Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
     activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
-    convolution weights [B_out, C·k·k, l] (winograd: [B_out, t·C·k·s, l]), biases [B, l], gates [B, 1, l]
+    convolution weights [B_out, C / groups · k·k, l] (winograd: [B_out, t·C·k·s, l]), biases [B, l], gates [B, 1, l]
 Activations and gates of bfloat16 operators are uint16 bits (`bf16_operators`).
 Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
 Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
@@ -30,6 +30,7 @@ from chanas.operators.workload import (
     Workload,
     ends_in_half_a_block,
     scales_weights,
+    spreads_input,
     tiled_columns,
 )
 from chanas.prescheduler.kernels.cpu.bf16_intrinsics import round_bits, widen
@@ -153,12 +154,12 @@ def depthwise(
 ) -> Any:
     weights, bias = parameters
     rows, columns = workload.axes
-    padding = _pad(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
+    padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
     rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
     acc = te.compute(
-        (num_blocks(workload.in_channels, lanes), rows.output, columns.output, lanes),
+        (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes),
         lambda b, h, w, v: te.sum(
-            padding[b, _tap(rows, h, rh), _tap(columns, w, rw), v] * weights[b, rh * columns.kernel + rw, v],
+            padding(b, 0, _tap(rows, h, rh), _tap(columns, w, rw), v) * weights[b, rh * columns.kernel + rw, v],
             axis=[rh, rw],
         ),
         name=f"{prefix}acc",
@@ -222,19 +223,53 @@ def _pad(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width
     )
 
 
+def _pad_outputs(
+    workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int
+) -> Callable[[Any, Any, Any, Any, Any], Any]:
+    """The padded input as (b, c, h, w, v): what lane v of block b of the output takes of channel c of its group.
+
+    Where lanes of a vector are of different groups, their inputs are stored side by side, so that sums load vectors:
+    [B_out, C / groups, height, width, l].
+    """
+    group_inputs, group_outputs = workload.channels_per_group, workload.outputs_per_group
+    if spreads_input(workload, lanes):
+        axes = workload.axes
+
+        def value(b: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+            group = tirx.min((b * lanes + v) // group_outputs, workload.num_groups - 1)  # beyond: only fill a vector
+            channel = group * group_inputs + c
+            taken = x[channel // lanes, _unpadded(axes, h, w), channel % lanes]
+            return tirx.if_then_else(_is_inside(axes, h, w), taken, tirx.const(0.0, "float32"))
+
+        shape = (num_blocks(workload.out_channels, lanes), group_inputs, height, width, lanes)
+        spread = te.compute(shape, value, name=f"{prefix}pad")
+        return lambda b, c, h, w, v: spread[b, c, h, w, v]
+    padding = _pad(workload, lanes, prefix, x, height, width)
+    if workload.is_channelwise:
+        return lambda b, c, h, w, v: padding[b, h, w, v]
+    if workload.groups == 1:
+        return lambda b, c, h, w, v: padding[c // lanes, h, w, c % lanes]
+
+    def of_group(b: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+        channel = b // (group_outputs // lanes) * group_inputs + c
+        return padding[channel // lanes, h, w, channel % lanes]
+
+    return of_group
+
+
 def blockconv(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     weights, bias = parameters
     rows, columns = workload.axes
     tiled = tiled_columns(workload)
-    padding = _pad(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(tiled))
-    rc = te.reduce_axis((0, workload.in_channels), name="rc")
+    padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(tiled))
+    rc = te.reduce_axis((0, workload.channels_per_group), name="rc")
     rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
     acc = te.compute(
         (num_blocks(workload.out_channels, lanes), rows.output, tiled, lanes),
         lambda b, h, w, v: te.sum(
-            padding[rc // lanes, _tap(rows, h, rh), _tap(columns, w, rw), rc % lanes]
+            padding(b, rc, _tap(rows, h, rh), _tap(columns, w, rw), v)
             * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v],
             axis=[rc, rh, rw],
         ),

@@ -91,6 +91,7 @@ class DepthwisePoint:
     w: Split
     num_fused: int
     writes_rows_out: bool
+    padding: Padding
 
     @classmethod
     def of(cls, named: Named) -> DepthwisePoint:
@@ -99,6 +100,7 @@ class DepthwisePoint:
             split_of(named, "w"),
             choice_of(named, "fuse", 1),
             bool(choice_of(named, "unroll")),
+            Padding(choice_of(named, "pad_at")),
         )
 
 

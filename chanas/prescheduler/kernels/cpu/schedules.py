@@ -145,9 +145,21 @@ def _window(sch: Any, point: DepthwisePoint | ConvPoint, prefix: str) -> tuple[l
     return [c_o, h_o, w_o], acc, sch.get_loops(acc)[3:]
 
 
+def _vectorise_padding(sch: Any, pad: Any, padding: Padding, parallel: bool) -> None:
+    """Vectors of padded input; in parallel what is padded at first."""
+    loops = sch.get_loops(pad)
+    sch.vectorize(loops[-1])
+    if padding is Padding.AT_FIRST and parallel:
+        sch.parallel(loops[0])
+
+
 def depthwise(sch: Any, workload: Workload, point: DepthwisePoint, prefix: str, parallel: bool) -> None:
-    """for c, h, w, v  ->  for c, h_o, w_o: for rh: [rw, h_i, w_i] written out, v a vector; loads pad."""
-    sch.compute_inline(sch.get_sblock(f"{prefix}pad"))
+    """for c, h, w, v  ->  for c, h_o, w_o: for rh: [rw, h_i, w_i] written out, v a vector."""
+    pad = sch.get_sblock(f"{prefix}pad")
+    if point.padding is Padding.IN_LOADS:
+        sch.compute_inline(pad)
+    else:
+        _vectorise_padding(sch, pad, point.padding, parallel)
     outer, acc, (c, h, w, v, rh, rw) = _window(sch, point, prefix)
     sch.reorder(rh, rw, h, w, c, v)
     sch.vectorize(v)
@@ -206,10 +218,7 @@ def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, 
     if point.padding is Padding.BY_BAND:
         sch.compute_at(pad, band, preserve_unit_loops=True)
     if point.padding is not Padding.IN_LOADS:
-        loops = sch.get_loops(pad)
-        sch.vectorize(loops[-1])
-        if point.padding is Padding.AT_FIRST and parallel:
-            sch.parallel(loops[0])
+        _vectorise_padding(sch, pad, point.padding, parallel)
     if parallel:
         fusable = 1 if _is_padded_around_blocks(point) else 2
         parallelise(sch, min(point.num_fused, fusable), outer)

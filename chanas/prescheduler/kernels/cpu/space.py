@@ -13,7 +13,7 @@ from typing import NamedTuple
 from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.operators.winograd import transforms
-from chanas.operators.workload import Workload, ends_in_half_a_block, scales_weights, tiled_columns
+from chanas.operators.workload import Workload, ends_in_half_a_block, scales_weights, spreads_input, tiled_columns
 from chanas.prescheduler.kernels.cpu.points import (
     BlockConvPoint,
     ConvPoint,
@@ -200,14 +200,14 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
 
 
 def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
-    """Tiles of one or two rows; the padding is part of the input's loads."""
-    limit, (rows, columns) = max_accumulators(target), workload.axes
+    """Tiles of one or two rows; the padding is part of the input's loads, or comes first where the input is spread."""
+    lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
     coordinates = (
         Coordinate.split("h", rows.output, innermost_max=_MAX_TILE_ROWS),
         Coordinate.split("w", columns.output, innermost_max=limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
-        Coordinate.choice("pad_at", Padding.IN_LOADS),
+        Coordinate.choice("pad_at", Padding.AT_FIRST if spreads_input(workload, lanes) else Padding.IN_LOADS),
     )
     low, high = _TILE_DEPTHWISE
     sizes = {h[1] * w[1] for h in coordinates[0].options for w in coordinates[1].options if h[1] * w[1] <= limit}
@@ -257,7 +257,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
     blocks, tiled = num_blocks(workload.out_channels, lanes), tiled_columns(workload)
     pads = workload.kernel_area > 1 or any(max(axis.before, axis.after) for axis in workload.axes)
-    k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
+    k_options = tuple(o for o in factorisations(workload.channels_per_group, 2, lanes) if lanes % o[1] == 0)
     coordinates = (
         Coordinate.split("h", rows.output, 3, innermost_max=limit),
         Coordinate.split("w", tiled, innermost_max=limit),

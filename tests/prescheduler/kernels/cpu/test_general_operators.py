@@ -42,6 +42,14 @@ def winograd_workloads(draw: st.DrawFn) -> Workload:
 
 
 @st.composite
+def groups_of_channels(draw: st.DrawFn) -> tuple[int, int, int]:
+    """Input and output channels of groups that fill vectors, share one, or stretch over several."""
+    groups = draw(st.sampled_from([2, 3, 4, 8]))
+    inputs, outputs = (draw(st.sampled_from([1, 3, 4, 5, 8, 16])) for _ in range(2))
+    return groups * inputs, groups * outputs, groups
+
+
+@st.composite
 def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
     """Any window on any map; channels that seldom fill their vectors."""
 
@@ -59,9 +67,11 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
         least = [(k - 1) * d + 1 for k, d in zip(kernels, dilation, strict=True)]
         height, width = (draw(st.integers(low, low + 9)) for low in least)
     strides = pair(1, 3) if op != "pool" else (1, 1)
-    channels, out_channels = 8 * draw(st.integers(1, 6)), 8 * draw(st.integers(1, 6))
+    channels, out_channels, groups = 8 * draw(st.integers(1, 6)), 8 * draw(st.integers(1, 6)), 1
     if op in ("depthwise", "pool"):
-        out_channels = channels
+        out_channels = channels * (draw(st.integers(1, 3)) if op == "depthwise" else 1)
+    if op == "blockconv" and draw(st.booleans()):
+        channels, out_channels, groups = draw(groups_of_channels())
     return Workload(
         op,
         height,
@@ -77,6 +87,7 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
         kernel_width=kernels[1],
         column_stride=strides[1],
         dilation=dilation,
+        groups=groups,
         padding=padding,
     )
 
@@ -121,7 +132,11 @@ def test_every_general_operator_has_points(op: Operator, data: st.DataObject) ->
 WINDOW = Workload("depthwise", 9, 16, 16, 3)
 REFUSED = [
     (dataclasses.replace(WINDOW, op="winograd", dilation=(2, 2)), "operator winograd with dilation is not there"),
-    (dataclasses.replace(WINDOW, op="blockconv", groups=4), "operator blockconv with groups is not there in float32"),
+    (Workload("pointwise", 9, 16, 16, groups=4), "operator pointwise with groups is not there in float32"),
+    (
+        dataclasses.replace(WINDOW, out_channels=32, dtype="bfloat16"),
+        "operator depthwise with several outputs of a channel is not there in bfloat16",
+    ),
     (
         dataclasses.replace(WINDOW, op="winograd", kernel_width=5),
         "operator winograd with rectangular kernels is not there",
@@ -163,17 +178,24 @@ def test_what_a_family_does_not_take_is_refused_by_name(workload: Workload, says
         schedule_space(workload, HOST)
 
 
-@pytest.mark.parametrize(
-    "workload",
-    [
-        dataclasses.replace(WINDOW, kernel_width=5),
-        Workload("pointwise", 8, 16, 16, stride=2),
-        Workload("pointwise", 8, 16, 16, epilogue="gelu"),
-        Workload("pointwise", 8, 16, 16, epilogue="relu", residual=True, residual_first=True),
-        dataclasses.replace(WINDOW, residual=True),
-    ],
-)
-def test_gpus_take_square_operators(workload: Workload) -> None:
-    refused = "rectangular kernels|stride|epilogue of its own|residual|residual before the epilogue"
-    with pytest.raises(ScheduleError, match=rf"with ({refused}) is not there in float32"):
-        schedule_space(workload, GPU)
+REFUSED_BY_GPUS = {
+    "rectangular kernels": dataclasses.replace(WINDOW, kernel_width=5),
+    "stride": Workload("pointwise", 8, 16, 16, stride=2),
+    "epilogue of its own": Workload("pointwise", 8, 16, 16, epilogue="gelu"),
+    "residual before the epilogue": Workload(
+        "pointwise", 8, 16, 16, epilogue="relu", residual=True, residual_first=True
+    ),
+    "residual": dataclasses.replace(WINDOW, residual=True),
+    "several outputs of a channel": dataclasses.replace(WINDOW, out_channels=32),
+}
+
+
+@pytest.mark.parametrize("generality", REFUSED_BY_GPUS)
+def test_gpus_take_square_operators(generality: str) -> None:
+    with pytest.raises(ScheduleError, match=f"with {generality} is not there in float32"):
+        schedule_space(REFUSED_BY_GPUS[generality], GPU)
+
+
+def test_gpus_add_a_residual_to_any_product() -> None:
+    workload = Workload("blockconv", 8, 16, 16, 3, residual=True)
+    assert schedule_space(workload, GPU).points
