@@ -137,10 +137,11 @@ def _activation(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
     """The name of the activation that ends in a node, and what it is applied to."""
     if node.op in ("relu", "sigmoid", "tanh"):
         return node.op, node.reads[0]
-    if node.op == "silu":
-        return "swish", node.reads[0]
+    if node.op in ("silu", "gelu"):
+        return {"silu": "swish"}.get(node.op, node.op), node.reads[0]
     if node.op == "leakyrelu":
-        return f"leaky{float(node.attributes.get('alpha', 0.01)):g}", node.reads[0]
+        slope = float(node.attributes.get("alpha", 0.01))
+        return (f"leaky{slope:g}", node.reads[0]) if 0.0 < slope < 1.0 else None
     if node.op == "clip":
         return _clip(node, graph)
     if node.op in ("divide", "multiply"):

@@ -58,7 +58,9 @@ def _extend_forward(graph: Graph, chain: Chain, readers: dict[int, list[int]], t
         number, node = index + len(graph.inputs), graph.nodes[index]
         if number in taken:
             return
-        if node.op == "activation" and not has_activation:
+        if keeps_rows(node, graph.shape_of(chain.end)):
+            pass
+        elif node.op == "activation" and not has_activation:
             chain.activation, has_activation = node.attributes["name"], True
             chain.residual_first = chain.residual is not None
         elif node.op == "add" and chain.residual is None and _adds_a_map(graph, node):
@@ -67,6 +69,13 @@ def _extend_forward(graph: Graph, chain: Chain, readers: dict[int, list[int]], t
             return
         chain.absorbed.append(number)
         chain.end = number
+
+
+def keeps_rows(node: Node, before: tuple[int, ...]) -> bool:
+    """True of a reshape that leaves rows of numbers as they are, [T, C] to [1, T, C] or back: the same in memory."""
+    if node.op not in ("reshape", "expand_dims", "squeeze", "flatten") or len(node.reads) != 1:
+        return False
+    return len(node.shape) < 4 and len(before) < 4 and node.shape[-1:] == before[-1:]
 
 
 def _adds_a_map(graph: Graph, node: Node) -> bool:

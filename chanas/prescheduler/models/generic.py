@@ -14,6 +14,10 @@ from typing import Any
 from chanas.core.target import HardwareTarget
 from chanas.prescheduler.models.others import MIN_PARALLEL
 
+# Characters of an expression without exponentials and the like.
+_CHEAP_TEXT = 400
+# Sums of a reduction that are computed at once, in registers.
+_TILES = (8, 6, 4, 2)
 # Longest reduction that is written out.
 _MAX_WRITTEN_OUT = 16
 
@@ -24,7 +28,7 @@ def schedule_generic(function: Any, target: HardwareTarget) -> Any:
 
     sch = s_tir.Schedule(function, error_render_level="none")
     for block in _blocks(sch):
-        if not _is_reduction(sch, block) and _has_consumers(sch, block):
+        if not _is_reduction(sch, block) and _is_used_once_or_cheap(sch, block):
             _try(lambda b=block: sch.compute_inline(b))
     for block in _blocks(sch):
         if not _is_reduction(sch, block) and not _has_consumers(sch, block):
@@ -52,6 +56,12 @@ def _is_reduction(sch: Any, block: Any) -> bool:
     from tvm import tirx
 
     return any(v.iter_type == tirx.IterVar.CommReduce for v in sch.get(block).iter_vars)
+
+
+def _is_used_once_or_cheap(sch: Any, block: Any) -> bool:
+    """True of what is used at one place, or is no more than a few operations: it may be computed where it is used."""
+    num = len(sch.get_consumers(block))
+    return num == 1 or (num > 1 and len(str(sch.get(block).body)) < _CHEAP_TEXT)
 
 
 def _has_consumers(sch: Any, block: Any) -> bool:
@@ -104,9 +114,15 @@ def _schedule_reduction(
     num, length = math.prod(extents), math.prod(int(sch.get(loop).extent) for loop in reduced)
     if extents[-1] % lanes == 0:
         rest, vector = sch.split(spatial[-1], [None, lanes])
-        outer = [*spatial[:-1], rest]
-        sch.reorder(*outer, *reduced, vector)
+        outer, tile = [*spatial[:-1], rest], []
+        if len(spatial) > 1 and length > _MAX_WRITTEN_OUT:
+            size = next((t for t in _TILES if extents[-2] % t == 0), 1)
+            rows, inner = sch.split(spatial[-2], [None, size])
+            outer, tile = [*spatial[:-2], rows, rest], [inner]
+        sch.reorder(*outer, *reduced, *tile, vector)
         sch.vectorize(vector)
+        for loop in tile:
+            sch.unroll(loop)
         fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
         if target.num_threads > 1 and num * length >= MIN_PARALLEL:
             sch.parallel(fused)
@@ -115,6 +131,8 @@ def _schedule_reduction(
                 sch.unroll(loop)
         init = sch.decompose_reduction(block, reduced[0])
         sch.vectorize(sch.get_loops(init)[-1])
+        if tile:
+            sch.unroll(sch.get_loops(init)[-2])
         return
     terms = sch.fuse(*reduced) if len(reduced) > 1 else reduced[0]
     if length % lanes == 0 and length >= 2 * lanes:

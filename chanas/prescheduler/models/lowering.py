@@ -15,7 +15,7 @@ from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.models import others
-from chanas.prescheduler.models.fusion import Chain, find_chains
+from chanas.prescheduler.models.fusion import Chain, find_chains, keeps_rows
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, numbered, per_channel
 from chanas.prescheduler.models.program import Emit, OtherOperation, Program, TunedOperation, Value, packed_constant
 from chanas.prescheduler.models.sources.model import Array
@@ -155,9 +155,10 @@ class _Lowering:
         """An operator, if there are kernels for it."""
         try:
             workload = make()
-            return workload if schedule_space(workload, self.target).num_points else None
+            schedule_space(workload, self.target)
         except ScheduleError:
             return None
+        return workload
 
     def _tuned(
         self, chain: Chain, choices: Sequence[Workload], source: int, weight: Array, bias: Array
@@ -289,11 +290,12 @@ class _Lowering:
         return self.blocked(read)
 
     def _same(self, node: Node, value: Value) -> OtherOperation | None:
-        """A reshape of one pixel: its channels stay where they are. (Of a mean without `keepdims`, too.)"""
+        """A reshape of one pixel, or of rows: channels stay where they are."""
         if node.op not in ("reshape", "flatten", "squeeze", "expand_dims") or len(node.reads) != 1:
             return None
         before = self.form(node.reads[0])  # type: ignore[arg-type]
-        if before.pixels != 1 or value.channels != before.channels or value.pixels != 1:
+        is_pixel = before.pixels == value.pixels == 1 and value.channels == before.channels
+        if not is_pixel and not keeps_rows(node, before.shape):
             return None
         emit = functools.partial(others.reshape, shape=value.memory_shape(self.lanes))
         return OtherOperation("reshape", (self._source(node),), value, emit, True)

@@ -133,7 +133,7 @@ def _fused(module: Any) -> Any:
     passes = [
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
-        transform.LegalizeOps(),
+        transform.LegalizeOps(others.definitions()),
         transform.AnnotateTIROpPattern(),
         transform.FuseOps(),
         transform.FuseTIR(),

@@ -6,6 +6,7 @@ channel blocks is written here as a tensor expression.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from chanas.core.layouts import num_blocks
 from chanas.errors import ModelError
 from chanas.prescheduler.models.graph import Node
 from chanas.prescheduler.models.program import Value
-from chanas.prescheduler.workloads.expressions import epilogue
+from chanas.prescheduler.workloads.expressions import epilogue, exp
 
 OPAQUE = 8
 """TVM's mark of functions that are fused with nothing (`relay.OpPatternKind.kOpaque`)."""
@@ -59,7 +60,9 @@ def unpack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> A
 
 
 def reshape(builder: Any, reads: Sequence[Any], lanes: int, *, shape: tuple[int, ...]) -> Any:
-    return builder.emit(relax.op.reshape(reads[0], shape))
+    """The same numbers in another shape."""
+    (x,) = reads
+    return x if tuple(int(e) for e in x.ty.shape) == tuple(shape) else builder.emit(relax.op.reshape(x, shape))
 
 
 def activation(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node) -> Any:
@@ -229,3 +232,52 @@ def _call(node: Node, reads: Sequence[Any]) -> Any:
         raise ModelError(f"operator {node.op} has no definition")
     arguments = [replaced(argument) for argument in node.call.args]
     return relax.Call(node.call.op, arguments, node.call.attrs, node.call.ty_args)
+
+
+# ---- definitions in place of TVM's, whose exponentials are calls for each value of a vector ------------------------
+_UNARY = {"sigmoid": "sigmoid", "tanh": "tanh", "nn.silu": "swish", "nn.gelu": "gelu"}
+
+
+def definitions() -> dict[str, Any]:
+    """Definitions of operators that have an exponential in them, for `LegalizeOps`."""
+    found = {f"relax.{op}": functools.partial(_elementwise, function=name) for op, name in _UNARY.items()}
+    return found | {"relax.exp": functools.partial(_elementwise, function="exp"), "relax.nn.softmax": _softmax}
+
+
+def _is_float32(call: Any) -> bool:
+    return str(call.args[0].ty.dtype) == "float32"
+
+
+def _elementwise(builder: Any, call: Any, *, function: str) -> Any:
+    if not _is_float32(call):
+        return call
+
+    def compute(x: Any) -> Any:
+        of = exp if function == "exp" else functools.partial(epilogue, function)
+        return te.compute(x.shape, lambda *i: of(x[i]), name=function)
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint=function)
+
+
+def _softmax(builder: Any, call: Any) -> Any:
+    """e^(x − max) as a share of its sum along an axis."""
+    if not _is_float32(call):
+        return call
+    axis = int(call.attrs.axis) % len(call.args[0].ty.shape)
+
+    def compute(x: Any) -> Any:
+        rest = [extent for i, extent in enumerate(x.shape) if i != axis]
+        k, j = te.reduce_axis((0, x.shape[axis]), name="k"), te.reduce_axis((0, x.shape[axis]), name="j")
+
+        def at(i: Sequence[Any], position: Any) -> tuple[Any, ...]:
+            return (*i[:axis], position, *i[axis:]) if rest else (position,)
+
+        def without(i: Sequence[Any]) -> tuple[Any, ...]:
+            return (*i[:axis], *i[axis + 1 :]) if rest else (0,)
+
+        largest = te.compute(rest or [1], lambda *i: te.max(x[at(i, k)], axis=k), name="largest")
+        powers = te.compute(x.shape, lambda *i: exp(x[i] - largest[without(i)]), name="powers")
+        total = te.compute(rest or [1], lambda *i: te.sum(powers[at(i, j)], axis=j), name="total")
+        return te.compute(x.shape, lambda *i: powers[i] / total[without(i)], name="softmax")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="softmax")
