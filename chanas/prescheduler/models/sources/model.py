@@ -16,6 +16,8 @@ from chanas.errors import ModelError
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
+IMAGE = "image"
+"""The name that the input of every network of torchvision has for `Shapes`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class OpenedModel:
     module     a Relax module `main(inputs…) -> outputs`, weights inside as constants
     inputs     what it takes, in order
     answer     the outputs of the framework that it comes from, for given inputs
-    origin     where it comes from: its kind, file or name, SHA-256, and the framework's version
+    origin     where it comes from: its kind, file or name, SHA-256, the framework's version, and the `source` that was
+               opened
+    program    of `torch.export`; None for a network from an ONNX file
     """
 
     name: str
@@ -47,6 +51,7 @@ class OpenedModel:
     inputs: tuple[TensorFacts, ...]
     answer: Callable[[Sequence[Array]], list[Array]]
     origin: Mapping[str, str]
+    program: Any = None
 
     def random_inputs(self, seed: int = 0) -> list[Array]:
         """Standard normal numbers for inputs of floats, zeros for whole numbers (any index is in range then)."""

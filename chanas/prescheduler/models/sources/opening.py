@@ -6,6 +6,7 @@ it came from for the right answer. Pickles are refused before anything of them i
 
 from __future__ import annotations
 
+import dataclasses
 import zipfile
 from pathlib import Path
 
@@ -29,11 +30,16 @@ def open_model(source: str | Path, shapes: Shapes | None = None) -> OpenedModel:
     Raises:
         ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there.
     """
+    opened = _opened(source, shapes or {})
+    return dataclasses.replace(opened, origin={**opened.origin, "source": str(source)})
+
+
+def _opened(source: str | Path, shapes: Shapes) -> OpenedModel:
     text = str(source)
     if text.startswith(TORCHVISION):
         from chanas.prescheduler.models.sources.torch_models import open_torchvision
 
-        return open_torchvision(text.removeprefix(TORCHVISION), shapes or {})
+        return open_torchvision(text.removeprefix(TORCHVISION), shapes)
     path = Path(source)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -43,7 +49,7 @@ def open_model(source: str | Path, shapes: Shapes | None = None) -> OpenedModel:
     if path.suffix == ".onnx":
         from chanas.prescheduler.models.sources.onnx_models import open_onnx
 
-        return open_onnx(path, shapes or {})
+        return open_onnx(path, shapes)
     if path.suffix == ".pt2":
         from chanas.prescheduler.models.sources.torch_models import open_exported
 

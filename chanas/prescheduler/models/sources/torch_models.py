@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from chanas.devices.cores import limited_to
 from chanas.errors import ModelError, unknown_name
 from chanas.prescheduler.models.sources.model import (
+    IMAGE,
     Array,
     OpenedModel,
     Shapes,
@@ -24,7 +26,6 @@ from chanas.prescheduler.models.sources.model import (
     sha256_of,
 )
 
-_IMAGE = "image"
 _SIZES = {"inception_v3": 299}
 _SIZE = 224
 
@@ -42,7 +43,7 @@ def open_torchvision(name: str, shapes: Shapes) -> OpenedModel:
     if name not in known:
         raise ModelError(unknown_name("network of torchvision", name, known))
     size = _SIZES.get(name, _SIZE)
-    shape = shapes.get(_IMAGE, (1, 3, size, size))
+    shape = shapes.get(IMAGE, (1, 3, size, size))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         options = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
@@ -70,14 +71,14 @@ def open_torchvision(name: str, shapes: Shapes) -> OpenedModel:
 
 def take_statistics(network: Any, shape: tuple[int, ...]) -> None:
     """Give batch normalisation the means and variances of random images, so that signals neither vanish nor grow in a
-    network that was never trained."""
+    network that was never trained. On one thread: another number sums in another order, to other weights."""
     import torch
 
     norms = [m for m in network.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     momenta = [m.momentum for m in norms]
     for norm in norms:
         norm.momentum = 1.0
-    with torch.inference_mode():
+    with limited_to(1), torch.inference_mode():
         network.train()(torch.randn(2, *shape[1:]))
     network.eval()
     for norm, momentum in zip(norms, momenta, strict=True):
@@ -177,7 +178,7 @@ def opened_program(name: str, program: Any, origin: dict[str, str]) -> OpenedMod
         module = from_exported_program(program, keep_params_as_input=False, no_bind_return_tuple=False)
     except Exception as error:  # the importer asserts
         raise ModelError(f"{name} has operators that are not there ({_line(error)})") from error
-    return OpenedModel(name, module, inputs, answer, origin)
+    return OpenedModel(name, module, inputs, answer, origin, program)
 
 
 def _line(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from torch import nn
 
 from chanas.errors import ModelError
 from chanas.prescheduler.models.sources.opening import check_fits, open_model
+from chanas.prescheduler.models.sources.torch_models import take_statistics
 
 Nodes = list[onnx.NodeProto]
 
@@ -192,3 +193,34 @@ def test_a_network_of_torchvision_takes_the_shape_that_is_asked_for() -> None:
     model = open_model("torchvision:squeezenet1_1", {"image": (1, 3, 64, 64)})
     assert model.inputs[0].shape == (1, 3, 64, 64)
     assert np.abs(model.answer(model.random_inputs())[0]).max() > 1e-3
+
+
+def test_an_opened_network_keeps_what_opens_it_again(exported: Path, tmp_path: Path) -> None:
+    assert open_model(exported).origin["source"] == str(exported)
+    assert open_model(exported).program is not None
+    path = save_onnx(tmp_path / "net.onnx")
+    assert open_model(path).origin["source"] == str(path)
+    assert open_model(path).program is None
+
+
+class Threads(nn.Module):
+    """Notes on how many threads it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.found = nn.BatchNorm2d(3), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.found = torch.get_num_threads()
+        return self.norm(x)
+
+
+def test_statistics_do_not_depend_on_the_number_of_threads() -> None:
+    network, before = Threads().eval(), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        take_statistics(network, (1, 3, 8, 8))
+        assert (network.found, torch.get_num_threads()) == (1, 2)
+    finally:
+        torch.set_num_threads(before)
+    assert network.norm.running_mean.abs().max() > 0
