@@ -13,9 +13,12 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 _LOCKS = tempfile.TemporaryDirectory(prefix="chanas-test-locks-")
 os.environ["CHANAS_LOCK_FOLDER"] = _LOCKS.name
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import settings
+from networks import save_exported, save_onnx, tune_quickly
 
 from chanas.core.arch import SearchSpace, StageSpec
 
@@ -65,6 +68,20 @@ def no_build_here(monkeypatch: pytest.MonkeyPatch) -> None:
         (NVRTCLibrary, "compile"),
     ):
         monkeypatch.setattr(module, name, refuse)
+
+
+@pytest.fixture(scope="session")
+def tuned_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny network of PyTorch tuned with one trial per operator; it lies in `net.pt2` beside the folder."""
+    place = tmp_path_factory.mktemp("tuned")
+    return tune_quickly(save_exported(place / "net.pt2"), place / "net", place)
+
+
+@pytest.fixture(scope="session")
+def tuned_onnx_folder(tuned_folder: Path) -> Path:
+    """The same network from an ONNX file, `other.onnx` beside the folder; its operators were tuned already."""
+    place = tuned_folder.parent
+    return tune_quickly(save_onnx(place / "other.onnx"), place / "other", place)
 
 
 @pytest.fixture(scope="session")

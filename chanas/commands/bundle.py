@@ -1,9 +1,10 @@
-"""`chanas predict` and `chanas bench`: a bundle's compiled network used and timed."""
+"""`chanas predict` and `chanas bench`: a compiled network used and timed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,11 @@ from chanas.commands import search_text
 from chanas.commands.options import Shared
 from chanas.commands.search_text import say
 from chanas.core.units import format_latency
+from chanas.errors import CheckpointError, ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from chanas.bundle.benchmark import BenchmarkRow
+    from chanas.bundle.tuned import TunedNetwork
 
 OfBundle = Annotated[str | None, typer.Option("--target", help="One of the bundle's targets; its first by default.")]
 
@@ -30,12 +36,36 @@ def predict(
 
 
 def bench(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle that search made, or a network that tune made.")],
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
     target: OfBundle = None,
     shared: Shared = False,
+    model: Annotated[
+        str | None, typer.Option(help="Of a tuned network: what it was tuned from, where that has moved.")
+    ] = None,
+    untuned: Annotated[
+        bool, typer.Option("--untuned/--no-untuned", help="Of a tuned network: time TVM without schedules too.")
+    ] = True,
 ) -> None:
-    """Time the compiled module beside PyTorch: same weights, image, threads and cores, in turns."""
+    """Time the compiled module beside PyTorch: same weights, inputs, threads and cores, in turns. A tuned network is
+    also timed beside ONNX Runtime, OpenVINO and TVM without schedules."""
+    from chanas.bundle import document, tuned
+
+    if (bundle / tuned.DOCUMENT).is_file():
+        if target is not None:
+            raise ConfigError("--target goes with bundles; a tuned network has one target")
+        _bench_tuned(tuned.TunedNetwork.open(bundle), compile_, model, untuned)
+        return
+    if model is not None:
+        raise ConfigError("--model goes with networks that `chanas tune` made")
+    if bundle.is_dir() and not (bundle / document.DOCUMENT).is_file():
+        raise CheckpointError(
+            f"expected a bundle ({document.DOCUMENT}) or a tuned network ({tuned.DOCUMENT}); {bundle} has neither"
+        )
+    _bench_bundle(bundle, compile_, target, shared)
+
+
+def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool) -> None:
     from chanas.bundle.benchmark import benchmark
     from chanas.bundle.codesign import CoDesign
     from chanas.devices.gpu_use import gpu_of
@@ -44,11 +74,37 @@ def bench(
     loaded = CoDesign.load(bundle, target)
     used = f"{loaded.target.num_threads} thread(s)" if loaded.target.gpu is None else f"batch {loaded.target.batch}"
     typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
-    typer.echo(f"{'':16s} {'median':>10s} {'ratio':>8s}")
     with device_lock(gpu=gpu_of(loaded.target)):
         rows = list(benchmark(loaded, with_compile=compile_, shared=shared))
+    _say_rows(rows)
+    say(search_text.then_and_now(loaded, rows))
+
+
+def _bench_tuned(network: TunedNetwork, compile_: bool, model: str | None, untuned: bool) -> None:
+    from chanas.prescheduler.measuring.local.locks import device_lock
+    from chanas.workflows.models.bench import BenchSettings, benchmark_tuned, open_origin
+    from chanas.workflows.models.contenders import CONTENDERS
+
+    network.load()  # tells when it is not for here, before anything else is opened
+    opened, why = None, ""
+    try:
+        opened = open_origin(network, model)
+    except ModelError as error:
+        if model is not None:
+            raise
+        why = f"Only chanas is timed: {error}"
+    contenders = {name: make for name, make in CONTENDERS.items() if compile_ or name != "torch.compile"}
+    with device_lock():
+        rows = benchmark_tuned(network, opened, BenchSettings(contenders, untuned))
+    typer.echo(f"{network.name}, {network.target.num_threads} thread(s), {network.target.device}")
+    _say_rows(rows)
+    if why:
+        typer.echo(why)
+
+
+def _say_rows(rows: Iterable[BenchmarkRow]) -> None:
+    typer.echo(f"{'':16s} {'median':>10s} {'ratio':>8s}")
     for row in rows:
         median = "-" if row.median_s is None else format_latency(row.median_s)
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
         typer.echo(f"{row.name:16s} {median:>10s} {ratio:>8s} {row.note}".rstrip())
-    say(search_text.then_and_now(loaded, rows))

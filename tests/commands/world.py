@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from networks import save_onnx
 from PIL import Image
 from tables import random_table, save_accuracies, save_space
 
@@ -121,6 +122,9 @@ def make_world(folder: Path, space: SearchSpace) -> None:
     make_tables(folder, space)
     make_images(folder / "images")
     make_run(RunDirectory(folder / "run"), space)
+    save_onnx(folder / "net.onnx")
+    (folder / "net.pth").write_bytes(b"\x80\x02}q\x00.")
+    (folder / "cut.onnx").write_bytes((folder / "net.onnx").read_bytes()[:100])
     save_accuracies(space, folder / "accuracies.csv")
     (folder / "accuracies-key.csv").write_text("architecture,top1\nr12,50\n", encoding="utf-8")
     (folder / "accuracies-head.csv").write_text("network,top1\n", encoding="utf-8")

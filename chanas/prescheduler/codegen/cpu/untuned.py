@@ -7,9 +7,12 @@ that. Only fusion is done, by TVM's own passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
@@ -17,6 +20,8 @@ from chanas.operators.epilogues import Epilogue
 from chanas.operators.steps import block_steps
 from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.libraries import export
+
+Array = npt.NDArray[Any]
 
 
 def stock_build(module: Any, target: HardwareTarget) -> Any:
@@ -38,6 +43,22 @@ def stock_build(module: Any, target: HardwareTarget) -> Any:
     device = target.tvm_target()
     with device, tvm.transform.PassContext(opt_level=3):
         return tvm.compile(tvm.transform.Sequential(fusing)(module), device)
+
+
+def stock_network(module: Any, arrays: Sequence[Array], target: HardwareTarget) -> Callable[[], list[Array]]:
+    """A Relax module `main(inputs…) -> outputs` built by `stock_build`, as a function that gives its outputs for
+    `arrays`."""
+    import tvm
+    from tvm import relax
+
+    function = relax.VirtualMachine(stock_build(module, target), tvm.cpu())["main"]
+    arguments = [tvm.runtime.tensor(array) for array in arrays]
+
+    def run() -> list[Array]:
+        found = function(*arguments)
+        return [np.from_dlpack(o) for o in ([found] if hasattr(found, "numpy") else found)]
+
+    return run
 
 
 def block_module(block: BlockConfig) -> Any:

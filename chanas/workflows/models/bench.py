@@ -1,0 +1,167 @@
+"""A tuned network timed beside other runtimes: same weights, inputs, threads and cores, in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
+from chanas.devices.cores import limited_to
+from chanas.devices.timing import Call as TimedCall
+from chanas.devices.timing import TimingSettings, seconds_per_call, time_in_turns
+from chanas.errors import ModelError
+from chanas.files.scratch import scratch_folder
+from chanas.workflows.models.contenders import (
+    CONTENDERS,
+    TOLERANCE,
+    Call,
+    Subject,
+    describe,
+    outputs_of,
+    relative_error,
+)
+
+if TYPE_CHECKING:
+    from chanas.bundle.tuned import TunedNetwork
+    from chanas.prescheduler.models.sources.model import Array, OpenedModel
+
+UNTUNED = "TVM untuned"
+OWN = "chanas"
+_NUM_WARM_UP, _MIN_ROUND_S, _NUM_UNTUNED_CALLS = 3, 0.01, 3
+_PAUSE_S = 0.02
+"""Thread pools spin for a while after their last call; the next contender waits until the cores are its own."""
+
+
+def open_origin(network: TunedNetwork, model: str | Path | None = None) -> OpenedModel:
+    """Open the network that a tuned one was made from: at the place that it was tuned from, or `model`.
+
+    Raises:
+        ModelError: it is not there, cannot be opened, or is another one than was tuned.
+    """
+    from chanas.prescheduler.models.sources.model import IMAGE, sha256_of
+    from chanas.prescheduler.models.sources.opening import TORCHVISION, open_model
+
+    origin, inputs = network.document["origin"], network.document["inputs"]
+    of_torchvision = origin["kind"] == "torchvision"
+    source = model or origin.get("source") or (f"{TORCHVISION}{origin['name']}" if of_torchvision else None)
+    if source is None:
+        raise ModelError(f"{network.folder} does not say where {origin['name']} lay; give it as --model FILE")
+    path = Path(source)
+    if model is None and not of_torchvision and not path.is_file():
+        raise ModelError(f"{path}, which {network.folder} was tuned from, is not there; give it as --model FILE")
+    other = ModelError(
+        f"{source} is not the network that {network.folder} was tuned from, or gives other weights here (expected "
+        f"SHA-256 {origin['sha256'][:16]}…); give that one as --model, or run `chanas tune {source}`"
+    )
+    if path.is_file() and sha256_of(path) != origin["sha256"]:
+        raise other
+    opened = open_model(source, {IMAGE if of_torchvision else entry["name"]: tuple(entry["shape"]) for entry in inputs})
+    if opened.origin["sha256"] != origin["sha256"]:
+        raise other
+    return opened
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """The contenders that are timed beside a tuned network, and the rounds."""
+
+    contenders: Mapping[str, Callable[[Subject], Call]] = field(default_factory=lambda: CONTENDERS)
+    with_untuned: bool = True
+    rounds: int = 40
+
+
+DEFAULT_SETTINGS = BenchSettings()
+
+
+def benchmark_tuned(
+    network: TunedNetwork, opened: OpenedModel | None, settings: BenchSettings = DEFAULT_SETTINGS
+) -> list[BenchmarkRow]:
+    """Time the compiled network as Python calls it and alone and, where `opened` is what it was tuned from, every other
+    runtime on the same inputs, threads and cores. A contender whose outputs differ from the framework's has a note.
+
+    Raises:
+        TargetError: it was compiled for another device.
+    """
+    import torch
+
+    inputs = _random_inputs(network) if opened is None else opened.random_inputs()
+    expected = None if opened is None else opened.answer(inputs)
+    num_threads = network.target.num_threads
+    calls: dict[str, Call] = {OWN: functools.partial(network.run, *inputs), MODULE_ALONE: network.program()}
+    calls[OWN]()  # the module alone runs on these inputs
+    notes: dict[str, str] = {}
+    with limited_to(num_threads), torch.inference_mode(), scratch_folder() as scratch:
+        if opened is not None:
+            subject = Subject(opened.program, _onnx_place(opened, scratch), inputs, num_threads)
+            for name, make in settings.contenders.items():
+                with _noted(notes, name):
+                    calls[name] = make(subject)
+        summaries = time_in_turns(
+            [[(call, ())] for call in calls.values()],
+            _NUM_WARM_UP,
+            TimingSettings(settings.rounds, _MIN_ROUND_S),
+            seconds_per_call if num_threads == 1 else _after_a_pause,
+        )
+        medians = {name: summary.seconds for name, summary in zip(calls, summaries, strict=True)}
+        if opened is not None and settings.with_untuned:
+            with _noted(notes, UNTUNED):
+                calls[UNTUNED], medians[UNTUNED] = _untuned(opened, inputs, network)
+        if expected is not None:
+            notes |= _differing(calls, expected)
+    rows = [BenchmarkRow(name, m, m / medians[OWN], notes.get(name, "")) for name, m in medians.items()]
+    return rows + [BenchmarkRow(name, None, None, note) for name, note in notes.items() if name not in medians]
+
+
+@contextlib.contextmanager
+def _noted(notes: dict[str, str], name: str) -> Iterator[None]:
+    """Whatever the compiler of another project raises is its row's note."""
+    try:
+        yield
+    except ModelError as error:
+        notes[name] = str(error)
+    except Exception as error:
+        notes[name] = f"did not compile: {describe(error)}"
+
+
+def _after_a_pause(turns: Iterator[TimedCall], num_calls: int) -> float:
+    time.sleep(_PAUSE_S)
+    return seconds_per_call(turns, num_calls)
+
+
+def _random_inputs(network: TunedNetwork) -> list[Array]:
+    rng, entries = np.random.default_rng(0), network.document["inputs"]
+    return [rng.standard_normal(e["shape"]).astype(e["dtype"]) for e in entries]
+
+
+def _onnx_place(opened: OpenedModel, scratch: Path) -> Path:
+    return Path(opened.origin["source"]) if opened.origin["kind"] == "onnx" else scratch / "network.onnx"
+
+
+def _untuned(opened: OpenedModel, inputs: list[Array], network: TunedNetwork) -> tuple[Call, float]:
+    """The network through TVM's stock route, and the median of a few calls."""
+    from chanas.prescheduler.codegen.cpu.untuned import stock_network
+
+    call = stock_network(opened.module, inputs, network.target)
+    call()
+    turns: Any = iter([(call, ())] * _NUM_UNTUNED_CALLS)
+    return call, statistics.median(seconds_per_call(turns, 1) for _ in range(_NUM_UNTUNED_CALLS))
+
+
+def _differing(calls: Mapping[str, Call], expected: list[Array]) -> dict[str, str]:
+    """Notes on contenders whose outputs are others."""
+    notes = {}
+    for name, call in calls.items():
+        if name == MODULE_ALONE:  # gives outputs where TVM keeps them, and is the same program as chanas
+            continue
+        error = relative_error(outputs_of(call()), expected)
+        if not error <= TOLERANCE:
+            notes[name] = f"outputs differ by {error:.1e} of the largest"
+    return notes

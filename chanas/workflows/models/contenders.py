@@ -1,0 +1,155 @@
+"""The runtimes that a tuned network is compared with: the same network in each, as a function to its outputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chanas.errors import ModelError
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.models.sources.model import Array
+
+Call = Callable[[], Any]
+TOLERANCE = 1e-3
+"""Largest difference from the framework's outputs that goes without a note, as a share of the largest output."""
+_INSTALL = "pip install 'chanas[bench]'"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The network that is compared.
+
+    program      of `torch.export`; None for a network from an ONNX file
+    onnx         its ONNX file; written from the program by the first contender that needs it
+    inputs       what every contender is called with
+    num_threads  of every contender
+    """
+
+    program: Any
+    onnx: Path
+    inputs: Sequence[Array]
+    num_threads: int
+
+
+def run_eager(subject: Subject) -> Call:
+    """PyTorch as it is. The caller sets threads and inference mode."""
+    network, inputs = _torch_network(subject)
+    return lambda: network(*inputs)
+
+
+def run_compiled(subject: Subject) -> Call:
+    """PyTorch through torch.compile, weights frozen. The caller sets threads and inference mode."""
+    import torch
+    import torch._inductor.config as inductor
+
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no GPU is not news
+    network, inputs = _torch_network(subject)
+    with inductor.patch(freezing=True):
+        compiled = torch.compile(network)
+        compiled(*inputs)
+    return lambda: compiled(*inputs)
+
+
+def _torch_network(subject: Subject) -> tuple[Callable[..., Any], list[Any]]:
+    if subject.program is None:
+        raise ModelError("the network comes from an ONNX file")
+    import torch
+
+    # forward: what is there to be called checks its inputs first, which takes some 60 us
+    return subject.program.module().forward, [torch.from_numpy(np.ascontiguousarray(array)) for array in subject.inputs]
+
+
+def run_onnxruntime(subject: Subject) -> Call:
+    """ONNX Runtime with all its graph optimisations."""
+    _require("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = subject.num_threads, 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session = onnxruntime.InferenceSession(str(onnx_file(subject)), options, providers=["CPUExecutionProvider"])
+    feeds = {taken.name: array for taken, array in zip(session.get_inputs(), subject.inputs, strict=True)}
+    return lambda: session.run(None, feeds)
+
+
+def run_openvino(subject: Subject) -> Call:
+    """OpenVINO in latency mode, in float32."""
+    _require("openvino")
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(str(onnx_file(subject)))
+    model.reshape({i: list(array.shape) for i, array in enumerate(subject.inputs)})
+    options = {
+        "INFERENCE_NUM_THREADS": subject.num_threads,
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "ENABLE_CPU_PINNING": False,
+    }
+    request = core.compile_model(model, "CPU", options).create_infer_request()
+    feeds = dict(enumerate(subject.inputs))
+    return lambda: request.infer(feeds, share_inputs=True, share_outputs=True)
+
+
+CONTENDERS: Mapping[str, Callable[[Subject], Call]] = {
+    "PyTorch eager": run_eager,
+    "torch.compile": run_compiled,
+    "ONNX Runtime": run_onnxruntime,
+    "OpenVINO": run_openvino,
+}
+
+
+def _require(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise ModelError(f"{package} is not installed: {_INSTALL}")
+
+
+def onnx_file(subject: Subject) -> Path:
+    """The network's ONNX file, written by PyTorch where there is none yet.
+
+    Raises:
+        ModelError: the exporter is not installed, or does not take the network.
+    """
+    if not subject.onnx.is_file():
+        _require("onnxscript")
+        import torch
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exported = torch.onnx.export(subject.program, dynamo=True, external_data=False, verbose=False)
+                assert exported is not None
+                exported.save(subject.onnx)
+        except Exception as error:  # another project's exporter: whatever it raises is the note
+            raise ModelError(f"no ONNX file: {describe(error)}") from error
+    return subject.onnx
+
+
+def describe(error: BaseException) -> str:
+    """An error of another project in a short line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}".rstrip(": ")
+
+
+def outputs_of(value: Any) -> list[Array]:
+    """The outputs of a contender's call, each in the host's memory."""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+    return [np.asarray(part) for part in parts]
+
+
+def relative_error(got: Sequence[Array], expected: Sequence[Array]) -> float:
+    """Largest difference as a share of the largest expected magnitude; infinite where the outputs are others."""
+    if [a.shape for a in got] != [e.shape for e in expected]:
+        return math.inf
+    pairs = zip(got, expected, strict=True)
+    largest_difference = max(float(np.abs(np.subtract(a, e, dtype=np.float64)).max()) for a, e in pairs)
+    return largest_difference / (max(float(np.abs(e).max()) for e in expected) or 1.0)

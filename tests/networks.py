@@ -1,0 +1,54 @@
+"""A tiny network as users bring them, of PyTorch and from an ONNX file, and tuned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+SHAPE = (1, 3, 16, 16)
+NUM_CLASSES = 5
+
+
+def save_exported(path: Path, seed: int = 0) -> Path:
+    """A convolution, its batch normalisation, a mean and a dense layer, as `torch.export.save` writes them."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+    features = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    network = nn.Sequential(features, nn.Flatten(), nn.Linear(8, NUM_CLASSES)).eval()
+    torch.export.save(torch.export.export(network, (torch.zeros(SHAPE),)), path)
+    return path
+
+
+def save_onnx(path: Path, seed: int = 0) -> Path:
+    """The same layers, without batch normalisation, in an ONNX file."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(seed)
+    weights = {"w": (8, 3, 3, 3), "b": (8,), "v": (NUM_CLASSES, 8), "c": (NUM_CLASSES,)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["conv"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["conv"], ["relu"]),
+        helper.make_node("GlobalAveragePool", ["relu"], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "v", "c"], ["y"], transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, NUM_CLASSES))],
+        [numpy_helper.from_array(rng.standard_normal(s, dtype=np.float32), name) for name, s in weights.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def tune_quickly(source: Path, folder: Path, run: Path) -> Path:
+    """Tune a network with one trial per operator, its records in `run`, and save it in `folder`."""
+    from chanas.workflows.models.chain import Model
+
+    return Model.load(source).tune(trials=1, run=run, progress=False).build().save(folder).folder
