@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,9 @@ def eager_network(stack: contextlib.ExitStack, subject: str) -> Calls:
     ]
 
 
-def untuned_network(stack: contextlib.ExitStack, onnx: str, target: dict[str, Any]) -> Calls:
-    """The network's ONNX file through TVM's own passes, nothing scheduled; image in, logits out, as ours."""
+def untuned_network(stack: contextlib.ExitStack, onnx: str, target: dict[str, Any], inputs: str | None = None) -> Calls:
+    """The network's ONNX file through TVM's own passes, nothing scheduled; image in, logits out, as ours. `inputs`: a
+    file of those that it gets instead of the image."""
     from chanas.devices.lean_tvm import hide_torch
 
     hide_torch()
@@ -82,9 +84,14 @@ def untuned_network(stack: contextlib.ExitStack, onnx: str, target: dict[str, An
     model = format.load(onnx)
     executable = stock_build(from_onnx(model, keep_params_in_input=False), HardwareTarget.from_json(target))
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    inputs = model.graph.input[0].type.tensor_type.shape.dim
-    run, image = machine["main"], _image([d.dim_value for d in inputs][1:])[None]
-    return [lambda: run(tvm.runtime.tensor(image)).numpy()]
+    extents = model.graph.input[0].type.tensor_type.shape.dim
+    arrays = _load_arrays(inputs) if inputs else [_image([d.dim_value for d in extents][1:])[None]]
+
+    def run() -> Any:
+        found = machine["main"](*(tvm.runtime.tensor(array) for array in arrays))
+        return (found if hasattr(found, "numpy") else found[0]).numpy()
+
+    return [run]
 
 
 def compiled_network(stack: contextlib.ExitStack, subject: str) -> Calls:
@@ -178,6 +185,42 @@ def openvino_operators(stack: contextlib.ExitStack, models: Sequence[str]) -> Ca
     return calls
 
 
+def _load_arrays(path: str) -> list[Any]:
+    """Arrays that were saved in order, without names."""
+    with np.load(path, allow_pickle=False) as data:
+        return [data[f"arr_{i}"] for i in range(len(data.files))]
+
+
+def tuned_network(stack: contextlib.ExitStack, folder: str, inputs: str) -> Calls:
+    """A network that `chanas tune` made: inputs in, outputs out."""
+    from chanas.bundle.tuned import TunedNetwork
+
+    return [functools.partial(TunedNetwork.open(folder).run, *_load_arrays(inputs))]
+
+
+def finished_network(
+    stack: contextlib.ExitStack, contender: str, inputs: str, program: str | None = None, onnx: str | None = None
+) -> Calls:
+    """A network that was tuned, in another runtime: its `program` of torch.export or its ONNX file. PyTorch eager is
+    there a second time, channels last, unless the program does not take that."""
+    from chanas.workflows.models.contenders import CONTENDERS, Subject
+
+    opened, arrays = None, _load_arrays(inputs)
+    if program is not None:
+        torch = _torch(stack)
+        opened = torch.export.load(program)
+    calls = [CONTENDERS[contender](Subject(opened, Path(onnx or ""), arrays, _num_threads()))]
+    if contender == "PyTorch eager":
+        # opened again: layouts are changed in place, and the modules of a program share its weights
+        last = torch.export.load(program).module().to(memory_format=torch.channels_last).forward
+        tensors = [torch.from_numpy(array) for array in arrays]
+        taken = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in tensors]
+        with contextlib.suppress(RuntimeError):  # a view that the program was exported with is none in this layout
+            last(*taken)
+            calls.append(functools.partial(last, *taken))
+    return calls
+
+
 def chanas_operators(stack: contextlib.ExitStack, operators: Sequence[dict[str, str]]) -> Calls:
     """Compiled operators, each a `library` and the reference `case` with its arguments."""
     from chanas.devices.lean_tvm import hide_torch
@@ -227,6 +270,8 @@ SETUPS: dict[str, Callable[..., Calls]] = {
     "torch.compile": compiled_network,
     "ONNX Runtime": onnxruntime_network,
     "OpenVINO": openvino_network,
+    "tuned network": tuned_network,
+    "finished network": finished_network,
     "OpenVINO bf16": functools.partial(openvino_network, precision="bf16"),
     "chanas operators": chanas_operators,
     "PyTorch operators": torch_operators,

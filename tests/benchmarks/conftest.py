@@ -31,6 +31,7 @@ OWN = (
     "rpc_overhead",
     "subjects",
     "subspace_rules",
+    "tune_models",
     "tuning",
     "with_without",
 )

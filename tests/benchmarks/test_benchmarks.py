@@ -35,6 +35,7 @@ SCRIPTS = (
     "network_latency",
     "operator_peak",
     "subspace_rules",
+    "tune_models",
     "rpc_overhead",
     "tuning_efficiency",
     "warm_start",
