@@ -1,0 +1,59 @@
+"""Workers that invent what they build and time, without TVM: run as `python planted_quick.py`.
+
+With arguments it is `chanas` with such workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+import types
+from pathlib import Path
+
+from planted_abort import measure
+
+from chanas.prescheduler.kernels.backends import BACKENDS
+from chanas.prescheduler.measuring.answers import Answer
+from chanas.prescheduler.measuring.local import worker
+from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, BuildOperators, Measure, MeasureInTurns
+
+_BUILD_S = 0.05
+
+
+def build(request: BuildOperator | BuildBlock) -> dict[str, str]:
+    """Leave a file beside the library for as long as it takes."""
+    half = request.library.with_suffix(".o")
+    half.touch()
+    time.sleep(_BUILD_S)
+    half.replace(request.library)
+    return {"code": str(request.library)}
+
+
+def measure_in_turns(request: MeasureInTurns) -> list[Answer]:
+    """All take the same time."""
+    return [Answer.of(measure(request))] * request.num
+
+
+def main() -> None:
+    """Be the command, or one of its workers."""
+    if sys.argv[1:]:
+        from chanas.commands.main import main as command
+
+        BACKENDS["llvm"] = dataclasses.replace(BACKENDS["llvm"], worker=(str(Path(__file__).resolve()),))
+        command()
+    sys.modules["tvm"] = types.ModuleType("tvm")
+    worker.CALLS.update(
+        {
+            BuildOperator: build,
+            BuildOperators: lambda request: worker.build_operators(request, build),
+            BuildBlock: build,
+            Measure: measure,
+            MeasureInTurns: measure_in_turns,
+        }
+    )
+    worker.main()
+
+
+if __name__ == "__main__":
+    main()
