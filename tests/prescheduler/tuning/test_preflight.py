@@ -25,6 +25,7 @@ from chanas.prescheduler.measuring import devices
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.tuning import preflight
 from chanas.prescheduler.tuning.preflight import (
     FamilyCheck,
     all_families,
@@ -177,6 +178,7 @@ def test_a_dtype_that_the_compiler_aborts_at_ends_in_seconds_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(devices, "load_used", lambda _usage: NO_BF16)
+    monkeypatch.setattr(preflight, "_NUM_POINTS", 1)  # of each family: a worker starts anew after each
     run = RunDirectory(tmp_path / "run")
     space = save_space(NANO, tmp_path / "nano.yaml")
     options = ["--run", str(run.root), "--space", str(space), "--num-classes", str(NUM_CLASSES), "--dtype", "bf16"]
