@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from typing import NoReturn
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS"):
@@ -21,6 +23,9 @@ from hypothesis import settings
 from networks import save_exported, save_onnx, tune_quickly
 
 from chanas.core.arch import SearchSpace, StageSpec
+from chanas.devices.host import load_target
+from chanas.export import kernels
+from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -82,6 +87,21 @@ def tuned_onnx_folder(tuned_folder: Path) -> Path:
     """The same network from an ONNX file, `other.onnx` beside the folder; its operators were tuned already."""
     place = tuned_folder.parent
     return tune_quickly(save_onnx(place / "other.onnx"), place / "other", place)
+
+
+@pytest.fixture(scope="session")
+def compiler() -> Iterator[Compiler]:
+    """One process that compiles for all tests: each would start TVM in one of its own."""
+    with open_compiler(load_target("cpu")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def one_compiler(compiler: Compiler) -> Iterator[None]:
+    """Who exports a network compiles in that process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "open_compiler", lambda _target: contextlib.nullcontext(compiler))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ from chanas.errors import ChanasError, CheckpointError, DataError, TargetError
 from chanas.files.writing import file_digest
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
-from chanas.prescheduler.measuring.local.compiler import open_compiler
+from chanas.prescheduler.measuring.local.compiler import Compiler
 from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
 from chanas.workflows.searching.agreement import check_module
@@ -46,7 +46,11 @@ Change = Callable[[Path], object]
 
 
 def make_bundle(
-    tiny_space: SearchSpace, folder: Path, target: HardwareTarget, architecture: Architecture | None = None
+    tiny_space: SearchSpace,
+    folder: Path,
+    target: HardwareTarget,
+    compiler: Compiler,
+    architecture: Architecture | None = None,
 ) -> Path:
     """A compiled network of random weights and schedules, in a bundle; by default the smallest."""
     architecture = architecture or tiny_space.smallest
@@ -55,9 +59,8 @@ def make_bundle(
         network_job(blocks, folder / "network.so"),
         block_points(random_lut(tiny_space, blocks, target), blocks),
     )
-    with open_compiler(target) as compiler:
-        request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
-        compiler.result(request, "the network")
+    request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
+    compiler.result(request, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     preprocess = Preprocess(architecture.resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
     document = {
@@ -73,9 +76,9 @@ def make_bundle(
 
 
 @pytest.fixture(scope="module")
-def bundle(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Path:
     """A float32 bundle."""
-    return make_bundle(tiny_space, tmp_path_factory.mktemp("codesign"), HOST)
+    return make_bundle(tiny_space, tmp_path_factory.mktemp("codesign"), HOST, compiler)
 
 
 @pytest.fixture
@@ -316,14 +319,14 @@ def test_images_of_another_shape_are_refused(bundle: Path, shape: tuple[int, ...
 
 
 def test_a_bundle_that_was_made_anew_is_not_the_one_that_the_process_has_loaded(
-    bundle: Path, tiny_space: SearchSpace, tmp_path: Path
+    bundle: Path, tiny_space: SearchSpace, tmp_path: Path, compiler: Compiler
 ) -> None:
     made = tmp_path / "bundle"
     shutil.copytree(bundle, made)
     other = dataclasses.replace(tiny_space.smallest, resolution=tiny_space.largest.resolution)
     for architecture in (tiny_space.smallest, other):
         if architecture is other:
-            assert make_bundle(tiny_space, tmp_path, HOST, other) == made
+            assert make_bundle(tiny_space, tmp_path, HOST, compiler, other) == made
         x = images(1, architecture.resolution)
         np.testing.assert_allclose(CoDesign.load(made).predict(x), logits_of_torch(made, x), rtol=1e-4, atol=1e-4)
 
@@ -402,12 +405,14 @@ def test_a_new_bundle_takes_the_place_of_the_old_one(bundle: Path, copy: Path) -
 
 
 # ---- dtypes ---------------------------------------------------------------------------------------------------------
-def test_a_bundle_in_bfloat16_predicts_nearly_what_pytorch_does(tiny_space: SearchSpace, tmp_path: Path) -> None:
+def test_a_bundle_in_bfloat16_predicts_nearly_what_pytorch_does(
+    tiny_space: SearchSpace, tmp_path: Path, compiler: Compiler
+) -> None:
     try:
         target = load_target("cpu", 1, "bf16")
     except TargetError:
         pytest.skip("this processor lacks AVX512_BF16")
-    loaded = CoDesign.load(make_bundle(tiny_space, tmp_path, target))
+    loaded = CoDesign.load(make_bundle(tiny_space, tmp_path, target, compiler))
     assert loaded.target == target
     resolution = loaded.architecture.resolution
     images = np.random.default_rng(0).standard_normal((3, 3, resolution, resolution)).astype(np.float32)

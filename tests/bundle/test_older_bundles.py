@@ -25,7 +25,7 @@ from chanas.errors import CheckpointError
 from chanas.export.c_library import export
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
-from chanas.prescheduler.measuring.local.compiler import open_compiler
+from chanas.prescheduler.measuring.local.compiler import Compiler
 from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.workflows.stages.reporting import report
 
@@ -35,6 +35,8 @@ STORED = Path(__file__).parent / "stored_schema_2"
 Read = Callable[[str], Path]
 Compile = Callable[[Path, dict[str, Any], dict[str, Any]], None]
 
+pytestmark = pytest.mark.usefixtures("one_compiler")
+
 
 def stored(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((STORED / f"{name}.json").read_text(encoding="utf-8"))
@@ -42,7 +44,7 @@ def stored(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+def module(tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Compile:
     """Compile the module of a stored target, once for both bundles."""
     known: dict[str, Path] = {}
 
@@ -53,9 +55,8 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Compile:
             known[key] = tmp_path_factory.mktemp("module") / "network.so"
             points = [[point for _, point in block["operators"]] for block in part["schedules"]]
             target = HardwareTarget.from_json(part["target"])
-            with open_compiler(target) as compiler:
-                request = BuildNetwork(target=target, library=known[key], blocks=blocks, points=points)
-                compiler.result(request, "the network")
+            request = BuildNetwork(target=target, library=known[key], blocks=blocks, points=points)
+            compiler.result(request, "the network")
         shutil.copyfile(known[key], path)
 
     return compile_module

@@ -35,7 +35,7 @@ from chanas.operators.steps import block_workloads
 from chanas.prescheduler.checks.qemu import emulator_program
 from chanas.prescheduler.codegen.c_toolchain import search_path
 from chanas.prescheduler.codegen.linkers import Tools
-from chanas.prescheduler.measuring.local.compiler import open_compiler
+from chanas.prescheduler.measuring.local.compiler import Compiler
 from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
 from chanas.prescheduler.tuning import default_points
@@ -53,14 +53,16 @@ needs_bf16 = pytest.mark.skipif(
 )
 
 
-def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget) -> Path:
+pytestmark = pytest.mark.usefixtures("one_compiler")
+
+
+def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget, compiler: Compiler) -> Path:
     """The smallest network with random weights and schedules; compiled, and never timed."""
     blocks = space.smallest.blocks(space, len(CLASSES))
     job, lut = network_job(blocks, folder / "network.so"), random_lut(space, blocks, target)
     points = block_points(lut, blocks)
-    with open_compiler(target) as compiler:
-        request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
-        compiler.result(request, "the network")
+    request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
+    compiler.result(request, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     document = {
         "space": space.to_json(),
@@ -79,8 +81,8 @@ def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget) -> Pat
 
 
 @pytest.fixture(scope="module")
-def bundle(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_bundle(tiny_space, tmp_path_factory.mktemp("c-export"), HOST)
+def bundle(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Path:
+    return make_bundle(tiny_space, tmp_path_factory.mktemp("c-export"), HOST, compiler)
 
 
 @pytest.fixture(scope="module")
@@ -287,8 +289,8 @@ def test_kernels_are_compiled_in_another_process(no_build_here: None, bundle: Pa
 
 @needs_compiler
 @needs_bf16
-def test_a_network_in_bfloat16(tiny_space: SearchSpace, tmp_path: Path) -> None:
-    done = export(make_bundle(tiny_space, tmp_path, load_target("cpu", 1, "bf16")), tmp_path / "net")
+def test_a_network_in_bfloat16(tiny_space: SearchSpace, tmp_path: Path, compiler: Compiler) -> None:
+    done = export(make_bundle(tiny_space, tmp_path, load_target("cpu", 1, "bf16"), compiler), tmp_path / "net")
     assert isinstance(done.check, Check)
     assert done.check.max_error < 0.05
 

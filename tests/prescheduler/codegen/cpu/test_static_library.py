@@ -25,6 +25,9 @@ SECOND = BlockConfig("mbconv", 6, 16, 32, 16, 3, 1, "relu", residual=True)
 BLOCKS = (FIRST, SECOND, FIRST)
 
 
+pytestmark = pytest.mark.usefixtures("one_compiler")
+
+
 def kernels_of(blocks: tuple[BlockConfig, ...], folder: Path, target: str = "cpu") -> Kernels:
     device = HOST if target == "cpu" else describe_target(target)
     points = {block: random_points(block, device, np.random.default_rng(0)) for block in dict.fromkeys(blocks)}
