@@ -117,15 +117,16 @@ def decode(space: SearchSpace, genomes: Genomes) -> list[Architecture]:
             f"expected genomes of {layout.length} integers for space '{space.name}', "
             f"got {genomes.dtype} of shape {genomes.shape}"
         )
+    depths, kernels, expands = layout.depths, layout.kernels.start, layout.expands.start
     architectures = []
     for row in genomes.tolist():
         try:
-            if min(row[: layout.kernels.start]) < 0:
+            if min(row[:kernels]) < 0:
                 raise IndexError
             stages = []
-            for stage, depth in enumerate(row[layout.depths]):
+            for stage, depth in enumerate(row[depths]):
                 slots = range(stage * space.max_depth, stage * space.max_depth + space.depths[depth])
-                pairs = [(row[layout.kernels.start + s], row[layout.expands.start + s]) for s in slots]
+                pairs = [(row[kernels + s], row[expands + s]) for s in slots]
                 if any(min(pair) < 0 for pair in pairs):
                     raise IndexError
                 stages.append(tuple((space.kernel_sizes[k], space.expand_ratios[e]) for k, e in pairs))

@@ -54,14 +54,20 @@ def table_of(space: SearchSpace, name: str, num_threads: int, seed: int) -> Late
     return LatencyLUT(lut.header, {k: dataclasses.replace(row, median_s=0.1) for k, row in lut.rows.items()})
 
 
+@pytest.fixture(scope="module")
+def tables(tiny_space: SearchSpace) -> list[LatencyLUT]:
+    devices = {"cpu": 1, "cpu-2t": 2, AWAY: 1}
+    return [table_of(tiny_space, name, threads, seed) for seed, (name, threads) in enumerate(devices.items())]
+
+
 @pytest.fixture
-def prepared(tiny_space: SearchSpace, tmp_path: Path) -> RunDirectory:
+def prepared(tiny_space: SearchSpace, tables: list[LatencyLUT], tmp_path: Path) -> RunDirectory:
     """A run directory with tables of two targets of this machine and of one that isn't here, beside its space and a
     table of accuracies."""
     run = RunDirectory(tmp_path / "run")
     save_space(tiny_space, tmp_path / "space.yaml")
-    for seed, (name, threads) in enumerate({"cpu": 1, "cpu-2t": 2, AWAY: 1}.items()):
-        table_of(tiny_space, name, threads, seed).save(run.lut(name))
+    for table in tables:
+        table.save(run.lut(table.header.target.name))
     save_accuracies(tiny_space, tmp_path / "accuracies.csv")
     return run
 
