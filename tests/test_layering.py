@@ -37,6 +37,7 @@ PURE = (
     "core/layouts.py",
     "core/units.py",
     "operators/epilogues.py",
+    "operators/transposed.py",
     "operators/winograd.py",
     "operators/workload.py",
     "errors.py",

@@ -18,6 +18,7 @@ from chanas.core.layouts import num_blocks
 from chanas.errors import CheckpointError
 from chanas.network.bfloat16 import pair_rows, pair_taps
 from chanas.operators.steps import block_workloads
+from chanas.operators.transposed import num_taps, taps_of_phase
 from chanas.operators.winograd import as_array, transforms
 from chanas.operators.workload import Workload
 
@@ -80,7 +81,23 @@ def _pack_winograd(workload: Workload, weight: Array, bias: Array, lanes: int) -
     return [pack_channels(np.ascontiguousarray(products).reshape(out, -1), lanes), pack_channels(bias, lanes)]
 
 
+def _pack_transposed(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
+    """Taps by phase and bias of a transposed convolution float32[C_out, C_in, k, k].
+
+    Returns float32[B, s·s·C_in·t·t, l], in this order of phases (rows, columns), input channels and taps of a phase
+    (rows, columns), t = ceil(k / s) each way, and float32[B, l], for B = ceil(C_out / l).
+    """
+    rows, columns = workload.axes
+    whole = [(axis.stride * num_taps(axis)) for axis in (rows, columns)]
+    taps = np.zeros((*weight.shape[:2], *whole), np.float32)
+    taps[..., : rows.kernel, : columns.kernel] = weight
+    by_row, by_column = ([taps_of_phase(a, phase) for phase in range(a.stride)] for a in (rows, columns))
+    by_phase = taps[:, :, by_row][..., by_column]  # [C_out, C_in, phase, tap, phase, tap]
+    return pack_convolution(workload, by_phase.transpose(0, 2, 4, 1, 3, 5), bias, lanes)
+
+
 _PACKING = {
+    ("upconv", "float32"): _pack_transposed,
     ("winograd", "float32"): _pack_winograd,
     ("pointwise", "bfloat16"): _pack_pointwise_in_pairs,
     ("depthwise", "bfloat16"): _pack_depthwise_in_pairs,

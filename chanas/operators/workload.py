@@ -15,7 +15,7 @@ from chanas.errors import ScheduleError
 from chanas.operators.epilogues import USUAL, Epilogue, check_epilogue
 from chanas.operators.winograd import transforms
 
-Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "squeeze"]
+Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "squeeze", "upconv"]
 Generality = Literal[
     "rectangular maps",
     "rectangular kernels",
@@ -53,6 +53,7 @@ class Axis:
     dilation: int
     before: int
     after: int
+    is_transposed: bool = False
 
     @property
     def reach(self) -> int:
@@ -66,6 +67,8 @@ class Axis:
 
     @property
     def output(self) -> int:
+        if self.is_transposed:
+            return (self.size - 1) * self.stride + self.reach - self.before - self.after
         return (self.size + self.before + self.after - self.reach) // self.stride + 1
 
     def read_by(self, outputs: int) -> int:
@@ -79,6 +82,12 @@ def _same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[i
     return reach // 2, max(0, (-(-size // stride) - 1) * stride + reach - size - reach // 2)
 
 
+def _same_cropping(kernel: int, stride: int) -> tuple[int, int]:
+    """Rows cut off before and after, so that a transposed convolution has a stride of outputs for each row."""
+    before = max(0, (kernel - stride + 1) // 2)
+    return before, kernel - stride - before
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One operator with its shapes and its fused neighbours.
@@ -90,6 +99,8 @@ class Workload:
     depthwise  k×k, one filter per channel, or several: output channel o reads input channel o // (outputs / inputs)
     pool       mean over all pixels
     squeeze    mean over all pixels and a dense layer of that: two operators that GPUs have one kernel for (`squeezed`)
+    upconv     k×k transposed: each pixel adds to k×k outputs, those of neighbours a stride apart; `padding` is cut off
+               the whole, or added to it where it is negative (output padding)
     scaled     the input is multiplied by a gate per channel first (squeeze-excite)
     residual   a tensor of the output's shape is added last, or with `residual_first` before the epilogue
     dtype      of weights and activations; sums and biases are float32, and so is the image that `conv` reads, with its
@@ -147,6 +158,8 @@ class Workload:
     def _read_padding(self) -> tuple[int, int, int, int]:
         """Zeros at the top, left, bottom and right, without those that no window reaches."""
         rows, columns = self.axes
+        if self.op == "upconv":
+            return rows.before, columns.before, rows.after, columns.after
         below, beyond = (max(0, axis.read_by(axis.output) - axis.size - axis.before) for axis in self.axes)
         return rows.before, columns.before, below, beyond
 
@@ -162,8 +175,11 @@ class Workload:
         for size, kernel, stride, dilation, pad in zip(sizes, kernels, strides, self.dilation, pads, strict=True):
             before, after = pad
             if before is None or after is None:
-                before, after = _same_padding(size, kernel, stride, dilation)
-            found.append(Axis(size, kernel, stride, dilation, before, after))
+                is_same = self.op != "upconv"
+                before, after = (
+                    _same_padding(size, kernel, stride, dilation) if is_same else _same_cropping(kernel, stride)
+                )
+            found.append(Axis(size, kernel, stride, dilation, before, after, self.op == "upconv"))
         return found[0], found[1]
 
     @property
@@ -301,7 +317,8 @@ class Workload:
             return self.batch * self.input_pixels * self.in_channels
         if self.op == "squeeze":
             return self.batch * (self.input_pixels + 2 * self.out_channels) * self.in_channels
-        return 2 * self.batch * self.output_pixels * self.kernel_area * self.channels_per_group * self.out_channels
+        pixels = self.input_pixels if self.op == "upconv" else self.output_pixels
+        return 2 * self.batch * pixels * self.kernel_area * self.channels_per_group * self.out_channels
 
     @property
     def weight_bytes(self) -> int:

@@ -180,6 +180,20 @@ def test_few_columns_are_computed_in_vain() -> None:
         assert size <= columns <= 1.06 * size
 
 
+@pytest.mark.parametrize(("kernel_size", "stride"), [(2, 2), (3, 2), (4, 2), (5, 3), (1, 2), (3, 1)])
+def test_a_transposed_convolution_has_a_stride_of_outputs_for_each_row(kernel_size: int, stride: int) -> None:
+    workload = Workload("upconv", 7, 16, 24, kernel_size, stride)
+    assert workload.output_size == 7 * stride
+    assert workload.num_flops == 2 * 49 * kernel_size**2 * 16 * 24
+
+
+def test_the_output_of_a_transposed_convolution_is_cut_or_has_rows_added() -> None:
+    assert Workload("upconv", 7, 16, 24, 3, 2, padding=(0, 0, 0, 0)).output_size == 15
+    assert Workload("upconv", 7, 16, 24, 3, 2, padding=(1, 1, 1, 1)).output_size == 13
+    assert Workload("upconv", 7, 16, 24, 3, 2, padding=(1, 1, 0, 0)) == Workload("upconv", 7, 16, 24, 3, 2)
+    assert Workload("upconv", 7, 16, 24, 2, 2, padding=(0, 0, -1, -1)).output_size == 15
+
+
 def test_pooling_leaves_one_pixel_and_has_no_weights() -> None:
     pool = Workload("pool", 7, 24, 24)
     assert (pool.output_size, pool.weight_bytes, pool.num_flops) == (1, 0, 7 * 7 * 24)

@@ -163,6 +163,10 @@ def _convolved(value: Any, weight: Any, bias: Any, workload: Workload) -> Any:
 
     axes, padding = workload.axes, (0, 0)
     rows, columns = axes
+    if workload.op == "upconv":
+        whole = functional.conv_transpose2d(value, weight.transpose(0, 1), None, (rows.stride, columns.stride))
+        cut = functional.pad(whole, (-columns.before, -columns.after, -rows.before, -rows.after))
+        return cut + bias[:, None, None]
     if workload.padding is None and rows.reach % 2 and columns.reach % 2:  # what it pads itself is as much on each side
         padding = (rows.before, columns.before)
     else:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from chanas.core.arch import BlockConfig
 from chanas.core.layouts import num_blocks
@@ -19,7 +20,7 @@ from chanas.operators.steps import block_workloads
 from chanas.operators.winograd import as_array, transforms
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cpu.reference import block_case, operator_case
-from chanas.prescheduler.workloads.cases import ReferenceCase, case_seed, mean_network_weight_bytes
+from chanas.prescheduler.workloads.cases import ReferenceCase, case_seed, mean_network_weight_bytes, operator_tensors
 
 from ..cases import NANO, NUM_CLASSES, workloads
 
@@ -78,6 +79,19 @@ def test_padding_channels_are_zero_but_in_gates(workload: Workload, lanes: int) 
     case = operator_case(workload, lanes)
     padding = case.expected[-1, :, workload.out_channels % lanes or lanes :]
     assert np.all(padding == (0.5 if workload.epilogue == "hsigmoid" else 0.0))
+
+
+@pytest.mark.parametrize(("stride", "padding", "output_padding"), [(2, 0, 0), (2, 1, 1), (3, 2, 1), (1, 2, 0)])
+def test_a_transposed_convolution_is_pytorchs(stride: int, padding: int, output_padding: int) -> None:
+    after = padding - output_padding
+    workload = Workload("upconv", 5, 4, 8, 4, stride, padding=(padding, padding, after, after))
+    tensors = operator_tensors(workload)
+    assert tensors.weight is not None
+    assert tensors.bias is not None
+    x, weight, bias = (torch.from_numpy(t) for t in (tensors.x, tensors.weight, tensors.bias))
+    expected = functional.conv_transpose2d(x, weight.transpose(0, 1), bias, stride, padding, output_padding)
+    assert tensors.out.shape == expected.shape
+    np.testing.assert_allclose(tensors.out, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_gate_of_ten_channels_pads_six_halves() -> None:

@@ -81,6 +81,14 @@ _WINOGRAD = Family(
     _ANY_MAP | _ANY_END | {"padding of its own"},
     in_rectangles=True,
 )
+_UPCONV = Family(
+    space.upconv,
+    lambda: _float32().upconv,
+    schedules.upconv,
+    shapes.transposed_parameters,
+    _ANY_WINDOW - {"dilation", "stride"},
+    in_rectangles=True,
+)
 _POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE)
 _DEPTHWISE = Family(
     space.depthwise,
@@ -110,6 +118,7 @@ FAMILIES: dict[tuple[str, str], Family[Any]] = {
     ("pointwise", "float32"): _POINTWISE,
     ("depthwise", "float32"): _DEPTHWISE,
     ("pool", "float32"): _POOL,
+    ("upconv", "float32"): _UPCONV,
     ("conv", "bfloat16"): replace(_CONV, takes=frozenset(), finish=_import_bfloat16),
     ("pointwise", "bfloat16"): replace(_PAIRED_POINTWISE, finish=_import_bfloat16),
     ("depthwise", "bfloat16"): replace(_PAIRED_DEPTHWISE, finish=_import_bfloat16),

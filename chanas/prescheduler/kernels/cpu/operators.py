@@ -18,12 +18,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from tvm import te, tirx
 
 from chanas.core.layouts import num_blocks
+from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
     Axis,
@@ -213,7 +215,13 @@ def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequen
 
 def _pad(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Any:
     """[B, height, width, l]: the input with zeros around it."""
-    axes = workload.axes
+    return _pad_axes(workload, lanes, prefix, x, workload.axes, (height, width))
+
+
+def _pad_axes(
+    workload: Workload, lanes: int, prefix: str, x: Any, axes: tuple[Axis, Axis], size: tuple[int, int]
+) -> Any:
+    height, width = size
     return te.compute(
         (num_blocks(workload.in_channels, lanes), height, width, lanes),
         lambda b, h, w, v: tirx.if_then_else(
@@ -276,6 +284,38 @@ def blockconv(
         name=f"{prefix}acc",
     )
     return _window_output(workload, lanes, prefix, acc, bias, extras)
+
+
+def upconv(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """Each phase a convolution of the small map (`chanas.operators.transposed`); outputs are read from their phase."""
+    weights, bias = parameters
+    rows, columns = workload.axes
+    phase, taps = phase_of(workload), (num_taps(rows), num_taps(columns))
+    num_h, num_w = num_rows(rows), tiled_columns(phase)
+    shift = [axis.before % axis.stride for axis in (rows, columns)]
+    axes = (replace(rows, before=-first_row(rows)), replace(columns, before=-first_row(columns)))
+    # One more than a phase reads: that of some begins a pixel later.
+    padding = _pad_axes(workload, lanes, prefix, x, axes, (num_h + taps[0], num_w + taps[1]))
+    rc = te.reduce_axis((0, workload.in_channels), name="rc")
+    rh, rw = te.reduce_axis((0, taps[0]), name="rh"), te.reduce_axis((0, taps[1]), name="rw")
+
+    def term(p: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        phase_h, phase_w = p // columns.stride, p % columns.stride
+        y, z = h + (phase_h + shift[0]) // rows.stride + rh, w + (phase_w + shift[1]) // columns.stride + rw
+        place = ((p * workload.in_channels + rc) * taps[0] + rh) * taps[1] + rw
+        return te.sum(padding[rc // lanes, y, z, rc % lanes] * weights[b, place, v], axis=[rc, rh, rw])
+
+    shape = (rows.stride * columns.stride, num_blocks(workload.out_channels, lanes), num_h, num_w, lanes)
+    acc = te.compute(shape, term, name=f"{prefix}acc")
+    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        place = h % rows.stride * columns.stride + w % columns.stride
+        return sums[place, b, h // rows.stride, w // columns.stride, v]
+
+    return _window_output(workload, lanes, prefix, total, bias, extras)
 
 
 def _combine(coefficients: Sequence[Fraction], terms: Sequence[Any]) -> Any:

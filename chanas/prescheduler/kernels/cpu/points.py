@@ -159,7 +159,7 @@ class BlockConvPoint:
 
 @dataclass(frozen=True, slots=True)
 class WinogradPoint:
-    """h: rows; w: Winograd tiles of a row; n: channel blocks; k: input channels."""
+    """h: rows; w: Winograd tiles of a row (columns of a phase); n: channel blocks; k: input channels."""
 
     h: Bands
     w: Split

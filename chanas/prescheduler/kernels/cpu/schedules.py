@@ -231,12 +231,50 @@ def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, pa
     Sums: for product, h_m, w_o: for k_o, rh, rs: [k_i, h_i, w_i, c_i] written out, v a vector. Outputs: for c_i, row,
     tile: [outputs of a tile] written out.
     """
-    pad, tiles, acc, sums, out = (sch.get_sblock(f"{prefix}{n}") for n in ("pad", "tiles", "acc", "sums", "out"))
+    pad, tiles, acc = (sch.get_sblock(f"{prefix}{n}") for n in ("pad", "tiles", "acc"))
+    outputs = transforms(workload.kernel_size, workload.stride).outputs
+    outer, band, k_o = _sums_of_bands(sch, point, prefix, (1, outputs))
+    for stage in (tiles, pad):  # in this order: each is computed where its consumer already is
+        if point.padding is Padding.BY_BAND:
+            sch.compute_at(stage, band, preserve_unit_loops=True)
+    t_product, t_b, t_h, t_s, t_w, t_v = sch.get_loops(tiles)[-6:]
+    sch.reorder(t_b, t_h, t_s, t_w, t_product, t_v)
+    sch.unroll(t_product)
+    sch.vectorize(t_v)
+    sch.vectorize(sch.get_loops(pad)[-1])
+    if parallel:
+        if point.padding is Padding.AT_FIRST:
+            sch.parallel(t_b)
+            sch.parallel(sch.get_loops(pad)[0])
+        fusable = 1 if _is_padded_around_blocks(point) else 2
+        parallelise(sch, min(point.num_fused, fusable), outer)
+    zero_first(sch, acc, k_o, 3)
+
+
+def upconv(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:
+    """The loops of `winograd` with phases for products: the sums of a band, then its outputs, each from its phase."""
+    pad, acc = sch.get_sblock(f"{prefix}pad"), sch.get_sblock(f"{prefix}acc")
+    rows, columns = workload.axes
+    outer, band, k_o = _sums_of_bands(sch, point, prefix, (rows.stride, columns.stride))
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
+    _vectorise_padding(sch, pad, point.padding, parallel)
+    if parallel:
+        fusable = 1 if _is_padded_around_blocks(point) else 2
+        parallelise(sch, min(point.num_fused, fusable), outer)
+    zero_first(sch, acc, k_o, 3)
+
+
+def _sums_of_bands(sch: Any, point: WinogradPoint, prefix: str, outputs: tuple[int, int]) -> tuple[list[Any], Any, Any]:
+    """Sums and outputs of bands, where so many rows and columns of the output are made of the sums at one place.
+
+    Returns the outer loops, that over bands, and the outermost one of the reduction.
+    """
+    acc, sums, out = (sch.get_sblock(f"{prefix}{n}") for n in ("acc", "sums", "out"))
     bands, h_m, h_i = point.h
     c, h, w, v = sch.get_loops(out)
-    band, row = sch.split(h, [bands, h_m * h_i])
-    num_tiles = math.prod(point.w)
-    tile, within = sch.split(w, [num_tiles, transforms(workload.kernel_size, workload.stride).outputs])
+    band, row = sch.split(h, [bands, h_m * h_i * outputs[0]])
+    tile, within = sch.split(w, [math.prod(point.w), outputs[1]])
     c_o, c_i = sch.split(c, list(point.n))
     outer = [band, c_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [c_o, band]
     sch.reorder(*outer, c_i, row, tile, within, v)
@@ -255,21 +293,7 @@ def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, pa
     sch.reorder(k_o, rh, rs, k_i, a_h, a_w, a_c, a_v)
     sch.vectorize(a_v)
     unroll(sch, k_i, a_h, a_w, a_c)
-    for stage in (tiles, pad):  # in this order: each is computed where its consumer already is
-        if point.padding is Padding.BY_BAND:
-            sch.compute_at(stage, band, preserve_unit_loops=True)
-    t_product, t_b, t_h, t_s, t_w, t_v = sch.get_loops(tiles)[-6:]
-    sch.reorder(t_b, t_h, t_s, t_w, t_product, t_v)
-    sch.unroll(t_product)
-    sch.vectorize(t_v)
-    sch.vectorize(sch.get_loops(pad)[-1])
-    if parallel:
-        if point.padding is Padding.AT_FIRST:
-            sch.parallel(t_b)
-            sch.parallel(sch.get_loops(pad)[0])
-        fusable = 1 if _is_padded_around_blocks(point) else 2
-        parallelise(sch, min(point.num_fused, fusable), outer)
-    zero_first(sch, acc, k_o, 3)
+    return outer, band, k_o
 
 
 def pool(sch: Any, workload: Workload, point: PoolPoint, prefix: str, parallel: bool) -> None:

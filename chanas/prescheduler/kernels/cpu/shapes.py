@@ -6,7 +6,10 @@ Notation as in `operators`: l lanes of a vector, B = ceil(C / l) channel blocks.
 
 from __future__ import annotations
 
+import math
+
 from chanas.core.layouts import num_blocks
+from chanas.operators.transposed import num_taps
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Workload
 
@@ -56,6 +59,12 @@ def paired_pointwise_parameters(workload: Workload, lanes: int) -> Shapes:
 def paired_depthwise_parameters(workload: Workload, lanes: int) -> Shapes:
     """Two taps of a row in a word: [B, k · ceil(k / 2), l] and [B, l]."""
     return _weights_and_bias(workload, lanes, workload.kernel_size * -(-workload.kernel_size // 2))
+
+
+def transposed_parameters(workload: Workload, lanes: int) -> Shapes:
+    """[B, phases · C_in · taps of a phase, l] and [B, l]."""
+    taps = math.prod(axis.stride * num_taps(axis) for axis in workload.axes)
+    return _weights_and_bias(workload, lanes, taps * workload.in_channels)
 
 
 def winograd_parameters(workload: Workload, lanes: int) -> Shapes:

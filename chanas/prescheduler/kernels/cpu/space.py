@@ -5,6 +5,7 @@ loop always the parallel one, so neither is encoded."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
+from chanas.operators.transposed import phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Workload, ends_in_half_a_block, scales_weights, spreads_input, tiled_columns
 from chanas.prescheduler.kernels.cpu.points import (
@@ -307,11 +309,26 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     return ScheduleSpace(workload, coordinates, BlockConvPoint.of, legal)
 
 
+def upconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
+    """Bands of rows and columns of a phase; the sums of all phases of a band are kept."""
+    phase = phase_of(workload)
+    space = _sums_of_bands(phase, target, phase.axes[0].output, tiled_columns(phase), phase.kernel_area)
+    return dataclasses.replace(space, workload=workload)
+
+
 def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
     """Like `blockconv`, but its columns are Winograd tiles; the sums of all products of a band are kept."""
-    lanes, limit, size = target.vector_lanes, max_accumulators(target), workload.axes[0].output
+    rows, columns = workload.axes
+    tiles = -(-columns.output // transforms(workload.kernel_size, workload.stride).outputs)
+    return _sums_of_bands(workload, target, rows.output, tiles, workload.kernel_size)
+
+
+def _sums_of_bands(
+    workload: Workload, target: HardwareTarget, size: int, columns: int, taps: int
+) -> ScheduleSpace[WinogradPoint]:
+    """The space of sums in `size` rows and `columns`; the compiler writes out the terms of `taps` by itself."""
+    lanes, limit = target.vector_lanes, max_accumulators(target)
     blocks = num_blocks(workload.out_channels, lanes)
-    columns = -(-workload.axes[1].output // transforms(workload.kernel_size, workload.stride).outputs)
     k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
     coordinates = (
         Coordinate.split("h", size, 3, innermost_max=limit),
@@ -331,14 +348,14 @@ def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Winogr
         if rows * w_i * n_i <= limit and (narrow or rows == 1 or w_o == 1)
     }
     smallest = min(_MIN_ACCUMULATORS, max(m * n for m, n in shapes))
-    steps = [k * workload.kernel_size for _, k in k_options]  # the compiler writes the kernel's rows out by itself
+    steps = [k * taps for _, k in k_options]
     tiles = {Tile(m, n, k, m) for m, n in shapes for k in steps}
     allowed = _allowed(tiles, target, smallest)
 
     def legal(p: WinogradPoint) -> bool:
         (bands, _, rows), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
         accumulators = rows * w_i * n_i
-        tile = Tile(rows * w_i, n_i, p.k.inner * workload.kernel_size, rows * w_i)
+        tile = Tile(rows * w_i, n_i, p.k.inner * taps, rows * w_i)
         if tile not in allowed or not (narrow or rows == 1 or w_o == 1):
             return False
         if accumulators * p.k.inner > max(_MAX_WRITTEN_OUT, accumulators):

@@ -22,6 +22,7 @@ SMALL = {
     "pointwise": Workload("pointwise", 7, 21, 24, scaled=True, residual=True),
     "depthwise": Workload("depthwise", 7, 24, 24, 5, 2, "relu"),
     "pool": Workload("pool", 7, 24, 24),
+    "upconv": Workload("upconv", 7, 20, 24, 3, 2, "relu"),
 }
 ROWS = [Workload(**{**SMALL[op].to_json(), "dtype": dtype}) for op, dtype in FAMILIES]
 WITH_RESIDUAL = [replace(w, residual=True) for w in ROWS if w.has_weights and w.dtype == "float32"]

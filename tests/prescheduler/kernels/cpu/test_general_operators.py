@@ -42,6 +42,30 @@ def winograd_workloads(draw: st.DrawFn) -> Workload:
 
 
 @st.composite
+def transposed_workloads(draw: st.DrawFn) -> Workload:
+    """Any kernel and strides, with and without what PyTorch calls padding and output padding."""
+    kernels, strides, sizes = ((draw(st.integers(1, high)), draw(st.integers(1, high))) for high in (5, 3, 9))
+    cut = [draw(st.integers(0, (kernel - 1) // 2)) for kernel in kernels]
+    added = [draw(st.integers(0, stride - 1)) for stride in strides]
+    padding = (cut[0], cut[1], cut[0] - added[0], cut[1] - added[1])
+    return Workload(
+        "upconv",
+        sizes[0],
+        draw(st.integers(1, 40)),
+        8 * draw(st.integers(1, 6)),
+        kernels[0],
+        strides[0],
+        draw(st.sampled_from(ANY_EPILOGUE)),
+        residual=draw(st.booleans()),
+        residual_first=draw(st.booleans()),
+        input_width=sizes[1],
+        kernel_width=kernels[1],
+        column_stride=strides[1],
+        padding=draw(st.sampled_from([None, padding])),
+    )
+
+
+@st.composite
 def groups_of_channels(draw: st.DrawFn) -> tuple[int, int, int]:
     """Input and output channels of groups that fill vectors, share one, or stretch over several."""
     groups = draw(st.sampled_from([2, 3, 4, 8]))
@@ -58,6 +82,8 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
 
     if op == "winograd":
         return draw(winograd_workloads())
+    if op == "upconv":
+        return draw(transposed_workloads())
     if op in ("pointwise", "pool"):
         (height, width), kernels, dilation, padding = pair(1, 12), (1, 1), (1, 1), None
     else:
@@ -92,7 +118,8 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
     )
 
 
-each_general_family = pytest.mark.parametrize("op", ["conv", "blockconv", "winograd", "depthwise", "pointwise", "pool"])
+GENERAL = ("conv", "blockconv", "winograd", "depthwise", "pointwise", "pool", "upconv")
+each_general_family = pytest.mark.parametrize("op", GENERAL)
 
 
 def errors(workbench: Workbench, op: Operator, data: st.DataObject) -> list[str]:
@@ -132,6 +159,9 @@ def test_every_general_operator_has_points(op: Operator, data: st.DataObject) ->
 WINDOW = Workload("depthwise", 9, 16, 16, 3)
 REFUSED = [
     (dataclasses.replace(WINDOW, op="winograd", dilation=(2, 2)), "operator winograd with dilation is not there"),
+    (Workload("upconv", 9, 16, 16, 2, 2, groups=4), "operator upconv with groups is not there in float32"),
+    (Workload("upconv", 9, 16, 16, 2, 2, dilation=(2, 2)), "operator upconv with dilation is not there in float32"),
+    (Workload("upconv", 9, 16, 16, 2, 2, dtype="bfloat16"), "operator upconv is not there in bfloat16"),
     (Workload("pointwise", 9, 16, 16, groups=4), "operator pointwise with groups is not there in float32"),
     (
         dataclasses.replace(WINDOW, out_channels=32, dtype="bfloat16"),
