@@ -17,6 +17,7 @@ from chanas.core.layouts import num_blocks
 from chanas.errors import ModelError
 from chanas.prescheduler.models.graph import Node
 from chanas.prescheduler.models.program import Value
+from chanas.prescheduler.models.reading import holds_tensors
 from chanas.prescheduler.workloads.expressions import epilogue, exp
 
 OPAQUE = 8
@@ -166,7 +167,11 @@ def window_pool(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, h
 
 def repeats_pixels(node: Node, before: tuple[int, ...]) -> tuple[int, int] | None:
     """Find the whole numbers of times that rows and columns are repeated, if a node does nothing else."""
-    if node.op != "resize2d" or node.attributes.get("method") != "nearest_neighbor" or len(before) != 4:
+    if (
+        node.op not in ("resize2d", "image.resize2d")
+        or node.attributes.get("method") != "nearest_neighbor"
+        or len(before) != 4
+    ):
         return None
     times = (node.shape[2] // before[2], node.shape[3] // before[3])
     exact = node.shape[2:] == (times[0] * before[2], times[1] * before[3])
@@ -214,19 +219,17 @@ def plain(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node) -> Any:
 
 def _call(node: Node, reads: Sequence[Any]) -> Any:
     """The call that a node was read from, on other arguments."""
-    from tvm.ir import GenericConst
-
     left = list(reads)
 
     def replaced(argument: Any) -> Any:
+        if not holds_tensors(argument):
+            return argument
         if isinstance(argument, relax.Tuple):
             return relax.Tuple([replaced(part) for part in argument.fields])
-        if isinstance(argument, relax.Var | GenericConst | relax.TupleGetItem):
-            found = getattr(argument, "ty", None)
-            if isinstance(found, relax.TupleType):
-                return relax.Tuple([left.pop(0) for _ in found.fields])
-            return left.pop(0)
-        return argument
+        found = getattr(argument, "ty", None)
+        if isinstance(found, relax.TupleType):
+            return relax.Tuple([left.pop(0) for _ in found.fields])
+        return left.pop(0)
 
     if node.call is None:
         raise ModelError(f"operator {node.op} has no definition")

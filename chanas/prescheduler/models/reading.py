@@ -92,6 +92,10 @@ class _Reader:
             if op != "split":
                 raise ModelError(f"operator {op} of {self.name} has several outputs, which is not there")
             return self._split(reads[0], attributes, call)
+        if op == "strided_slice" and len(reads) == 1:
+            part = _slice_of(attributes, self._shape(call.args[0].ty, op))
+            if part is not None:
+                return self.add(Node("slice", tuple(reads), self._shape(given, op), str(given.dtype), part))
         return self.add(Node(op, tuple(reads), self._shape(given, op), str(given.dtype), attributes, call))
 
     def _shape(self, given: Any, op: str) -> tuple[int, ...]:
@@ -104,9 +108,6 @@ class _Reader:
 
     def _arguments(self, call: Any) -> tuple[list[Read], dict[str, Any]]:
         """Tensors that a call reads, and its attributes, those that are given as arguments among them (`arg1`, …)."""
-        from tvm import relax
-        from tvm.ir import GenericConst
-
         reads: list[Read] = []
         attributes = (
             {}
@@ -118,7 +119,7 @@ class _Reader:
             }
         )
         for position, argument in enumerate(call.args):
-            if isinstance(argument, relax.Var | GenericConst | relax.Tuple | relax.TupleGetItem):
+            if holds_tensors(argument):
                 found = self.found(argument)
                 reads += found if isinstance(found, list) else [found]
             else:
@@ -156,6 +157,25 @@ class _Reader:
         return parts
 
 
+def holds_tensors(argument: Any) -> bool:
+    """True of a call's argument that is a tensor or a tuple of tensors; False of numbers and tuples of them."""
+    from tvm import relax
+    from tvm.ir import GenericConst
+
+    if isinstance(argument, relax.Tuple):
+        return all(holds_tensors(part) for part in argument.fields)
+    return isinstance(argument, relax.Var | GenericConst | relax.TupleGetItem)
+
+
+def _slice_of(attributes: dict[str, Any], shape: tuple[int, ...]) -> dict[str, int] | None:
+    """Axis and begin of a slice without steps along one axis; None of any other."""
+    axes, begins = attributes.get("arg1"), attributes.get("arg2")
+    if not axes or not begins or len(axes) != 1 or set(attributes.get("arg4") or (1,)) != {1}:
+        return None
+    axis, begin = axes[0] % len(shape), begins[0]
+    return {"axis": axis, "begin": begin + shape[axis] if begin < 0 else begin}
+
+
 def _broadcast(value: Any, shape: Sequence[int]) -> Constant:
     return Constant(np.asarray(value, dtype=np.float32).reshape(shape))
 
@@ -166,6 +186,8 @@ def plain(value: Any) -> Any:
         return value
     if hasattr(value, "value"):
         return value.value
+    if hasattr(value, "fields"):
+        return tuple(plain(part) for part in value.fields)
     if hasattr(value, "values"):
         return tuple(plain(part) for part in value.values)
     if hasattr(value, "__iter__"):
