@@ -20,6 +20,7 @@ ACTIVATIONS = {
     "sigmoid": torch.sigmoid,
     "swish": functional.silu,
     "tanh": torch.tanh,
+    "gelu": functional.gelu,
 }
 
 
@@ -53,6 +54,8 @@ def _computed(node: Node, reads: Sequence[torch.Tensor]) -> torch.Tensor:
         return ACTIVATIONS[node.op](x)
     if node.op in ("max_pool2d", "avg_pool2d"):
         return _pooled(node, x)
+    if node.op == "shuffle":
+        return functional.channel_shuffle(x, a["groups"])
     if node.op == "slice":
         return x.narrow(a["axis"], a["begin"], node.shape[a["axis"]])
     simple = {
