@@ -24,12 +24,14 @@ from chanas.prescheduler.models.graph import (
 )
 from chanas.prescheduler.models.sources.model import Array
 
-PRODUCTS = ("conv2d", "matmul")
+MAP_PRODUCTS = ("conv2d", "upconv")
+PRODUCTS = (*MAP_PRODUCTS, "matmul")
 
 
 def simplify(graph: Graph) -> Graph:
     """All passes, in the order in which each finds what the one before has left."""
-    for step in (fold_constants, drop_identities, name_activations, fold_scales, name_activations, name_shuffles):
+    first = (fold_constants, drop_identities, name_activations, name_transposed)
+    for step in (*first, fold_scales, name_activations, name_shuffles):
         graph = without_unread(step(graph))
     return graph
 
@@ -52,6 +54,9 @@ _COMPUTED: dict[str, Callable[[Sequence[Array], Node], Array]] = {
     "squeeze": _reshaped,
     "flatten": _reshaped,
     "permute_dims": lambda v, n: np.transpose(v[0], n.attributes.get("axes")),
+    "slice": lambda v, n: v[0].take(
+        range(n.attributes["begin"], n.attributes["begin"] + n.shape[n.attributes["axis"]]), axis=n.attributes["axis"]
+    ),
     "astype": lambda v, n: v[0].astype(n.dtype),
     "broadcast_to": lambda v, n: np.broadcast_to(v[0], n.shape),
     "zeros_like": lambda v, n: np.zeros(n.shape, n.dtype),
@@ -266,6 +271,24 @@ def _shuffled(graph: Graph, node: Node) -> tuple[int, int] | None:
 # --- products -----------------------------------------------------------------------------------------------------
 
 
+def name_transposed(graph: Graph) -> Graph:
+    """Transposed convolutions without groups and dilation as `upconv`, their weights [C_out, C_in, kh, kw]; attributes
+    `strides` and `crop`: rows and columns that are cut off at the top, left, bottom and right (negative: added)."""
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        weight, a = node.constant(1), node.attributes
+        if node.op != "conv2d_transpose" or weight is None or a["groups"] != 1 or set(a["dilation"]) != {1}:
+            new.copy(value, node)
+            continue
+        top, left, bottom, right = a["padding"]
+        below, beyond = a["output_padding"]
+        facts = {"strides": a["strides"], "crop": (top, left, bottom - below, right - beyond)}
+        turned = Constant(np.ascontiguousarray(weight.value.transpose(1, 0, 2, 3)))
+        reads = (new.read(node.reads[0]), turned)
+        new.let(value, new.add(Node("upconv", reads, node.shape, node.dtype, facts)))
+    return new.graph(graph.outputs)
+
+
 def fold_scales(graph: Graph) -> Graph:
     """Products with constants and sums with constants after a convolution or a product of matrices: into its weights
     and a bias, its third read. Both are there afterwards as `conv2d` or `matmul` of three reads."""
@@ -295,7 +318,7 @@ def _with_bias(node: Node) -> Node:
     weight = node.constant(1)
     if node.op not in PRODUCTS or weight is None or len(node.reads) == 3:
         return node
-    num = node.shape[1] if node.op == "conv2d" else node.shape[-1]
+    num = node.shape[1] if node.op in MAP_PRODUCTS else node.shape[-1]
     return dataclasses.replace(node, reads=(*node.reads, Constant(np.zeros(num, np.float32))))
 
 
@@ -314,7 +337,7 @@ def _absorbed(product: Node, node: Node) -> Node | None:
         new_bias = new_bias + (numbers if node.op == "add" else -numbers)
     else:
         factor = np.broadcast_to(numbers if node.op == "multiply" else 1 / numbers, new_bias.shape)
-        by_output = factor.reshape(-1, *[1] * (new_weight.ndim - 1)) if product.op == "conv2d" else factor
+        by_output = factor.reshape(-1, *[1] * (new_weight.ndim - 1)) if product.op in MAP_PRODUCTS else factor
         new_weight, new_bias = new_weight * by_output, new_bias * factor
     constants = (Constant(np.asarray(value, dtype=np.float32)) for value in (new_weight, new_bias))
     return dataclasses.replace(product, reads=(product.reads[0], *constants))
@@ -322,7 +345,7 @@ def _absorbed(product: Node, node: Node) -> Node | None:
 
 def _by_output(value: Array, product: Node) -> Array | None:
     """A constant by output of a product: float32[out] or [1]."""
-    if product.op == "conv2d":
+    if product.op in MAP_PRODUCTS:
         return per_channel(value, len(product.shape))
     if value.size == 1:
         return np.asarray(value.reshape(1), dtype=np.float32)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, numbered
 
-PRODUCTS = ("conv2d", "matmul")
+PRODUCTS = ("conv2d", "upconv", "matmul")
 
 
 @dataclass

@@ -137,7 +137,7 @@ class _Lowering:
     def _chain(self, chain: Chain) -> int:
         """A product with its neighbours as one tuned operator; where there is none, one after the other."""
         product = self.graph.nodes[chain.product - len(self.graph.inputs)]
-        tuned = self._convolution(chain, product) if product.op == "conv2d" else self._dense(chain, product)
+        tuned = self._dense(chain, product) if product.op == "matmul" else self._convolution(chain, product)
         if tuned is not None:
             return self.made.add(tuned)
         for value in sorted((*chain.absorbed, chain.product)):
@@ -189,7 +189,7 @@ class _Lowering:
         """The operators that compute a convolution, the first of them the general one."""
         channels, height, width = shape
         a, kernel, out = node.attributes, weight.shape[2:], node.shape[1]
-        strides, groups = tuple(a["strides"]), int(a["groups"])
+        strides, groups = tuple(a["strides"]), int(a.get("groups", 1))
         common = {**self._fused(chain), "input_width": width}
         window = {
             **common,
@@ -197,10 +197,12 @@ class _Lowering:
             "kernel_width": kernel[1],
             "stride": strides[0],
             "column_stride": strides[1],
-            "dilation": tuple(a["dilation"]),
-            "padding": tuple(a["padding"]),
+            "dilation": tuple(a.get("dilation", (1, 1))),
+            "padding": tuple(a["padding"] if node.op == "conv2d" else a["crop"]),
         }
         make = functools.partial(functools.partial, Workload)
+        if node.op == "upconv":
+            return [make("upconv", height, channels, out, **window)]
         if groups > 1:
             if groups == channels:
                 return [make("depthwise", height, channels, out, **window)]
@@ -347,7 +349,7 @@ class _Lowering:
 def _weights(node: Node) -> tuple[Array, Array]:
     weight, bias = node.constant(1), node.constant(2)
     assert weight is not None
-    num = node.shape[1] if node.op == "conv2d" else node.shape[-1]
+    num = node.shape[-1] if node.op == "matmul" else node.shape[1]
     zeros = np.zeros(num, np.float32)
     return weight.value, zeros if bias is None else np.broadcast_to(bias.value.reshape(-1), (num,)).astype(np.float32)
 

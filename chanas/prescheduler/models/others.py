@@ -207,6 +207,11 @@ def plain(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node) -> Any:
         axis, begin = node.attributes["axis"], node.attributes["begin"]
         end = begin + node.shape[axis]
         return builder.emit(relax.op.strided_slice(reads[0], axes=[axis], begin=[begin], end=[end]))
+    if node.op == "upconv":
+        raise ModelError(
+            f"a transposed convolution with an output {list(node.shape)} is not there for its type or batch; export "
+            "the network for one image in float32"
+        )
     if node.op == "conv2d" and len(reads) == 3:
         out = builder.emit(_call(node, reads[:2]))
         return builder.emit(relax.op.add(out, builder.emit(relax.op.reshape(reads[2], (1, node.shape[1], 1, 1)))))

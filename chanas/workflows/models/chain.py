@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import statistics
 import time
 import uuid
@@ -189,8 +190,8 @@ def _settings(effort: Effort, run: RunDirectory, target: HardwareTarget, seed: i
     check_name(effort.cost_model)
     if effort.trials is not None and effort.trials < 1:
         raise ConfigError(f"expected at least 1 trial per operator, got {effort.trials}")
-    if effort.minutes is not None and not effort.minutes > 0:
-        raise ConfigError(f"expected more than 0 minutes, got {effort.minutes:g}")
+    if effort.minutes is not None and not 0 < effort.minutes < math.inf:
+        raise ConfigError(f"expected a number of minutes above 0, got {effort.minutes:g}")
     unlimited = DEFAULT_TRIALS if effort.minutes is None else _MOST_TRIALS
     num_trials = unlimited if effort.trials is None else effort.trials
     config = TuneConfig(num_trials=num_trials, shared=True, num_base=min(_BASE_TRIALS, num_trials))

@@ -16,6 +16,7 @@ from chanas.prescheduler.measuring.requests import (
     TIMINGS,
     BuildBlock,
     BuildKernel,
+    BuildModule,
     BuildNetwork,
     BuildObject,
     BuildOperator,
@@ -45,6 +46,7 @@ REQUESTS: tuple[Request, ...] = (
     BuildOperators(target=HOST, library=LIBRARY, workload=WORKLOAD, points=POINTS, compiled=(None, LIBRARY)),
     BuildBlock(target=GPU, library=LIBRARY, block=BLOCKS[1], points=POINTS),
     BuildNetwork(target=HOST, library=LIBRARY, blocks=BLOCKS, points=(POINTS, ())),
+    BuildModule(target=HOST, library=LIBRARY, module=Path("module.json")),
     BuildUntunedBlock(target=HOST, library=LIBRARY, block=BLOCKS[0]),
     BuildObject(target=HOST, block=BLOCKS[1], points=POINTS, name="block", path=LIBRARY),
     BuildKernel(target=HOST, network="net", symbol="net_block0", block=BLOCKS[1], points=POINTS, path=LIBRARY),
@@ -80,7 +82,7 @@ def test_calls_are_named_after_their_classes() -> None:
 def test_workers_answer_the_same_requests_but_what_only_one_of_them_compiles() -> None:
     of_cpu, of_gpu = set(CALLS), set(calls(save_program, StandIn))
     assert of_cpu | of_gpu == set(KINDS)
-    assert of_cpu - of_gpu == {BuildObject, BuildKernel, BuildUntunedBlock}
+    assert of_cpu - of_gpu == {BuildModule, BuildObject, BuildKernel, BuildUntunedBlock}
     assert of_gpu - of_cpu == {CompilePoint}
     assert set(TIMINGS) == {k for k in KINDS if issubclass(k, TimingRequest)} | {Ping, Hang, Crash}
 

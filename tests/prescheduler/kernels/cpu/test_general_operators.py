@@ -228,4 +228,4 @@ def test_gpus_take_square_operators(generality: str) -> None:
 
 def test_gpus_add_a_residual_to_any_product() -> None:
     workload = Workload("blockconv", 8, 16, 16, 3, residual=True)
-    assert schedule_space(workload, GPU).points
+    assert schedule_space(workload, GPU).coordinates

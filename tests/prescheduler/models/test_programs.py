@@ -1,0 +1,267 @@
+"""Networks of PyTorch as compiled programs: the same outputs, and what runs as one operator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from chanas.devices.host import load_target
+from chanas.prescheduler.measuring.local.compiler import Compiler
+from chanas.prescheduler.measuring.requests import BuildModule
+from chanas.prescheduler.models.folding import simplify
+from chanas.prescheduler.models.lowering import lower
+from chanas.prescheduler.models.module import program_module
+from chanas.prescheduler.models.program import Program
+from chanas.prescheduler.models.reading import read_graph
+from chanas.prescheduler.models.sources.torch_models import opened_program
+from chanas.prescheduler.models.tuning import activation_bytes
+from chanas.prescheduler.tuning.default_points import ranked_points
+
+HOST = load_target("cpu")
+LANES = HOST.vector_lanes
+IMAGE = (1, 3, 20, 16)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that was compiled and run: its largest error as a share of the largest output."""
+
+    program: Program
+    error: float
+
+    @property
+    def tuned(self) -> list[str]:
+        return [o.step.workload.op for o in self.program.tuned]
+
+    @property
+    def others(self) -> Counter[str]:
+        return Counter(o.name for o in self.program.others)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(compiler: Compiler, tmp_path: Path) -> Run:
+    """Compile a network as a program with the default schedules, on one thread or more, and run it."""
+
+    def compiled(network: nn.Module, *shapes: tuple[int, ...], choice: int = 0, threads: int = 1) -> Ran:
+        import tvm
+        from tvm import relax
+
+        torch.manual_seed(0)
+        program = torch.export.export(network.eval(), tuple(torch.zeros(s) for s in shapes or (IMAGE,)))
+        opened = opened_program("net", program, {})
+        target = dataclasses.replace(HOST, num_threads=threads)
+        lowered = lower(simplify(read_graph(opened)), target)
+        chosen = {}
+        for operation in lowered.tuned:
+            workload = operation.choices[min(choice, len(operation.choices) - 1)]
+            chosen[operation.choices] = workload, ranked_points(workload, target, 1)[0]
+        made = program_module(lowered, chosen, target)
+        json, library = tmp_path / "net.json", tmp_path / "net.so"
+        json.write_text(tvm.ir.save_json(made.module))
+        compiler.result(BuildModule(target=target, library=library, module=json), "a network")
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+        inputs = opened.random_inputs(1)
+        found = machine["main"](*(tvm.runtime.tensor(a) for a in (*inputs, *made.parameters)))
+        outputs = [o.numpy() for o in ([found] if hasattr(found, "numpy") else found)]
+        pairs = list(zip(outputs, opened.answer(inputs), strict=True))
+        assert all(a.shape == b.shape for a, b in pairs)
+        return Ran(lowered, max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs))
+
+    return compiled
+
+
+class Of(nn.Module):
+    """Layers by name and a function of them and the inputs."""
+
+    def __init__(self, function: Callable[..., object], **layers: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, *inputs: Tensor) -> object:
+        return self.function(self, *inputs)
+
+
+def conv(inp: int, out: int, kernel: int = 1, **options: int) -> nn.Conv2d:
+    return nn.Conv2d(inp, out, kernel, **{"padding": kernel // 2, **options})
+
+
+STEM = conv(3, 2 * LANES, 3)
+
+
+def after_stem(function: Callable[..., object], **layers: nn.Module) -> Of:
+    """A network whose first layer gives two channel blocks."""
+    return Of(lambda n, x: function(n, n.stem(x)), stem=STEM, **layers)
+
+
+C = 2 * LANES
+
+
+@pytest.mark.parametrize("choice", [0, 1], ids=["direct", "winograd"])
+def test_a_residual_and_an_activation_are_part_of_the_convolution(run: Run, choice: int) -> None:
+    layers = {"one": conv(C, C, 3), "two": conv(C, C, 3)}
+    ran = run(after_stem(lambda n, x: F.relu(n.two(F.relu(n.one(x))) + x), **layers), choice=choice)
+    assert ran.tuned == ["conv", "blockconv", "blockconv"]
+    assert [o.step.workload.residual_first for o in ran.program.tuned] == [False, False, True]
+    assert ran.others == {"from channel blocks": 1}
+    assert ran.error < 1e-5
+
+
+def test_a_residual_after_the_activation_stays_after_it(run: Run) -> None:
+    ran = run(after_stem(lambda n, x: F.hardswish(n.one(x)) + x, one=conv(C, C)))
+    assert ran.tuned == ["conv", "pointwise"]
+    assert not ran.program.tuned[1].step.workload.residual_first
+    assert ran.error < 1e-5
+
+
+def test_squeeze_excite_is_a_gate_of_the_convolution_after_it(run: Run) -> None:
+    def squeezed(n: nn.Module, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(n.expand(F.silu(n.reduce(x.mean((2, 3), keepdim=True)))))
+        return n.project(x * gate)
+
+    ran = run(after_stem(squeezed, reduce=conv(C, 5), expand=conv(5, C), project=conv(C, 24)))
+    assert ran.tuned == ["conv", "pool", "pointwise", "pointwise", "pointwise"]
+    assert ran.program.tuned[-1].step.workload.scaled
+    assert ran.others == {"from channel blocks": 1}
+    assert ran.error < 1e-5
+
+
+def test_a_gate_that_another_layer_reads_too_is_a_product_of_its_own(run: Run) -> None:
+    def gated(n: nn.Module, x: Tensor) -> Tensor:
+        scaled = x * torch.sigmoid(n.expand(x.mean((2, 3), keepdim=True)))
+        return n.one(scaled) + n.two(scaled)
+
+    ran = run(after_stem(gated, expand=conv(C, C), one=conv(C, 24), two=conv(C, 24)))
+    assert ran.others == {"multiply": 1, "from channel blocks": 1}
+    assert ran.error < 1e-5
+
+
+def test_halves_that_are_shuffled_move_once_and_only_where_they_are_read(run: Run) -> None:
+    def unit(n: nn.Module, x: Tensor) -> Tensor:
+        for layer in (n.one, n.two):
+            kept, changed = x.chunk(2, 1)
+            x = F.channel_shuffle(torch.cat((kept, F.relu(layer(changed))), 1), 2)
+        return n.last(x)
+
+    half = 3 * LANES // 2  # half of the channels is no whole number of blocks
+    layers = {"one": conv(half, half), "two": conv(half, half), "last": conv(2 * half, 8)}
+    ran = run(Of(lambda n, x: unit(n, n.stem(x)), stem=conv(3, 2 * half, 3), **layers))
+    assert ran.others == {"channels moved": 3, "from channel blocks": 1}
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.MaxPool2d(3, 2, 1),
+        nn.MaxPool2d(3, 2, ceil_mode=True),
+        nn.MaxPool2d((2, 3), (1, 2)),
+        nn.AvgPool2d(3, 1, 1),
+        nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    ],
+    ids=str,
+)
+def test_windows_are_pooled_in_channel_blocks(run: Run, pool: nn.Module) -> None:
+    ran = run(after_stem(lambda n, x: n.pool(x), pool=pool))
+    assert set(ran.others) == {"max_pool2d" if isinstance(pool, nn.MaxPool2d) else "avg_pool2d", "from channel blocks"}
+    assert ran.error < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("layer", "op"),
+    [
+        (conv(C, 24, 3, stride=2), "blockconv"),
+        (conv(C, 24, stride=2), "pointwise"),
+        (conv(C, C, 5, groups=C), "depthwise"),
+        (conv(C, 2 * C, 3, groups=C), "depthwise"),
+        (conv(C, C, 3, groups=4), "blockconv"),
+        (nn.Conv2d(C, 24, (1, 7), padding=(0, 3)), "blockconv"),
+        (nn.Conv2d(C, 24, 3, padding=2, dilation=2), "blockconv"),
+        (nn.ConvTranspose2d(C, 24, 4, 2, 1), "upconv"),
+        (nn.ConvTranspose2d(C, 24, 3, 2, 1, output_padding=1), "upconv"),
+    ],
+    ids=str,
+)
+def test_every_convolution_is_one_tuned_operator(run: Run, layer: nn.Module, op: str) -> None:
+    ran = run(after_stem(lambda n, x: F.relu(n.layer(x)), layer=layer))
+    assert ran.tuned == ["conv", op]
+    assert ran.others == {"from channel blocks": 1}
+    assert ran.error < 1e-5
+
+
+def test_a_grouped_transposed_convolution_is_computed_all_the_same(run: Run) -> None:
+    ran = run(after_stem(lambda n, x: n.layer(x), layer=nn.ConvTranspose2d(C, C, 2, 2, groups=2)))
+    assert ran.tuned == ["conv"]
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize("channels", [C, C + 3], ids=["whole blocks", "a part of a block"])
+def test_a_dense_layer_reads_a_flattened_map(run: Run, channels: int) -> None:
+    layers = {"stem": conv(3, channels, 3), "dense": nn.Linear(channels * 20, 7)}
+    ran = run(Of(lambda n, x: n.dense(F.max_pool2d(n.stem(x), 4).flatten(1)), **layers))
+    assert ran.tuned == ["conv", "pointwise"]
+    assert ran.others["to channel blocks"] == (0 if channels == C else 1)
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_maps_are_enlarged(run: Run, mode: str) -> None:
+    layers = {"low": conv(C, C, 3, stride=2), "last": conv(C, 8)}
+    ran = run(after_stem(lambda n, x: n.last(F.interpolate(n.low(x), scale_factor=2, mode=mode)), **layers))
+    assert ran.tuned == ["conv", "blockconv", "pointwise"]
+    assert ran.error < 1e-5
+
+
+def test_an_encoder_of_tokens_has_its_dense_layers_tuned(run: Run) -> None:
+    def encoded(n: nn.Module, x: Tensor) -> Tensor:
+        heads = [layer(x).reshape(1, 12, 2, 10).transpose(1, 2) for layer in (n.q, n.k, n.v)]
+        mixed = torch.softmax(heads[0] @ heads[1].transpose(-1, -2) / 3.0, -1) @ heads[2]
+        x = n.norm(x + n.o(mixed.transpose(1, 2).reshape(1, 12, 20)))
+        return x + n.down(F.gelu(n.up(x)))
+
+    layers = {name: nn.Linear(20, 20) for name in "qkvo"}
+    network = Of(encoded, **layers, norm=nn.LayerNorm(20), up=nn.Linear(20, 40), down=nn.Linear(40, 20))
+    ran = run(network, (1, 12, 20))
+    assert ran.tuned == ["pointwise"] * 6
+    fused = [(o.step.workload.epilogue, o.step.workload.residual) for o in ran.program.tuned[3:]]
+    assert fused == [("none", True), ("gelu", False), ("none", True)]
+    assert ran.error < 1e-5
+
+
+def test_a_network_may_have_several_inputs_and_outputs(run: Run) -> None:
+    network = Of(lambda n, x, y: (n.one(x), n.two(F.relu(n.one(x))) * y, y), one=conv(3, 8, 3), two=conv(8, 8))
+    assert run(network, IMAGE, (1, 8, 1, 1)).error < 1e-5
+
+
+def test_constants_by_channel_and_single_ones_stay_in_channel_blocks(run: Run) -> None:
+    def shifted(n: nn.Module, x: Tensor) -> Tensor:
+        x = F.relu(n.one(x))
+        return (x + n.shift.weight[:, :1, None].reshape(1, -1, 1, 1)) * 0.3 - x
+
+    ran = run(after_stem(shifted, one=conv(C, 24), shift=nn.Linear(2, 24)))
+    assert "to channel blocks" not in ran.others
+    assert ran.error < 1e-5
+
+
+def test_two_threads_compute_the_same(run: Run) -> None:
+    network = after_stem(lambda n, x: F.channel_shuffle(n.one(F.max_pool2d(x, 2)), 2), one=conv(C, 48, 3))
+    assert run(network, (1, 3, 64, 64), threads=2).error < 1e-5
+
+
+def test_memory_is_that_of_what_is_needed_at_one_time(run: Run) -> None:
+    ran = run(after_stem(lambda n, x: n.two(n.one(x)), one=conv(C, C), two=conv(C, C)))
+    each = 4 * C * IMAGE[2] * IMAGE[3]
+    assert activation_bytes(ran.program) == 2 * each
