@@ -43,6 +43,7 @@ from common import Figure, finish
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
+from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
 from chanas.prescheduler.measuring.requests import BuildOperator, Measure, Ping
 
@@ -56,13 +57,7 @@ if TYPE_CHECKING:
 SPACE, NUM_CLASSES, KEY = "mbv3-32", 10, "loopback"
 RATIO_GOAL_PERCENT, OVERHEAD_GOAL_MS = 5.0, 30.0
 # As tuning times its candidates (`chanas.prescheduler.tuning.jobs`), and a network's weights that pass in between.
-TIMING: dict[str, Any] = {
-    "repeats": 5,
-    "min_repeat_s": 0.001,
-    "max_spread": 0.04,
-    "cold_bytes": 1 << 20,
-    "code_copies": 16,
-}
+TIMING = TimingSettings(repeats=5, min_repeat_s=0.001, max_spread=0.04, cold_bytes=1 << 20, code_copies=16)
 _TIMEOUT_S, _KILL_AFTER_S, _NUM_WITH_LOSS = 60.0, 0.5, 40
 _TRACKER = (
     "import sys; from chanas.devices.lean_tvm import hide_torch; hide_torch(); "

@@ -179,14 +179,48 @@ def _ends_in_product(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
     factor = node.constant(1)
     scalar = None if factor is None else factor.scalar
     if scalar is not None:
+        if node.op == "multiply" and math.isclose(scalar, 0.5):
+            return _gelu(node.reads[0], graph, 0.5)
         is_sixth = math.isclose(scalar, 6.0 if node.op == "divide" else 1 / 6, rel_tol=1e-6)
         return _sixth(node.reads[0], graph) if is_sixth else None
     if node.op == "multiply":
+        found = _gelu_of(node, graph, 1.0)
+        if found is not None:
+            return found
         for x, gate in (node.reads, node.reads[::-1]):
             inner = _node(graph, gate)
             if inner is not None and inner.reads == (x,) and _name(inner) in ("hsigmoid", "sigmoid"):
                 return ("hswish" if _name(inner) == "hsigmoid" else "swish"), x
     return None
+
+
+def _gelu(read: Read, graph: Rewriter, factor: float) -> tuple[str, Read] | None:
+    product = _node(graph, read)
+    return _gelu_of(product, graph, factor) if product is not None and product.op == "multiply" else None
+
+
+def _gelu_of(product: Node, graph: Rewriter, factor: float) -> tuple[str, Read] | None:
+    """x · (1 + erf(x / √2)) · 1 / 2, with the half at any place; `factor` is what the product is multiplied by."""
+    for left, right in (product.reads, product.reads[::-1]):
+        x, half = _scaled(left, graph)
+        gate, gate_half = _scaled(right, graph)
+        shifted = _affine(graph, gate)
+        inner = None if shifted is None or shifted[1:] != (1.0, 1.0) else _node(graph, shifted[0])
+        if inner is None or inner.op != "erf" or not math.isclose(factor * half * gate_half, 0.5, rel_tol=1e-6):
+            continue
+        source, scale = _scaled(inner.reads[0], graph)
+        if source == x and math.isclose(scale, math.sqrt(0.5), rel_tol=1e-5):
+            return "gelu", x
+    return None
+
+
+def _scaled(read: Read, graph: Rewriter) -> tuple[Read, float]:
+    """A value and the number that it is multiplied by."""
+    node = _node(graph, read)
+    number = None if node is None or node.op not in ("multiply", "divide") else _second_number(node)
+    if node is None or number is None:
+        return read, 1.0
+    return node.reads[0], number if node.op == "multiply" else 1 / number
 
 
 def _sixth(read: Read, graph: Rewriter) -> tuple[str, Read] | None:

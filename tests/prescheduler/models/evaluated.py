@@ -21,6 +21,7 @@ ACTIVATIONS = {
     "swish": functional.silu,
     "tanh": torch.tanh,
     "gelu": functional.gelu,
+    "erf": torch.erf,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -39,6 +40,17 @@ def both(network: nn.Module) -> tuple[Graph, Graph, float]:
     return read, simple, float(max(errors))
 
 
+class Spelled(nn.Module):
+    """An activation as a function."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
 def names(graph: Graph) -> Counter[str]:
     return Counter(n.attributes["name"] for n in graph.nodes if n.op == "activation")
 
@@ -54,6 +66,9 @@ def names(graph: Graph) -> Counter[str]:
         (nn.SiLU, "swish"),
         (nn.Tanh, "tanh"),
         (lambda: nn.LeakyReLU(0.1), "leaky0.1"),
+        (nn.GELU, "gelu"),
+        (lambda: Spelled(lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))), "gelu"),
+        (lambda: Spelled(lambda x: 0.5 * (x * (torch.erf(x * math.sqrt(0.5)) + 1.0))), "gelu"),
     ],
 )
 def test_an_activation_is_one_node_however_it_is_spelled(activation: Callable[[], nn.Module], name: str) -> None:
