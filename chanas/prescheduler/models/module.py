@@ -5,7 +5,6 @@ Weights are arguments, so that the compiled module is code alone; they travel be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from chanas.core.target import HardwareTarget
 from chanas.network.folding import pack_operator
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cpu.blocks import schedule_packed_operator
-from chanas.prescheduler.kernels.cpu.families import family_of
 from chanas.prescheduler.kernels.cpu.shapes import input_shape, output_shape
 from chanas.prescheduler.models import others
 from chanas.prescheduler.models.generic import schedule_generic
@@ -35,8 +33,6 @@ class ProgramModule:
 
     module: Any
     parameters: tuple[Array, ...]
-    generic_names: tuple[str, ...]
-    """Names of the functions without a schedule space."""
 
 
 def program_module(program: Program, chosen: Chosen, target: HardwareTarget) -> ProgramModule:
@@ -72,14 +68,10 @@ class _Emission:
                 values: list[Any] = list(self.inputs)
                 for operation, own in zip(self.program.operations, owned, strict=True):
                     values.append(self._emit(operation, own, values))
-                outs = [self.builder.emit_output(self._copied(values, v)) for v in self.program.outputs]
+                outs = [self.builder.emit_output(values[v]) for v in self.program.outputs]
             self.builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
         fused = _fused(self.builder.get())
-        module, names = _scheduled(fused, self.target)
-        return ProgramModule(module, tuple(self.parameters), names)
-
-    def _copied(self, values: Sequence[Any], number: int) -> Any:
-        return values[number]
+        return ProgramModule(_scheduled(fused, self.target), tuple(self.parameters))
 
     def _own(self, operation: Any) -> list[Any]:
         """Variables of what an operation reads beside values."""
@@ -94,7 +86,7 @@ class _Emission:
     def _variable(self, value: Array) -> Any:
         from tvm import relax
 
-        value = np.ascontiguousarray(value)
+        value = np.asarray(value, order="C")
         self.parameters.append(value)
         variable = relax.Var(f"parameter{len(self.variables)}", relax.TensorType(value.shape, str(value.dtype)))
         self.variables.append(variable)
@@ -143,17 +135,11 @@ def _fused(module: Any) -> Any:
         return tvm.transform.Sequential(passes)(module)
 
 
-def _scheduled(module: Any, target: HardwareTarget) -> tuple[Any, tuple[str, ...]]:
+def _scheduled(module: Any, target: HardwareTarget) -> Any:
+    """The module with a schedule for each function that has none."""
     from tvm import tirx
 
-    names = []
     for variable, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc) and not function.attrs.get("tirx.is_scheduled", False):
             module[variable] = schedule_generic(function, target)
-            names.append(variable.name_hint)
-    return module, tuple(names)
-
-
-def num_parameters(workload: Workload, lanes: int) -> int:
-    """Numbers in an operator's packed parameters."""
-    return sum(math.prod(shape) for shape in family_of(workload).parameter_shapes(workload, lanes))
+    return module

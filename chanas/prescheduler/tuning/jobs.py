@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -80,7 +80,8 @@ class TuningJobs:
     canary: Canary | None = None
     warm_start: WarmStart | None = None
     deadline_s: float = math.inf
-    """Reading of `time.monotonic` after which no operator that has a schedule is tried further."""
+    """Reading of the clock after which no operator that has a schedule is tried further."""
+    clock: Callable[[], float] = time.monotonic
     _models: dict[str, CostModel] = field(default_factory=dict)
     _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
     """Compiled libraries that may have to be timed again: they are not compiled twice."""
@@ -133,7 +134,7 @@ class TuningJobs:
 
     @property
     def _is_late(self) -> bool:
-        return time.monotonic() > self.deadline_s
+        return self.clock() > self.deadline_s
 
     @property
     def _num_active(self) -> int:
@@ -200,6 +201,7 @@ class TuningJobs:
                     workload = waiting.pop(0)
                     jobs[workload] = self._start(line, workload, tuners[workload])
                     self._submit_next(line, jobs[workload], settle)
+                self._go_on(line, jobs, settle)  # of those that it is too late for, nothing was submitted
                 for candidate, outcome in line.finished():
                     job = jobs[candidate.token.workload]
                     job.outstanding -= 1

@@ -265,3 +265,8 @@ def test_memory_is_that_of_what_is_needed_at_one_time(run: Run) -> None:
     ran = run(after_stem(lambda n, x: n.two(n.one(x)), one=conv(C, C), two=conv(C, C)))
     each = 4 * C * IMAGE[2] * IMAGE[3]
     assert activation_bytes(ran.program) == 2 * each
+
+
+def test_numbers_without_axes_are_read_as_such(run: Run) -> None:
+    ran = run(after_stem(lambda n, x: torch.where(x > 0.1, x, torch.full_like(x, -0.5))))
+    assert ran.error < 1e-6

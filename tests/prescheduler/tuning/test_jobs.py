@@ -214,6 +214,24 @@ def test_planted_bad_candidates_end_as_records_and_the_others_have_their_turns(
     assert list(scratch.iterdir()) == []
 
 
+def test_when_it_is_late_each_operator_gets_a_schedule_and_no_more(store: RecordStore, scratch: Path) -> None:
+    best = tuning(SyntheticPool(), store, scratch, deadline_s=0.0).run(WORKLOADS, progress=False)
+    first = {w.key: num_trials(w, dataclasses.replace(CONFIG, num_trials=CONFIG.num_initial)) for w in WORKLOADS}
+    assert {w.key: len(records) for w, records in best.items()} == first
+
+
+@pytest.mark.parametrize("counts", [None, np.ones((1, len(WORKLOADS)))], ids=["each", "shared"])
+def test_operators_that_wait_when_it_gets_late_are_left_as_they_are(
+    store: RecordStore, scratch: Path, counts: Any
+) -> None:
+    tuning(SyntheticPool(), store, scratch, deadline_s=0.0).run(WORKLOADS, progress=False)
+    before, pool = kept_in(store), SyntheticPool()
+    jobs = tuning(pool, store, scratch, deadline_s=4.0, clock=lambda: float(len(pool.built)))
+    jobs.run(WORKLOADS, progress=False, counts=counts)
+    assert before < kept_in(store)
+    assert len(kept_in(store)) < TOTAL
+
+
 def test_records_come_fastest_first(store: RecordStore, scratch: Path) -> None:
     best = tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
     for records in best.values():
