@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from chanas.prescheduler.models.graph import (
+    MAP_PRODUCTS,
+    PRODUCTS,
     Constant,
     Graph,
     Node,
@@ -20,17 +22,16 @@ from chanas.prescheduler.models.graph import (
     Rewriter,
     numbered,
     per_channel,
+    with_constant_second,
     without_unread,
 )
+from chanas.prescheduler.models.rows import flatten_rows
 from chanas.prescheduler.models.sources.model import Array
-
-MAP_PRODUCTS = ("conv2d", "upconv")
-PRODUCTS = (*MAP_PRODUCTS, "matmul")
 
 
 def simplify(graph: Graph) -> Graph:
     """All passes, in the order in which each finds what the one before has left."""
-    first = (fold_constants, drop_identities, name_activations, name_transposed)
+    first = (fold_constants, drop_identities, name_activations, name_transposed, flatten_rows, drop_identities)
     for step in (*first, fold_scales, name_activations, name_shuffles):
         graph = without_unread(step(graph))
     return graph
@@ -41,6 +42,14 @@ def simplify(graph: Graph) -> Graph:
 
 def _reshaped(values: Sequence[Array], node: Node) -> Array:
     return values[0].reshape(node.shape)
+
+
+def _scattered(values: Sequence[Array], node: Node) -> Array:
+    """The first value with the second one in a part of it."""
+    begin, end, step = (node.attributes[f"arg{i}"] for i in (2, 3, 4))
+    found = values[0].copy()
+    found[(slice(None),) * node.attributes["axis"] + (slice(begin, end, step),)] = values[1]
+    return found
 
 
 _COMPUTED: dict[str, Callable[[Sequence[Array], Node], Array]] = {
@@ -62,7 +71,20 @@ _COMPUTED: dict[str, Callable[[Sequence[Array], Node], Array]] = {
     "zeros_like": lambda v, n: np.zeros(n.shape, n.dtype),
     "ones_like": lambda v, n: np.ones(n.shape, n.dtype),
     "concat": lambda v, n: np.concatenate(v, axis=n.attributes["axis"]),
+    "arange": lambda _, n: np.arange(*(n.attributes[f"arg{i}"] for i in range(3))),
+    "full": lambda v, n: np.full(n.shape, v[-1]),
+    "full_like": lambda v, n: np.full(n.shape, v[-1]),
+    "slice_scatter": _scattered,
+    "take": lambda v, n: v[0].take(v[1], axis=n.attributes.get("axis"), mode="clip"),
+    "where": lambda v, _: np.where(*v),
+    "equal": lambda v, _: v[0] == v[1],
+    "not_equal": lambda v, _: v[0] != v[1],
+    "logical_not": lambda v, _: ~v[0].astype(bool),
+    "mod": lambda v, _: np.mod(v[0], v[1]),
+    "floor_mod": lambda v, _: np.mod(v[0], v[1]),
 }
+_OF_NO_VALUE = ("zeros_like", "ones_like", "full_like")
+"""Operators that read the first of their inputs for its shape alone."""
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -71,7 +93,8 @@ def fold_constants(graph: Graph) -> Graph:
     for value, node in numbered(graph):
         reads = new.reads(node)
         known = [r.value for r in reads if isinstance(r, Constant)]
-        if node.op in _COMPUTED and (len(known) == len(reads) or node.op in ("zeros_like", "ones_like")):
+        needed = reads[1:] if node.op in _OF_NO_VALUE else reads
+        if node.op in _COMPUTED and all(isinstance(r, Constant) for r in needed):
             result = np.ascontiguousarray(_COMPUTED[node.op](known, node)).astype(node.dtype, copy=False)
             new.let(value, Constant(result.reshape(node.shape)))
         else:
@@ -92,29 +115,35 @@ def _is_identity(node: Node, before: tuple[int, ...]) -> bool:
     if node.op == "adaptive_avg_pool2d":
         return True
     window = node.attributes.get("pool_size")
-    return node.op in ("reshape", "flatten", "squeeze", "broadcast_to") or (window is not None and set(window) == {1})
+    return node.op in ("reshape", "broadcast_to") or (window is not None and set(window) == {1})
+
+
+_RESHAPES = ("reshape", "flatten", "squeeze", "expand_dims")
 
 
 def drop_identities(graph: Graph) -> Graph:
     """Leave out what changes nothing: sums with 0, products with 1, a reshape to the same shape, a clip to everything;
-    two reshapes in a row become one."""
+    all that changes the shape alone becomes `reshape`, two of them in a row one."""
     new = Rewriter(graph.inputs)
     for value, node in numbered(graph):
-        node = _with_constant_second(node)
+        node = with_constant_second(node)
         low, high = node.attributes.get("arg1"), node.attributes.get("arg2")
         unlimited = node.op == "clip" and low == -math.inf and high == math.inf
-        if unlimited or _is_identity(node, graph.shape_of(node.reads[0]) if node.reads else ()):
-            new.let(value, new.read(node.reads[0]))
+        node = _reshape_of_source(dataclasses.replace(node, reads=new.reads(node)), new)
+        if unlimited or _is_identity(node, new.shape_of(node.reads[0]) if node.reads else ()):
+            new.let(value, node.reads[0])
         else:
-            new.copy(value, node)
+            new.let(value, new.add(node))
     return new.graph(graph.outputs)
 
 
-def _with_constant_second(node: Node) -> Node:
-    """A sum or product whose constant comes second."""
-    if node.op in ("add", "multiply") and len(node.reads) == 2 and node.constant(0) and not node.constant(1):
-        return dataclasses.replace(node, reads=node.reads[::-1])
-    return node
+def _reshape_of_source(node: Node, graph: Rewriter) -> Node:
+    """What changes the shape alone as `reshape`, of what was there before another one; all else as it is."""
+    if node.op not in _RESHAPES or len(node.reads) != 1:
+        return node
+    before = graph.node_of(node.reads[0])
+    reads = node.reads if before is None or before.op != "reshape" else before.reads
+    return Node("reshape", reads, node.shape, node.dtype)
 
 
 # --- activations --------------------------------------------------------------------------------------------------
@@ -128,7 +157,7 @@ def name_activations(graph: Graph) -> Graph:
     """
     new = Rewriter(graph.inputs)
     for value, node in numbered(graph):
-        node = _with_constant_second(dataclasses.replace(node, reads=new.reads(node)))
+        node = with_constant_second(dataclasses.replace(node, reads=new.reads(node)))
         found = _activation(node, new)
         if found is None:
             new.let(value, new.add(node))
@@ -140,7 +169,7 @@ def name_activations(graph: Graph) -> Graph:
 
 def _activation(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
     """The name of the activation that ends in a node, and what it is applied to."""
-    if node.op in ("relu", "sigmoid", "tanh"):
+    if node.op in ("relu", "relu6", "sigmoid", "tanh"):
         return node.op, node.reads[0]
     if node.op in ("silu", "gelu"):
         return {"silu": "swish"}.get(node.op, node.op), node.reads[0]
@@ -157,7 +186,7 @@ def _activation(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
 def _clip(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
     low, high = float(node.attributes["arg1"]), float(node.attributes["arg2"])
     source = node.reads[0]
-    before = _node(graph, source)
+    before = graph.node_of(source)
     if before is not None and before.op == "clip":  # a clip at one end, then at the other
         low = max(low, float(before.attributes["arg1"]))
         high = min(high, float(before.attributes["arg2"]))
@@ -188,14 +217,14 @@ def _ends_in_product(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
         if found is not None:
             return found
         for x, gate in (node.reads, node.reads[::-1]):
-            inner = _node(graph, gate)
+            inner = graph.node_of(gate)
             if inner is not None and inner.reads == (x,) and _name(inner) in ("hsigmoid", "sigmoid"):
                 return ("hswish" if _name(inner) == "hsigmoid" else "swish"), x
     return None
 
 
 def _gelu(read: Read, graph: Rewriter, factor: float) -> tuple[str, Read] | None:
-    product = _node(graph, read)
+    product = graph.node_of(read)
     return _gelu_of(product, graph, factor) if product is not None and product.op == "multiply" else None
 
 
@@ -205,7 +234,7 @@ def _gelu_of(product: Node, graph: Rewriter, factor: float) -> tuple[str, Read] 
         x, half = _scaled(left, graph)
         gate, gate_half = _scaled(right, graph)
         shifted = _affine(graph, gate)
-        inner = None if shifted is None or shifted[1:] != (1.0, 1.0) else _node(graph, shifted[0])
+        inner = None if shifted is None or shifted[1:] != (1.0, 1.0) else graph.node_of(shifted[0])
         if inner is None or inner.op != "erf" or not math.isclose(factor * half * gate_half, 0.5, rel_tol=1e-6):
             continue
         source, scale = _scaled(inner.reads[0], graph)
@@ -216,7 +245,7 @@ def _gelu_of(product: Node, graph: Rewriter, factor: float) -> tuple[str, Read] 
 
 def _scaled(read: Read, graph: Rewriter) -> tuple[Read, float]:
     """A value and the number that it is multiplied by."""
-    node = _node(graph, read)
+    node = graph.node_of(read)
     number = None if node is None or node.op not in ("multiply", "divide") else _second_number(node)
     if node is None or number is None:
         return read, 1.0
@@ -228,7 +257,7 @@ def _sixth(read: Read, graph: Rewriter) -> tuple[str, Read] | None:
     clipped = _clipped_after_shift(read, graph)
     if clipped is not None:
         return "hsigmoid", clipped
-    product = _node(graph, read)
+    product = graph.node_of(read)
     if product is not None and product.op == "multiply":
         for x, gate in (product.reads, product.reads[::-1]):
             if not isinstance(x, Constant) and _clipped_after_shift(gate, graph) == x:
@@ -238,15 +267,9 @@ def _sixth(read: Read, graph: Rewriter) -> tuple[str, Read] | None:
 
 def _clipped_after_shift(read: Read, graph: Rewriter) -> Read | None:
     """x of a value that is relu6(x + 3)."""
-    clipped = _node(graph, read)
+    clipped = graph.node_of(read)
     shifted = _affine(graph, clipped.reads[0]) if clipped is not None and _name(clipped) == "relu6" else None
     return shifted[0] if shifted is not None and shifted[1:] == (1.0, 3.0) else None
-
-
-def _node(graph: Rewriter, read: Read) -> Node | None:
-    if isinstance(read, Constant) or read < len(graph.inputs):
-        return None
-    return graph.nodes[read - len(graph.inputs)]
 
 
 def _name(node: Node) -> str | None:
@@ -256,10 +279,10 @@ def _name(node: Node) -> str | None:
 def _affine(graph: Rewriter, read: Read) -> tuple[Read, float, float] | None:
     """x, a, b of a value that is x·a + b with numbers a and b."""
     factor, shift = 1.0, 0.0
-    node = _node(graph, read)
+    node = graph.node_of(read)
     if node is not None and node.op == "add" and (number := _second_number(node)) is not None:
         shift, read = number, node.reads[0]
-        node = _node(graph, read)
+        node = graph.node_of(read)
     if node is not None and node.op in ("multiply", "divide") and (number := _second_number(node)) is not None:
         factor, read = (number if node.op == "multiply" else 1 / number), node.reads[0]
     return (read, factor, shift) if (factor, shift) != (1.0, 0.0) else None
@@ -319,7 +342,7 @@ def name_transposed(graph: Graph) -> Graph:
         facts = {"strides": a["strides"], "crop": (top, left, bottom - below, right - beyond)}
         turned = Constant(np.ascontiguousarray(weight.value.transpose(1, 0, 2, 3)))
         reads = (new.read(node.reads[0]), turned)
-        new.let(value, new.add(Node("upconv", reads, node.shape, node.dtype, facts)))
+        new.let(value, new.add(Node("upconv", reads, node.shape, node.dtype, facts, node.call)))
     return new.graph(graph.outputs)
 
 
@@ -330,7 +353,7 @@ def fold_scales(graph: Graph) -> Graph:
     read_once = {v for v, who in graph.readers().items() if len(who) == 1}
     may_change: set[Read] = set()  # new values of products that nothing else reads
     for value, node in numbered(graph):
-        node = _with_constant_second(dataclasses.replace(node, reads=new.reads(node)))
+        node = with_constant_second(dataclasses.replace(node, reads=new.reads(node)))
         before = node.reads[0] if node.reads else None
         changed = None
         if isinstance(before, int) and before in may_change:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, numbered
-
-PRODUCTS = ("conv2d", "upconv", "matmul")
+from chanas.prescheduler.models.graph import PRODUCTS, Constant, Graph, Node, Read, numbered
 
 
 @dataclass
@@ -73,7 +71,7 @@ def _extend_forward(graph: Graph, chain: Chain, readers: dict[int, list[int]], t
 
 def keeps_rows(node: Node, before: tuple[int, ...]) -> bool:
     """True of a reshape that leaves rows of numbers as they are, [T, C] to [1, T, C] or back: the same in memory."""
-    if node.op not in ("reshape", "expand_dims", "squeeze", "flatten") or len(node.reads) != 1:
+    if node.op != "reshape":
         return False
     return len(node.shape) < 4 and len(before) < 4 and node.shape[-1:] == before[-1:]
 

@@ -34,6 +34,10 @@ class Constant:
 
 Read = int | Constant
 """A value by its number, or a constant."""
+MAP_PRODUCTS = ("conv2d", "upconv")
+"""Operators that multiply maps with weights [C_out, C_in / groups, kh, kw]."""
+PRODUCTS = (*MAP_PRODUCTS, "matmul")
+"""Operators that multiply with weights: a bias, an activation and a residual after them can become part of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +114,17 @@ class Rewriter:
     def reads(self, node: Node) -> tuple[Read, ...]:
         return tuple(self.read(r) for r in node.reads)
 
+    def node_of(self, new: Read) -> Node | None:
+        """The node that gives a new value; None for inputs and constants."""
+        return None if isinstance(new, Constant) or new < len(self.inputs) else self.nodes[new - len(self.inputs)]
+
+    def shape_of(self, new: Read) -> tuple[int, ...]:
+        """The shape of a new value or a constant."""
+        if isinstance(new, Constant):
+            return new.shape
+        node = self.node_of(new)
+        return self.inputs[new].shape if node is None else node.shape
+
     def add(self, node: Node) -> int:
         """Append a node whose reads are new values; returns its value."""
         self.nodes.append(node)
@@ -126,6 +141,13 @@ class Rewriter:
     def graph(self, outputs: Sequence[Read]) -> Graph:
         """The new graph, whose outputs are old values; nodes that nothing reads are left out."""
         return without_unread(Graph(self.inputs, tuple(self.nodes), tuple(self.read(o) for o in outputs)))
+
+
+def with_constant_second(node: Node) -> Node:
+    """A node; a sum or product with its constant second."""
+    if node.op in ("add", "multiply") and len(node.reads) == 2 and node.constant(0) and not node.constant(1):
+        return dataclasses.replace(node, reads=node.reads[::-1])
+    return node
 
 
 def numbered(graph: Graph) -> Iterator[tuple[int, Node]]:

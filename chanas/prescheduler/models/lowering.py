@@ -17,7 +17,15 @@ from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.models import others
 from chanas.prescheduler.models.fusion import Chain, find_chains, keeps_rows
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, numbered, per_channel
-from chanas.prescheduler.models.program import Emit, OtherOperation, Program, TunedOperation, Value, packed_constant
+from chanas.prescheduler.models.program import (
+    Emit,
+    OtherOperation,
+    Program,
+    TunedOperation,
+    Value,
+    packed_constant,
+    tiled_rows,
+)
 from chanas.prescheduler.models.sources.model import Array
 
 _ELEMENTWISE = {"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}
@@ -224,7 +232,7 @@ class _Lowering:
             return None
         out = weight.shape[1]
         weight = np.ascontiguousarray(weight.T)
-        rows = math.prod(node.shape[:-1])
+        rows = tiled_rows(math.prod(node.shape[:-1]))
         source, weight = self._dense_source(chain.source, rows, weight)
         extra: dict[str, Any] = {"input_width": 1} if rows > 1 else {}
         make = functools.partial(Workload, "pointwise", rows, weight.shape[1], out, **self._fused(chain), **extra)
@@ -237,7 +245,7 @@ class _Lowering:
         """The rows that a dense layer reads. A map that was flattened before stays in channel blocks: the weights are
         put in its order instead."""
         node = self.graph.node_of(read)
-        if node is not None and node.op in ("reshape", "flatten", "squeeze") and rows == 1:
+        if node is not None and node.op == "reshape" and rows == 1:
             before = node.reads[0]
             if not isinstance(before, Constant) and self._is_blocked(before):
                 form = self.form(before)
@@ -293,7 +301,7 @@ class _Lowering:
 
     def _same(self, node: Node, value: Value) -> OtherOperation | None:
         """A reshape of one pixel, or of rows: channels stay where they are."""
-        if node.op not in ("reshape", "flatten", "squeeze", "expand_dims") or len(node.reads) != 1:
+        if node.op != "reshape":
             return None
         before = self.form(node.reads[0])  # type: ignore[arg-type]
         is_pixel = before.pixels == value.pixels == 1 and value.channels == before.channels
@@ -303,7 +311,7 @@ class _Lowering:
         return OtherOperation("reshape", (self._source(node),), value, emit, True)
 
     def _unary(self, node: Node, value: Value) -> OtherOperation | None:
-        if node.op not in ("activation", "clip", "gelu", "exp", "sqrt", "negative", "abs", "relu6", "leakyrelu", "erf"):
+        if node.op not in ("activation", "clip", "exp", "sqrt", "negative", "abs", "leakyrelu", "erf"):
             return None
         if len(node.reads) != 1:
             return None

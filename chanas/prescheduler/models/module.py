@@ -70,7 +70,7 @@ class _Emission:
                     values.append(self._emit(operation, own, values))
                 outs = [self.builder.emit_output(values[v]) for v in self.program.outputs]
             self.builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
-        fused = _fused(self.builder.get())
+        fused = _fused(self.builder.get(), self.lanes)
         return ProgramModule(_scheduled(fused, self.target), tuple(self.parameters))
 
     def _own(self, operation: Any) -> list[Any]:
@@ -117,7 +117,7 @@ class _Emission:
         return self.builder.emit(relax.call_tir(self.functions[key], [first, *own, *extras], result))
 
 
-def _fused(module: Any) -> Any:
+def _fused(module: Any, lanes: int) -> Any:
     """All that is not tuned legalised and fused by TVM's passes."""
     import tvm
     from tvm.relax import transform
@@ -125,7 +125,7 @@ def _fused(module: Any) -> Any:
     passes = [
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
-        transform.LegalizeOps(others.definitions()),
+        transform.LegalizeOps(others.definitions(lanes)),
         transform.AnnotateTIROpPattern(),
         transform.FuseOps(),
         transform.FuseTIR(),

@@ -2,7 +2,8 @@
 
 A value is plain, as the framework has it, or blocked, [B, M, l], as tuned operators read and write it: B channel blocks
 of l lanes, M pixels. Channels are the second axis of maps [1, C, H, W] and the last one of rows [1, T, C] or [T, C].
-Lanes beyond the channels hold any numbers: nothing reads them.
+A number of rows that can't be cut into equal tiles (197) has a few more in memory. Lanes beyond the channels and rows
+beyond the last hold any numbers: nothing reads them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
 from chanas.prescheduler.models.graph import Constant
 from chanas.prescheduler.models.sources.model import Array, TensorFacts
+
+_TILE_ROWS = range(6, 15)
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,21 @@ class Value:
         """Rows of channels: pixels of a map, or tokens."""
         return math.prod(self.shape) // self.channels
 
+    @property
+    def pixels_in_memory(self) -> int:
+        """Rows of channels of a blocked value: those of a map, or tokens and what fills up their last tile."""
+        return self.pixels if len(self.shape) == 4 else tiled_rows(self.pixels)
+
     def memory_shape(self, lanes: int) -> tuple[int, ...]:
         """Its shape in memory."""
-        return (num_blocks(self.channels, lanes), self.pixels, lanes) if self.blocked else self.shape
+        return (num_blocks(self.channels, lanes), self.pixels_in_memory, lanes) if self.blocked else self.shape
+
+
+def tiled_rows(rows: int) -> int:
+    """The rows, or the next few more that cut into equal tiles: products of matrices compute a tile at once."""
+    while rows > _TILE_ROWS[-1] and not any(rows % tile == 0 for tile in _TILE_ROWS):
+        rows += 1
+    return rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -165,3 +165,26 @@ def test_an_output_that_is_an_input_stays_one() -> None:
     graph = without_unread(Graph((facts,), (unread,), (0, Constant(np.ones(1)))))
     assert graph.nodes == ()
     assert graph.outputs[0] == 0
+
+
+def test_a_mask_that_is_spelled_out_is_computed_at_once() -> None:
+    """Windows that are shifted (Swin), masked by numbers that are written into parts of zeros."""
+
+    def masked(x: torch.Tensor) -> torch.Tensor:
+        marks = x.new_zeros((9, 7))
+        for i, rows in enumerate((slice(0, -4), slice(-4, None))):
+            marks[rows, 2:] = i + 1
+        apart = marks.reshape(-1)[:, None] - marks.reshape(-1)[None]
+        apart = apart.masked_fill(apart != 0, -100.0).masked_fill(apart == 0, 0.0)
+        return x.reshape(6, 63) @ apart
+
+    model = opened_program("net", torch.export.export(Spelled(masked), (torch.zeros(SHAPE),)), {})
+    simple, x = simplify(read_graph(model)), model.random_inputs(1)
+    assert describe(simple) == {"reshape": 1, "matmul": 1}
+    np.testing.assert_allclose(evaluate(simple, x)[0], model.answer(x)[0], rtol=1e-5)
+
+
+def test_an_activation_that_has_a_name_keeps_it() -> None:
+    nodes = (Node("relu6", (0,), SHAPE),)
+    simple = simplify(Graph((TensorFacts("x", SHAPE, "float32"),), nodes, (1,)))
+    assert names(simple) == {"relu6": 1}

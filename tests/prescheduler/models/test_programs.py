@@ -20,7 +20,7 @@ from chanas.prescheduler.measuring.requests import BuildModule
 from chanas.prescheduler.models.folding import simplify
 from chanas.prescheduler.models.lowering import lower
 from chanas.prescheduler.models.module import program_module
-from chanas.prescheduler.models.program import Program
+from chanas.prescheduler.models.program import Program, tiled_rows
 from chanas.prescheduler.models.reading import read_graph
 from chanas.prescheduler.models.sources.torch_models import opened_program
 from chanas.prescheduler.models.tuning import activation_bytes
@@ -225,19 +225,78 @@ def test_maps_are_enlarged(run: Run, mode: str) -> None:
     assert ran.error < 1e-5
 
 
-def test_an_encoder_of_tokens_has_its_dense_layers_tuned(run: Run) -> None:
+@pytest.mark.parametrize("tokens", [2 * LANES, 37])
+def test_an_encoder_of_tokens_has_its_dense_layers_tuned(run: Run, tokens: int) -> None:
     def encoded(n: nn.Module, x: Tensor) -> Tensor:
-        heads = [layer(x).reshape(1, 12, 2, 10).transpose(1, 2) for layer in (n.q, n.k, n.v)]
+        heads = [layer(x).reshape(1, tokens, 2, 10).transpose(1, 2) for layer in (n.q, n.k, n.v)]
         mixed = torch.softmax(heads[0] @ heads[1].transpose(-1, -2) / 3.0, -1) @ heads[2]
-        x = n.norm(x + n.o(mixed.transpose(1, 2).reshape(1, 12, 20)))
+        x = n.norm(x + n.o(mixed.transpose(1, 2).reshape(1, tokens, 20)))
         return x + n.down(F.gelu(n.up(x)))
 
     layers = {name: nn.Linear(20, 20) for name in "qkvo"}
     network = Of(encoded, **layers, norm=nn.LayerNorm(20), up=nn.Linear(20, 40), down=nn.Linear(40, 20))
-    ran = run(network, (1, 12, 20))
+    ran = run(network, (1, tokens, 20))
     assert ran.tuned == ["pointwise"] * 6
+    assert {o.step.workload.input_size for o in ran.program.tuned} == {tiled_rows(tokens)}
     fused = [(o.step.workload.epilogue, o.step.workload.residual) for o in ran.program.tuned[3:]]
     assert fused == [("none", True), ("gelu", False), ("none", True)]
+    assert ran.error < 1e-5
+
+
+def test_rows_of_maps_are_multiplied_as_rows_of_a_matrix(run: Run) -> None:
+    layers = {"up": nn.Linear(20, 40), "down": nn.Linear(40, 20)}
+    ran = run(Of(lambda n, x: n.down(F.gelu(n.up(x))) + x, **layers), (1, 5, 6, 20))
+    assert [(o.step.workload.epilogue, o.step.workload.residual) for o in ran.program.tuned] == [
+        ("gelu", False),
+        ("none", True),
+    ]
+    assert ran.others == {"reshape": 2, "to channel blocks": 1, "from channel blocks": 1}
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize("length", [3, 2 * LANES, 5 * LANES + 3])
+def test_rows_are_added_up_a_vector_at_a_time(run: Run, length: int) -> None:
+    ran = run(Of(lambda _, x: x.sum(-1, keepdim=True) * x + x.mean(-1, keepdim=True)), (1, 2, 12, length))
+    assert ran.error < 1e-5
+
+
+def test_sums_are_taken_along_any_axes(run: Run) -> None:
+    network = Of(lambda _, x: tuple(x.sum(axes) for axes in ((2, 3), (1, 2, 3), (1,), (0, 1, 2, 3))))
+    assert run(network, (2, 3, 7, 6)).error < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(20,), (5, 20)], ids=str)
+def test_layers_are_normalised_along_their_last_axes(run: Run, shape: tuple[int, ...]) -> None:
+    assert run(nn.LayerNorm(shape), (2, 5, 20)).error < 1e-5
+
+
+def test_shares_are_taken_along_any_axis(run: Run) -> None:
+    assert run(Of(lambda _, x: tuple(x.softmax(axis) for axis in range(3))), (3, 5, 37)).error < 1e-5
+
+
+def test_computed_matrices_are_multiplied(run: Run) -> None:
+    shapes = ((3, 5, 7), (7, 4), (2, 1, 5, 7), (3, 7, 19), (19, 7), (7, 16))
+    assert run(Of(lambda _, a, b, c, d, e, f: (a @ b, c @ d, e @ f)), *shapes).error < 1e-5
+
+
+def test_numbers_beyond_a_table_stand_for_its_ends(run: Run) -> None:
+    class Clamped(nn.Module):
+        """Numbers of rows that may lie beyond the table, as the framework must have them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(5, LANES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.table(torch.clamp((x * 10).to(torch.int64), 0, 4))
+
+    assert run(Clamped(), (2, 9)).error == 0.0
+
+
+def test_several_images_are_computed_by_the_compilers_own_definitions(run: Run) -> None:
+    layers = {"down": nn.Conv2d(3, 8, 3, 2), "up": nn.ConvTranspose2d(8, 5, 4, 2, 1)}
+    ran = run(Of(lambda n, x: n.up(F.relu(n.down(x))), **layers), (2, 3, 11, 9))
+    assert ran.tuned == []
     assert ran.error < 1e-5
 
 

@@ -48,6 +48,12 @@ class _View:
         return self.packed[position + self.offset]
 
 
+def _views(packed: Any, shapes: Shapes, first: int = 0) -> list[_View]:
+    """Arrays of these shapes, one behind the other from number `first` on."""
+    offsets = itertools.accumulate((math.prod(shape) for shape in shapes), initial=first)
+    return [_View(packed, offset, shape) for offset, shape in zip(offsets, shapes, strict=False)]
+
+
 def schedule_block(block: BlockConfig, points: Sequence[Point], target: HardwareTarget) -> Any:
     """A `tirx.PrimFunc` of a whole block: arguments input, packed parameters (one array), output.
 
@@ -64,10 +70,9 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     packed = te.placeholder((num_block_parameters(block, lanes, target.dtype),), name="parameters")
     offset = 0
     for i, step in enumerate(steps):
-        parameters = []
-        for shape in _parameter_shapes(step.workload, lanes):
-            parameters.append(_View(packed, offset, shape))
-            offset += math.prod(shape)
+        shapes = _parameter_shapes(step.workload, lanes)
+        parameters = _views(packed, shapes, offset)
+        offset += sum(math.prod(shape) for shape in shapes)
         current, *extras = (values[value] for value in step.reads)
         values.append(compute(step.workload, lanes, f"op{i}_", current, parameters, extras))
     sch = s_tir.Schedule(te.create_prim_func([values[INPUT], packed, values[-1]]), error_render_level="none")
@@ -91,9 +96,7 @@ def schedule_packed_operator(workload: Workload, point: Point, target: HardwareT
     shapes = _parameter_shapes(workload, lanes)
     extras = rest[len(shapes) : -1]
     packed = te.placeholder((sum(math.prod(shape) for shape in shapes),), name="parameters")
-    offsets = itertools.accumulate((math.prod(shape) for shape in shapes), initial=0)
-    parameters = [_View(packed, offset, shape) for offset, shape in zip(offsets, shapes, strict=False)]
-    out = compute(workload, lanes, "op0_", x, parameters, extras)
+    out = compute(workload, lanes, "op0_", x, _views(packed, shapes), extras)
     arguments = [x, *([packed] if shapes else []), *extras, out]
     sch = s_tir.Schedule(te.create_prim_func(arguments), error_render_level="none")
     apply_point(sch, workload, point, target, "op0_")
