@@ -138,7 +138,7 @@ def drop_identities(graph: Graph) -> Graph:
 
 
 def _reshape_of_source(node: Node, graph: Rewriter) -> Node:
-    """What changes the shape alone as `reshape`, of what was there before another one; all else as it is."""
+    """Return `reshape` for any node that changes the shape alone, of what was there before another one."""
     if node.op not in _RESHAPES or len(node.reads) != 1:
         return node
     before = graph.node_of(node.reads[0])

@@ -24,7 +24,7 @@ def flatten_rows(graph: Graph) -> Graph:
 
 
 def _row_reads(node: Node, graph: Rewriter) -> tuple[Read, ...] | None:
-    """What a node reads as rows [T, C]; None of a node that is not computed row by row, or is on no rows yet."""
+    """Find what a node reads, as rows [T, C]; None if it is not computed row by row, or is on no rows yet."""
     first, second = node.reads[0] if node.reads else None, node.constant(1)
     if isinstance(first, Constant) or first is None:
         return None
