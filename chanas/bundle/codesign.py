@@ -22,12 +22,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from chanas.bundle.document import DOCUMENT, MODULE, SCHEMA, WEIGHTS, read_document
-from chanas.bundle.runtimes import RUNTIMES, Runtime
+from chanas.bundle.runtimes import RUNTIMES, Runtime, check_device
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
-from chanas.core.target import HardwareTarget, differences
-from chanas.devices.host import load_target
+from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, DataError, TargetError
-from chanas.files.writing import file_digest, replacing_folder, write_json
+from chanas.files.writing import check_digests, file_digest, replacing_folder, write_json
 from chanas.network.folding import Array, split_tensors
 from chanas.network.preprocess import Preprocess, open_rgb
 
@@ -65,17 +64,12 @@ def write_bundle(
 def _check_files(path: Path, document: Mapping[str, Any]) -> None:
     """Raises CheckpointError: a file that the document names is missing, outside of the folder, or was changed."""
     hashes = document["hashes"]
-    weights = [WEIGHTS] if WEIGHTS in hashes else []
-    for name in (*weights, *(part["module"] for part in document["targets"])):
+    modules = [part["module"] for part in document["targets"]]
+    for name in modules:
         if Path(name).name != name:
             raise CheckpointError(f"{path / DOCUMENT} names a module outside its folder: {name}")
-        if not (path / name).is_file():
-            raise CheckpointError(f"bundle {path} lacks {name}; make it again with `chanas search`")
-        if file_digest(path / name) != hashes.get(name):
-            raise CheckpointError(
-                f"{path / name} is cut short or was changed (its hash differs from the one in {DOCUMENT}); "
-                "make the bundle again with `chanas search`"
-            )
+    names = [*([WEIGHTS] if WEIGHTS in hashes else []), *modules]
+    check_digests(path / DOCUMENT, {name: hashes.get(name) for name in names}, "bundle", "chanas search")
 
 
 class CoDesign:
@@ -151,13 +145,10 @@ class CoDesign:
     def runs_here(self) -> bool:
         """True if the module was compiled for this machine, with at most as many threads as it has cores."""
         try:
-            return self._host().fingerprint == self.target.fingerprint
+            check_device(self.target, "the bundle's module", "")
         except TargetError:
             return False
-
-    def _host(self) -> HardwareTarget:
-        """Detect this machine's device of the target's kind. Raises TargetError: there is none, or too few cores."""
-        return load_target(self.target.local_name, self.target.num_threads)
+        return True
 
     @property
     def has_weights(self) -> bool:
@@ -188,13 +179,7 @@ class CoDesign:
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:
         """Compute an image's logits, or those of a whole batch if the module takes several images at once."""
-        host = self._host()
-        if host.fingerprint != self.target.fingerprint:
-            raise TargetError(
-                f"the bundle's module was compiled for {self.target.device} ({self.target.fingerprint}), this is "
-                f"{host.device} ({host.fingerprint}), another processor ({differences(self.target, host)}); run "
-                "`chanas prescheduler` and `chanas search` here"
-            )
+        check_device(self.target, "the bundle's module", "run `chanas prescheduler` and `chanas search` here")
         resolution = self.architecture.resolution
         image_shape = (self.space.in_channels, resolution, resolution)
         return self._runtime.load(self._module, self._parameters, image_shape, len(self.class_names), self.target)

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import BlockConfig
-from chanas.core.target import HardwareTarget
+from chanas.core.target import HardwareTarget, differences
 from chanas.devices import cuda_runtime
+from chanas.devices.host import load_target
 from chanas.devices.lean_tvm import torch_hidden
+from chanas.errors import TargetError
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import Array, pack_block, pack_block_rows, unpack_channels
 
@@ -70,6 +72,36 @@ class CompiledNetwork:
         return self._predict(image)
 
 
+def load_main(module: Path, num_threads: int) -> Callable[..., Any]:
+    """Load the function `main` of a compiled module; the first that a process loads sets its number of threads."""
+    os.environ.setdefault("TVM_NUM_THREADS", str(num_threads))
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    with torch_hidden():
+        import tvm
+        from tvm import relax
+
+    # the loader gives back what it has under a name, whatever the file is by now: a bundle that was made anew
+    with scratch_folder() as folder:
+        copy = shutil.copyfile(module, folder / module.name)
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), tvm.cpu())
+    main: Callable[..., Any] = machine["main"]
+    return main
+
+
+def check_device(target: HardwareTarget, what: str, remedy: str) -> None:
+    """Check that this machine's device is the one that `what` was compiled for.
+
+    Raises:
+        TargetError: it is another one, or has too few cores.
+    """
+    here = load_target(target.local_name, target.num_threads)
+    if here.fingerprint != target.fingerprint:
+        raise TargetError(
+            f"{what} was compiled for {target.device} ({target.fingerprint}), this is {here.device} "
+            f"({here.fingerprint}), another processor ({differences(target, here)}); {remedy}"
+        )
+
+
 def compiled_network(
     module: Path,
     parameters: Sequence[Array],
@@ -82,19 +114,11 @@ def compiled_network(
     Args:
         module: the shared library.
         parameters: one array for each block, as `chanas.network.folding.pack_block` gives it.
-        target: what the module was compiled for; the first network that a process loads sets its number of threads.
+        target: what the module was compiled for.
     """
-    os.environ.setdefault("TVM_NUM_THREADS", str(target.num_threads))
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
-    with torch_hidden():
-        import tvm
-        from tvm import relax
+    function = load_main(module, target.num_threads)
+    import tvm
 
-    # the loader gives back what it has under a name, whatever the file is by now: a bundle that was made anew
-    with scratch_folder() as folder:
-        copy = shutil.copyfile(module, folder / module.name)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), tvm.cpu())
-    function = machine["main"]
     arguments = [tvm.runtime.tensor(p) for p in parameters]
     # One input buffer for all calls: the module reads it in place, so an inference costs one small copy.
     buffer = tvm.runtime.tensor(np.zeros((image_shape[0], image_shape[1] * image_shape[2]), dtype=np.float32))

@@ -6,8 +6,6 @@ from, and what was measured.
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.target import HardwareTarget, differences
-from chanas.devices.host import load_target
-from chanas.devices.lean_tvm import torch_hidden
-from chanas.errors import CheckpointError, ConfigError, TargetError
+from chanas.bundle.runtimes import check_device, load_main
+from chanas.core.target import HardwareTarget
+from chanas.errors import CheckpointError, ConfigError
 from chanas.files.documents import Document
-from chanas.files.scratch import scratch_folder
-from chanas.files.writing import file_digest
+from chanas.files.writing import check_digests
 
 Array = npt.NDArray[Any]
 
@@ -108,14 +104,8 @@ class TunedNetwork:
             raise CheckpointError(f"{folder} {what} (expected {DOCUMENT} in it); make one with `chanas tune MODEL`")
         document = _TUNED.read(folder / DOCUMENT)
         target = _TUNED.read_with(folder / DOCUMENT, lambda data: HardwareTarget.from_json(data["target"]))
-        for name in (MODULE, WEIGHTS):
-            path = folder / name
-            if not path.is_file():
-                raise CheckpointError(f"{path} is missing; make the folder again with `chanas tune`")
-            if file_digest(path) != document["hashes"].get(name):
-                raise CheckpointError(
-                    f"{path} is cut short, damaged or of another network; make the folder again with `chanas tune`"
-                )
+        digests = {name: document["hashes"].get(name) for name in (MODULE, WEIGHTS)}
+        check_digests(folder / DOCUMENT, digests, "folder", "chanas tune")
         return cls(folder, target, document)
 
     def run(self, *inputs: Array) -> list[Array]:
@@ -149,36 +139,19 @@ class TunedNetwork:
             TargetError: it was compiled for another device.
         """
         if self._function is None:
-            self._check_device()
+            check_device(self.target, str(self.folder), "run `chanas tune` here")
+            function = load_main(self.folder / MODULE, self.target.num_threads)
+            import tvm
             from safetensors.numpy import load_file
 
-            os.environ.setdefault("TVM_NUM_THREADS", str(self.target.num_threads))
-            os.environ.setdefault("TVM_BIND_THREADS", "0")
-            with torch_hidden():
-                import tvm
-                from tvm import relax
-
-            # the loader gives back what it has under a name, whatever the file is by now: a folder that was made anew
-            with scratch_folder() as scratch:
-                copy = shutil.copyfile(self.folder / MODULE, scratch / MODULE)
-                machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), tvm.cpu())
             weights = load_file(self.folder / WEIGHTS)
             self._parameters = tuple(tvm.runtime.tensor(weights[name]) for name in self.document["parameters"])
             self._inputs = tuple(
                 tvm.runtime.tensor(np.zeros(entry["shape"], entry["dtype"])) for entry in self.document["inputs"]
             )
             self._views = tuple(np.from_dlpack(tensor) for tensor in self._inputs)
-            self._function = machine["main"]
+            self._function = function
         return self._function
-
-    def _check_device(self) -> None:
-        here = load_target(self.target.local_name, self.target.num_threads)
-        if here.fingerprint != self.target.fingerprint:
-            raise TargetError(
-                f"{self.folder} was compiled for {self.target.device} ({self.target.fingerprint}), this is "
-                f"{here.device} ({here.fingerprint}), another processor ({differences(self.target, here)}); run "
-                "`chanas tune` here"
-            )
 
     def time_calls(self, num: int = 30) -> list[float]:
         """Seconds of single calls, after a few that are not counted."""

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +155,20 @@ def file_digest(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()[:16]
+
+
+def check_digests(document: Path, digests: Mapping[str, str | None], what: str, command: str) -> None:
+    """Check the files beside a document, by name, against the digests that it has of them.
+
+    Raises:
+        CheckpointError: a file is missing, or not what it was; `command` makes `what` again.
+    """
+    for name, digest in digests.items():
+        path = document.parent / name
+        if not path.is_file():
+            raise CheckpointError(f"{what} {path.parent} lacks {name}; make it again with `{command}`")
+        if file_digest(path) != digest:
+            raise CheckpointError(
+                f"{path} is cut short or was changed or is of another network (its hash differs from the one in "
+                f"{document.name}); make the {what} again with `{command}`"
+            )

@@ -82,7 +82,7 @@ def test_a_missing_file_is_named(copied: Path, name: str) -> None:
     (copied / name).unlink()
     with pytest.raises(CheckpointError) as error:
         TunedNetwork.open(copied)
-    assert f"{copied / name} is missing" in one_line(error)
+    assert f"{copied} lacks {name}; make it again with `chanas tune`" in one_line(error)
 
 
 @pytest.mark.parametrize("name", [MODULE, WEIGHTS])
