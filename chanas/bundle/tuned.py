@@ -20,6 +20,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, ConfigError
 from chanas.files.documents import Document
 from chanas.files.writing import check_digests
+from chanas.network.inputs import random_inputs
 
 Array = npt.NDArray[Any]
 
@@ -107,6 +108,10 @@ class TunedNetwork:
         digests = {name: document["hashes"].get(name) for name in (MODULE, WEIGHTS)}
         check_digests(folder / DOCUMENT, digests, "folder", "chanas tune")
         return cls(folder, target, document)
+
+    def random_inputs(self, seed: int = 0) -> list[Array]:
+        """Normal numbers for floats, zeros for whole numbers (`chanas.network.inputs`)."""
+        return random_inputs(((entry["shape"], entry["dtype"]) for entry in self.document["inputs"]), seed)
 
     def run(self, *inputs: Array) -> list[Array]:
         """The outputs of the compiled network for its inputs, in order, in the shapes of `tuned.json`.

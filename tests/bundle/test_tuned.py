@@ -63,6 +63,19 @@ def test_calls_are_timed(tuned_folder: Path) -> None:
     assert min(seconds) > 0
 
 
+def test_inputs_are_drawn_as_for_the_network_that_was_opened(tuned_folder: Path) -> None:
+    opened = open_model(tuned_folder.parent / "net.pt2")
+    (x,) = TunedNetwork.open(tuned_folder).random_inputs(3)
+    np.testing.assert_array_equal(x, opened.random_inputs(3)[0])
+
+
+def test_ids_of_tokens_are_drawn_from_any_vocabulary(copied: Path) -> None:
+    change_document(copied, inputs=[{"name": "ids", "shape": [1, 128], "dtype": "int64"}])
+    (ids,) = TunedNetwork.open(copied).random_inputs()
+    assert (ids.shape, ids.dtype) == ((1, 128), np.int64)
+    assert set(ids.ravel()) == {0}
+
+
 def test_another_number_of_inputs_is_refused(tuned_folder: Path) -> None:
     x = np.zeros(SHAPE, np.float32)
     with pytest.raises(ConfigError, match="expected 1 inputs of net, got 2") as error:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
 from chanas.devices.cores import limited_to
 from chanas.devices.timing import Call as TimedCall
@@ -92,7 +90,7 @@ def benchmark_tuned(
     """
     import torch
 
-    inputs = _random_inputs(network) if opened is None else opened.random_inputs()
+    inputs = (opened or network).random_inputs()
     expected = None if opened is None else opened.answer(inputs)
     num_threads = network.target.num_threads
     calls: dict[str, Call] = {OWN: functools.partial(network.run, *inputs), MODULE_ALONE: network.program()}
@@ -135,11 +133,6 @@ def _after_a_pause(turns: Iterator[TimedCall], num_calls: int) -> float:
     time.sleep(_PAUSE_S)
     seconds_per_call(turns, 1)  # wakes its own threads
     return seconds_per_call(turns, num_calls)
-
-
-def _random_inputs(network: TunedNetwork) -> list[Array]:
-    rng, entries = np.random.default_rng(0), network.document["inputs"]
-    return [rng.standard_normal(e["shape"]).astype(e["dtype"]) for e in entries]
 
 
 def _onnx_place(opened: OpenedModel, scratch: Path) -> Path:

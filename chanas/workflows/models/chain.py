@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from chanas import __version__
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError, TargetError
@@ -331,8 +329,6 @@ class SavedModel:
             TargetError: it was compiled for another device.
         """
         network = self.open()
-        rng = np.random.default_rng(0)
-        entries = network.document["inputs"]
-        network.run(*(rng.standard_normal(e["shape"]).astype(e["dtype"]) for e in entries))
+        network.run(*network.random_inputs())
         seconds = network.time_calls(num_calls)
         return Evaluation(statistics.fmean(seconds), statistics.stdev(seconds), statistics.median(seconds))

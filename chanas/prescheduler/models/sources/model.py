@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from chanas.errors import ModelError
+from chanas.network.inputs import random_inputs
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -54,12 +54,8 @@ class OpenedModel:
     program: Any = None
 
     def random_inputs(self, seed: int = 0) -> list[Array]:
-        """Standard normal numbers for inputs of floats, zeros for whole numbers (any index is in range then)."""
-        rng = np.random.default_rng(seed)
-        return [
-            rng.standard_normal(i.shape).astype(i.dtype) if "float" in i.dtype else np.zeros(i.shape, i.dtype)
-            for i in self.inputs
-        ]
+        """Normal numbers for floats, zeros for whole numbers (`chanas.network.inputs`)."""
+        return random_inputs(((i.shape, i.dtype) for i in self.inputs), seed)
 
 
 def file_name(text: str) -> str:
