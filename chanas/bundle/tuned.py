@@ -6,7 +6,6 @@ from, and what was measured.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from chanas.bundle.runtimes import check_device, load_main
 from chanas.core.target import HardwareTarget
+from chanas.devices.timing import time_single_calls
 from chanas.errors import CheckpointError, ConfigError
 from chanas.files.documents import Document
 from chanas.files.writing import check_digests
@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 
 SCHEMA = 1
 DOCUMENT, WEIGHTS, MODULE = "tuned.json", "weights.safetensors", "module.so"
+_NUM_WARM_UP = 3
 
 
 @dataclass(frozen=True)
@@ -160,12 +161,4 @@ class TunedNetwork:
 
     def time_calls(self, num: int = 30) -> list[float]:
         """Seconds of single calls, after a few that are not counted."""
-        call = self.program()
-        for _ in range(3):
-            call()
-        seconds = []
-        for _ in range(num):
-            start = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - start)
-        return seconds
+        return time_single_calls(self.program(), num, _NUM_WARM_UP)

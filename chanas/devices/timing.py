@@ -112,6 +112,16 @@ def time_in_turns(
     return [Summary.of(own) for own in samples]
 
 
+def time_single_calls(
+    function: Callable[[], Any], num_calls: int, num_warm_up: int, clock: Clock = seconds_per_call
+) -> list[float]:
+    """Seconds of each of `num_calls` calls, after some that are not counted."""
+    turns = itertools.repeat((function, ()))
+    with _undisturbed():
+        clock(turns, num_warm_up)
+        return [clock(turns, 1) for _ in range(num_calls)]
+
+
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     gc.disable()

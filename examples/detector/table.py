@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from evaluate import evaluate
 
 from chanas.core.usage import Usage
 from chanas.devices.cores import limited_to
+from chanas.devices.timing import time_single_calls
 from chanas.files.writing import write_json
 from chanas.prescheduler.codegen.cpu.untuned import stock_network
 from chanas.prescheduler.models.folding import simplify
@@ -55,7 +55,7 @@ def untuned_row(loaded: LoadedModel, usage: Usage) -> Row:
     target = load_used(usage)
     with limited_to(usage.threads):
         call = stock_network(loaded.opened.module, loaded.opened.random_inputs(), target)
-        return {"trials": 0, "seconds": median_seconds(call, 3), "tuning_s": 0.0}
+        return {"trials": 0, "seconds": statistics.median(time_single_calls(call, 3, 1)), "tuning_s": 0.0}
 
 
 def tuned_row(options: argparse.Namespace, usage: Usage, trials: int) -> Row:
@@ -83,17 +83,6 @@ def tune(loaded: LoadedModel, usage: Usage, trials: int, run: Path) -> TunedMode
 
     num_operators = len(lower(simplify(read_graph(loaded.opened)), load_used(usage)).workloads())
     return loaded.tune(usage, trials=max(1, round(trials / num_operators)), run=run)
-
-
-def median_seconds(call: Callable[[], object], num: int) -> float:
-    """The median of a few calls, after one that is not counted."""
-    call()
-    seconds: list[float] = []
-    for _ in range(num):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
 
 
 def print_row(row: Row, first: Row) -> None:

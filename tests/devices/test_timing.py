@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 
 import pytest
 
-from chanas.devices.timing import Call, Clock, Summary, TimingSettings, interquartile_range, time_calls, time_in_turns
+from chanas.devices.timing import (
+    Call,
+    Clock,
+    Summary,
+    TimingSettings,
+    interquartile_range,
+    time_calls,
+    time_in_turns,
+    time_single_calls,
+)
 
 NOTHING: Call = (lambda: None, ())
 SHORT = TimingSettings(repeats=4, min_repeat_s=0.0)
@@ -40,6 +50,15 @@ def test_four_times_as_many_repeats_are_made_while_they_disagree() -> None:
 
 def test_what_is_hopeless_at_first_is_not_timed_further() -> None:
     assert time_calls([NOTHING], 1, SHORT, hopeless_s=1.0, clock=clock_of(2.0)) == Summary(2.0, 0.0, 1)
+
+
+def test_single_calls_are_all_shown_without_those_that_warm_up() -> None:
+    called: list[bool] = []
+    assert time_single_calls(lambda: called.append(gc.isenabled()), 3, 2, clock=clock_of(1.0, 2.0, 4.0)) == [1, 2, 4]
+    assert called == []  # it is the clock that calls
+    assert min(time_single_calls(lambda: called.append(gc.isenabled()), 3, 2)) > 0
+    assert called == [False] * 5
+    assert gc.isenabled()
 
 
 def test_turns_alternate() -> None:

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
 from chanas.devices.cores import limited_to
 from chanas.devices.timing import Call as TimedCall
-from chanas.devices.timing import TimingSettings, seconds_per_call, time_in_turns
+from chanas.devices.timing import TimingSettings, seconds_per_call, time_in_turns, time_single_calls
 from chanas.errors import ModelError
 from chanas.files.scratch import scratch_folder
 from chanas.workflows.models.contenders import (
@@ -144,9 +144,7 @@ def _untuned(opened: OpenedModel, inputs: list[Array], network: TunedNetwork) ->
     from chanas.prescheduler.codegen.cpu.untuned import stock_network
 
     call = stock_network(opened.module, inputs, network.target)
-    call()
-    turns: Any = iter([(call, ())] * _NUM_UNTUNED_CALLS)
-    return call, statistics.median(seconds_per_call(turns, 1) for _ in range(_NUM_UNTUNED_CALLS))
+    return call, statistics.median(time_single_calls(call, _NUM_UNTUNED_CALLS, 1))
 
 
 def _differing(calls: Mapping[str, Call], expected: list[Array]) -> dict[str, str]:
