@@ -18,13 +18,12 @@ from evaluate import evaluate
 
 from chanas.core.usage import Usage
 from chanas.devices.cores import limited_to
+from chanas.devices.host import load_used
 from chanas.devices.timing import time_single_calls
 from chanas.files.writing import write_json
 from chanas.prescheduler.codegen.cpu.untuned import stock_network
-from chanas.prescheduler.models.folding import simplify
 from chanas.prescheduler.models.lowering import lower
-from chanas.prescheduler.models.reading import read_graph
-from chanas.workflows.models.chain import LoadedModel, Model, TunedModel
+from chanas.workflows.models.chain import LoadedModel, Model
 
 Row = dict[str, float | int | str]
 
@@ -41,8 +40,9 @@ def main() -> None:
     loaded, usage = Model.load(options.model), Usage("cpu", options.threads)
     rows = [untuned_row(loaded, usage)]
     print_row(rows[0], rows[0])
+    num_operators = len(lower(loaded.graph, load_used(usage)).workloads())
     for trials in sorted(options.trials):
-        row = tuned_row(options, usage, trials)
+        row = tuned_row(options, loaded, usage, trials, num_operators)
         rows.append(row)
         print_row(row, rows[0])
         write_json(options.out / "table.json", rows)
@@ -50,18 +50,16 @@ def main() -> None:
 
 def untuned_row(loaded: LoadedModel, usage: Usage) -> Row:
     """TVM's own route without schedules; its accuracy is the framework's, whose outputs it has."""
-    from chanas.devices.host import load_used
-
     target = load_used(usage)
     with limited_to(usage.threads):
         call = stock_network(loaded.opened.module, loaded.opened.random_inputs(), target)
         return {"trials": 0, "seconds": statistics.median(time_single_calls(call, 3, 1)), "tuning_s": 0.0}
 
 
-def tuned_row(options: argparse.Namespace, usage: Usage, trials: int) -> Row:
-    """The network tuned with so many trials in all, its earlier ones among them."""
+def tuned_row(options: argparse.Namespace, loaded: LoadedModel, usage: Usage, trials: int, num_operators: int) -> Row:
+    """The network tuned with so many trials in all, shared out over its operators, its earlier ones among them."""
     start = time.monotonic()
-    tuned = tune(Model.load(options.model), usage, trials, options.out)
+    tuned = loaded.tune(usage, trials=max(1, round(trials / num_operators)), run=options.out)
     built = tuned.build()
     folder = built.save(options.out / f"{built.name}-{trials}").folder
     network = Model.open(folder)
@@ -75,14 +73,6 @@ def tuned_row(options: argparse.Namespace, usage: Usage, trials: int) -> Row:
         "relative_error": built.proof.relative_error,
         "device": tuned.target.device,
     }
-
-
-def tune(loaded: LoadedModel, usage: Usage, trials: int, run: Path) -> TunedModel:
-    """Tune with `trials` shared out over the operators of the network."""
-    from chanas.devices.host import load_used
-
-    num_operators = len(lower(simplify(read_graph(loaded.opened)), load_used(usage)).workloads())
-    return loaded.tune(usage, trials=max(1, round(trials / num_operators)), run=run)
 
 
 def print_row(row: Row, first: Row) -> None:

@@ -6,6 +6,7 @@ every step are kept under the run id that the first one draws.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import math
@@ -13,8 +14,8 @@ import statistics
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,23 +95,23 @@ class Model:
         return TunedNetwork.open(folder)
 
 
+@dataclass(frozen=True)
 class _Watch:
     """Seconds of each step of a run."""
 
-    def __init__(self, run_id: str, seconds: Mapping[str, float] | None = None) -> None:
-        self.run_id, self.seconds = run_id, dict(seconds or {})
-        self._step, self._start = "", 0.0
+    run_id: str
+    seconds: dict[str, float] = field(default_factory=dict)
 
-    def step(self, name: str) -> _Watch:
-        """A context whose seconds count for a step."""
-        self._step = name
-        return self
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Note the seconds of the body."""
+        start = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - start
 
-    def __enter__(self) -> None:
-        self._start = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self._step] = self.seconds.get(self._step, 0.0) + time.monotonic() - self._start
+    def copy(self) -> _Watch:
+        """The same steps, to which others may be added: a network may be tuned more than once."""
+        return _Watch(self.run_id, dict(self.seconds))
 
 
 @dataclass(frozen=True)
@@ -157,19 +158,20 @@ class LoadedModel:
             effort = dataclasses.replace(effort, trials=trials)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         usage = Usage(target) if isinstance(target, str) else target
+        watch = self.watch.copy()
         with timing_device(usage) as (hardware, open_pool):
             _require_cpu_float32(hardware)
             settings = _settings(effort, place, hardware, seed)
-            with self.watch.step("lower"):
+            with watch.step("lower"):
                 program = lower(self.graph, hardware)
             place.root.mkdir(parents=True, exist_ok=True)
-            with run_lock(place.root), self.watch.step("tune"):
+            with run_lock(place.root), watch.step("tune"):
                 store = RecordStore(place.records, hardware)
                 try:
                     tuned = tune_program(program, hardware, store, settings, progress=progress, open_pool=open_pool)
                 finally:
                     store.close()
-            return TunedModel(self, usage, hardware, program, tuned, seed)
+            return TunedModel(self, usage, hardware, program, tuned, seed, watch)
 
 
 def _require_cpu_float32(target: HardwareTarget) -> None:
@@ -207,6 +209,7 @@ class TunedModel:
     program: Program
     tuned: TunedOperators
     seed: int
+    watch: _Watch
 
     def build(self) -> BuiltModel:
         """Compile the whole network, compare its outputs with those of the framework that it comes from, and time it.
@@ -220,7 +223,7 @@ class TunedModel:
         from chanas.prescheduler.models.module import program_module
         from chanas.prescheduler.models.tuning import compile_program
 
-        watch, opened = self.loaded.watch, self.loaded.opened
+        watch, opened = self.watch.copy(), self.loaded.opened
         with watch.step("build"):
             chosen = {key: (c.workload, c.point) for key, c in self.tuned.choices.items()}
             made = program_module(self.program, chosen, self.target)
@@ -230,7 +233,7 @@ class TunedModel:
         with watch.step("prove"), timing_device(self.usage) as (_, open_pool), scratch_folder() as scratch:
             library = scratch / "module.so"
             proof = compile_program(made, inputs, expected, self.target, library, open_pool)
-            return BuiltModel(self, made, proof, library.read_bytes(), tuple(e.shape for e in expected))
+            return BuiltModel(self, made, proof, library.read_bytes(), tuple(e.shape for e in expected), watch)
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,7 @@ class BuiltModel:
     proof: Proof
     library: bytes
     output_shapes: Sequence[tuple[int, ...]]
+    watch: _Watch
 
     @property
     def name(self) -> str:
@@ -255,8 +259,7 @@ class BuiltModel:
         """
         from chanas.workflows.models.saving import write_folder
 
-        with self.tuned.loaded.watch.step("save"):
-            write_folder(Path(folder), self.library, self.made.parameters, _describe(self))
+        write_folder(Path(folder), self.library, self.made.parameters, _describe(self))
         return SavedModel(Path(folder))
 
 
@@ -268,12 +271,12 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
     from chanas.prescheduler.models.tuning import activation_bytes, share_of_others, weight_bytes
 
     tuned, proof = built.tuned, built.proof
-    opened, watch, choices = tuned.loaded.opened, tuned.loaded.watch, tuned.tuned.choices
+    opened, choices = tuned.loaded.opened, tuned.tuned.choices
     counts = Counter(o.choices for o in tuned.program.tuned)
     return {
         "schema": SCHEMA,
         "name": opened.name,
-        "run_id": watch.run_id,
+        "run_id": built.watch.run_id,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "origin": dict(opened.origin),
         "target": tuned.target.to_json(),
@@ -297,7 +300,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             "weight_bytes": float(weight_bytes(tuned.program)),
             "activation_bytes": float(activation_bytes(tuned.program)),
         },
-        "seconds": {name: round(seconds, 3) for name, seconds in watch.seconds.items()},
+        "seconds": {name: round(seconds, 3) for name, seconds in built.watch.seconds.items()},
         "trials": {"new": tuned.tuned.num_new_trials, "failed": tuned.tuned.num_failed_trials},
         "versions": {"chanas": __version__, "tvm": tvm_version()},
     }
