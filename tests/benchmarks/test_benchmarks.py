@@ -135,7 +135,7 @@ def test_a_whole_table_alone_has_a_goal(load: Any) -> None:
 def test_a_table_is_built_and_described(
     load: Any, common: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from chanas.prescheduler.tables import lut as module
+    from chanas.prescheduler.measuring.local import pool as module
     from tests.prescheduler.cases import SyntheticPool
 
     monkeypatch.setattr(module, "WorkerPool", lambda _target: SyntheticPool())

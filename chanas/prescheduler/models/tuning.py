@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from chanas.core.target import HardwareTarget
-from chanas.devices.cores import kept_off, split_cores
 from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError, ModelError
-from chanas.files.scratch import scratch_folder
 from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
-from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
+from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.measuring.requests import BuildModule, MeasureNetwork
 from chanas.prescheduler.models.module import ProgramModule
@@ -94,7 +91,7 @@ def tune_program(
         MeasureError: an operator works at no schedule that was tried.
     """
     workloads, before = program.workloads(), store.count()
-    with _bench(target, open_pool) as (pool, scratch):
+    with open_workers(target, open_pool) as (pool, scratch):
         canary = Canary(target, scratch, store.add_canary)
         jobs = TuningJobs(
             pool,
@@ -123,14 +120,6 @@ def tune_program(
                 )
     after = store.count()
     return TunedOperators(choices, sum(after) - sum(before), after[1] - before[1], canary.describe())
-
-
-@contextmanager
-def _bench(target: HardwareTarget, open_pool: OpenPool | None) -> Iterator[tuple[Pool, Path]]:
-    """Workers that time, with their cores kept free of this process, and a folder for what is made on the way."""
-    timing_cores = [] if open_pool else split_cores(target.num_threads)[0]
-    with (open_pool or WorkerPool)(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
-        yield pool, scratch
 
 
 def weight_bytes(program: Program) -> int:
@@ -201,7 +190,7 @@ def compile_program(
     flat = np.concatenate([np.asarray(e, np.float32).ravel() for e in expected])
     arguments = (*inputs, *made.parameters)
     weights = tuple(range(len(inputs), len(arguments)))
-    with _bench(target, open_pool) as (pool, scratch):
+    with open_workers(target, open_pool) as (pool, scratch):
         case, module = scratch / "network.npz", scratch / "network.json"
         ReferenceCase(arguments, weights, flat, NETWORK_TOLERANCE * scale).save(case)
         module.write_text(tvm.ir.save_json(made.module))

@@ -16,14 +16,12 @@ from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
-from chanas.devices.cores import kept_off, split_cores
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
-from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.locks import run_lock
-from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.prescheduler.measuring.local.pool import open_workers
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork
 from chanas.prescheduler.tables.lut import Surroundings, surroundings
@@ -51,8 +49,7 @@ class Kind:
 def _untuned(blocks: Sequence[BlockConfig], target: HardwareTarget, around: Surroundings) -> Measured:
     """TVM's stock route, nothing scheduled."""
     waiting = list(blocks)
-    timing_cores, _ = split_cores(target.num_threads)
-    with WorkerPool(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
+    with open_workers(target) as (pool, scratch):
         line: CandidatePipeline[BlockConfig] = CandidatePipeline(pool)
         while waiting or line.num_in_flight:
             while waiting and line.num_in_flight < 2 * pool.num_builders + 1:

@@ -20,18 +20,16 @@ from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
-from chanas.devices.cores import kept_off, split_cores
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
 from chanas.files.run import RunDirectory
-from chanas.files.scratch import scratch_folder
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import backend_of, case_of
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
 from chanas.prescheduler.measuring.local.locks import run_lock
-from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
+from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
 from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
 from chanas.prescheduler.measuring.requests import BuildBlock, Measure
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work
@@ -180,8 +178,7 @@ class _Build:
         before, started, start = store.count(), time.time(), time.monotonic()
         workloads = tuned_workloads(self.blocks, target)
         around = surroundings(self.task.space, self.task.num_classes, dtype=target.dtype)
-        timing_cores = [] if self.open_pool else split_cores(target.num_threads)[0]
-        with (self.open_pool or WorkerPool)(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
+        with open_workers(target, self.open_pool) as (pool, scratch):
             canary = Canary(target, scratch, store.add_canary)
             bench = _Bench(store, pool, scratch, around, canary)
             jobs = self._jobs(bench)

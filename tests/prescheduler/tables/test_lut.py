@@ -19,6 +19,7 @@ from chanas.files.run import RunDirectory
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import BACKENDS, schedule_space
+from chanas.prescheduler.measuring.local import pool as local
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import BuildBlock
 from chanas.prescheduler.records import store as records
@@ -79,7 +80,7 @@ def measured(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """A run directory whose table has one sub-space, really measured."""
     run = RunDirectory(tmp_path_factory.mktemp("measured"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lut, "WorkerPool", lambda _target: _lent(pool))
+        patch.setattr(local, "WorkerPool", lambda _target: _lent(pool))
         yield run.root, fill(run, model="gp", sub_spaces=NARROW)
 
 
@@ -464,7 +465,7 @@ def test_blocks_are_timed_as_cold_as_in_the_mean_network(run: RunDirectory, monk
                 seen.append((request.settings.cold_bytes, request.settings.code_copies))
             return super().measure(request, timeout_s, device)
 
-    monkeypatch.setattr(lut, "WorkerPool", lambda _target: Noting())
+    monkeypatch.setattr(local, "WorkerPool", lambda _target: Noting())
     fill(run)
     around = surroundings(NANO, NUM_CLASSES)
     assert set(seen) == {(around.weight_bytes, around.num_blocks)}

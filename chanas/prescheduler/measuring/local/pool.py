@@ -10,18 +10,20 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from chanas.core.target import HardwareTarget
-from chanas.devices.cores import split_cores
+from chanas.devices.cores import kept_off, split_cores
 from chanas.devices.gpu_use import gpu_of
 from chanas.errors import MeasureError
+from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.local.locks import device_lock
 from chanas.prescheduler.measuring.local.worker_process import START_TIMEOUT_S, WorkerProcess, worker_command
@@ -252,3 +254,14 @@ class WorkerPool(TaskPool):
 
     def _workers(self) -> list[WorkerProcess]:
         return [self._timer, *self._builders, *([self._stand_in] if self._stand_in else [])]
+
+
+@contextlib.contextmanager
+def open_workers(target: HardwareTarget, open_pool: OpenPool | None = None) -> Iterator[tuple[Pool, Path]]:
+    """A pool, with the cores that time kept free of this process, and a folder for what is made on the way.
+
+    `open_pool` is for devices that are not this machine.
+    """
+    timing_cores = [] if open_pool else split_cores(target.num_threads)[0]
+    with (open_pool or WorkerPool)(target) as pool, kept_off(timing_cores), scratch_folder() as scratch:
+        yield pool, scratch
