@@ -64,3 +64,13 @@ class InfeasibleError(ChanasError):
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """The one line for a name that is not known: `unknown target 'foo'; known: cpu, cuda`."""
     return f"unknown {what} '{name}'; known: {', '.join(sorted(known))}"
+
+
+def one_line(error: BaseException, limit: int | None = None) -> str:
+    """The text of an error of another project in one line, of at most `limit` characters."""
+    return " ".join(str(error).split())[:limit]
+
+
+def describe(error: BaseException, limit: int) -> str:
+    """Class and text of an error of another project: `RuntimeError: no such thing`."""
+    return f"{type(error).__name__}: {one_line(error, limit)}".rstrip(": ")

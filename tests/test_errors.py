@@ -19,3 +19,10 @@ def test_every_error_has_the_one_base_and_says_what_it_is_for(error: type[Except
 
 def test_an_unknown_name_comes_with_the_known_ones_in_order() -> None:
     assert errors.unknown_name("target", "foo", ["cuda", "cpu"]) == "unknown target 'foo'; known: cpu, cuda"
+
+
+def test_an_error_of_others_is_one_short_line_whatever_its_text() -> None:
+    error = RuntimeError("no\n  such\tthing")
+    assert errors.one_line(error) == "no such thing"
+    assert errors.describe(error, 7) == "RuntimeError: no such"
+    assert errors.describe(AssertionError(), 7) == "AssertionError"

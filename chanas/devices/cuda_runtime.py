@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.devices.lean_tvm import torch_hidden
-from chanas.errors import TargetError
+from chanas.errors import TargetError, one_line
 from chanas.files.scratch import scratch_folder
 
 Call = tuple[Callable[..., Any], Sequence[Any]]
@@ -30,7 +30,7 @@ def load_cudart() -> None:
         importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudart")
     except (ImportError, RuntimeError) as error:
         raise TargetError(
-            f"CUDA's runtime library was not found ({' '.join(str(error).split())[:200]}); "
+            f"CUDA's runtime library was not found ({one_line(error, 200)}); "
             "`pip install nvidia-cuda-runtime cuda-bindings`"
         ) from error
 

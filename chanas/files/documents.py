@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from chanas.errors import ChanasError, CheckpointError
+from chanas.errors import ChanasError, CheckpointError, one_line
 from chanas.files.writing import parse_json, read_text
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Document:
         try:
             return make(data)
         except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             if not isinstance(error, ChanasError):
                 reason = f"{type(error).__name__}: {reason}"
             raise self.error(f"{self.what} {path} is not written as expected: {reason}; {self.remedy}") from error

@@ -28,7 +28,7 @@ from chanas.devices.cores import kept_off, split_cores
 from chanas.devices.driver import find_gpu
 from chanas.devices.host import load_target
 from chanas.devices.lean_tvm import torch_hidden
-from chanas.errors import MeasureError, TargetError
+from chanas.errors import MeasureError, TargetError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.codegen.cuda.nvrtc import why_no_nvrtc
 from chanas.prescheduler.kernels.backends import case_of
@@ -148,7 +148,7 @@ def _kept(diagnosis: Diagnosis, name: str, find: Callable[[], Section]) -> Secti
 
 
 def _failed(name: str, error: Exception) -> Section:
-    line = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    line = describe(error, 300)
     return Section(name, {"error": line}, ((name, "not found out"),), (f"{line}; report it",))
 
 

@@ -11,7 +11,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.driver import find_gpu
 from chanas.devices.gpu_use import GPU_TARGET, check_free
-from chanas.errors import ChanasError, TargetError
+from chanas.errors import ChanasError, TargetError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.operators.steps import tuned_workloads
 from chanas.prescheduler.checks.compile_points import compile_elsewhere
@@ -57,7 +57,7 @@ def check_gpu(target: HardwareTarget, shared: bool = False, seed: int = 0) -> It
     try:
         error = max(sequential_error(w, point, target) for w, point in chosen)
     except (ChanasError, RuntimeError) as fault:
-        yield Step("compare", False, f"{type(fault).__name__}: {' '.join(str(fault).split())[:200]}")
+        yield Step("compare", False, describe(fault, 200))
         return
     right = error <= FLOAT32_TOLERANCE
     where = "the kernels, their threads carried out by this processor: the GPU's own code is not tested"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from chanas import errors
-from chanas.errors import ChanasError
+from chanas.errors import ChanasError, one_line
 from chanas.prescheduler.measuring.wire import fields_from_json, fields_to_json, to_json
 
 _MAX_TEXT = 300
@@ -67,7 +67,7 @@ class WorkerError:
         """The error of a request over which an exception was raised."""
         if isinstance(error, RequestError):
             return error.error
-        return cls(ErrorKind.RAISED, " ".join(str(error).split())[:_MAX_TEXT], type(error).__name__)
+        return cls(ErrorKind.RAISED, one_line(error, _MAX_TEXT), type(error).__name__)
 
     @classmethod
     def wrong(cls, max_error: float) -> WorkerError:

@@ -15,14 +15,14 @@ from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
 from chanas.devices.cores import limited_to
 from chanas.devices.timing import Call as TimedCall
 from chanas.devices.timing import TimingSettings, seconds_per_call, time_in_turns, time_single_calls
-from chanas.errors import ModelError
+from chanas.errors import ModelError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.workflows.models.contenders import (
     CONTENDERS,
+    MAX_TEXT,
     TOLERANCE,
     Call,
     Subject,
-    describe,
     outputs_of,
     relative_error,
 )
@@ -126,7 +126,7 @@ def _noted(notes: dict[str, str], name: str) -> Iterator[None]:
     except ModelError as error:
         notes[name] = str(error)
     except Exception as error:
-        notes[name] = f"did not compile: {describe(error)}"
+        notes[name] = f"did not compile: {describe(error, MAX_TEXT)}"
 
 
 def _after_a_pause(turns: Iterator[TimedCall], num_calls: int) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chanas.errors import ModelError
+from chanas.errors import ModelError, describe
 
 if TYPE_CHECKING:
     from chanas.prescheduler.models.sources.model import Array
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Call = Callable[[], Any]
 TOLERANCE = 1e-3
 """Largest difference from the framework's outputs that goes without a note, as a share of the largest output."""
+MAX_TEXT = 120
+"""Characters of an error of another project in a note."""
 _INSTALL = "pip install 'chanas[bench]'"
 
 
@@ -131,13 +133,8 @@ def onnx_file(subject: Subject) -> Path:
                 assert exported is not None
                 exported.save(subject.onnx)
         except Exception as error:  # another project's exporter: whatever it raises is the note
-            raise ModelError(f"no ONNX file: {describe(error)}") from error
+            raise ModelError(f"no ONNX file: {describe(error, MAX_TEXT)}") from error
     return subject.onnx
-
-
-def describe(error: BaseException) -> str:
-    """An error of another project in a short line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}".rstrip(": ")
 
 
 def outputs_of(value: Any) -> list[Array]:

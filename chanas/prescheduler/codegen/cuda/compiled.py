@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chanas.core.target import HardwareTarget
-from chanas.errors import ChanasError
+from chanas.errors import ChanasError, describe
 from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
 from chanas.prescheduler.workloads.space import Point
@@ -21,8 +21,7 @@ def compile_point(workload: Workload, point: Point, target: HardwareTarget) -> C
     try:
         _, figures = build_kernel(workload, point, target, target.required_gpu.arch)
     except (ChanasError, RuntimeError, ValueError) as error:  # the compiler's own errors are RuntimeErrors
-        line = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        return CompileRecord(point, None, line, time.process_time() - start)
+        return CompileRecord(point, None, describe(error, 300), time.process_time() - start)
     return CompileRecord(point, figures, None, time.process_time() - start)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from chanas.devices.cuda_runtime import load_cudart, load_tvm_cuda
 from chanas.devices.lean_tvm import torch_hidden
-from chanas.errors import TargetError
+from chanas.errors import TargetError, one_line
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.codegen.linkers import CrossLinker, required_linker
 
@@ -47,7 +47,7 @@ def enable_machine_code() -> None:
         load_tvm_cuda()
     except (OSError, RuntimeError) as error:
         raise TargetError(
-            f"TVM's CUDA runtime could not be loaded ({' '.join(str(error).split())[:200]}); its wheel for this "
+            f"TVM's CUDA runtime could not be loaded ({one_line(error, 200)}); its wheel for this "
             "platform has one where GPUs can be built for"
         ) from error
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chanas.errors import ModelError
+from chanas.errors import ModelError, describe, one_line
 from chanas.prescheduler.models.sources.model import (
     Array,
     OpenedModel,
@@ -20,7 +20,7 @@ from chanas.prescheduler.models.sources.model import (
     sha256_of,
 )
 
-_SHOWN = 3
+_SHOWN, _MAX_TEXT = 3, 200
 
 
 def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
@@ -48,8 +48,7 @@ def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
                 sanitize_input_names=False,
             )
     except Exception as error:  # the importer raises whatever an operator's own checks do
-        text = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path} could not be imported ({type(error).__name__}: {text})") from error
+        raise ModelError(f"{path} could not be imported ({describe(error, _MAX_TEXT)})") from error
     origin = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path), "onnx": onnx.__version__}
     return OpenedModel(file_name(path.stem), module, inputs, _answer(path, proto, inputs), origin)
 
@@ -143,8 +142,7 @@ def _check_infers(proto: Any, path: Path) -> None:
     try:
         onnx.shape_inference.infer_shapes(proto, strict_mode=True)
     except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path} contradicts itself ({text}); export it again") from error
+        raise ModelError(f"{path} contradicts itself ({one_line(error, _MAX_TEXT)}); export it again") from error
 
 
 def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[Sequence[Array]], list[Array]]:

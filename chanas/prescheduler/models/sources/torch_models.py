@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from chanas.devices.cores import limited_to
-from chanas.errors import ModelError, unknown_name
+from chanas.errors import ModelError, describe, unknown_name
 from chanas.prescheduler.models.sources.model import (
     IMAGE,
     Array,
@@ -28,6 +28,7 @@ from chanas.prescheduler.models.sources.model import (
 
 _SIZES = {"inception_v3": 299}
 _SIZE = 224
+_MAX_TEXT = 160
 
 
 def open_torchvision(name: str, shapes: Shapes) -> OpenedModel:
@@ -53,7 +54,7 @@ def open_torchvision(name: str, shapes: Shapes) -> OpenedModel:
             program = torch.export.export(network, (torch.zeros(shape),))
         except Exception as error:  # whatever a network's own code raises on a shape that it was not made for
             raise ModelError(
-                f"torchvision's {name} does not take an image {list(shape)} ({_line(error)}); give "
+                f"torchvision's {name} does not take an image {list(shape)} ({describe(error, _MAX_TEXT)}); give "
                 "another one with --shape"
             ) from error
     weights = hashlib.sha256()
@@ -106,8 +107,8 @@ def open_exported(path: Path) -> OpenedModel:
         program = torch.export.load(path)
     except Exception as error:  # the format's own errors are of many kinds
         raise ModelError(
-            f"{path} is damaged or was written by another version of torch (here: {torch.__version__}; {_line(error)});"
-            " export it again with this one"
+            f"{path} is damaged or was written by another version of torch (here: {torch.__version__}; "
+            f"{describe(error, _MAX_TEXT)}); export it again with this one"
         ) from error
     finally:
         for logger, level in zip(loggers, levels, strict=True):
@@ -143,7 +144,7 @@ def _pickled(path: Path) -> Iterator[str]:
                 raise ModelError(f"{path} is no program of torch.export (expected models/model.json in it)")
     except (zipfile.BadZipFile, ValueError, AttributeError) as error:
         raise ModelError(
-            f"{path} is no program of torch.export, or cut short ({_line(error)}); export it again"
+            f"{path} is no program of torch.export, or cut short ({describe(error, _MAX_TEXT)}); export it again"
         ) from error
 
 
@@ -177,10 +178,5 @@ def opened_program(name: str, program: Any, origin: dict[str, str]) -> OpenedMod
     try:
         module = from_exported_program(program, keep_params_as_input=False, no_bind_return_tuple=False)
     except Exception as error:  # the importer asserts
-        raise ModelError(f"{name} has operators that are not there ({_line(error)})") from error
+        raise ModelError(f"{name} has operators that are not there ({describe(error, _MAX_TEXT)})") from error
     return OpenedModel(name, module, inputs, answer, origin, program)
-
-
-def _line(error: BaseException) -> str:
-    """An error of others in one short line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
