@@ -10,20 +10,18 @@ that of each compiled module itself. The table is printed, and written to `table
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from pathlib import Path
 
 from evaluate import evaluate
 
 from chanas.core.usage import Usage
-from chanas.devices.cores import limited_to
 from chanas.devices.host import load_used
-from chanas.devices.timing import time_single_calls
+from chanas.files.scratch import scratch_folder
 from chanas.files.writing import write_json
-from chanas.prescheduler.codegen.cpu.untuned import stock_network
 from chanas.prescheduler.models.lowering import lower
 from chanas.workflows.models.chain import LoadedModel, Model
+from chanas.workflows.models.untuned import untuned_network
 
 Row = dict[str, float | int | str]
 
@@ -50,10 +48,9 @@ def main() -> None:
 
 def untuned_row(loaded: LoadedModel, usage: Usage) -> Row:
     """TVM's own route without schedules; its accuracy is the framework's, whose outputs it has."""
-    target = load_used(usage)
-    with limited_to(usage.threads):
-        call = stock_network(loaded.opened.module, loaded.opened.random_inputs(), target)
-        return {"trials": 0, "seconds": statistics.median(time_single_calls(call, 3, 1)), "tuning_s": 0.0}
+    with scratch_folder() as scratch:
+        _, seconds = untuned_network(loaded.opened, load_used(usage), scratch)
+    return {"trials": 0, "seconds": seconds, "tuning_s": 0.0}
 
 
 def tuned_row(options: argparse.Namespace, loaded: LoadedModel, usage: Usage, trials: int, num_operators: int) -> Row:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
 from chanas.devices.cores import limited_to
 from chanas.devices.timing import Call as TimedCall
-from chanas.devices.timing import TimingSettings, seconds_per_call, time_in_turns, time_single_calls
+from chanas.devices.timing import TimingSettings, seconds_per_call, time_in_turns
 from chanas.errors import ModelError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.workflows.models.contenders import (
@@ -26,6 +25,7 @@ from chanas.workflows.models.contenders import (
     outputs_of,
     relative_error,
 )
+from chanas.workflows.models.untuned import untuned_network
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 UNTUNED = "TVM untuned"
 OWN = "chanas"
-_NUM_WARM_UP, _MIN_ROUND_S, _NUM_UNTUNED_CALLS = 3, 0.01, 3
+_NUM_WARM_UP, _MIN_ROUND_S = 3, 0.01
 _PAUSE_S = 0.02
 """Thread pools spin for a while after their last call; the next contender waits until the cores are its own."""
 
@@ -111,7 +111,8 @@ def benchmark_tuned(
         medians = {name: summary.seconds for name, summary in zip(calls, summaries, strict=True)}
         if opened is not None and settings.with_untuned:
             with _noted(notes, UNTUNED):
-                calls[UNTUNED], medians[UNTUNED] = _untuned(opened, inputs, network)
+                outputs, medians[UNTUNED] = untuned_network(opened, network.target, scratch)
+                calls[UNTUNED] = lambda: outputs
         if expected is not None:
             notes |= _differing(calls, expected)
     rows = [BenchmarkRow(name, m, m / medians[OWN], notes.get(name, "")) for name, m in medians.items()]
@@ -137,14 +138,6 @@ def _after_a_pause(turns: Iterator[TimedCall], num_calls: int) -> float:
 
 def _onnx_place(opened: OpenedModel, scratch: Path) -> Path:
     return Path(opened.origin["source"]) if opened.origin["kind"] == "onnx" else scratch / "network.onnx"
-
-
-def _untuned(opened: OpenedModel, inputs: list[Array], network: TunedNetwork) -> tuple[Call, float]:
-    """The network through TVM's stock route, and the median of a few calls."""
-    from chanas.prescheduler.codegen.cpu.untuned import stock_network
-
-    call = stock_network(opened.module, inputs, network.target)
-    return call, statistics.median(time_single_calls(call, _NUM_UNTUNED_CALLS, 1))
 
 
 def _differing(calls: Mapping[str, Call], expected: list[Array]) -> dict[str, str]:

@@ -39,7 +39,7 @@ def changed_origin(folder: Path, to: Path, **changes: str | None) -> Path:
     return copy
 
 
-def test_every_contender_has_a_row_and_ratios_are_to_chanas(tuned_folder: Path) -> None:
+def test_every_contender_has_a_row_and_ratios_are_to_chanas(no_build_here: None, tuned_folder: Path) -> None:
     network = TunedNetwork.open(tuned_folder)
     settings = BenchSettings({"PyTorch eager": contenders.run_eager}, rounds=2)
     rows = by_name(benchmark_tuned(network, open_origin(network), settings))

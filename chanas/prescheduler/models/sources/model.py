@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class OpenedModel:
     origin     where it comes from: its kind, file or name, SHA-256, the framework's version, and the `source` that was
                opened
     program    of `torch.export`; None for a network from an ONNX file
+    shapes     of inputs by their names, as they were given to open it
     """
 
     name: str
@@ -52,6 +53,7 @@ class OpenedModel:
     answer: Callable[[Sequence[Array]], list[Array]]
     origin: Mapping[str, str]
     program: Any = None
+    shapes: Shapes = field(default_factory=dict)
 
     def random_inputs(self, seed: int = 0) -> list[Array]:
         """Normal numbers for floats, zeros for whole numbers (`chanas.network.inputs`)."""

@@ -30,8 +30,9 @@ def open_model(source: str | Path, shapes: Shapes | None = None) -> OpenedModel:
     Raises:
         ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there.
     """
-    opened = _opened(source, shapes or {})
-    return dataclasses.replace(opened, origin={**opened.origin, "source": str(source)})
+    shapes = shapes or {}
+    opened = _opened(source, shapes)
+    return dataclasses.replace(opened, origin={**opened.origin, "source": str(source)}, shapes=shapes)
 
 
 def _opened(source: str | Path, shapes: Shapes) -> OpenedModel:
