@@ -36,6 +36,7 @@ _PACKAGES = (
     "onnx",
     "onnxruntime",
     "openvino",
+    "xgboost-cpu",
 )
 # Digits of a figure that are worth keeping: a timing never holds more.
 _DIGITS = 4

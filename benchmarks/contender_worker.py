@@ -86,12 +86,27 @@ def untuned_network(stack: contextlib.ExitStack, onnx: str, target: dict[str, An
     machine = relax.VirtualMachine(executable, tvm.cpu())
     extents = model.graph.input[0].type.tensor_type.shape.dim
     arrays = _load_arrays(inputs) if inputs else [_image([d.dim_value for d in extents][1:])[None]]
+    return [functools.partial(_run_relax, machine, arrays)]
 
-    def run() -> Any:
-        found = machine["main"](*(tvm.runtime.tensor(array) for array in arrays))
-        return (found if hasattr(found, "numpy") else found[0]).numpy()
 
-    return [run]
+def _run_relax(machine: Any, arrays: Sequence[Any]) -> Any:
+    """The first output of a Relax machine for arrays of the host's."""
+    import tvm
+
+    found = machine["main"](*(tvm.runtime.tensor(array) for array in arrays))
+    return (found if hasattr(found, "numpy") else found[0]).numpy()
+
+
+def metaschedule_network(stack: contextlib.ExitStack, library: str, inputs: str) -> Calls:
+    """A network that MetaSchedule tuned and TVM compiled."""
+    from chanas.devices.lean_tvm import hide_torch
+
+    hide_torch()
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
+    return [functools.partial(_run_relax, machine, _load_arrays(inputs))]
 
 
 def compiled_network(stack: contextlib.ExitStack, subject: str) -> Calls:
@@ -266,6 +281,7 @@ def _torch_operator(torch: Any, workload: Any, groups: int, x: Any, weight: Any,
 SETUPS: dict[str, Callable[..., Calls]] = {
     "chanas": chanas_network,
     "TVM untuned": untuned_network,
+    "MetaSchedule": metaschedule_network,
     "PyTorch eager": eager_network,
     "torch.compile": compiled_network,
     "ONNX Runtime": onnxruntime_network,

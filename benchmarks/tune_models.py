@@ -1,7 +1,8 @@
 """Finished networks that `chanas tune` tuned beside what people run instead: same weights, inputs, threads and cores.
 
     python benchmarks/tune_models.py [--quick] [--networks resnet18 …] [--threads 1] [--minutes 10 | --trials N]
-                                     [--from FOLDER] [--run runs/tune_models] [--untuned] [--again] [--seed 0]
+                                     [--from FOLDER] [--run runs/tune_models] [--untuned] [--metaschedule [--seconds S]]
+                                     [--again] [--seed 0]
 
 Networks of torchvision with random weights. Each is tuned for so many minutes, or with so many trials per operator, in
 a run directory that all networks share: operators that two of them have are tuned once. Then it is timed beside PyTorch
@@ -9,6 +10,10 @@ eager (in the faster of two memory layouts), torch.compile (frozen weights), ONN
 hint), each in a process of its own, pinned to the same cores, in turns; with --untuned also beside TVM without
 schedules, a few calls of it. A contender whose first output differs from PyTorch's is out. With --from, folders that
 `chanas tune` made are timed as they are.
+
+With --metaschedule, TVM's MetaSchedule tunes the same ONNX file (`metaschedule_worker.py` says how) for as long as
+`chanas tune` took for it, by `tuned.json`, or for --seconds, and takes part. `untuned_tasks` of its row are operators
+that it had no time for; they run without schedules.
 
 Figures are geometric means of the peer's median over ours, over networks with depthwise convolutions (`mobile`) and
 over the others (`rest`): to the better of ONNX Runtime and OpenVINO, and to each peer. A peer that did not run on all
@@ -29,6 +34,8 @@ from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish, geometric_mean, machine_kind, result_path, write_result
 from contenders import Contender, ContenderError, Timing, time_in_turns
+from metaschedule import METASCHEDULE, kept_answer
+from metaschedule import tune_network as tune_with_metaschedule
 from network_latency import CHANNELS_LAST, PEERS, TOLERANCE, Compared, print_table, relative_error
 
 from chanas.core.usage import Usage
@@ -54,7 +61,8 @@ NETWORKS = (
 MOBILE = ("mobilenet", "efficientnet", "shufflenet", "mnasnet")
 """How the names of networks with depthwise convolutions begin."""
 OURS, UNTUNED, RUNTIMES = "chanas", "TVM untuned", ("onnxruntime", "openvino")
-DEFAULT_MINUTES, UNTUNED_ROUNDS = 10.0, 3
+ALL_PEERS = {**PEERS, "metaschedule": METASCHEDULE}
+DEFAULT_MINUTES, SLOW_ROUNDS, SLOW_S = 10.0, 3, 1.0
 QUICK_NETWORK, QUICK_PIXELS = "squeezenet1_1", 64
 
 
@@ -70,6 +78,9 @@ class Options:
     folder: Path | None
     """Of tuned networks that are there already."""
     untuned: bool
+    metaschedule: bool
+    seconds: float | None
+    """Of tuning with MetaSchedule; None: as many as ours took."""
     quick: bool
 
     @property
@@ -91,7 +102,8 @@ class Options:
 
     def to_json(self) -> dict[str, Any]:
         effort = {"minutes": self.minutes, "trials": self.trials} if self.folder is None else {}
-        return {"threads": self.threads, "seed": self.seed, **effort}
+        metaschedule = {"metaschedule_seconds": self.seconds or "ours"} if self.metaschedule else {}
+        return {"threads": self.threads, "seed": self.seed, **effort, **metaschedule}
 
 
 @dataclass(frozen=True)
@@ -131,15 +143,19 @@ def tune_network(name: str, run: Path, options: Options) -> tuple[Path, OpenedMo
     return folder, loaded.opened
 
 
-def compare(network: TunedNetwork, opened: OpenedModel, scratch: Path, options: Options) -> Compared:
-    """Start every contender, check what it computes, time all in turns."""
+def compare(network: TunedNetwork, opened: OpenedModel, scratch: Path, searched: Path, options: Options) -> Compared:
+    """Start every contender, check what it computes, time all in turns.
+
+    Args:
+        searched: MetaSchedule's folder.
+    """
     import numpy as np
 
     inputs = opened.random_inputs()
     expected = np.asarray(opened.answer(inputs)[0], np.float64).ravel().tolist()
     np.savez(scratch / "inputs.npz", *inputs)
     result = Compared(network.name, f"{len(network.document['operators'])} tuned operators")
-    kinds = _arguments(network, opened, scratch, options, result.notes)
+    kinds = _arguments(network, opened, scratch, searched, options, result.notes)
     with contextlib.ExitStack() as stack:
         calls: dict[str, tuple[Contender, int]] = {}
         for name, (kind, arguments) in kinds.items():
@@ -153,15 +169,26 @@ def compare(network: TunedNetwork, opened: OpenedModel, scratch: Path, options: 
             found = dict(zip((name, CHANNELS_LAST), range(contender.num_calls), strict=False))
             calls.update({n: (contender, call) for n, call in found.items()})
         for name, (contender, call) in list(calls.items()):
-            difference = relative_error(contender.output(call), expected)
+            try:
+                difference = relative_error(contender.output(call), expected)
+            except ContenderError as error:
+                result.notes[name] = str(error)
+                del calls[name]
+                continue
             if not difference <= TOLERANCE:
                 result.notes[name] = f"outputs differ from the framework's by {difference:.2g}"
                 del calls[name]
             elif name == OURS:
                 result.relative_error = difference
-        slow = {name: calls.pop(name) for name in (UNTUNED,) if name in calls}
-        result.timings.update(_timed(calls, *options.rounds) | _timed(slow, UNTUNED_ROUNDS, 0.0))
+        slow = {name: calls.pop(name) for name in _slow(calls)}
+        result.timings.update(_timed(calls, *options.rounds) | _timed(slow, SLOW_ROUNDS, 0.0))
     return result
+
+
+def _slow(calls: Mapping[str, tuple[Contender, int]]) -> list[str]:
+    """Contenders that may have operators without schedules, and take so long that a few calls say enough."""
+    there = [name for name in (UNTUNED, METASCHEDULE) if name in calls]
+    return [name for name in there if name == UNTUNED or calls[name][0].run(calls[name][1], 1) > SLOW_S]
 
 
 def _timed(calls: Mapping[str, tuple[Contender, int]], rounds: int, min_round_s: float) -> dict[str, Timing]:
@@ -169,7 +196,7 @@ def _timed(calls: Mapping[str, tuple[Contender, int]], rounds: int, min_round_s:
 
 
 def _arguments(
-    network: TunedNetwork, opened: OpenedModel, scratch: Path, options: Options, notes: dict[str, str]
+    network: TunedNetwork, opened: OpenedModel, scratch: Path, searched: Path, options: Options, notes: dict[str, str]
 ) -> dict[str, tuple[str, dict[str, Any]]]:
     """Kind and arguments of each contender's process; a note on each that cannot take part."""
     from chanas.errors import ModelError
@@ -185,17 +212,25 @@ def _arguments(
         kinds.update({name: ("finished network", {"contender": name, **source}) for name in torch_peers})
     else:
         notes.update(dict.fromkeys(torch_peers, "the network comes from an ONNX file"))
-    of_onnx = [*(PEERS[runtime] for runtime in RUNTIMES), *([UNTUNED] if options.untuned else [])]
+    of_tvm = [*([UNTUNED] if options.untuned else []), *([METASCHEDULE] if options.metaschedule else [])]
+    of_onnx = [*(PEERS[runtime] for runtime in RUNTIMES), *of_tvm]
     place = Path(opened.origin["source"]) if opened.origin["kind"] == "onnx" else scratch / "network.onnx"
     try:
-        onnx = str(onnx_file(Subject(opened.program, place, (), options.threads)))
+        path = onnx_file(Subject(opened.program, place, (), options.threads))
     except ModelError as error:
         notes.update(dict.fromkeys(of_onnx, str(error)))
         return kinds
     for name in of_onnx:
-        kinds[name] = ("finished network", {"contender": name, "onnx": onnx})
-        if name == UNTUNED:
-            kinds[name] = (UNTUNED, {"onnx": onnx, "target": network.target.to_json()})
+        kinds[name] = ("finished network", {"contender": name, "onnx": str(path)})
+    if options.untuned:
+        kinds[UNTUNED] = (UNTUNED, {"onnx": str(path), "target": network.target.to_json()})
+    if options.metaschedule:
+        seconds = options.seconds or network.document["seconds"]["tune"]
+        answer = tune_with_metaschedule(path, network.target, seconds, options.seed, searched)
+        kinds[METASCHEDULE] = (METASCHEDULE, {"library": answer["library"]})
+        if "error" in answer:
+            notes[METASCHEDULE] = answer["error"]
+            del kinds[METASCHEDULE]
     return kinds
 
 
@@ -217,11 +252,12 @@ def measure(name: str, run: Path, options: Options) -> dict[str, Any]:
         opened = open_origin(network)
     if network.target.num_threads != options.threads:
         raise ConfigError(f"{network.folder} is for {network.target.num_threads} thread(s); give them as --threads")
+    searched = run / f"{name}-metaschedule"
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
-        compared = compare(network, opened, Path(scratch), options)
+        compared = compare(network, opened, Path(scratch), searched, options)
     print_table(compared)
-    document = network.document
-    return {**compared.to_json(), **{key: document[key] for key in ("origin", "measured", "seconds", "trials")}}
+    row = {**compared.to_json(), **{key: network.document[key] for key in ("origin", "measured", "seconds", "trials")}}
+    return {**row, **({"metaschedule": kept_answer(searched)} if options.metaschedule else {})}
 
 
 def kept_rows(options: Options) -> dict[str, Row]:
@@ -248,7 +284,7 @@ def figures_of(rows: Mapping[str, Row], networks: Sequence[str]) -> dict[str, Fi
     figures = {}
     best = {"best_runtime": tuple(PEERS[runtime] for runtime in RUNTIMES)}
     for group, names in groups_of(networks).items():
-        for short, peers in {**best, **{short: (peer,) for short, peer in PEERS.items()}}.items():
+        for short, peers in {**best, **{short: (peer,) for short, peer in ALL_PEERS.items()}}.items():
             ratios = [rows[name].ratio(*peers) if name in rows else None for name in names]
             there = [ratio for ratio in ratios if ratio is not None]
             figures[f"{group}_vs_{short}"] = Figure(geometric_mean(there) if len(there) == len(names) else None)
@@ -257,7 +293,7 @@ def figures_of(rows: Mapping[str, Row], networks: Sequence[str]) -> dict[str, Fi
 
 def print_rows(rows: Mapping[str, Row]) -> None:
     """Milliseconds of all contenders, and ratios to ours."""
-    names = (OURS, *PEERS.values())
+    names = (OURS, *ALL_PEERS.values())
     print(f"\n{'ms':22s}" + "".join(f"{name:>15s}" for name in (*names, "best runtime", "eager")))
     for row in rows.values():
         if "error" in row.content:
@@ -281,6 +317,8 @@ def parse_options(arguments: Sequence[str] | None) -> tuple[Options, Path, bool]
     parser.add_argument("--from", dest="folder", type=Path, help="a folder of folders that `chanas tune` made")
     parser.add_argument("--run", type=Path, default=Path("runs/tune_models"), help="where tuning keeps its records")
     parser.add_argument("--untuned", action="store_true", help="time TVM without schedules too")
+    parser.add_argument("--metaschedule", action="store_true", help="tune with TVM's MetaSchedule and time that too")
+    parser.add_argument("--seconds", type=float, help="of tuning with MetaSchedule (as many as ours took)")
     parser.add_argument("--again", action="store_true", help="measure all networks, those that were measured too")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
@@ -299,6 +337,8 @@ def parse_options(arguments: Sequence[str] | None) -> tuple[Options, Path, bool]
         given.seed,
         given.folder,
         given.untuned,
+        given.metaschedule,
+        given.seconds,
         given.quick,
     )
     return options, given.run, given.again

@@ -25,17 +25,14 @@ those of chanas' best after as many trials), and seconds per operator of both.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish, geometric_mean
+from metaschedule import ask_worker
 
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
@@ -192,31 +189,16 @@ def run_metaschedule(
 ) -> dict[str, Any]:
     """What `metaschedule_worker.py` answers, or {"error": why}."""
     timing, building = split_cores(target.num_threads)
-    cores = [timing[0], (building or timing)[0]]
-    script = Path(__file__).resolve().parent / "metaschedule_worker.py"
-    request = {
-        "workload": workload.to_json(),
-        "target": target.to_json(),
-        "num_trials": num_trials,
-        "seed": seed,
-        "library": str(library),
-    }
-    try:
-        done = subprocess.run(
-            [sys.executable, str(script), *map(str, cores)],
-            input=json.dumps(request) + "\n",
-            capture_output=True,
-            text=True,
-            timeout=METASCHEDULE_TIMEOUT_S,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"},
-        )
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        return {"error": f"more than {METASCHEDULE_TIMEOUT_S:g} s"}
-    except (IndexError, ValueError):
-        return {"error": f"ended with code {done.returncode}: {done.stderr[-200:]}"}
-    result: dict[str, Any] = answer.get("result", answer)
-    return result
+    return ask_worker(
+        "operator",
+        (timing[:1], (building or timing)[:1]),
+        METASCHEDULE_TIMEOUT_S,
+        workload=workload.to_json(),
+        target=target.to_json(),
+        num_trials=num_trials,
+        seed=seed,
+        library=str(library),
+    )
 
 
 def time_library(workload: Workload, library: Path, target: HardwareTarget, around: Surroundings, case: Path) -> Any:

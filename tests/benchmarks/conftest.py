@@ -24,6 +24,7 @@ OWN = (
     "labels",
     "lut_build",
     "lut_error",
+    "metaschedule",
     "network_latency",
     "operator_peak",
     "random_networks",

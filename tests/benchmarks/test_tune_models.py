@@ -23,7 +23,7 @@ def tune_models(load: Any, common: ModuleType, monkeypatch: pytest.MonkeyPatch) 
 
 
 def row(tune_models: ModuleType, network: str, **ms: float) -> Any:
-    names = {"own": "chanas", "last": "PyTorch eager, channels last", **tune_models.PEERS}
+    names = {"own": "chanas", "last": "PyTorch eager, channels last", **tune_models.ALL_PEERS}
     contenders = {names[short]: {"median_s": value * 1e-3} for short, value in ms.items()}
     return tune_models.Row(network, {"network": network, "contenders": contenders})
 
@@ -36,13 +36,15 @@ def test_the_better_runtime_is_the_one_that_is_beaten(tune_models: ModuleType) -
     rows = {
         "resnet18": row(tune_models, "resnet18", own=2, eager=8, last=6, onnxruntime=4, openvino=5),
         "vgg16": row(tune_models, "vgg16", own=1, eager=12, last=20, onnxruntime=9, openvino=8),
-        "mobilenet_v2": row(tune_models, "mobilenet_v2", own=1, eager=5, onnxruntime=2, openvino=3),
+        "mobilenet_v2": row(tune_models, "mobilenet_v2", own=1, eager=5, onnxruntime=2, openvino=3, metaschedule=6),
     }
     figures = tune_models.figures_of(rows, list(rows))
     assert figures["rest_vs_best_runtime"].value == pytest.approx((2 * 8) ** 0.5)
     assert figures["rest_vs_eager"].value == pytest.approx((3 * 12) ** 0.5)
     assert figures["mobile_vs_best_runtime"].value == pytest.approx(2)
     assert figures["mobile_vs_openvino"].value == pytest.approx(3)
+    assert figures["mobile_vs_metaschedule"].value == pytest.approx(6)
+    assert figures["rest_vs_metaschedule"].value is None
 
 
 def test_a_peer_or_a_network_that_is_missing_leaves_no_figure(tune_models: ModuleType) -> None:
@@ -116,6 +118,7 @@ def test_a_run_that_is_killed_keeps_what_it_has_and_goes_on(
     assert list(kept) == ["resnet18"]
     assert tune_models.kept_rows(options(tune_models, *names, "--minutes", "5")) == {}
     assert tune_models.kept_rows(options(tune_models, *names, "--threads", "2")) == {}
+    assert tune_models.kept_rows(options(tune_models, *names, "--metaschedule")) == {}
 
 
 def test_the_second_run_measures_what_failed_and_nothing_else(
