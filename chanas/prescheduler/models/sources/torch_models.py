@@ -50,6 +50,7 @@ def open_torchvision(name: str, shapes: Shapes) -> OpenedModel:
         options = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
         network = torchvision.models.get_model(name, weights=None, **options).eval()
         try:
+            fill_zeros(network)
             take_statistics(network, shape)
             program = torch.export.export(network, (torch.zeros(shape),))
         except Exception as error:  # whatever a network's own code raises on a shape that it was not made for
@@ -68,6 +69,15 @@ def open_torchvision(name: str, shapes: Shapes) -> OpenedModel:
         "torchvision": torchvision.__version__,
     }
     return opened_program(name, program, origin)
+
+
+def fill_zeros(network: Any) -> None:
+    """Give weights that are all zero before training random values (ViT's last layer): outputs of zeros prove nothing."""
+    import torch
+
+    for parameter in network.parameters():
+        if parameter.ndim > 1 and not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.02)
 
 
 def take_statistics(network: Any, shape: tuple[int, ...]) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 
 from chanas.errors import ModelError
 from chanas.prescheduler.models.sources.opening import check_fits, open_model
-from chanas.prescheduler.models.sources.torch_models import take_statistics
+from chanas.prescheduler.models.sources.torch_models import fill_zeros, take_statistics
 
 Nodes = list[onnx.NodeProto]
 
@@ -224,3 +224,12 @@ def test_statistics_do_not_depend_on_the_number_of_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert network.norm.running_mean.abs().max() > 0
+
+
+def test_weights_that_begin_as_zeros_are_filled_so_that_outputs_tell_something() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    nn.init.zeros_(network[1].weight)
+    first = network[0].weight.clone()
+    fill_zeros(network)
+    assert network[1].weight.any()
+    assert torch.equal(network[0].weight, first)
