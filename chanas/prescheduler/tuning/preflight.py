@@ -35,6 +35,7 @@ _SMALL: tuple[Workload, ...] = (
     Workload("depthwise", 8, 16, 16, 3, 1, "relu"),
     Workload("pool", 8, 16, 16),
     Workload("squeeze", 8, 48, 16, epilogue="relu"),
+    Workload("upconv", 8, 16, 16, 2, 2, "relu"),
 )
 
 
