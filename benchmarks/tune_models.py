@@ -4,21 +4,21 @@
                                      [--from FOLDER] [--run runs/tune_models] [--untuned] [--metaschedule [--seconds S]]
                                      [--again] [--seed 0]
 
-Networks of torchvision with random weights. Each is tuned for so many minutes, or with so many trials per operator, in
-a run directory that all networks share: operators that two of them have are tuned once. Then it is timed beside PyTorch
-eager (in the faster of two memory layouts), torch.compile (frozen weights), ONNX Runtime and OpenVINO (float32, latency
-hint), each in a process of its own, pinned to the same cores, in turns; with --untuned also beside TVM without
-schedules, a few calls of it. A contender whose first output differs from PyTorch's is out. With --from, folders that
-`chanas tune` made are timed as they are.
+Networks of torchvision, a transformer and a detector (`exported_networks.py`), with random weights. Each is tuned for
+so many minutes, or with so many trials per operator, in a run directory that all networks share: operators that two of
+them have are tuned once. Then it is timed beside PyTorch eager (in the faster of two memory layouts), torch.compile
+(frozen weights), ONNX Runtime and OpenVINO (float32, latency hint), each in a process of its own, pinned to the same
+cores, in turns; with --untuned also beside TVM without schedules, a few calls of it. A contender whose first output
+differs from PyTorch's is out. With --from, folders that `chanas tune` made are timed as they are.
 
 With --metaschedule, TVM's MetaSchedule tunes the same ONNX file (`metaschedule_worker.py` says how) for as long as
 `chanas tune` took for it, by `tuned.json`, or for --seconds, and takes part. `untuned_tasks` of its row are operators
 that it had no time for; they run without schedules.
 
-Figures are geometric means of the peer's median over ours, over networks with depthwise convolutions (`mobile`) and
-over the others (`rest`): to the better of ONNX Runtime and OpenVINO, and to each peer. A peer that did not run on all
-networks of a group leaves no figure. Results are written after each network; the same command goes on with those that
-are missing, with --again it begins anew.
+Figures are geometric means of the peer's median over ours, over networks with depthwise convolutions (`mobile`), over
+the others of torchvision (`rest`) and over those from elsewhere (`other`): to the better of ONNX Runtime and OpenVINO,
+and to each peer. A peer that did not run on all networks of a group leaves no figure. Results are written after each
+network; the same command goes on with those that are missing, with --again it begins anew.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish, geometric_mean, machine_kind, result_path, write_result
 from contenders import Contender, ContenderError, Timing, time_in_turns
+from exported_networks import EXPORTED, export_network
 from metaschedule import METASCHEDULE, kept_answer
 from metaschedule import tune_network as tune_with_metaschedule
 from network_latency import CHANNELS_LAST, PEERS, TOLERANCE, Compared, print_table, relative_error
@@ -57,6 +58,7 @@ NETWORKS = (
     "inception_v3",
     "vgg16",
     "mnasnet1_0",
+    *EXPORTED,
 )
 MOBILE = ("mobilenet", "efficientnet", "shufflenet", "mnasnet")
 """How the names of networks with depthwise convolutions begin."""
@@ -133,8 +135,11 @@ def tune_network(name: str, run: Path, options: Options) -> tuple[Path, OpenedMo
     """
     from chanas.workflows.models.chain import Effort, Model
 
-    shapes = {"image": (1, 3, QUICK_PIXELS, QUICK_PIXELS)} if options.quick else None
-    loaded = Model.load(f"torchvision:{name}", shapes)
+    if name in EXPORTED:
+        loaded = Model.load(export_network(name, run))
+    else:
+        shapes = {"image": (1, 3, QUICK_PIXELS, QUICK_PIXELS)} if options.quick else None
+        loaded = Model.load(f"torchvision:{name}", shapes)
     folder = run / name
     if not folder.is_dir():
         effort = Effort(options.trials, options.minutes)
@@ -274,8 +279,9 @@ def kept_rows(options: Options) -> dict[str, Row]:
 
 def groups_of(networks: Sequence[str]) -> dict[str, list[str]]:
     """Names of the networks of each group; a group that has none is left out."""
-    mobile = [n for n in networks if n.startswith(MOBILE)]
-    groups = {"mobile": mobile, "rest": [n for n in networks if n not in mobile]}
+    groups: dict[str, list[str]] = {"mobile": [], "rest": [], "other": []}
+    for name in networks:
+        groups["mobile" if name.startswith(MOBILE) else "other" if name in EXPORTED else "rest"].append(name)
     return {group: names for group, names in groups.items() if names}
 
 
@@ -310,7 +316,7 @@ def parse_options(arguments: Sequence[str] | None) -> tuple[Options, Path, bool]
     """Options, the run directory of tuning, and whether what was measured is measured again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one small network, one trial, no torch.compile")
-    parser.add_argument("--networks", nargs="+", help="names in torchvision, or in the folder of --from")
+    parser.add_argument("--networks", nargs="+", help="names in torchvision, bert_tiny, detector, or names in --from")
     parser.add_argument("--threads", type=int, choices=(1, 2), default=1, help="threads of every contender")
     parser.add_argument("--minutes", type=float, help="of tuning each network (10 without --trials)")
     parser.add_argument("--trials", type=int, help="schedule points per operator on average")

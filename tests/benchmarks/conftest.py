@@ -21,6 +21,7 @@ OWN = (
     "cuda_compile",
     "cuda_networks",
     "evolution_speed",
+    "exported_networks",
     "labels",
     "lut_build",
     "lut_error",

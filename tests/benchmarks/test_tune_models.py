@@ -59,10 +59,11 @@ def test_a_peer_or_a_network_that_is_missing_leaves_no_figure(tune_models: Modul
     assert tune_models.figures_of(rows, ["resnet18", "resnet50"])["rest_vs_onnxruntime"].value is None
 
 
-def test_networks_with_depthwise_convolutions_are_a_group(tune_models: ModuleType) -> None:
+def test_networks_with_depthwise_convolutions_and_those_from_elsewhere_are_groups(tune_models: ModuleType) -> None:
     groups = tune_models.groups_of(tune_models.NETWORKS)
     assert groups["rest"] == ["resnet18", "resnet50", "squeezenet1_1", "inception_v3", "vgg16"]
     assert len(groups["mobile"]) == 5
+    assert groups["other"] == ["bert_tiny", "detector"]
     assert list(tune_models.groups_of(["vgg16"])) == ["rest"]
 
 
