@@ -46,6 +46,7 @@ from chanas.files.run import RunDirectory
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.prescheduler.models.sources.model import OpenedModel
+    from chanas.workflows.models.chain import Effort, LoadedModel
 
 NETWORKS = (
     "resnet18",
@@ -77,13 +78,18 @@ class Options:
     minutes: float | None
     trials: int | None
     seed: int
-    folder: Path | None
+    folder: Path | None = None
     """Of tuned networks that are there already."""
-    untuned: bool
-    metaschedule: bool
-    seconds: float | None
+    untuned: bool = False
+    metaschedule: bool = False
+    seconds: float | None = None
     """Of tuning with MetaSchedule; None: as many as ours took."""
-    quick: bool
+    quick: bool = False
+
+    @property
+    def run_name(self) -> str:
+        """Of the folder that records of such tuning lie in: `1t-10min-seed0`."""
+        return f"{self.threads}t-{self.effort}-seed{self.seed}"
 
     @property
     def effort(self) -> str:
@@ -127,25 +133,36 @@ class Row:
         return None if own is None or None in theirs else min(t for t in theirs if t is not None) / own
 
 
-def tune_network(name: str, run: Path, options: Options) -> tuple[Path, OpenedModel]:
-    """The folder of a tuned network, made now unless it is there, and the network that was opened.
+def load_network(name: str, run: Path, quick: bool) -> LoadedModel:
+    """A network of torchvision, or one that is exported to the run directory.
 
     Raises:
-        ChanasError: it cannot be opened or tuned.
+        ChanasError: it cannot be opened.
     """
-    from chanas.workflows.models.chain import Effort, Model
+    from chanas.workflows.models.chain import Model
 
     if name in EXPORTED:
-        loaded = Model.load(export_network(name, run))
-    else:
-        shapes = {"image": (1, 3, QUICK_PIXELS, QUICK_PIXELS)} if options.quick else None
-        loaded = Model.load(f"torchvision:{name}", shapes)
-    folder = run / name
+        return Model.load(export_network(name, run))
+    shapes = {"image": (1, 3, QUICK_PIXELS, QUICK_PIXELS)} if quick else None
+    return Model.load(f"torchvision:{name}", shapes)
+
+
+def tune_network(
+    loaded: LoadedModel, folder: Path, run: Path, options: Options, effort: Effort | None = None
+) -> TunedNetwork:
+    """The tuned network in a folder, made now unless it is there; with another effort than that of the options.
+
+    Raises:
+        ChanasError: it cannot be tuned.
+    """
+    from chanas.bundle.tuned import TunedNetwork
+    from chanas.workflows.models.chain import Effort
+
     if not folder.is_dir():
-        effort = Effort(options.trials, options.minutes)
+        effort = effort or Effort(options.trials, options.minutes)
         tuned = loaded.tune(Usage("cpu", options.threads), effort=effort, run=RunDirectory(run), seed=options.seed)
         tuned.build().save(folder)
-    return folder, loaded.opened
+    return TunedNetwork.open(folder)
 
 
 def compare(network: TunedNetwork, opened: OpenedModel, scratch: Path, searched: Path, options: Options) -> Compared:
@@ -250,8 +267,8 @@ def measure(name: str, run: Path, options: Options) -> dict[str, Any]:
     from chanas.workflows.models.bench import open_origin
 
     if options.folder is None:
-        folder, opened = tune_network(name, run, options)
-        network = TunedNetwork.open(folder)
+        loaded = load_network(name, run, options.quick)
+        network, opened = tune_network(loaded, run / name, run, options), loaded.opened
     else:
         network = TunedNetwork.open(options.folder / name)
         opened = open_origin(network)
@@ -356,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with contextlib.ExitStack() as stack:
         if options.quick:
             run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chanas-bench-")))
-        run = run / f"{options.threads}t-{options.effort}-seed{options.seed}"
+        run = run / options.run_name
         for name in options.networks:
             if name in rows:
                 print(f"{name}: measured already")

@@ -33,6 +33,7 @@ OWN = (
     "rpc_overhead",
     "subjects",
     "subspace_rules",
+    "tune_convergence",
     "tune_models",
     "tuning",
     "with_without",
