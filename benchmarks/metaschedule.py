@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +87,9 @@ def kept_answer(folder: Path) -> dict[str, Any] | None:
         return None
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
+
+
+def describe(answer: Mapping[str, Any]) -> str:
+    """What tuning came to, in a line."""
+    trials = f"{answer['trials']} trials ({answer['failed_trials']} failed) in {answer['tuning_s']:.0f} s"
+    return f"{METASCHEDULE}: {trials}, {answer['untuned_tasks']} of {answer['tasks']} tasks without a schedule"

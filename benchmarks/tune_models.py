@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from common import Figure, finish, geometric_mean, machine_kind, result_path, write_result
 from contenders import Contender, ContenderError, Timing, time_in_turns
 from exported_networks import EXPORTED, export_network
-from metaschedule import METASCHEDULE, kept_answer
+from metaschedule import METASCHEDULE, describe, kept_answer
 from metaschedule import tune_network as tune_with_metaschedule
 from network_latency import CHANNELS_LAST, PEERS, TOLERANCE, Compared, print_table, relative_error
 
@@ -279,7 +279,11 @@ def measure(name: str, run: Path, options: Options) -> dict[str, Any]:
         compared = compare(network, opened, Path(scratch), searched, options)
     print_table(compared)
     row = {**compared.to_json(), **{key: network.document[key] for key in ("origin", "measured", "seconds", "trials")}}
-    return {**row, **({"metaschedule": kept_answer(searched)} if options.metaschedule else {})}
+    answer = kept_answer(searched) if options.metaschedule else None
+    if answer is None:
+        return row
+    print(f"  {describe(answer)}")
+    return {**row, "metaschedule": answer}
 
 
 def kept_rows(options: Options) -> dict[str, Row]:

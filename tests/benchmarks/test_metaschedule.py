@@ -72,6 +72,12 @@ def test_nothing_is_kept_of_tuning_that_failed(metaschedule: ModuleType, tmp_pat
     assert metaschedule.kept_answer(tmp_path) is None
 
 
+def test_operators_that_there_was_no_time_for_are_told(metaschedule: ModuleType) -> None:
+    answer = {"trials": 40, "failed_trials": 2, "tuning_s": 61.2, "untuned_tasks": 3, "tasks": 27}
+    told = "MetaSchedule: 40 trials (2 failed) in 61 s, 3 of 27 tasks without a schedule"
+    assert metaschedule.describe(answer) == told
+
+
 @pytest.mark.slow
 def test_a_network_that_was_tuned_computes_the_same(metaschedule: ModuleType, tmp_path: Path, load: Any) -> None:
     import onnxruntime
