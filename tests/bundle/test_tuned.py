@@ -57,6 +57,12 @@ def test_an_answer_stays_when_another_one_is_asked_for(tuned_folder: Path) -> No
     assert not np.array_equal(first, second)
 
 
+def test_an_output_has_the_shape_of_the_document(copied: Path) -> None:
+    change_document(copied, outputs=[{"name": "y", "shape": [NUM_CLASSES, 1], "dtype": "float32"}])
+    (found,) = TunedNetwork.open(copied).run(np.ones(SHAPE, np.float32))
+    assert found.shape == (NUM_CLASSES, 1)
+
+
 def test_calls_are_timed(tuned_folder: Path) -> None:
     seconds = TunedNetwork.open(tuned_folder).time_calls(4)
     assert len(seconds) == 4
