@@ -52,3 +52,20 @@ def tune_quickly(source: Path, folder: Path, run: Path) -> Path:
     from chanas.workflows.models.chain import Model
 
     return Model.load(source).tune(trials=1, run=run, progress=False).build().save(folder).folder
+
+
+def save_untuned(source: Path, folder: Path) -> Path:
+    """Compile a network with the default schedules, as `chanas tune` does with the best ones, and save it."""
+    from chanas.core.usage import Usage
+    from chanas.devices.host import load_target
+    from chanas.prescheduler.models.lowering import lower
+    from chanas.prescheduler.models.tuning import ChosenOperator, TunedOperators
+    from chanas.prescheduler.tuning.default_points import ranked_points
+    from chanas.workflows.models.chain import Model, TunedModel
+
+    loaded, host = Model.load(source), load_target("cpu")
+    program = lower(loaded.graph, host)
+    firsts = {o.choices: o.choices[0] for o in program.tuned}
+    choices = {key: ChosenOperator(w, tuple(ranked_points(w, host, 1)[0]), 1e-6) for key, w in firsts.items()}
+    tuned = TunedModel(loaded, Usage("cpu"), host, program, TunedOperators(choices, 0, 0, ""), seed=0)
+    return tuned.build().save(folder).folder

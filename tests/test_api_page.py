@@ -10,7 +10,7 @@ import pytest
 from python_names import faults
 
 from chanas import workflows
-from chanas.export import c_library
+from chanas.export import c_library, tuned_library
 from chanas.workflows.stages import tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +32,7 @@ STAGES = {
     ),
     tables: ("open_table", "show", "check", "fill", "compare", "calibrate"),
     c_library: ("export",),
+    tuned_library: ("export_tuned",),
 }
 
 

@@ -1,7 +1,8 @@
 """A network from elsewhere as `chanas tune` leaves it: a folder that runs without the framework that it came from.
 
-`module.so` is the compiled program, `weights.safetensors` its arguments, `tuned.json` says what it is, where it came
-from, and what was measured.
+`module.so` is the compiled program, `module.json` the same before it was compiled, for export to C (folders of older
+versions lack it), `weights.safetensors` its arguments, `tuned.json` says what it is, where it came from, and what was
+measured.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from chanas.network.inputs import random_inputs
 Array = npt.NDArray[Any]
 
 SCHEMA = 1
-DOCUMENT, WEIGHTS, MODULE = "tuned.json", "weights.safetensors", "module.so"
+DOCUMENT, WEIGHTS, MODULE, SOURCE = "tuned.json", "weights.safetensors", "module.so", "module.json"
 _NUM_WARM_UP = 3
 
 
@@ -106,9 +107,17 @@ class TunedNetwork:
             raise CheckpointError(f"{folder} {what} (expected {DOCUMENT} in it); make one with `chanas tune MODEL`")
         document = _TUNED.read(folder / DOCUMENT)
         target = _TUNED.read_with(folder / DOCUMENT, lambda data: HardwareTarget.from_json(data["target"]))
-        digests = {name: document["hashes"].get(name) for name in (MODULE, WEIGHTS)}
-        check_digests(folder / DOCUMENT, digests, "folder", "chanas tune")
-        return cls(folder, target, document)
+        network = cls(folder, target, document)
+        network.check_files(MODULE, WEIGHTS)
+        return network
+
+    def check_files(self, *names: str) -> None:
+        """
+        Raises:
+            CheckpointError: one is missing, damaged or of another network.
+        """
+        digests = {name: self.document["hashes"].get(name) for name in names}
+        check_digests(self.folder / DOCUMENT, digests, "folder", "chanas tune")
 
     def random_inputs(self, seed: int = 0) -> list[Array]:
         """Normal numbers for floats, zeros for whole numbers (`chanas.network.inputs`)."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import Shared
+from chanas.commands.options import Shared, holds_tuned, require_bundle
 from chanas.commands.search_text import say
 from chanas.core.units import format_latency
-from chanas.errors import CheckpointError, ConfigError, ModelError
+from chanas.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from chanas.bundle.benchmark import BenchmarkRow
@@ -49,19 +49,16 @@ def bench(
 ) -> None:
     """Time the compiled module beside PyTorch: same weights, inputs, threads and cores, in turns. A tuned network is
     also timed beside ONNX Runtime, OpenVINO and TVM without schedules."""
-    from chanas.bundle import document, tuned
+    if holds_tuned(bundle):
+        from chanas.bundle.tuned import TunedNetwork
 
-    if (bundle / tuned.DOCUMENT).is_file():
         if target is not None:
             raise ConfigError("--target goes with bundles; a tuned network has one target")
-        _bench_tuned(tuned.TunedNetwork.open(bundle), compile_, model, untuned)
+        _bench_tuned(TunedNetwork.open(bundle), compile_, model, untuned)
         return
     if model is not None:
         raise ConfigError("--model goes with networks that `chanas tune` made")
-    if bundle.is_dir() and not (bundle / document.DOCUMENT).is_file():
-        raise CheckpointError(
-            f"expected a bundle ({document.DOCUMENT}) or a tuned network ({tuned.DOCUMENT}); {bundle} has neither"
-        )
+    require_bundle(bundle)
     _bench_bundle(bundle, compile_, target, shared)
 
 

@@ -1,4 +1,4 @@
-"""`chanas export`: a bundle for a device without Python."""
+"""`chanas export`: a bundle, or a tuned network, for a device without Python."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chanas.commands.options import holds_tuned, require_bundle
 from chanas.core.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chanas.export.c_library import Exported
+    from chanas.export.folders import Exported
 
 
 def export(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle that search made, or a network that tune made.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; an earlier export in it is replaced.")],
     target: Annotated[
         str | None,
@@ -28,9 +29,16 @@ def export(
     ] = None,
 ) -> None:
     """Write a static library, a C header with one function, and an example: for a device without Python."""
-    from chanas.export.c_library import export as export_bundle
+    if holds_tuned(bundle):
+        from chanas.export.tuned_library import export_tuned
 
-    for line in _lines(export_bundle(bundle, out, target, name)):
+        exported = export_tuned(bundle, out, target, name)
+    else:
+        from chanas.export.c_library import export as export_bundle
+
+        require_bundle(bundle)
+        exported = export_bundle(bundle, out, target, name)
+    for line in _lines(exported):
         typer.echo(line)
 
 

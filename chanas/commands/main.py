@@ -43,7 +43,7 @@ app = typer.Typer(
 app.add_typer(device_commands.app, name="device", short_help="Serve this device over RPC, list others.")
 app.add_typer(lut_commands.app, name="lut", short_help="Show, check, fill, compare latency tables.")
 app.add_typer(target_commands.app, name="target", short_help="List, show, check hardware targets.")
-app.command(short_help="Write a bundle as a C library, for devices without Python.")(export_commands.export)
+app.command(short_help="Write a network as a C library, for devices without Python.")(export_commands.export)
 app.command(short_help="Tell what this machine is and how well it times.")(doctor_commands.doctor)
 
 

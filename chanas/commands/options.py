@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from chanas.core.usage import Place, Usage
+from chanas.errors import CheckpointError
 
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
@@ -39,3 +40,20 @@ def usage_of(
 ) -> Usage:
     """The use of a device that options ask for."""
     return Usage(target, threads, dtype, batch, Place(rpc, key, devices, shared))
+
+
+def holds_tuned(folder: Path) -> bool:
+    """True of a tuned network's folder."""
+    from chanas.bundle.tuned import DOCUMENT
+
+    return (folder / DOCUMENT).is_file()
+
+
+def require_bundle(folder: Path) -> None:
+    """Raises CheckpointError: it is a folder of something that is neither a bundle nor a tuned network."""
+    from chanas.bundle import document, tuned
+
+    if folder.is_dir() and not (folder / document.DOCUMENT).is_file():
+        raise CheckpointError(
+            f"expected a bundle ({document.DOCUMENT}) or a tuned network ({tuned.DOCUMENT}); {folder} has neither"
+        )

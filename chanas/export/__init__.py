@@ -1,1 +1,1 @@
-"""A bundle as C sources and a static library, for devices without Python."""
+"""A bundle or a tuned network as a static library with a C header, for devices without Python."""

@@ -7,10 +7,15 @@ from pathlib import Path
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
+from chanas.prescheduler.codegen.cpu.call_list import CallList
 from chanas.prescheduler.codegen.cpu.static_library import ALIGNMENT, Kernels
 from chanas.prescheduler.measuring.local.compiler import open_compiler
-from chanas.prescheduler.measuring.requests import BuildKernel
+from chanas.prescheduler.measuring.requests import BuildCalls, BuildKernel
+from chanas.prescheduler.measuring.wire import fields_from_json
 from chanas.prescheduler.workloads.space import Point
+
+# All functions of a network one after the other: a second each at most.
+_NETWORK_TIMEOUT_S = 1800.0
 
 
 def build_kernels(
@@ -36,3 +41,16 @@ def build_kernels(
             built = compiler.result(request, f"block {block.key}")
             workspace_bytes = max(workspace_bytes, built["workspace_bytes"])
     return Kernels(tuple(symbols[i] for i in identities), tuple(objects), workspace_bytes)
+
+
+def build_calls(name: str, module: Path, num_inputs: int, target: HardwareTarget, folder: Path) -> CallList:
+    """Compile a Relax module's functions to object files in `folder`, in another process; their symbols begin with
+    `name`.
+
+    Raises:
+        TargetError: the module does what takes TVM's runtime, or the compiler crashes.
+    """
+    request = BuildCalls(target=target, network=name, module=module, num_inputs=num_inputs, folder=folder)
+    with open_compiler(target) as compiler:
+        found: CallList = fields_from_json(CallList, compiler.result(request, "the network", _NETWORK_TIMEOUT_S))
+    return found

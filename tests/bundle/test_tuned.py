@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from networks import NUM_CLASSES, SHAPE
 
-from chanas.bundle.tuned import DOCUMENT, MODULE, WEIGHTS, TunedNetwork
+from chanas.bundle.tuned import DOCUMENT, MODULE, SOURCE, WEIGHTS, TunedNetwork
 from chanas.errors import ChanasError, CheckpointError, ConfigError, TargetError
 from chanas.prescheduler.models.sources.opening import open_model
 
@@ -61,6 +61,14 @@ def test_an_output_has_the_shape_of_the_document(copied: Path) -> None:
     change_document(copied, outputs=[{"name": "y", "shape": [NUM_CLASSES, 1], "dtype": "float32"}])
     (found,) = TunedNetwork.open(copied).run(np.ones(SHAPE, np.float32))
     assert found.shape == (NUM_CLASSES, 1)
+
+
+def test_a_folder_of_an_older_version_runs(copied: Path) -> None:
+    hashes = json.loads((copied / DOCUMENT).read_text(encoding="utf-8"))["hashes"]
+    (copied / SOURCE).unlink()
+    change_document(copied, hashes={name: hashes[name] for name in (MODULE, WEIGHTS)})
+    (found,) = TunedNetwork.open(copied).run(np.ones(SHAPE, np.float32))
+    assert found.shape == (1, NUM_CLASSES)
 
 
 def test_calls_are_timed(tuned_folder: Path) -> None:

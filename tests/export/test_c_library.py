@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,8 +25,8 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.export import c_library as c_export
-from chanas.export import c_sources
-from chanas.export.c_library import Check, Exported, export
+from chanas.export.c_library import export
+from chanas.export.folders import Check, Exported
 from chanas.network import folding
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
@@ -387,39 +386,11 @@ def test_a_program_that_computes_something_else_is_not_written(
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("main", "says"),
-    [
-        ("return 3;", r"ended with code 3 \(no message\); nothing was written"),
-        ('return fputs("one\\ntwo\\n", stderr), 1;', r"ended with code 1 \(two\); nothing was written"),
-        ("for (;;) {}", "took over 0 s for 4 images; nothing was written"),
-    ],
-)
-def test_an_example_that_fails_is_not_written(
-    bundle: Path, main: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def filled(template: str, values: dict[str, object]) -> str:
-        if template == "main.c":
-            return f"#include <stdio.h>\nint main(void) {{ {main} }}"
-        return c_sources.filled(template, values)
-
-    monkeypatch.setattr(c_export, "c_sources", SimpleNamespace(**{**vars(c_sources), "filled": filled}))
-    if "for" in main:
-        monkeypatch.setattr(c_export, "_CHECK_TIMEOUT_S", 0.2)
-    with pytest.raises(MeasureError, match=says):
-        export(bundle, tmp_path / "net")
-    assert not (tmp_path / "net").exists()
-
-
-@needs_compiler
-def test_an_example_that_must_not_be_run_is_written_all_the_same(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forbidden(*_arguments: object) -> Array:
+def test_an_example_that_must_not_be_run_is_written_all_the_same(bundle: Path, tmp_path: Path) -> None:
+    def forbidden(*_arguments: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(c_export, "_run_example", forbidden)
-    done = export(bundle, tmp_path / "net")
+    done = export(bundle, tmp_path / "net", run=forbidden)
     assert str(done.check).startswith("Permission denied: ")
     assert "It was not run: Permission denied" in (done.folder / "README").read_text()
 

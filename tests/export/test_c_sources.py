@@ -1,4 +1,4 @@
-"""chanas/export/c_sources.py: whatever a bundle is called and classifies, its C files stay C."""
+"""chanas/export/c_sources.py: whatever a network is called, takes and gives, its C files stay C."""
 
 from __future__ import annotations
 
@@ -29,6 +29,22 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
 )
 def test_a_name_becomes_one_that_c_takes(text: str, name: str) -> None:
     assert c_sources.identifier(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "taken", "name"),
+    [
+        ("x", (), "x"),
+        ("input.1", (), "input_1"),
+        ("int", (), "int_"),
+        ("this", (), "this_"),
+        ("linux", (), "linux_"),
+        ("x", ("x",), "x_2"),
+        ("X", ("x", "x_2"), "x_3"),
+    ],
+)
+def test_a_parameter_is_no_word_of_c_and_no_other_parameter(text: str, taken: tuple[str, ...], name: str) -> None:
+    assert c_sources.parameter(text, taken) == name
 
 
 @given(texts)

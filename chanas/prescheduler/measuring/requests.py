@@ -131,6 +131,17 @@ class BuildKernel(CompileRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BuildCalls(CompileRequest):
+    """Compile the Relax module in the file `module`, whose first arguments are inputs, to a static library's kernels,
+    object files in `folder`; the answer is the list of their calls."""
+
+    network: str
+    module: Path
+    num_inputs: int
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompilePoint(CompileRequest):
     """Compile one schedule point of one operator for a GPU and read its figures; nothing is kept of the code."""
 

@@ -34,6 +34,12 @@ class ProgramModule:
     module: Any
     parameters: tuple[Array, ...]
 
+    def to_json(self) -> str:
+        """The module as `tvm.ir.load_json` reads it."""
+        import tvm
+
+        return str(tvm.ir.save_json(self.module))
+
 
 def program_module(program: Program, chosen: Chosen, target: HardwareTarget) -> ProgramModule:
     """The module of a program.

@@ -178,8 +178,6 @@ def compile_program(
         ModelError: the framework's own outputs are not finite, so that there is nothing to compare with.
         MeasureError: it does not compile, its outputs differ, or it could not be timed.
     """
-    import tvm
-
     largest = max(float(np.abs(e).max()) for e in expected)
     if not math.isfinite(largest):
         raise ModelError(
@@ -193,7 +191,7 @@ def compile_program(
     with open_workers(target, open_pool) as (pool, scratch):
         case, module = scratch / "network.npz", scratch / "network.json"
         ReferenceCase(arguments, weights, flat, NETWORK_TOLERANCE * scale).save(case)
-        module.write_text(tvm.ir.save_json(made.module))
+        module.write_text(made.to_json())
         candidate = Candidate(
             token=0,
             build=BuildModule(target=target, library=library, module=module),

@@ -259,7 +259,7 @@ class BuiltModel:
         """
         from chanas.workflows.models.saving import write_folder
 
-        write_folder(Path(folder), self.library, self.made.parameters, _describe(self))
+        write_folder(Path(folder), self.library, self.made, _describe(self))
         return SavedModel(Path(folder))
 
 

@@ -15,6 +15,7 @@ from chanas.prescheduler.measuring.local.worker import CALLS
 from chanas.prescheduler.measuring.requests import (
     TIMINGS,
     BuildBlock,
+    BuildCalls,
     BuildKernel,
     BuildModule,
     BuildNetwork,
@@ -50,6 +51,7 @@ REQUESTS: tuple[Request, ...] = (
     BuildUntunedBlock(target=HOST, library=LIBRARY, block=BLOCKS[0]),
     BuildObject(target=HOST, block=BLOCKS[1], points=POINTS, name="block", path=LIBRARY),
     BuildKernel(target=HOST, network="net", symbol="net_block0", block=BLOCKS[1], points=POINTS, path=LIBRARY),
+    BuildCalls(target=HOST, network="net", module=Path("module.json"), num_inputs=2, folder=Path("objects")),
     CompilePoint(target=GPU, workload=WORKLOAD, point=(1, 2)),
     Measure(library=LIBRARY, case=CASE, settings=TimingSettings(3, 0.1, 0.2, 4, 5), hopeless_s=1e-3),
     MeasureInTurns(library=LIBRARY, case=CASE, num=2),
@@ -82,7 +84,7 @@ def test_calls_are_named_after_their_classes() -> None:
 def test_workers_answer_the_same_requests_but_what_only_one_of_them_compiles() -> None:
     of_cpu, of_gpu = set(CALLS), set(calls(save_program, StandIn))
     assert of_cpu | of_gpu == set(KINDS)
-    assert of_cpu - of_gpu == {BuildModule, BuildObject, BuildKernel, BuildUntunedBlock}
+    assert of_cpu - of_gpu == {BuildModule, BuildObject, BuildKernel, BuildCalls, BuildUntunedBlock}
     assert of_gpu - of_cpu == {CompilePoint}
     assert set(TIMINGS) == {k for k in KINDS if issubclass(k, TimingRequest)} | {Ping, Hang, Crash}
 

@@ -1,4 +1,4 @@
-"""A network's blocks as object code that is called from C: one kernel for each different block, no TVM beside it.
+"""Parts of a network as object code that is called from C: one kernel for each different part, no TVM beside it.
 
 Kernels look up by name what they need of a runtime (`_RUNTIME`). These names get the network's own in front, so that
 several networks can stand in one program.
@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
@@ -32,6 +33,8 @@ _RUNTIME = {
 }
 _TAKES_WORKSPACE = "__TVMBackendAllocWorkspace"
 _KERNEL_PREFIX = "__tvm_ffi_"
+_LOOKED_UP = ".tvm_func."
+"""Symbols that keep functions of TVM's runtime which code has looked up by name."""
 # `%7 = tail call ptr %6(i32 1, i32 %dev_id, i64 4608, i32 2, i32 32)`: device, bytes, type of the elements
 _ALLOCATION = re.compile(r"call ptr %\S+\(i32 \S+, i32 \S+, i64 (\d+), i32 \d+, i32 \d+\)")
 
@@ -54,18 +57,30 @@ def build_kernel(
     name: str, symbol: str, block: BlockConfig, points: Sequence[Point], target: HardwareTarget, path: Path
 ) -> int:
     """Compile one block in the calling process; returns the bytes that it takes of the workspace."""
+    return compile_kernel(name, symbol, schedule_block(block, points, target), target, path, f"block {block.key}")
+
+
+def compile_kernel(name: str, symbol: str, function: Any, target: HardwareTarget, path: Path, what: str) -> int:
+    """Compile a scheduled function, which messages call `what`; returns the bytes that it takes of the workspace.
+
+    Raises:
+        TargetError: it calls something that only TVM's runtime has, or does not tell its memory.
+    """
     import tvm
 
-    function = schedule_block(block, points, target).with_attr("global_symbol", symbol)
+    module = tvm.IRModule({symbol: function.with_attr("global_symbol", symbol)})
     with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
-        library = tvm.tirx.build(tvm.IRModule({symbol: function}), target.tvm_target(), pipeline())
+        library = tvm.tirx.build(module, target.tvm_target(), pipeline())
     library.write_to_file(str(path))
     sizes = _ALLOCATION.findall(library.inspect_source("ll"))
 
     def rename(found: str) -> str:
         if found == _TAKES_WORKSPACE and not sizes:
+            raise TargetError(f"how much memory {what} takes can't be read from its code; export needs to know")
+        if found.startswith(_LOOKED_UP):
             raise TargetError(
-                f"how much memory block {block.key} takes can't be read from its code; export needs to know"
+                f"{what} calls {found.removeprefix(_LOOKED_UP)} of TVM's runtime, which a C library does not have; the "
+                "network can't be exported"
             )
         if found == f"{_KERNEL_PREFIX}{symbol}":
             return symbol

@@ -33,13 +33,13 @@ class Compiler:
         """Answer a request; a crash is an answer with an error."""
         return self._worker.call(request, timeout_s)
 
-    def result(self, request: CompileRequest, what: str) -> Any:
+    def result(self, request: CompileRequest, what: str, timeout_s: float = _TIMEOUT_S) -> Any:
         """The result of a request that compiles `what`.
 
         Raises:
             ChanasError: the one that it raised; TargetError where the compiler crashed or took too long.
         """
-        answer = self.answer(request)
+        answer = self.answer(request, timeout_s)
         if answer.error is None:
             return answer.result
         if answer.error.exception_class is not None:

@@ -29,6 +29,7 @@ from chanas.prescheduler.measuring.answers import Answer, ErrorKind, Timing, Wor
 from chanas.prescheduler.measuring.local.timing import CheckedProgram, time_program, time_programs_in_turns
 from chanas.prescheduler.measuring.requests import (
     BuildBlock,
+    BuildCalls,
     BuildKernel,
     BuildModule,
     BuildNetwork,
@@ -134,6 +135,14 @@ def build_kernel(request: BuildKernel) -> dict[str, Any]:
     r = request
     num_bytes = static_library.build_kernel(r.network, r.symbol, r.block, r.points, r.target, r.path)
     return {"workspace_bytes": num_bytes}
+
+
+def build_calls(request: BuildCalls) -> Any:
+    """Compile a scheduled module to the kernels of a static library; the answer is a `CallList`."""
+    from chanas.prescheduler.codegen.cpu import call_list
+
+    r = request
+    return call_list.build_calls(r.network, r.module, r.num_inputs, r.target, r.folder)
 
 
 def build_untuned_block(request: BuildUntunedBlock) -> None:
@@ -290,6 +299,7 @@ CALLS: dict[type[Request], Callable[[Any], Any]] = {
     BuildNetwork: build_network,
     BuildObject: build_object,
     BuildKernel: build_kernel,
+    BuildCalls: build_calls,
     BuildUntunedBlock: build_untuned_block,
     Measure: measure,
     MeasureInTurns: measure_in_turns,

@@ -1,10 +1,3 @@
-/* Calls the kernels of one network in order, and has what they need of a runtime. */
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include "@NAME@.h"
-
 #define ALIGNMENT 64
 #define INTERNAL __attribute__((visibility("hidden")))
 
@@ -35,22 +28,7 @@ typedef int32_t kernel(void *self, const argument *arguments, int32_t count, arg
 
 INTERNAL extern const unsigned char @NAME@_weights[];
 
-static const struct {
-    kernel *run;
-    size_t weights; /* where the block's weights begin */
-} blocks[] = {
-@BLOCKS@
-};
-
-const char *const @NAME@_class_names[@MACRO@_CLASSES] = {
-@CLASS_NAMES@
-};
-const float @NAME@_mean[@MACRO@_CHANNELS] = {@MEAN@}, @NAME@_std[@MACRO@_CHANNELS] = {@STD@};
-
-/* Blocks write to these two in turns, and read what the one before them wrote; the workspace is for what is inside a
-   block. */
-static unsigned char even[@EVEN_BYTES@] __attribute__((aligned(ALIGNMENT)));
-static unsigned char odd[@ODD_BYTES@] __attribute__((aligned(ALIGNMENT)));
+/* What kernels need inside. */
 static unsigned char workspace[@WORKSPACE_BYTES@] __attribute__((aligned(ALIGNMENT)));
 static size_t used;
 
@@ -96,25 +74,4 @@ INTERNAL void @NAME@_raise_parts(const char *kind, const char **parts, int32_t c
 static argument tensor_at(tensor *t, void *data) {
     *t = (tensor){.data = data, .device_type = ON_CPU, .type_code = FLOAT, .bits = 32, .lanes = 1};
     return (argument){.type_index = TENSOR_POINTER, .value.pointer = t};
-}
-
-int @NAME@_run(const float *image, float *logits) {
-    if (image == NULL || logits == NULL) return @MACRO@_NULL_POINTER;
-    void *input = (void *)image; /* kernels only read it */
-    if ((uintptr_t)image % ALIGNMENT != 0)
-        input = memcpy(odd, image, sizeof(float) * @MACRO@_CHANNELS * @MACRO@_HEIGHT * @MACRO@_WIDTH);
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; ++i) {
-        void *output = i % 2 == 0 ? even : odd;
-        tensor tensors[3];
-        argument result = {0}, arguments[3] = {
-            tensor_at(&tensors[0], input),
-            tensor_at(&tensors[1], (void *)(@NAME@_weights + blocks[i].weights)),
-            tensor_at(&tensors[2], output),
-        };
-        used = 0;
-        if (blocks[i].run(NULL, arguments, 3, &result) != 0) return @MACRO@_KERNEL_FAILED;
-        input = output;
-    }
-    memcpy(logits, input, sizeof(float) * @MACRO@_CLASSES);
-    return @MACRO@_OK;
 }

@@ -1,0 +1,306 @@
+"""The folder of an exported network, whatever the network: a static library with one function, its header, an example
+that uses it, which is built and tried before anything is written.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import chanas
+from chanas.core.target import HardwareTarget
+from chanas.core.units import format_latency
+from chanas.devices.host import load_target
+from chanas.devices.target_files import describe_target, read_target_file
+from chanas.errors import ConfigError, MeasureError, TargetError
+from chanas.export import c_sources
+from chanas.files.writing import replacing_folder
+from chanas.prescheduler.checks.qemu import emulator_program
+from chanas.prescheduler.codegen.c_toolchain import CToolchain
+from chanas.prescheduler.codegen.linkers import is_native
+from chanas.prescheduler.kernels.backends import backend_of
+
+Array = npt.NDArray[Any]
+RunExample = Callable[[Sequence[str], str], bytes]
+"""A function such as `run_example`."""
+_MADE_BY = "for C programs, made by `chanas export`."
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """The schedules that a network is compiled with.
+
+    is_tuned          whether they were found by measuring on the target
+    origin            what they are where they were not
+    measured_s        seconds of an inference with them on the target; None where nothing was measured
+    measured_through  what ran in these seconds
+    why_not           why their code does not run on this machine's processor; empty where it does, or where that is
+                      not known
+    """
+
+    target: HardwareTarget
+    is_tuned: bool
+    origin: str = "default ones"
+    measured_s: float | None = None
+    measured_through: str = "the bundle's module"
+    why_not: str = ""
+
+    def describe(self) -> str:
+        if self.is_tuned:
+            return "tuned on this target"
+        return f"{self.origin}: nothing was tuned or measured on this target"
+
+    def describe_latency(self) -> str:
+        if self.measured_s is None:
+            return "not measured"
+        threads = self.target.num_threads
+        slower = f", on {threads} threads (the C function uses one)" if threads > 1 else ""
+        return f"{format_latency(self.measured_s)} measured through {self.measured_through}{slower}"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All that the files of a folder are made of.
+
+    name       what files and functions are called after
+    kind       folder of `c_templates`
+    title      what it is, in the first line of the README
+    values     of the placeholders in the templates, besides those that every network has
+    objects    the kernels' object files
+    toolchain  compiles and links
+    """
+
+    name: str
+    kind: str
+    title: str
+    schedules: Schedules
+    values: Mapping[str, Any]
+    objects: Sequence[Path]
+    toolchain: CToolchain
+
+    @property
+    def library(self) -> str:
+        return f"lib{self.name}.a"
+
+    @property
+    def header(self) -> str:
+        return f"{self.name}.h"
+
+    @property
+    def build_arguments(self) -> str:
+        """The arguments of the compiler that build the example."""
+        return shlex.join(self.toolchain.program_arguments(("main.c", self.library), self.name))
+
+    def all_values(self) -> dict[str, Any]:
+        target, compiler = self.schedules.target, shlex.join(self.toolchain.compiler)
+        return {
+            "TITLE": f"{self.title} {_MADE_BY}",
+            "NAME": self.name,
+            "MACRO": self.name.upper(),
+            "DEVICE": c_sources.comment(f"{target.name}: {target.device}"),
+            "SCHEDULES": c_sources.comment(self.schedules.describe()),
+            "LATENCY": self.schedules.describe_latency(),
+            "VERSION": chanas.__version__,
+            "COMPILER": compiler,
+            "BUILD_ARGUMENTS": self.build_arguments,
+            "BUILD_LINE": f"{compiler} {self.build_arguments}",
+            **self.values,
+        }
+
+
+@dataclass(frozen=True)
+class Check:
+    """The example run and compared.
+
+    tried      what it was run on
+    result     what was compared, and with what
+    under      the emulator that ran it; empty: this machine itself
+    max_error  largest difference, relative to the largest magnitude (1 at least)
+    """
+
+    tried: str
+    result: tuple[str, str]
+    under: str
+    max_error: float
+
+    def describe(self) -> str:
+        where = f"under {self.under}" if self.under else "on this machine"
+        return f"{self.tried} {where}: {self.result[0]} within {self.max_error:.1g} of {self.result[1]}"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A written library, with its sizes.
+
+    library_bytes   the static library
+    weight_bytes    constants in it
+    static_bytes    memory for activations
+    check           a text where the example cannot be run here: why
+    """
+
+    folder: Path
+    name: str
+    schedules: Schedules
+    toolchain: str
+    build_line: str
+    library_bytes: int
+    weight_bytes: int
+    static_bytes: int
+    check: Check | str
+
+    @property
+    def library(self) -> Path:
+        return self.folder / f"lib{self.name}.a"
+
+
+def checked_name(out: Path, name: str | None) -> str:
+    """The name that a network is called by in C.
+
+    Raises:
+        ConfigError: `out` is something else than an earlier export, which is replaced; or the name is none in C.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not _was_exported(out):
+        raise ConfigError(f"{out} is there already and was not made by `chanas export`; name another folder")
+    usable = c_sources.identifier(out.resolve().name if name is None else name)
+    if name not in (None, usable):
+        raise ConfigError(f"expected a name of small letters, digits and underscores, such as {usable}, got '{name}'")
+    return usable
+
+
+def _was_exported(out: Path) -> bool:
+    readme = out / "README"
+    text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
+    return text.partition("\n")[0].endswith(_MADE_BY)
+
+
+def described_processor(name: str) -> HardwareTarget:
+    """A target that `chanas target` knows.
+
+    Raises:
+        TargetError: it is unknown, or a GPU.
+    """
+    described = describe_target(name)
+    if not backend_of(described).has_objects:
+        raise TargetError(f"expected a processor, got target '{name}' ({described.device}): C code runs on processors")
+    return described
+
+
+def why_not_here(name: str) -> str:
+    """The reason that a described processor's code does not run on this machine's, if it is of the same platform."""
+    if name == "cpu":
+        return ""
+    file = read_target_file(name)
+    missing = file.missing_flags() if file.kind == "cpu" else None
+    return f"this machine's processor lacks {', '.join(missing)}" if missing else ""
+
+
+def check_compilable(target: HardwareTarget, whose: str) -> str:
+    """The reason that the code of a target which something was tuned for does not run here; empty where it does.
+
+    Raises:
+        TargetError: it was the processor of another machine, which is not described in LLVM's words.
+    """
+    host = load_target("cpu")
+    if target.fingerprint == host.fingerprint:
+        return ""
+    if not target.mcpu:
+        raise TargetError(
+            f"{whose} for {target.name} are those of {target.device} ({target.fingerprint}), this is "
+            f"{host.device} ({host.fingerprint}); export it there, or name a target that `chanas target list` shows"
+        )
+    return f"this machine is no {target.device}"
+
+
+# ---- building -------------------------------------------------------------------------------------------------------
+def build_example(sources: Sources, scratch: Path) -> Path:
+    """Make library and example in a folder that has `weights.bin` and the kernels; returns the example.
+
+    Raises:
+        TargetError: the compiler refuses it.
+    """
+    values, toolchain, name = sources.all_values(), sources.toolchain, sources.name
+    values["RUNTIME"] = c_sources.filled("runtime.c", values)
+    for template in (f"{sources.kind}/network.h", f"{sources.kind}/run.c", f"{sources.kind}/main.c", "weights.s"):
+        file = template.rpartition("/")[2]
+        _fill(template, values, scratch / (sources.header if file == "network.h" else file))
+    objects = [toolchain.compile("run.c", f"{name}_run.o", scratch)]
+    objects += [toolchain.compile("weights.s", f"{name}_weights.o", scratch)]
+    toolchain.archive([*objects, *(path.name for path in sources.objects)], sources.library, scratch)
+    toolchain.build_program(("main.c", sources.library), name, scratch)
+    return scratch / name
+
+
+def write_folder(sources: Sources, check: Check | str, scratch: Path, out: Path) -> Exported:
+    """Write what `build_example` made, whole or not at all."""
+    values = sources.all_values()
+    values["CHECKED"] = f"It was not run: {check}." if isinstance(check, str) else f"It was tried: {check.describe()}."
+    for template in ("Makefile", f"{sources.kind}/README"):
+        _fill(template, values, scratch / template.rpartition("/")[2])
+    with replacing_folder(out) as folder:
+        for file in (sources.library, sources.header, "main.c", "Makefile", "README"):
+            shutil.copyfile(scratch / file, folder / file)
+    return Exported(
+        folder=out,
+        name=sources.name,
+        schedules=sources.schedules,
+        toolchain=sources.toolchain.name,
+        build_line=values["BUILD_LINE"],
+        library_bytes=(out / sources.library).stat().st_size,
+        weight_bytes=values["WEIGHT_BYTES"],
+        static_bytes=values["STATIC_BYTES"],
+        check=check,
+    )
+
+
+def _fill(template: str, values: Mapping[str, object], path: Path) -> None:
+    path.write_text(c_sources.filled(template, values), encoding="utf-8")
+
+
+# ---- trying ---------------------------------------------------------------------------------------------------------
+def find_runner(schedules: Schedules) -> list[str] | str:
+    """The command that runs a program here: nothing, or an emulator; a text if nothing runs it."""
+    triple = schedules.target.mtriple
+    if is_native(triple):
+        return schedules.why_not or []
+    found = emulator_program(triple)
+    return [found] if found else f"this machine is none of {triple} and has no emulator of one (qemu-user-static)"
+
+
+def run_example(command: Sequence[str], what: str, timeout_s: float = _TIMEOUT_S) -> bytes:
+    """The standard output of the example, run on `what`.
+
+    Raises:
+        OSError: it can't be run at all: temporary files that must not be run, say.
+        MeasureError: it fails, or does not end.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise MeasureError(
+            f"the exported example took over {timeout_s:.0f} s for {what}; nothing was written"
+        ) from None
+    if done.returncode:
+        reason = (done.stderr.decode(errors="replace").strip() or "no message").splitlines()[-1]
+        raise MeasureError(f"the exported example ended with code {done.returncode} ({reason}); nothing was written")
+    return done.stdout
+
+
+def largest_error(found: Array, expected: Array) -> float:
+    """The largest difference, relative to the largest magnitude (1 at least); what is not finite has to be the same."""
+    there = np.isfinite(expected)
+    if not np.array_equal(found[~there], expected[~there], equal_nan=True):
+        return float("inf")
+    if not there.any():
+        return 0.0
+    number = np.float64  # whole numbers and truth values have differences, too
+    difference = np.abs(found[there].astype(number) - expected[there].astype(number)).max()
+    return float(difference / max(1.0, np.abs(expected[there].astype(number)).max()))

@@ -1,0 +1,325 @@
+"""A network that `chanas tune` made, for a device without Python: a static library that takes the network's inputs and
+fills its outputs, whatever these are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from chanas.bundle.tuned import SOURCE, WEIGHTS, TunedNetwork
+from chanas.errors import CheckpointError, MeasureError, TargetError
+from chanas.export import c_sources
+from chanas.export.folders import (
+    Array,
+    Check,
+    Exported,
+    RunExample,
+    Schedules,
+    Sources,
+    build_example,
+    check_compilable,
+    checked_name,
+    described_processor,
+    find_runner,
+    largest_error,
+    run_example,
+    why_not_here,
+    write_folder,
+)
+from chanas.export.kernels import build_calls
+from chanas.export.memory_plan import MemoryPlan, plan_memory
+from chanas.files.scratch import scratch_folder
+from chanas.prescheduler.codegen.c_toolchain import find_c_toolchain
+from chanas.prescheduler.codegen.cpu.call_list import CallList, Place
+from chanas.prescheduler.codegen.cpu.static_library import aligned
+from chanas.prescheduler.codegen.linkers import TOOLS, Tools
+from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE
+
+_TITLE = "A neural network"
+_C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "uint16_t",
+    "int64": "int64_t",
+    "int32": "int32_t",
+    "int16": "int16_t",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "bool": "uint8_t",
+}
+_REMARKS = {"bool": ", 0 or 1", "float16": ", bits of numbers of 16 bits"}
+_NUM_CHECKS = 2
+_WEIGHTS_BASE, _MEMORY_BASE, _FIRST_INPUT_BASE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or an output.
+
+    name    in the header
+    origin  its name in `tuned.json`
+    """
+
+    name: str
+    origin: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def c_type(self) -> str:
+        return _C_TYPES[self.dtype]
+
+    def describe(self) -> str:
+        """`x   float [1][3][16][16]`"""
+        extents = "".join(f"[{extent}]" for extent in self.shape) or "[1]"
+        named = "" if self.origin == self.name else f", the network's {c_sources.comment(self.origin)}"
+        return f"      {self.name}   {self.c_type} {extents}{_REMARKS.get(self.dtype, '')}{named}"
+
+
+def export_tuned(
+    folder: Path | str,
+    out: Path,
+    target: str | None = None,
+    name: str | None = None,
+    *,
+    tools: Tools = TOOLS,
+    run: RunExample = run_example,
+) -> Exported:
+    """Write the folder `out`: library, header, example, Makefile, README.
+
+    Args:
+        folder: one that `chanas tune` made.
+        target: any that `chanas tune` knows; by default the one that the network was tuned for. For another one the
+            schedules are those tuned for that one.
+        name: what files and functions are called after; by default as `out`.
+        tools: compilers that are installed.
+        run: runs the example.
+
+    Raises:
+        CheckpointError: the folder is not whole, or was made by a version that kept no source of it.
+        ConfigError: `out` is something else already, or the name is none in C.
+        TargetError: the target is unknown, a GPU, or has no C compiler here; or the network takes TVM's runtime.
+        MeasureError: the example computes something else than the folder's program.
+    """
+    network = TunedNetwork.open(folder)
+    module = _source(network)
+    name = checked_name(out, name)
+    schedules = _schedules(network, target)
+    inputs, outputs = _tensors(network)
+    toolchain = find_c_toolchain(schedules.target.mtriple, tools)
+    with scratch_folder() as scratch:
+        calls = build_calls(name, module, len(inputs), schedules.target, scratch)
+        if calls.output_bytes != tuple(t.num_bytes for t in outputs):
+            raise CheckpointError(f"{module} has other outputs than the network; make the folder again")
+        plan = plan_memory(calls, [t.num_bytes for t in inputs])
+        offsets, num_bytes = _write_weights(network, calls, scratch / "weights.bin")
+        values = {
+            **_signature(name, inputs, outputs),
+            **_driver(inputs, outputs, calls, plan, offsets),
+            **_example(inputs, outputs),
+            "NETWORK": c_sources.comment(_origin(network)),
+            "WEIGHTS_HASH": c_sources.comment(str(network.document["hashes"][WEIGHTS])),
+            "WEIGHT_BYTES": num_bytes,
+            "MEMORY_BYTES": max(plan.num_bytes, 1),
+            "WORKSPACE_BYTES": calls.workspace_bytes,
+            "STATIC_BYTES": plan.num_bytes + calls.workspace_bytes,
+        }
+        sources = Sources(name, "network", _TITLE, schedules, values, calls.objects, toolchain)
+        example = Example(build_example(sources, scratch), outputs)
+        return write_folder(sources, _check(network, schedules, example, run), scratch, out)
+
+
+def _source(network: TunedNetwork) -> Path:
+    if SOURCE not in network.document["hashes"]:
+        raise CheckpointError(
+            f"{network.folder} has no {SOURCE}, of which C libraries are made: it is of an older version; tune the "
+            "network again to export it"
+        )
+    network.check_files(SOURCE)
+    return network.folder / SOURCE
+
+
+def _origin(network: TunedNetwork) -> str:
+    origin = network.document["origin"]
+    return f"{network.name}, tuned from {origin.get('name', 'a file')} ({origin.get('kind', 'of unknown kind')})"
+
+
+def _schedules(network: TunedNetwork, target: str | None) -> Schedules:
+    own = network.target
+    described = own if target in (None, own.name) else described_processor(str(target))
+    if described.fingerprint == own.fingerprint:
+        why_not = check_compilable(own, "the network's schedules")
+        measured_s = network.document["measured"].get("latency_s")
+        return Schedules(own, True, measured_s=measured_s, measured_through="module.so", why_not=why_not)
+    return Schedules(described, False, f"those tuned on {own.device}", why_not=why_not_here(str(target)))
+
+
+def _tensors(network: TunedNetwork) -> tuple[list[Tensor], list[Tensor]]:
+    """Inputs and outputs, under different names that C takes."""
+    found: list[Tensor] = []
+    for entry in (*network.document["inputs"], *network.document["outputs"]):
+        if entry["dtype"] not in _C_TYPES:
+            raise TargetError(f"{entry['name']} of {network.name} is {entry['dtype']}, for which C has no type")
+        name = c_sources.parameter(entry["name"], {t.name for t in found})
+        found.append(Tensor(name, entry["name"], tuple(entry["shape"]), entry["dtype"]))
+    num = len(network.document["inputs"])
+    return found[:num], found[num:]
+
+
+def _write_weights(network: TunedNetwork, calls: CallList, path: Path) -> tuple[dict[Place, int], int]:
+    """Parameters and constants in one file; returns where each begins, and the end of the last."""
+    stored = load_file(network.folder / WEIGHTS)
+    parts = {Place("parameter", i): stored[name].tobytes() for i, name in enumerate(network.document["parameters"])}
+    parts |= {Place("constant", i): file.read_bytes() for i, file in enumerate(calls.constants)}
+    offsets, end = {}, 0
+    with open(path, "wb") as file:
+        for place, content in parts.items():
+            offsets[place], end = end, end + aligned(len(content))
+            file.write(content.ljust(aligned(len(content)), b"\0"))
+    return offsets, end
+
+
+# ---- the sources ----------------------------------------------------------------------------------------------------
+def _signature(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, str]:
+    """Values of the placeholders in the header."""
+    parameters = [f"const {t.c_type} *{t.name}" for t in inputs] + [f"{t.c_type} *{t.name}" for t in outputs]
+    sizes = (f"#define {name.upper()}_{t.name.upper()}_SIZE {t.size}" for t in (*inputs, *outputs))
+    return {
+        "SIZES": "\n".join(sizes),
+        "INPUTS": "\n".join(t.describe() for t in inputs),
+        "OUTPUTS": "\n".join(t.describe() for t in outputs),
+        "PARAMETERS": ", ".join(parameters),
+    }
+
+
+def _driver(
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    calls: CallList,
+    plan: MemoryPlan,
+    weights: Mapping[Place, int],
+) -> dict[str, Any]:
+    """Values of the placeholders in what calls the kernels. Its variables have numbers: names might hide others."""
+
+    def located(place: Place) -> tuple[int, int]:
+        """The index of a base, and the offset there."""
+        if place.kind == "input":
+            return _FIRST_INPUT_BASE + place.index, 0
+        return (_MEMORY_BASE, plan.offsets[place]) if place.kind == "buffer" else (_WEIGHTS_BASE, weights[place])
+
+    arguments = [located(place) for call in calls.calls for place in call.arguments]
+    pointers = [f"in{i}" for i in range(len(inputs))] + [f"out{i}" for i in range(len(outputs))]
+    parameters = [f"const {t.c_type} *in{i}" for i, t in enumerate(inputs)]
+    parameters += [f"{t.c_type} *out{i}" for i, t in enumerate(outputs)]
+    copies = [(i, *located(place)) for i, place in enumerate(calls.outputs)]
+    return {
+        "KERNELS": "\n".join(f"INTERNAL kernel {symbol};" for symbol in dict.fromkeys(c.symbol for c in calls.calls)),
+        "MOST_ARGUMENTS": max(len(c.arguments) for c in calls.calls),
+        "CALLS": "\n".join(f"    {{{call.symbol}, {len(call.arguments)}}}," for call in calls.calls),
+        "PLACES": "\n".join(f"    {{{base}, {offset}}}," for base, offset in arguments),
+        "NUMBERED_PARAMETERS": ", ".join(parameters),
+        "ANY_IS_NULL": " || ".join(f"{pointer} == NULL" for pointer in pointers),
+        "BASES": "\n".join(
+            f"        aligned_input(in{i}, {plan.offsets[Place('input', i)]}, {t.num_bytes}),"
+            for i, t in enumerate(inputs)
+        ),
+        "COPIES": "\n".join(
+            f"    memcpy(out{i}, bases[{base}] + {offset}, {outputs[i].num_bytes});" for i, base, offset in copies
+        ),
+    }
+
+
+def _example(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Any]:
+    """Values of the placeholders in the example and the README."""
+
+    def variables() -> Iterator[tuple[str, Tensor]]:
+        yield from ((f"in{i}", t) for i, t in enumerate(inputs))
+        yield from ((f"out{i}", t) for i, t in enumerate(outputs))
+
+    names = [name for name, _ in variables()]
+    rows = [f"    {{{c_sources.string(t.origin)}, {name}, sizeof {name}}}," for name, t in variables()]
+    return {
+        "NUM_INPUTS": len(inputs),
+        "FILES": " ".join(f"{t.name}.bin" for t in inputs),
+        "VARIABLES": "\n".join(f"static {t.c_type} {name}[{t.size}];" for name, t in variables()),
+        "ARGUMENTS": ", ".join(names),
+        "INPUT_TABLE": "\n".join(rows[: len(inputs)]),
+        "OUTPUT_TABLE": "\n".join(rows[len(inputs) :]),
+        "PRINTS": "\n".join(f"    PRINT({c_sources.string(t.origin)}, out{i});" for i, t in enumerate(outputs)),
+        "NUMPY": "\n".join(f'    np.zeros({t.shape}, "{t.dtype}").tofile("{t.name}.bin")' for t in inputs),
+    }
+
+
+# ---- the example is tried -------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Example:
+    """The example, and the outputs that it writes."""
+
+    program: Path
+    outputs: Sequence[Tensor]
+
+    def answer(self, runner: Sequence[str], inputs: Sequence[Array], run: RunExample) -> list[Array]:
+        files = [self.program.with_name(f"input{i}.bin") for i in range(len(inputs))]
+        for file, given in zip(files, inputs, strict=True):
+            given.tofile(file)
+        written = self.program.with_name("outputs.bin")
+        run([*runner, str(self.program), "-o", str(written), *map(str, files)], "random inputs")
+        content, start, found = written.read_bytes(), 0, []
+        for tensor in self.outputs:
+            found.append(np.frombuffer(content, tensor.dtype, tensor.size, start).reshape(tensor.shape))
+            start += tensor.num_bytes
+        return found
+
+
+def _check(network: TunedNetwork, schedules: Schedules, example: Example, run: RunExample) -> Check | str:
+    """The example against the compiled program of the folder on random inputs; a text where one can't be run here.
+
+    Raises:
+        MeasureError: it fails, or computes something else.
+    """
+    runner = find_runner(schedules)
+    if isinstance(runner, str):
+        return runner
+    largest = 0.0
+    try:
+        for seed in range(_NUM_CHECKS):
+            inputs = _random_inputs(network, seed)
+            expected = network.run(*inputs)
+            found = example.answer(runner, inputs, run)
+            largest = max(largest, *(largest_error(f, e) for f, e in zip(found, expected, strict=True)))
+    except TargetError as elsewhere:
+        return f"there is nothing to compare with: {elsewhere}"
+    except OSError as reason:  # temporary files that must not be run, say
+        return f"{reason.strerror or reason}: {example.program}"
+    if not largest <= FLOAT32_TOLERANCE:
+        raise MeasureError(
+            f"the exported example's outputs are {largest:.2g} away from module.so's; nothing was written"
+        )
+    under = Path(runner[0]).name if runner else ""
+    return Check(f"{_NUM_CHECKS} sets of random inputs", ("outputs", "module.so's"), under, largest)
+
+
+def _random_inputs(network: TunedNetwork, seed: int) -> list[Array]:
+    """Normal numbers; zeros and ones for whole numbers, which may be indices."""
+    rng = np.random.default_rng(seed)
+    return [
+        rng.standard_normal(e["shape"]).astype(e["dtype"])
+        if "float" in e["dtype"]
+        else rng.integers(0, 2, e["shape"]).astype(e["dtype"])
+        for e in network.document["inputs"]
+    ]

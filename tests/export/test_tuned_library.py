@@ -1,0 +1,395 @@
+"""chanas/export/tuned_library.py: a tuned network's C library gives what its compiled program gives."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from networks import NUM_CLASSES, save_untuned
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from chanas.bundle.tuned import DOCUMENT, SOURCE, TunedNetwork
+from chanas.commands.main import app
+from chanas.core.target import HardwareTarget
+from chanas.errors import ChanasError, CheckpointError, ConfigError, MeasureError, TargetError
+from chanas.export.folders import Check, Exported, run_example
+from chanas.export.tuned_library import export_tuned
+from chanas.network.folding import Array
+from chanas.prescheduler.codegen.linkers import Tools
+from chanas.prescheduler.models.sources.opening import open_model
+
+from .test_c_library import HAS_COMPILER, PI, build, line_of_the_readme, needs_compiler
+from .test_c_library import narrow as narrow
+
+pytestmark = pytest.mark.usefixtures("one_compiler")
+NUM_TOKENS, WIDTH = 6, 16
+
+
+class Attention(nn.Module):
+    """Two inputs, one of whole numbers; outputs of three types, one of which is an input in another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, WIDTH)
+        self.product = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, int: Tensor, gate: Tensor) -> tuple[Tensor, ...]:
+        query, key, value = self.product(self.table(int)).chunk(3, -1)
+        shares = torch.softmax(query @ key.transpose(1, 2) / 4, -1)
+        rows = self.out(shares @ value) * gate
+        return rows, rows.mean(1), rows > 0, int.flatten()
+
+
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its folder, with the program of PyTorch beside it."""
+    torch.manual_seed(0)
+    given = (torch.zeros(1, NUM_TOKENS, dtype=torch.int64), torch.ones(1, NUM_TOKENS, WIDTH))
+    place = tmp_path_factory.mktemp("attention")
+    torch.export.save(torch.export.export(Attention().eval(), given), place / "net.pt2")
+    return save_untuned(place / "net.pt2", place / "net")
+
+
+def tokens(seed: int) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 9, (1, NUM_TOKENS)), rng.standard_normal((1, NUM_TOKENS, WIDTH), dtype=np.float32)]
+
+
+@pytest.fixture(scope="module")
+def exported(tuned_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    if not HAS_COMPILER:
+        pytest.skip("no C compiler (cc, ar) is installed")
+    return export_tuned(tuned_folder, tmp_path_factory.mktemp("exported") / "First-net")
+
+
+@pytest.fixture(scope="module")
+def second(attention: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    if not HAS_COMPILER:
+        pytest.skip("no C compiler (cc, ar) is installed")
+    return export_tuned(attention, tmp_path_factory.mktemp("second") / "second")
+
+
+@pytest.fixture
+def copied(tuned_folder: Path, tmp_path: Path) -> Path:
+    """A folder that a test may spoil."""
+    return Path(shutil.copytree(tuned_folder, tmp_path / "net"))
+
+
+def edit(folder: Path, **changes: object) -> None:
+    document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+    (folder / DOCUMENT).write_text(json.dumps({**document, **changes}), encoding="utf-8")
+
+
+def answers(done: Exported, network: TunedNetwork, inputs: Sequence[Array], folder: Path) -> list[Array]:
+    """Outputs that the example writes, built by the line of the README."""
+    program = build(done.folder, folder / done.name, line_of_the_readme(done.folder))
+    program.chmod(0o755)
+    for i, given in enumerate(inputs):
+        given.tofile(folder / f"{i}.bin")
+    files = [f"{i}.bin" for i in range(len(inputs))]
+    subprocess.run([program, "-o", "out.bin", *files], cwd=folder, check=True, capture_output=True)
+    content, found = (folder / "out.bin").read_bytes(), []
+    for entry in network.document["outputs"]:
+        size = int(np.prod(entry["shape"]))
+        found.append(np.frombuffer(content, entry["dtype"], size).reshape(entry["shape"]))
+        content = content[found[-1].nbytes :]
+    assert content == b""
+    return found
+
+
+def check_same(found: Sequence[Array], expected: Sequence[Array]) -> None:
+    assert [f.shape for f in found] == [e.shape for e in expected]
+    for f, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(f, e, rtol=1e-5, atol=1e-5)
+    assert np.ptp(expected[0]) > 0.01  # or anything would be equal
+
+
+# ---- the example ----------------------------------------------------------------------------------------------------
+def test_the_example_gives_what_the_program_gives(exported: Exported, tuned_folder: Path, tmp_path: Path) -> None:
+    network = TunedNetwork.open(tuned_folder)
+    inputs = open_model(tuned_folder.parent / "net.pt2").random_inputs(1)
+    check_same(answers(exported, network, inputs, tmp_path), network.run(*inputs))
+
+
+@needs_compiler
+def test_a_network_from_an_onnx_file(tuned_onnx_folder: Path, tmp_path: Path) -> None:
+    network, opened = TunedNetwork.open(tuned_onnx_folder), open_model(tuned_onnx_folder.parent / "other.onnx")
+    inputs = opened.random_inputs(1)
+    done = export_tuned(tuned_onnx_folder, tmp_path / "exported" / "onnx")
+    check_same(answers(done, network, inputs, tmp_path), network.run(*inputs))
+
+
+def test_several_inputs_and_outputs_of_different_types(second: Exported, attention: Path, tmp_path: Path) -> None:
+    network, opened = TunedNetwork.open(attention), open_model(attention.parent / "net.pt2")
+    inputs = tokens(1)
+    found = answers(second, network, inputs, tmp_path)
+    assert [str(f.dtype) for f in found] == ["float32", "float32", "bool", "int64"]
+    check_same(found, network.run(*inputs))
+    check_same(found, opened.answer(inputs))
+
+
+def test_the_example_prints_the_ends_of_each_output(exported: Exported, tuned_folder: Path, tmp_path: Path) -> None:
+    (x,) = open_model(tuned_folder.parent / "net.pt2").random_inputs(1)
+    (y,) = TunedNetwork.open(tuned_folder).run(x)
+    program = build(exported.folder, tmp_path / "first_net", line_of_the_readme(exported.folder))
+    program.chmod(0o755)
+    x.tofile(tmp_path / "x.bin")
+    done = subprocess.run([program, "-t", "x.bin"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    ends, seconds = done.stdout.splitlines()
+    name, low, high = ends.split("\t")
+    assert (name, low.split(" at ")[1], high.split(" at ")[1]) == ("output0", str(y.argmin()), str(y.argmax()))
+    np.testing.assert_allclose([float(low.split()[0]), float(high.split()[0])], [y.min(), y.max()], rtol=1e-5)
+    assert re.fullmatch(r"\d+\.\d{4} ms", seconds)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([], 2, r"usage: .* \[-t\] \[-o FILE\] input\.bin"),
+        (["-x"], 2, "usage: "),
+        (["short.bin", "short.bin"], 2, "usage: "),
+        (["nowhere.bin"], 1, "nowhere.bin: No such file"),
+        (["short.bin"], 1, r"short\.bin: expected 3072 bytes of input, got 10"),
+        (["long.bin"], 1, r"long\.bin: expected 3072 bytes of input, got more than 3072"),
+        (["-o", "no/where", "right.bin"], 1, "no/where: No such file"),
+    ],
+)
+def test_the_example_refuses_bad_input(
+    exported: Exported, arguments: list[str], code: int, says: str, tmp_path: Path
+) -> None:
+    program = build(exported.folder, tmp_path / "first_net", line_of_the_readme(exported.folder))
+    program.chmod(0o755)
+    for name, size in (("short", 10), ("right", 3072), ("long", 3073)):
+        (tmp_path / f"{name}.bin").write_bytes(bytes(size))
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == code
+    assert re.search(says, done.stderr)
+
+
+# ---- the library ----------------------------------------------------------------------------------------------------
+TWO_NETWORKS = """
+#include <stdio.h>
+#include <string.h>
+#include "first_net.h"
+#include "second.h"
+
+static unsigned char memory[sizeof(float) * SECOND_GATE_SIZE + 128];
+
+int main(void) {
+    unsigned char *start = memory + (64 - (size_t)memory % 64) % 64;
+    int64_t ids[SECOND_INT__SIZE], copy[SECOND_OUTPUT3_SIZE];
+    float gate[SECOND_GATE_SIZE], rows[SECOND_OUTPUT0_SIZE], mean[SECOND_OUTPUT1_SIZE + 1];
+    uint8_t above[SECOND_OUTPUT2_SIZE];
+    static float image[FIRST_NET_INPUT_SIZE], scores[FIRST_NET_OUTPUT0_SIZE];
+    if (fread(ids, sizeof *ids, SECOND_INT__SIZE, stdin) != SECOND_INT__SIZE) return 1;
+    if (fread(gate, sizeof *gate, SECOND_GATE_SIZE, stdin) != SECOND_GATE_SIZE) return 1;
+    mean[SECOND_OUTPUT1_SIZE] = 42;
+    for (int offset = 0; offset <= 4; offset += 4) { /* an input that is aligned, and one that is not */
+        memcpy(start + offset, gate, sizeof gate);
+        if (first_net_run(image, scores) != FIRST_NET_OK) return 2;
+        if (second_run(ids, (float *)(start + offset), rows, mean, above, copy) != SECOND_OK) return 3;
+        if (memcmp(start + offset, gate, sizeof gate) != 0) return 4;
+        for (int i = 0; i < SECOND_OUTPUT1_SIZE; ++i) printf("%.9g ", mean[i]);
+        putchar('\\n');
+    }
+    if (mean[SECOND_OUTPUT1_SIZE] != 42) return 5;
+    if (second_run(NULL, gate, rows, mean, above, copy) != SECOND_NULL_POINTER) return 6;
+    return second_run(ids, gate, rows, mean, above, NULL) == SECOND_NULL_POINTER ? 0 : 7;
+}
+"""
+
+
+def test_two_networks_in_one_program(exported: Exported, second: Exported, attention: Path, tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(TWO_NETWORKS)
+    command = ["cc", "-Wall", "-Werror", "main.c", f"-I{exported.folder}", f"-I{second.folder}"]
+    subprocess.run([*command, exported.library, second.library, "-o", "both", "-lm"], cwd=tmp_path, check=True)
+    inputs = tokens(2)
+    given = b"".join(i.tobytes() for i in inputs)
+    done = subprocess.run([tmp_path / "both"], input=given, capture_output=True, check=True)
+    rows = np.array([line.split() for line in done.stdout.decode().splitlines()], dtype=np.float32)
+    expected = TunedNetwork.open(attention).run(*inputs)[1]
+    np.testing.assert_allclose(rows, np.repeat(expected, 2, axis=0), rtol=1e-5, atol=1e-5)
+
+
+def test_a_library_asks_for_nothing_but_the_c_library(second: Exported) -> None:
+    listed = subprocess.run(["nm", "-g", second.library], capture_output=True, text=True, check=True).stdout
+    rows = [line.split()[-2:] for line in listed.splitlines() if re.search(r" [A-Za-z] ", line)]
+    defined = {name for kind, name in rows if kind != "U"}
+    wanted = {name for kind, name in rows if kind == "U"} - defined
+    assert wanted <= {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_", "expf", "erff", "tanhf"}
+    assert all(name.startswith("second_") for kind, name in rows if kind in "TDBRC")
+
+
+def test_header_and_example_are_c99_without_warnings(second: Exported, tmp_path: Path) -> None:
+    (tmp_path / "twice.c").write_text('#include "second.h"\n#include "second.h"\nint main(void) { return 0; }\n')
+    for source in (tmp_path / "twice.c", second.folder / "main.c"):
+        flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{second.folder}"]
+        subprocess.run(["cc", *flags, "-c", str(source), "-o", str(tmp_path / "out.o")], check=True)
+
+
+def test_the_header_says_what_a_caller_must_know(second: Exported, attention: Path) -> None:
+    text = (second.folder / "second.h").read_text()
+    sizes = dict(re.findall(r"#define SECOND_(\w+)_SIZE (\d+)\n", text))
+    assert sizes == {"INT_": "6", "GATE": "96", "OUTPUT0": "96", "OUTPUT1": "16", "OUTPUT2": "96", "OUTPUT3": "6"}
+    parameters = (
+        "const int64_t *int_, const float *gate, float *output0, float *output1, uint8_t *output2, int64_t *output3"
+    )
+    assert f"\nint second_run({parameters});\n" in text
+    assert "      int_   int64_t [1][6], the network's int\n" in text
+    assert "      output2   uint8_t [1][6][16], 0 or 1\n" in text
+    assert f"{second.static_bytes} of activations" in text
+    assert str(attention) not in text
+
+
+def test_the_folder_tells_what_was_exported(exported: Exported, tuned_folder: Path) -> None:
+    assert exported.name == "first_net"
+    assert {p.name for p in exported.folder.iterdir()} == {
+        "libfirst_net.a",
+        "first_net.h",
+        "main.c",
+        "Makefile",
+        "README",
+    }
+    assert exported.schedules.is_tuned
+    assert exported.schedules.measured_s == TunedNetwork.open(tuned_folder).document["measured"]["latency_s"]
+    assert isinstance(exported.check, Check)
+    assert exported.check.max_error < 1e-5
+    assert exported.library_bytes > exported.weight_bytes > 4 * 8 * NUM_CLASSES
+    assert "It was tried: 2 sets of random inputs on this machine" in (exported.folder / "README").read_text()
+
+
+@needs_compiler
+def test_kernels_are_compiled_in_another_process(no_build_here: None, tuned_folder: Path, tmp_path: Path) -> None:
+    assert export_tuned(tuned_folder, tmp_path / "net").library.is_file()
+
+
+# ---- other processors -----------------------------------------------------------------------------------------------
+@needs_compiler
+def test_another_processor_gets_schedules_of_the_first(attention: Path, narrow: Path, tmp_path: Path) -> None:
+    done = export_tuned(attention, tmp_path / "net", target=str(narrow))
+    assert isinstance(done.check, Check)
+    assert not done.schedules.is_tuned
+    own = TunedNetwork.open(attention).target.device
+    assert f"those tuned on {own}: nothing was tuned or measured on this target" in (done.folder / "net.h").read_text()
+
+
+@needs_compiler
+def test_a_network_of_another_machine_is_compiled_and_not_run(copied: Path, narrow: Path, tmp_path: Path) -> None:
+    target = json.loads((copied / DOCUMENT).read_text())["target"]
+    edit(copied, target={**target, "fingerprint": "0123456789ab", "device": "6502"})
+    done = export_tuned(copied, tmp_path / "out", target=str(narrow))
+    assert str(done.check).startswith("there is nothing to compare with: ")
+    assert "compiled for 6502" in str(done.check)
+
+
+@pytest.mark.qemu
+def test_an_aarch64_program_gives_what_the_program_gives(attention: Path, tmp_path: Path) -> None:
+    from chanas.prescheduler.checks.qemu import emulator_program
+
+    if emulator_program(PI) is None:
+        pytest.skip("qemu-aarch64-static (Debian's qemu-user-static) is not installed")
+    done = export_tuned(attention, tmp_path / "pi", target="raspberry-pi-4")
+    assert isinstance(done.check, Check)
+    assert done.check.under.startswith("qemu")
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+def without_source(folder: Path) -> None:
+    hashes = json.loads((folder / DOCUMENT).read_text())["hashes"]
+    (folder / SOURCE).unlink()
+    del hashes[SOURCE]
+    edit(folder, hashes=hashes)
+
+
+def of_another_machine(folder: Path) -> None:
+    target: HardwareTarget = TunedNetwork.open(folder).target
+    edit(folder, target=target.to_json() | {"fingerprint": "0123456789ab", "device": "6502"})
+
+
+def of_bfloat16(folder: Path) -> None:
+    edit(folder, outputs=[{"name": "y", "shape": [1, NUM_CLASSES], "dtype": "bfloat16"}])
+
+
+def of_other_outputs(folder: Path) -> None:
+    edit(folder, outputs=[{"name": "y", "shape": [1, NUM_CLASSES + 1], "dtype": "float32"}])
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str | None, type[ChanasError], str]] = {
+    "an older folder": (without_source, None, CheckpointError, "tune the network again to export it"),
+    "no source": (lambda f: (f / SOURCE).unlink(), None, CheckpointError, f"{SOURCE} is missing"),
+    "damaged source": (lambda f: (f / SOURCE).write_text("{"), None, CheckpointError, f"{SOURCE} is cut short"),
+    "other outputs": (of_other_outputs, None, CheckpointError, "other outputs"),
+    "a type": (of_bfloat16, None, TargetError, "y of net is bfloat16, for which C has no type"),
+    "another machine": (of_another_machine, None, TargetError, r"6502 \(0123456789ab\), .* export it there"),
+    "an unknown target": (lambda f: None, "toaster", TargetError, "unknown target 'toaster'"),
+    "a GPU": (lambda f: None, "h100", TargetError, "C code runs on processors"),
+    "no folder": (shutil.rmtree, None, CheckpointError, "does not exist"),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_exported_is_one_line(copied: Path, case: str, tmp_path: Path) -> None:
+    change, target, error, says = REFUSED[case]
+    change(copied)
+    with pytest.raises(error, match=says) as raised:
+        export_tuned(copied, tmp_path / "out", target=target)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_compiler_nothing_is_written(tuned_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="install gcc"):
+        export_tuned(tuned_folder, tmp_path / "net", tools=Tools(which=lambda _name: None, zig=lambda: None))
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_compiler
+def test_a_program_that_computes_something_else_is_not_written(tuned_folder: Path, tmp_path: Path) -> None:
+    def wrong(command: Sequence[str], what: str) -> bytes:
+        printed = run_example(command, what)
+        written = Path(command[command.index("-o") + 1])
+        (np.fromfile(written, np.float32) + np.float32(0.01)).tofile(written)
+        return printed
+
+    with pytest.raises(MeasureError, match=r"outputs are 0\.\d+ away from module\.so's; nothing was written"):
+        export_tuned(tuned_folder, tmp_path / "net", run=wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_compiler
+def test_an_example_that_must_not_be_run_is_written_all_the_same(tuned_folder: Path, tmp_path: Path) -> None:
+    def forbidden(*_arguments: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    done = export_tuned(tuned_folder, tmp_path / "net", run=forbidden)
+    assert str(done.check).startswith("Permission denied: ")
+
+
+@pytest.mark.parametrize("there", ["a file", "the network"])
+def test_nothing_else_is_replaced(tuned_folder: Path, there: str, tmp_path: Path) -> None:
+    out = tuned_folder if there == "the network" else tmp_path / "out"
+    if there == "a file":
+        out.write_text("mine")
+    with pytest.raises(ConfigError, match="another folder"):
+        export_tuned(tuned_folder, out)
+
+
+@needs_compiler
+def test_the_command_exports_a_tuned_network(tuned_folder: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["export", str(tuned_folder), str(tmp_path / "net"), "--name", "other"])
+    assert done.exit_code == 0, done.output
+    lines = dict(line.split(maxsplit=1) for line in done.output.splitlines())
+    assert list(lines) == ["library", "target", "schedules", "latency", "checked", "build"]
+    assert lines["checked"].startswith("2 sets of random inputs on this machine: outputs within ")
+    assert "measured through module.so" in lines["latency"]
+    assert (tmp_path / "net" / "libother.a").is_file()
