@@ -72,7 +72,7 @@ def open_torchvision(name: str, shapes: Shapes) -> OpenedModel:
 
 
 def fill_zeros(network: Any) -> None:
-    """Give weights that are all zero before training random values (ViT's last layer): outputs of zeros prove nothing."""
+    """Give weights that begin as zeros random values (ViT's last layer): outputs of zeros prove nothing."""
     import torch
 
     for parameter in network.parameters():
