@@ -4,6 +4,7 @@ that uses it, which is built and tried before anything is written.
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import subprocess
@@ -295,10 +296,10 @@ def run_example(command: Sequence[str], what: str, timeout_s: float = _TIMEOUT_S
 
 
 def largest_error(found: Array, expected: Array) -> float:
-    """The largest difference, relative to the largest magnitude (1 at least); what is not finite has to be the same."""
+    """The largest difference, relative to the largest magnitude (1 at least); infinite where NaN or infinity differ."""
     there = np.isfinite(expected)
-    if not np.array_equal(found[~there], expected[~there], equal_nan=True):
-        return float("inf")
+    if not (np.isfinite(found[there]).all() and np.array_equal(found[~there], expected[~there], equal_nan=True)):
+        return math.inf
     if not there.any():
         return 0.0
     number = np.float64  # whole numbers and truth values have differences, too

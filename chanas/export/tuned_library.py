@@ -104,8 +104,8 @@ def export_tuned(
 
     Args:
         folder: one that `chanas tune` made.
-        target: any that `chanas tune` knows; by default the one that the network was tuned for. For another one the
-            schedules are those tuned for that one.
+        target: any that `chanas target` knows, with the schedules of the one that the network was tuned for; by
+            default that one itself.
         name: what files and functions are called after; by default as `out`.
         tools: compilers that are installed.
         run: runs the example.
@@ -161,7 +161,7 @@ def _origin(network: TunedNetwork) -> str:
 
 def _schedules(network: TunedNetwork, target: str | None) -> Schedules:
     own = network.target
-    described = own if target in (None, own.name) else described_processor(str(target))
+    described = own if target is None else described_processor(target)
     if described.fingerprint == own.fingerprint:
         why_not = check_compilable(own, "the network's schedules")
         measured_s = network.document["measured"].get("latency_s")
@@ -184,11 +184,14 @@ def _tensors(network: TunedNetwork) -> tuple[list[Tensor], list[Tensor]]:
 def _write_weights(network: TunedNetwork, calls: CallList, path: Path) -> tuple[dict[Place, int], int]:
     """Parameters and constants in one file; returns where each begins, and the end of the last."""
     stored = load_file(network.folder / WEIGHTS)
-    parts = {Place("parameter", i): stored[name].tobytes() for i, name in enumerate(network.document["parameters"])}
-    parts |= {Place("constant", i): file.read_bytes() for i, file in enumerate(calls.constants)}
+
+    def parts() -> Iterator[tuple[Place, bytes]]:
+        yield from ((Place("parameter", i), stored[n].tobytes()) for i, n in enumerate(network.document["parameters"]))
+        yield from ((Place("constant", i), constant.read_bytes()) for i, constant in enumerate(calls.constants))
+
     offsets, end = {}, 0
     with open(path, "wb") as file:
-        for place, content in parts.items():
+        for place, content in parts():
             offsets[place], end = end, end + aligned(len(content))
             file.write(content.ljust(aligned(len(content)), b"\0"))
     return offsets, end

@@ -49,7 +49,7 @@ ONES = np.ones((2, 3), np.float32)
         (ONES * 1.5, ONES, 0.5),
         (ONES * 110, ONES * 100, 0.1),
         (ONES * 0.25, ONES * 0.5, 0.25),  # relative to 1 at least
-        (ONES * np.nan, ONES, math.nan),
+        (ONES * np.nan, ONES, math.inf),
         (ONES, ONES * np.inf, math.inf),
         (ONES * -np.inf, ONES * np.inf, math.inf),
         (ONES * np.inf, ONES * np.inf, 0.0),

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -270,6 +271,31 @@ def test_the_folder_tells_what_was_exported(exported: Exported, tuned_folder: Pa
 @needs_compiler
 def test_kernels_are_compiled_in_another_process(no_build_here: None, tuned_folder: Path, tmp_path: Path) -> None:
     assert export_tuned(tuned_folder, tmp_path / "net").library.is_file()
+
+
+ALONE = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "torchvision", "onnx", "onnxruntime"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Block())
+from pathlib import Path
+from chanas.export.tuned_library import export_tuned
+
+print(export_tuned(Path(sys.argv[1]), Path(sys.argv[2])).check.max_error)
+"""
+
+
+@needs_compiler
+def test_it_takes_neither_torch_nor_onnx(tuned_folder: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(tuned_folder, tmp_path / "net")
+    command = [sys.executable, "-c", ALONE, moved, tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-5
 
 
 # ---- other processors -----------------------------------------------------------------------------------------------

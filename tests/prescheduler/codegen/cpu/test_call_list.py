@@ -71,6 +71,26 @@ def test_several_outputs_are_told_with_their_sizes(tmp_path: Path) -> None:
     assert len({*found.outputs}) == 3
 
 
+def test_a_kernel_with_two_outputs_gives_each_to_whom_reads_it(tmp_path: Path) -> None:
+    from tvm import relax
+
+    def swapped(builder: Any, x: Any, w: Any) -> Any:
+        halves = builder.emit(relax.op.split(x, 2))
+        first, second = (builder.emit(relax.TupleGetItem(halves, i)) for i in (0, 1))
+        return add(builder, second, first)
+
+    split, total = listed(swapped, tmp_path).calls
+    assert split.arguments == (X, FIRST, SECOND)
+    assert total.arguments == (SECOND, FIRST, Place("buffer", 2))
+
+
+def test_a_tuple_inside_another_is_refused(tmp_path: Path) -> None:
+    from tvm import relax
+
+    with pytest.raises(TargetError, match="the network's program has a tuple inside a tuple"):
+        listed(lambda b, x, w: relax.Tuple([x, relax.Tuple([x, w])]), tmp_path)
+
+
 def test_constants_in_the_code_are_files(tmp_path: Path) -> None:
     from tvm import relax
 
