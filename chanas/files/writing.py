@@ -61,6 +61,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         old = temporary.with_suffix(".old")
         yield temporary
         os.chmod(temporary, 0o755)
+        for file in temporary.rglob("*"):  # safetensors writes files that nobody else can read
+            file.chmod(file.stat().st_mode | (0o555 if file.is_dir() else 0o444))
         if os.path.lexists(path):
             os.rename(path, old)
         os.rename(temporary, path)

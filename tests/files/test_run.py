@@ -77,6 +77,14 @@ def test_a_folder_replaces_the_old_one_as_a_whole(tmp_path: Path) -> None:
     assert names(tmp_path) == {"bundle"}
 
 
+def test_everybody_may_read_what_is_in_a_new_folder(tmp_path: Path) -> None:
+    with replacing_folder(tmp_path / "new") as temporary:
+        (temporary / "part").mkdir(mode=0o700)
+        for name in ("weights", "part/more"):
+            (temporary / name).touch(mode=0o600)
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in (tmp_path / "new").rglob("*"))
+
+
 @pytest.mark.parametrize("interruption", [RuntimeError, KeyboardInterrupt])
 def test_an_interrupted_folder_leaves_the_old_one(tmp_path: Path, interruption: type[BaseException]) -> None:
     folder = tmp_path / "bundle"
