@@ -133,6 +133,7 @@ def _fused(module: Any, lanes: int) -> Any:
         transform.CanonicalizeBindings(),
         transform.LegalizeOps(others.definitions(lanes)),
         transform.AnnotateTIROpPattern(),
+        transform.DeadCodeElimination(),
         transform.FuseOps(),
         transform.FuseTIR(),
         transform.DeadCodeElimination(),
