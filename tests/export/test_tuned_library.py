@@ -351,7 +351,7 @@ def of_other_outputs(folder: Path) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str | None, type[ChanasError], str]] = {
     "an older folder": (without_source, None, CheckpointError, "tune the network again to export it"),
-    "no source": (lambda f: (f / SOURCE).unlink(), None, CheckpointError, f"{SOURCE} is missing"),
+    "no source": (lambda f: (f / SOURCE).unlink(), None, CheckpointError, f"lacks {SOURCE}"),
     "damaged source": (lambda f: (f / SOURCE).write_text("{"), None, CheckpointError, f"{SOURCE} is cut short"),
     "other outputs": (of_other_outputs, None, CheckpointError, "other outputs"),
     "a type": (of_bfloat16, None, TargetError, "y of net is bfloat16, for which C has no type"),
