@@ -27,7 +27,7 @@ import argparse
 import contextlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,12 @@ MOBILE = ("mobilenet", "efficientnet", "shufflenet", "mnasnet")
 """How the names of networks with depthwise convolutions begin."""
 OURS, UNTUNED, RUNTIMES = "chanas", "TVM untuned", ("onnxruntime", "openvino")
 ALL_PEERS = {**PEERS, "metaschedule": METASCHEDULE}
+GOALS = {
+    "mobile_vs_best_runtime": 1.25,
+    "rest_vs_best_runtime": 1.0,
+    "least_vs_best_runtime": 0.9,
+    "least_vs_eager": 2.0,
+}
 DEFAULT_MINUTES, SLOW_ROUNDS, SLOW_S = 10.0, 3, 1.0
 QUICK_NETWORK, QUICK_PIXELS = "squeezenet1_1", 64
 
@@ -307,15 +313,22 @@ def groups_of(networks: Sequence[str]) -> dict[str, list[str]]:
 
 
 def figures_of(rows: Mapping[str, Row], networks: Sequence[str]) -> dict[str, Figure]:
-    """Geometric means over each group of networks; no value unless all of them have a ratio."""
-    figures = {}
+    """Geometric means over each group of networks and the least ratios; no value unless all have one. Goals are for
+    all networks."""
+    found: dict[str, float | None] = {}
     best = {"best_runtime": tuple(PEERS[runtime] for runtime in RUNTIMES)}
-    for group, names in groups_of(networks).items():
-        for short, peers in {**best, **{short: (peer,) for short, peer in ALL_PEERS.items()}}.items():
-            ratios = [rows[name].ratio(*peers) if name in rows else None for name in names]
-            there = [ratio for ratio in ratios if ratio is not None]
-            figures[f"{group}_vs_{short}"] = Figure(geometric_mean(there) if len(there) == len(names) else None)
-    return figures
+    for short, peers in {**best, **{short: (peer,) for short, peer in ALL_PEERS.items()}}.items():
+        ratios = {name: rows[name].ratio(*peers) if name in rows else None for name in networks}
+        for group, names in groups_of(networks).items():
+            found[f"{group}_vs_{short}"] = _unless_missing(geometric_mean, [ratios[name] for name in names])
+        found[f"least_vs_{short}"] = _unless_missing(min, list(ratios.values()))
+    goals = GOALS if set(networks) == set(NETWORKS) else {}
+    return {name: Figure(value, goals.get(name)) for name, value in found.items()}
+
+
+def _unless_missing(of: Callable[[list[float]], float | None], ratios: Sequence[float | None]) -> float | None:
+    there = [ratio for ratio in ratios if ratio is not None]
+    return of(there) if ratios and len(there) == len(ratios) else None
 
 
 def print_rows(rows: Mapping[str, Row]) -> None:

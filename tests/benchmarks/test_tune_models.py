@@ -45,6 +45,8 @@ def test_the_better_runtime_is_the_one_that_is_beaten(tune_models: ModuleType) -
     assert figures["mobile_vs_openvino"].value == pytest.approx(3)
     assert figures["mobile_vs_metaschedule"].value == pytest.approx(6)
     assert figures["rest_vs_metaschedule"].value is None
+    assert figures["least_vs_best_runtime"].value == pytest.approx(2)
+    assert figures["least_vs_best_runtime"].met is None
 
 
 def test_a_peer_or_a_network_that_is_missing_leaves_no_figure(tune_models: ModuleType) -> None:
@@ -56,6 +58,7 @@ def test_a_peer_or_a_network_that_is_missing_leaves_no_figure(tune_models: Modul
     assert figures["rest_vs_onnxruntime"].value == pytest.approx(2)
     assert figures["rest_vs_best_runtime"].value is None
     assert figures["mobile_vs_eager"].value is None
+    assert figures["least_vs_eager"].value is None
     assert tune_models.figures_of(rows, ["resnet18", "resnet50"])["rest_vs_onnxruntime"].value is None
 
 
