@@ -284,12 +284,18 @@ def measure(name: str, run: Path, options: Options) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
         compared = compare(network, opened, Path(scratch), searched, options)
     print_table(compared)
-    row = {**compared.to_json(), **{key: network.document[key] for key in ("origin", "measured", "seconds", "trials")}}
+    row = {**compared.to_json(), **{key: network.document[key] for key in ("measured", "seconds", "trials")}}
+    row["origin"] = _without(network.document["origin"], "source")
     answer = kept_answer(searched) if options.metaschedule else None
     if answer is None:
         return row
     print(f"  {describe(answer)}")
-    return {**row, "metaschedule": answer}
+    return {**row, "metaschedule": _without(answer, "library")}
+
+
+def _without(content: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Content without a path, which says nothing on other machines; hashes say what lay there."""
+    return {key: value for key, value in content.items() if key != path}
 
 
 def kept_rows(options: Options) -> dict[str, Row]:
