@@ -80,7 +80,7 @@ def test_operators_that_there_was_no_time_for_are_told(metaschedule: ModuleType)
 
 @pytest.mark.slow
 def test_a_network_that_was_tuned_computes_the_same(metaschedule: ModuleType, tmp_path: Path, load: Any) -> None:
-    import onnxruntime
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the benchmarks' extra: pip install 'chanas[bench]'")
 
     onnx = save_onnx(tmp_path / "net.onnx")
     tuned = metaschedule.tune_network(onnx, load_target("cpu"), 60.0, 0, tmp_path / "tuned")
