@@ -5,8 +5,8 @@
 
 First each network is tuned for so many minutes, as `tune_models.py` does and in the same place: what that script tuned
 is taken as it is. Then tuning goes on from the same records until the operators of a network have had so many trials in
-all (fewer where their spaces are smaller), and what came of it is compiled into a folder of its own. Both networks run
-in turns, in processes of their own.
+all (fewer where their spaces are smaller; `--no-early-stop`), and what came of it is compiled into a folder of its own.
+Both networks run in turns, in processes of their own.
 
 Figures: for each network the median of the first over that of the second, and the worst of them (goal: at most 1.03).
 Results are written after each network; folders of the run directory that are there are not made again.
@@ -63,7 +63,7 @@ def tune_both(name: str, run: Path, options: Options, num_trials: int) -> tuple[
 
     networks = {SHORT: tune_for_minutes(name, run, options)}
     loaded = load_network(name, run, options.quick)
-    effort = Effort(trials_per_operator(loaded, num_trials, options.threads))
+    effort = Effort(trials_per_operator(loaded, num_trials, options.threads), early_stop=False)
     networks[LONG] = tune_network(loaded, run / f"{name}-{num_trials}trials", run, options, effort)
     return networks, loaded.opened.random_inputs()
 

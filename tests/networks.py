@@ -67,5 +67,5 @@ def save_untuned(source: Path, folder: Path) -> Path:
     program = lower(loaded.graph, host)
     firsts = {o.choices: o.choices[0] for o in program.tuned}
     choices = {key: ChosenOperator(w, tuple(ranked_points(w, host, 1)[0]), 1e-6) for key, w in firsts.items()}
-    tuned = TunedModel(loaded, Usage("cpu"), host, program, TunedOperators(choices, 0, 0, ""), 0, loaded.watch)
+    tuned = TunedModel(loaded, Usage("cpu"), host, program, TunedOperators(choices, 0, 0, 0, ""), 0, loaded.watch)
     return tuned.build().save(folder).folder

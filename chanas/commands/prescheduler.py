@@ -109,6 +109,9 @@ def tune(
     key: Key = None,
     devices: Devices = None,
     warm_start: WarmStart = None,
+    early_stop: Annotated[
+        bool, typer.Option(help="Make no more trials of an operator where nothing better than noise is expected.")
+    ] = True,
     seed: Seed = 0,
 ) -> None:
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
@@ -116,7 +119,7 @@ def tune(
 
     loaded = Model.load(model, parse_shapes(shape or ()))
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
-    effort = Effort(trials, minutes, cost_model, warm_start)
+    effort = Effort(trials, minutes, cost_model, warm_start, early_stop)
     tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed)
     built = tuned.build()
     saved = built.save(out or run / built.name)
@@ -145,11 +148,13 @@ def _say_tuned(built: BuiltModel, folder: Path) -> None:
     tuned, proof = built.tuned, built.proof
     others = sorted({o.name for o in tuned.program.others})
     share = share_of_others(tuned.tuned.choices, tuned.program, proof.seconds)
+    stopped = tuned.tuned.num_stopped
+    why = f", {stopped} stopped early: nothing better than noise expected" if stopped else ""
     seconds = tuned.loaded.watch.seconds
     typer.echo(
         f"folder     {folder}: run `chanas bench {folder}` to see it beside other runtimes\n"
         f"trials     {tuned.tuned.num_new_trials} new ({tuned.tuned.num_failed_trials} failed), "
-        f"{len(tuned.program.workloads())} operators\n"
+        f"{len(tuned.program.workloads())} operators{why}\n"
         f"drift      {tuned.tuned.drift}\n"
         f"latency    {format_latency(proof.seconds)} ± {format_latency(proof.spread_s)}, {tuned.usage.threads} "
         "thread(s)\n"

@@ -68,11 +68,13 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class TunedOperators:
-    """Result of tuning."""
+    """Result of tuning; of `num_stopped` operators fewer points were tried than were asked for, because nothing better
+    than noise was expected."""
 
     choices: Choices
     num_new_trials: int
     num_failed_trials: int
+    num_stopped: int
     drift: str
 
 
@@ -119,7 +121,8 @@ def tune_program(
                     "with more trials"
                 )
     after = store.count()
-    return TunedOperators(choices, sum(after) - sum(before), after[1] - before[1], canary.describe())
+    num_stopped = sum(jobs.is_stopped(w) for w in workloads)
+    return TunedOperators(choices, sum(after) - sum(before), after[1] - before[1], num_stopped, canary.describe())
 
 
 def weight_bytes(program: Program) -> int:

@@ -39,6 +39,8 @@ from chanas.prescheduler.workloads.space import Point
 _ACTIVE_JOBS = 3
 # A candidate this much slower than the best so far is not timed to the end.
 _HOPELESS_FACTOR = 3.0
+# What an operator with points left claims at least where tuning is not to stop early, on log seconds.
+_LEAST_IMPROVEMENT = 1e-4
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 5, 0.001, 0.04
 _TURNS, _MIN_TURN_S = 15, 0.002
 
@@ -132,6 +134,11 @@ class TuningJobs:
             )
         return best
 
+    def is_stopped(self, workload: Workload) -> bool:
+        """True if points of a workload were left untried because no improvement above the noise was expected."""
+        num = self.store.num_trials_at_stop(workload.key)
+        return num is not None and len(self.store.load(workload.key)) <= num
+
     @property
     def _is_late(self) -> bool:
         return self.clock() > self.deadline_s
@@ -162,11 +169,14 @@ class TuningJobs:
                 return
 
     def _claims(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> FloatArray:
-        """float64[W]; a workload that expects no improvement above the noise is noted and not asked again."""
+        """float64[W]; a workload that expects no improvement above the noise is noted and not asked again.
+
+        Without `TuneConfig.early_stop` each that has points left claims something.
+        """
         improvements = []
         for workload, tuner in tuners.items():
             given_up = self.store.num_trials_at_stop(workload.key)
-            if given_up is not None and tuner.num_tried <= given_up:
+            if self.config.early_stop and given_up is not None and tuner.num_tried <= given_up:
                 improvements.append(0.0)
                 continue
             num_tried, improvement = self._improvements.get(workload, (-1, 0.0))
@@ -176,9 +186,10 @@ class TuningJobs:
             improvements.append(improvement)
             if tuner.room and improvements[-1] < tuner.noise:
                 self.store.stop(workload.key, tuner.num_tried, improvements[-1], tuner.noise)
-        seconds = np.array([t.best_s or 0.0 for t in tuners.values()])
-        noises = np.array([t.noise for t in tuners.values()])
-        return claims(latency_shares(seconds, counts), np.array(improvements), noises)
+        shares = latency_shares(np.array([t.best_s or 0.0 for t in tuners.values()]), counts)
+        if not self.config.early_stop:
+            return claims(shares, np.maximum(improvements, _LEAST_IMPROVEMENT), np.zeros(len(tuners)))
+        return claims(shares, np.array(improvements), np.array([t.noise for t in tuners.values()]))
 
     def _explore(
         self, line: CandidatePipeline[_Ask], tuners: dict[Workload, OperatorTuner], bar: ProgressBar, settle: bool

@@ -41,6 +41,8 @@ class TuneConfig:
     """Distribute the second half of the trials to the operators that take most time and promise most (`budget`)."""
     num_base: int | None = None
     """With `shared`: trials that each operator has before the others are distributed; half of all by default."""
+    early_stop: bool = True
+    """With `shared`: make no more trials of an operator where no improvement above the noise is expected."""
     num_initial: int = 4
     """Size of the initial set H."""
     batch_size: int = 4

@@ -48,12 +48,14 @@ class Effort:
     minutes     the time after which no operator that has a schedule is tried further
     cost_model  gp or random
     warm_start  another run, a file of records, or another target of the run, whose records the tuning begins with
+    early_stop  make no more trials of an operator where nothing better than noise is expected of them
     """
 
     trials: int | None = None
     minutes: float | None = None
     cost_model: str = "gp"
     warm_start: str | None = None
+    early_stop: bool = True
 
 
 DEFAULT_EFFORT = Effort()
@@ -194,7 +196,8 @@ def _settings(effort: Effort, run: RunDirectory, target: HardwareTarget, seed: i
         raise ConfigError(f"expected a number of minutes above 0, got {effort.minutes:g}")
     unlimited = DEFAULT_TRIALS if effort.minutes is None else _MOST_TRIALS
     num_trials = unlimited if effort.trials is None else effort.trials
-    config = TuneConfig(num_trials=num_trials, shared=True, num_base=min(_BASE_TRIALS, num_trials))
+    base = min(_BASE_TRIALS, num_trials)
+    config = TuneConfig(num_trials=num_trials, shared=True, num_base=base, early_stop=effort.early_stop)
     warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, target)
     return ModelSettings(config, effort.minutes, effort.cost_model, seed, warm_start)
 

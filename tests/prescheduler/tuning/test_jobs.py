@@ -370,6 +370,17 @@ def test_a_workload_stops_where_improvement_is_under_the_noise(
     assert pool.built == []
 
 
+def test_without_an_early_stop_a_common_budget_is_spent_whatever_is_expected(
+    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OperatorTuner, "noise", 10.0)
+    assert sum(spread_out(SyntheticPool(landscape), store, scratch)) == 3 * 6  # and those that stopped go on, too
+    assert (
+        sum(spread_out(SyntheticPool(landscape), store, scratch, dataclasses.replace(BUDGET, early_stop=False)))
+        == 3 * 12
+    )
+
+
 def test_a_workload_of_failures_has_its_part_of_a_common_budget(store: RecordStore, scratch: Path) -> None:
     def fails(asked: Any) -> float | str:
         return "crash" if asked.workload == LARGE_ONES[0] else landscape(asked)
