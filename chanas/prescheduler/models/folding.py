@@ -52,6 +52,12 @@ def _scattered(values: Sequence[Array], node: Node) -> Array:
     return found
 
 
+def _taken(table: Array, numbers: Array, axis: int | None) -> Array:
+    """Parts of a table; negative numbers count from the end."""
+    end = table.size if axis is None else table.shape[axis]
+    return table.take(np.where(numbers < 0, numbers + end, numbers), axis=axis, mode="clip")
+
+
 _COMPUTED: dict[str, Callable[[Sequence[Array], Node], Array]] = {
     "add": lambda v, _: v[0] + v[1],
     "subtract": lambda v, _: v[0] - v[1],
@@ -75,7 +81,7 @@ _COMPUTED: dict[str, Callable[[Sequence[Array], Node], Array]] = {
     "full": lambda v, n: np.full(n.shape, v[-1]),
     "full_like": lambda v, n: np.full(n.shape, v[-1]),
     "slice_scatter": _scattered,
-    "take": lambda v, n: v[0].take(v[1], axis=n.attributes.get("axis"), mode="clip"),
+    "take": lambda v, n: _taken(*v, n.attributes.get("axis")),
     "where": lambda v, _: np.where(*v),
     "equal": lambda v, _: v[0] == v[1],
     "not_equal": lambda v, _: v[0] != v[1],

@@ -258,8 +258,8 @@ def definitions(lanes: int) -> dict[str, Any]:
 
 
 def _defined(op: str, make: Callable[[Any, Any, int], Any], lanes: int, builder: Any, call: Any) -> Any:
-    numbers = call.args[:1] if op == "take" else call.args
-    own = make(builder, call, lanes) if all(str(a.ty.dtype) == "float32" for a in numbers) else None
+    is_ours = op == "take" or all(str(a.ty.dtype) == "float32" for a in call.args)
+    own = make(builder, call, lanes) if is_ours else None
     return tvm.ir.Op.get(f"relax.{op}").get_attr("FLegalize")(builder, call) if own is None else own
 
 
@@ -382,17 +382,19 @@ def _softmax(builder: Any, call: Any, lanes: int) -> Any:
 
 
 def _take(builder: Any, call: Any, lanes: int) -> Any:
-    """The parts of a table along an axis, by their numbers; numbers beyond its ends stand for the ends."""
+    """The parts of a table along an axis, by their numbers: negative ones count from the end, numbers beyond the ends
+    stand for the ends."""
     if call.attrs.axis is None:
         return None
     axis = int(call.attrs.axis) % len(call.args[0].ty.shape)
 
     def compute(table: Any, numbers: Any) -> Any:
-        end, rank = table.shape[axis], numbers.ndim
+        end, rank = tirx.const(int(table.shape[axis]), "int64"), numbers.ndim
 
         def part(*i: Any) -> Any:
-            number = numbers[i[axis : axis + rank]] if rank else numbers[()]
-            inside = tirx.min(tirx.max(number, 0), end - 1).astype("int32")
+            number = (numbers[i[axis : axis + rank]] if rank else numbers[()]).astype("int64")
+            forward = tirx.Select(number < 0, number + end, number)
+            inside = tirx.min(tirx.max(forward, 0), end - 1).astype("int32")
             return table[(*i[:axis], inside, *i[axis + rank :])]
 
         return te.compute((*table.shape[:axis], *numbers.shape, *table.shape[axis + 1 :]), part, name="taken")

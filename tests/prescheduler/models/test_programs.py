@@ -293,6 +293,11 @@ def test_numbers_beyond_a_table_stand_for_its_ends(run: Run) -> None:
     assert run(Clamped(), (2, 9)).error == 0.0
 
 
+def test_negative_numbers_count_from_the_end_of_a_table(run: Run) -> None:
+    last = Of(lambda _, x: (x[:, -1], x[:, [-2, 1]], (x * 10).to(torch.int32)[:, -1], x.new_ones(3).cumsum(0)[-1] + x))
+    assert run(last, (2, 5, 3)).error == 0.0
+
+
 def test_several_images_are_computed_by_the_compilers_own_definitions(run: Run) -> None:
     layers = {"down": nn.Conv2d(3, 8, 3, 2), "up": nn.ConvTranspose2d(8, 5, 4, 2, 1)}
     ran = run(Of(lambda n, x: n.up(F.relu(n.down(x))), **layers), (2, 3, 11, 9))
