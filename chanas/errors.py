@@ -53,6 +53,10 @@ class ModelError(ChanasError):
     """A finished network that cannot be used: damaged, unsafe to open, or with something in it that is not there."""
 
 
+class SchedulerError(ChanasError):
+    """Jobs that cannot go on: of an unknown name, on resources that are not there, or all of them paused."""
+
+
 class RunBusyError(ChanasError):
     """Another process is at work in the same run directory."""
 

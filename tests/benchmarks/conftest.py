@@ -22,6 +22,7 @@ OWN = (
     "cuda_networks",
     "evolution_speed",
     "exported_networks",
+    "job_scheduler",
     "labels",
     "lut_build",
     "lut_error",

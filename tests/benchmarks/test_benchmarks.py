@@ -30,6 +30,7 @@ SCRIPTS = (
     "cuda_networks",
     "evolution_speed",
     "host_costs",
+    "job_scheduler",
     "lut_build",
     "lut_error",
     "network_latency",
