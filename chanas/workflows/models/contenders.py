@@ -44,8 +44,8 @@ class Subject:
 
 def run_eager(subject: Subject) -> Call:
     """PyTorch as it is. The caller sets threads and inference mode."""
-    network, inputs = _torch_network(subject)
-    return lambda: network(*inputs)
+    network, args, kwargs = _torch_network(subject)
+    return lambda: network(*args, **kwargs)
 
 
 def run_compiled(subject: Subject) -> Call:
@@ -54,20 +54,20 @@ def run_compiled(subject: Subject) -> Call:
     import torch._inductor.config as inductor
 
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no GPU is not news
-    network, inputs = _torch_network(subject)
+    network, args, kwargs = _torch_network(subject)
     with inductor.patch(freezing=True):
         compiled = torch.compile(network)
-        compiled(*inputs)
-    return lambda: compiled(*inputs)
+        compiled(*args, **kwargs)
+    return lambda: compiled(*args, **kwargs)
 
 
-def _torch_network(subject: Subject) -> tuple[Callable[..., Any], list[Any]]:
+def _torch_network(subject: Subject) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
     if subject.program is None:
         raise ModelError("the network comes from an ONNX file")
-    import torch
+    from chanas.prescheduler.models.sources.torch_models import call_arguments
 
     # forward: what is there to be called checks its inputs first, which takes some 60 us
-    return subject.program.module().forward, [torch.from_numpy(np.ascontiguousarray(array)) for array in subject.inputs]
+    return subject.program.module().forward, *call_arguments(subject.program, subject.inputs)
 
 
 def run_onnxruntime(subject: Subject) -> Call:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+import psutil
 
 from chanas.errors import ModelError
 from chanas.network.inputs import random_inputs
@@ -74,14 +75,53 @@ def checked_facts(inputs: Sequence[TensorFacts], where: str) -> tuple[TensorFact
     """The inputs, if every shape is there.
 
     Raises:
-        ModelError: there are none, or a type is none of ours.
+        ModelError: there are none, one is empty, or a type is none of ours.
     """
     if not inputs:
         raise ModelError(f"{where} takes no input; there is nothing to tune it for")
     for facts in inputs:
+        if 0 in facts.shape:
+            raise ModelError(
+                f"input {facts.name} of {where} has no elements {list(facts.shape)}; export it with others"
+            )
         if facts.dtype not in ("float32", "int32", "int64", "bool"):
             raise ModelError(
                 f"input {facts.name} of {where} is {facts.dtype}; expected float32, int32, int64 or bool: export the "
-                "network in float32 (chanas itself rounds with --dtype)"
+                "network in float32"
             )
     return tuple(inputs)
+
+
+def not_float32(network: str, place: str, dtype: str) -> ModelError:
+    """Return the error for a network with values of another type."""
+    return ModelError(
+        f"{network} computes in {dtype} (at {place}); finished networks are tuned in float32: export it so"
+    )
+
+
+_SHOWN = 3
+
+
+def unknown_operators(network: str | Path, missing: Sequence[tuple[str, str]]) -> str:
+    """Say which operators, by name and node, are not there."""
+    named = ", ".join(f"{operator} (node {node})" for operator, node in missing[:_SHOWN])
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    return f"{network} has operators that are not there: {named}{more}"
+
+
+_MEMORY_PER_BYTE = 4.0  # of a file: as read, as constants of a module, folded, packed
+
+
+def check_fits(path: Path, num_bytes: int) -> None:
+    """Refuse a network that memory will not hold.
+
+    Raises:
+        ModelError: its files, of `num_bytes`, are too large for this machine's free memory.
+    """
+    needed, free = num_bytes * _MEMORY_PER_BYTE, psutil.virtual_memory().available
+    if needed > free:
+        gib = 1 << 30
+        raise ModelError(
+            f"{path} has {num_bytes / gib:.1f} GiB and takes about {needed / gib:.0f} GiB to tune; "
+            f"{free / gib:.0f} GiB of memory are free"
+        )

@@ -3,7 +3,9 @@ reference evaluator otherwise."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,9 +17,12 @@ from chanas.prescheduler.models.sources.model import (
     OpenedModel,
     Shapes,
     TensorFacts,
+    check_fits,
     checked_facts,
     file_name,
+    not_float32,
     sha256_of,
+    unknown_operators,
 )
 
 _SHOWN, _MAX_TEXT = 3, 200
@@ -37,9 +42,10 @@ def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
     proto = _loaded(path)
     inputs = checked_facts(_inputs(proto, shapes, path), path.name)
     _check_operators(proto, path)
+    _check_order(proto, path)
     _check_infers(proto, path)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not take
             warnings.simplefilter("ignore")
             module = from_onnx(
                 proto,
@@ -48,7 +54,7 @@ def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
                 sanitize_input_names=False,
             )
     except Exception as error:  # the importer raises whatever an operator's own checks do
-        raise ModelError(f"{path} could not be imported ({describe(error, _MAX_TEXT)})") from error
+        raise ModelError(f"{path} could not be imported ({describe(error, _MAX_TEXT)}); export it again") from error
     origin = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path), "onnx": onnx.__version__}
     return OpenedModel(file_name(path.stem), module, inputs, _answer(path, proto, inputs), origin)
 
@@ -65,12 +71,19 @@ def _loaded(path: Path) -> Any:
         proto = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf's own
         raise ModelError(f"{path} is no ONNX file, or cut short ({type(error).__name__}); export it again") from error
-    if not proto.graph.node:
-        raise ModelError(f"{path} is no ONNX file, or cut short (it has no nodes); export it again")
+    if not proto.graph.node or not proto.graph.output:
+        raise ModelError(f"{path} is no ONNX file, or cut short (it has no nodes or no outputs); export it again")
+    opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    if opset > onnx.defs.onnx_opset_version():
+        raise ModelError(
+            f"{path} is of opset {opset}; onnx {onnx.__version__} knows them up to {onnx.defs.onnx_opset_version()}: "
+            "export it with a lower opset_version, or install a newer onnx"
+        )
+    names = sorted({e.value for t in proto.graph.initializer for e in t.external_data if e.key == "location"})
+    check_fits(path, sum(p.stat().st_size for p in (path.parent / name for name in names) if p.is_file()))
     try:
         onnx.load_external_data_for_model(proto, str(path.parent))
     except Exception as error:
-        names = sorted({e.value for t in proto.graph.initializer for e in t.external_data if e.key == "location"})
         raise ModelError(
             f"the weights of {path} lie in {', '.join(names[:_SHOWN]) or 'another file'}, which is missing or cut "
             f"short ({type(error).__name__}); keep both in one folder"
@@ -117,32 +130,62 @@ def _check_operators(proto: Any, path: Path) -> None:
     from tvm.relax.frontend.onnx import onnx_frontend
 
     known = onnx_frontend._get_convert_map()
-    missing = [node for node in proto.graph.node if node.domain not in ("", "ai.onnx") or node.op_type not in known]
+    missing = [
+        (f"{node.domain + '.' if node.domain else ''}{node.op_type}", _place(node))
+        for node in proto.graph.node
+        if node.domain not in ("", "ai.onnx") or node.op_type not in known
+    ]
     if missing:
-        named = ", ".join(
-            f"{n.domain + '.' if n.domain else ''}{n.op_type} (node {n.name or n.output[0]})" for n in missing[:_SHOWN]
-        )
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise ModelError(
-            f"{path} has operators that are not there: {named}{more}; export the network with standard operators "
-            "(torch.onnx.export with a lower opset_version often does)"
+            f"{unknown_operators(path, missing)}; export the network with standard operators (torch.onnx.export with a "
+            "lower opset_version often does)"
         )
+
+
+def _check_order(proto: Any, path: Path) -> None:
+    """Check that all values are there when they are read.
+
+    Raises:
+        ModelError: one is not; names it and the node.
+    """
+    graph = proto.graph
+    known = {
+        "",
+        *(v.name for v in (*graph.input, *graph.initializer)),
+        *(v.values.name for v in graph.sparse_initializer),
+    }
+    for node in graph.node:
+        missing = [name for name in node.input if name not in known]
+        if missing:
+            raise ModelError(
+                f"{path} is damaged: {node.op_type} (node {_place(node)}) reads {missing[0]}, which is no input, no "
+                "weight and no output of a node before it; export it again"
+            )
+        known.update(node.output)
+
+
+def _place(node: Any) -> str:
+    return str(node.name or next(iter(node.output), "without a name"))
 
 
 def _check_infers(proto: Any, path: Path) -> None:
     """Check what ONNX itself can tell of a file before it is imported.
 
     Raises:
-        ModelError: its shapes contradict each other.
+        ModelError: its shapes contradict each other, or it computes in few bits.
     """
     import onnx
 
     if proto.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF:
         return
     try:
-        onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+        graph = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph
     except Exception as error:
         raise ModelError(f"{path} contradicts itself ({one_line(error, _MAX_TEXT)}); export it again") from error
+    for value in (*graph.value_info, *graph.output):
+        dtype = value.type.tensor_type.elem_type
+        if dtype in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16):
+            raise not_float32(str(path), value.name, onnx.TensorProto.DataType.Name(dtype).lower())
 
 
 def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[Sequence[Array]], list[Array]]:

@@ -10,15 +10,12 @@ import dataclasses
 import zipfile
 from pathlib import Path
 
-import psutil
-
 from chanas.errors import ModelError
-from chanas.prescheduler.models.sources.model import OpenedModel, Shapes
+from chanas.prescheduler.models.sources.model import OpenedModel, Shapes, check_fits
 
 TORCHVISION = "torchvision:"
 KNOWN = f"FILE.onnx, FILE.pt2 (torch.export) or {TORCHVISION}NAME"
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
-_MEMORY_PER_BYTE = 4.0  # of a file: as read, as constants of a module, folded, packed
 
 
 def open_model(source: str | Path, shapes: Shapes | None = None) -> OpenedModel:
@@ -46,7 +43,7 @@ def _opened(source: str | Path, shapes: Shapes) -> OpenedModel:
         what = "is a folder" if path.is_dir() else "does not exist"
         raise ModelError(f"expected a network as {KNOWN}; {path} {what}")
     check_no_pickle(path)
-    check_fits(path)
+    check_fits(path, path.stat().st_size)
     if path.suffix == ".onnx":
         from chanas.prescheduler.models.sources.onnx_models import open_onnx
 
@@ -74,19 +71,4 @@ def check_no_pickle(path: Path) -> None:
         raise ModelError(
             f"{path} is a pickle (what torch.save writes), which may run any code when it is opened; save the network "
             "with torch.export.save (.pt2) or torch.onnx.export (.onnx) instead"
-        )
-
-
-def check_fits(path: Path) -> None:
-    """Refuse a network that memory will not hold.
-
-    Raises:
-        ModelError: the file is too large for this machine's free memory.
-    """
-    needed, free = path.stat().st_size * _MEMORY_PER_BYTE, psutil.virtual_memory().available
-    if needed > free:
-        gib = 1 << 30
-        raise ModelError(
-            f"{path} has {path.stat().st_size / gib:.1f} GiB and takes about {needed / gib:.0f} GiB to tune; "
-            f"{free / gib:.0f} GiB of memory are free"
         )

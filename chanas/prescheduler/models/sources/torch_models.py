@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from chanas.prescheduler.models.sources.model import (
     TensorFacts,
     checked_facts,
     file_name,
+    not_float32,
     sha256_of,
+    unknown_operators,
 )
 
 _SIZES = {"inception_v3": 299}
@@ -162,31 +164,110 @@ def opened_program(name: str, program: Any, origin: dict[str, str]) -> OpenedMod
     """A program of `torch.export` as a Relax module.
 
     Raises:
-        ModelError: a shape is open, or an operator is not there.
+        ModelError: a shape is open, what goes in or out is no tensor, it computes in another type than float32 or was
+            exported for training, or an operator is not there.
     """
     import torch
+    from torch.utils import _pytree as pytree
     from tvm.relax.frontend.torch import from_exported_program
 
-    facts = []
-    by_name = {node.name: node for node in program.graph.nodes}
-    for input_name in program.graph_signature.user_inputs:
-        value = by_name[input_name].meta["val"]
+    inputs = _inputs(name, program)
+    _check_inference(name, program)
+    _check_dtypes(name, program, (torch.float16, torch.bfloat16))
+    network = program.module()
+
+    def answer(arrays: Sequence[Array]) -> list[Array]:
+        args, kwargs = call_arguments(program, arrays)
+        with torch.inference_mode():
+            return [value.numpy() for value in pytree.tree_leaves(network(*args, **kwargs))]
+
+    try:
+        decomposed = program.run_decompositions()
+        _check_operators(name, decomposed)
+        module = from_exported_program(
+            decomposed, keep_params_as_input=False, no_bind_return_tuple=False, run_ep_decomposition=False
+        )
+    except ModelError:
+        raise
+    except Exception as error:  # the importer asserts
+        _check_dtypes(name, program, (torch.float64,))  # some of what is done in it can be imported
+        raise ModelError(
+            f"{name} could not be imported ({describe(error, _MAX_TEXT)}); export it in another way"
+        ) from error
+    return OpenedModel(name, module, inputs, answer, origin, program)
+
+
+def call_arguments(program: Any, arrays: Sequence[Array]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Arguments, by place and by name, that a program's module takes its inputs in: they may lie in dictionaries."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    args, kwargs = pytree.tree_unflatten(tensors, program.call_spec.in_spec)
+    return args, kwargs
+
+
+def _inputs(name: str, program: Any) -> tuple[TensorFacts, ...]:
+    """The inputs of a program.
+
+    Raises:
+        ModelError: a shape is open, or something that goes in or comes out is no tensor.
+    """
+    import torch
+
+    signature, facts = program.graph_signature, []
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    for given in (*signature.user_inputs, *signature.user_outputs):
+        if not isinstance(given, str) or not isinstance(values.get(given), torch.Tensor):
+            raise ModelError(f"{name} takes or gives {given!r}, which is no tensor; export it with tensors alone")
+    for input_name in signature.user_inputs:
+        value = values[input_name]
         if not all(isinstance(extent, int) for extent in value.shape):
             raise ModelError(
                 f"input {input_name} of {name} has an open shape {tuple(map(str, value.shape))}; export the network "
                 "without dynamic_shapes: it is tuned for one"
             )
         facts.append(TensorFacts(input_name, tuple(value.shape), str(value.dtype).removeprefix("torch.")))
-    inputs = checked_facts(facts, name)
-    network = program.module()
+    return checked_facts(facts, name)
 
-    def answer(arrays: Sequence[Array]) -> list[Array]:
-        with torch.inference_mode():
-            out = network(*(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays))
-        return [value.numpy() for value in (out if isinstance(out, tuple | list) else (out,))]
 
-    try:
-        module = from_exported_program(program, keep_params_as_input=False, no_bind_return_tuple=False)
-    except Exception as error:  # the importer asserts
-        raise ModelError(f"{name} has operators that are not there ({describe(error, _MAX_TEXT)})") from error
-    return OpenedModel(name, module, inputs, answer, origin, program)
+def _check_dtypes(name: str, program: Any, dtypes: Collection[Any]) -> None:
+    """
+    Raises:
+        ModelError: the network computes in one of these types; names the first place.
+    """
+    for node in program.graph.nodes:
+        dtype = getattr(node.meta.get("val"), "dtype", None)
+        if node.op == "call_function" and dtype in dtypes:
+            raise not_float32(name, node.name, str(dtype).removeprefix("torch."))
+
+
+def _check_inference(name: str, program: Any) -> None:
+    """Refuse networks that were exported for training, with layers whose outputs differ from call to call.
+
+    Raises:
+        ModelError: there is such a layer; names the first.
+    """
+    for node in program.graph.nodes:
+        parameters = getattr(getattr(node.target, "_schema", None), "arguments", ())
+        given = dict(zip((p.name for p in parameters), node.args, strict=False)) | dict(node.kwargs)
+        if given.get("train") is True or given.get("training") is True:
+            raise ModelError(
+                f"{name} was exported for training ({node.target.__name__} at {node.name}); call eval() on the network "
+                "before it is exported"
+            )
+
+
+def _check_operators(name: str, program: Any) -> None:
+    """Refuse operators that TVM's importer does not know, by name and node.
+
+    Raises:
+        ModelError: there is one.
+    """
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    known = ExportedProgramImporter().convert_map
+    called = [node for node in program.graph.nodes if node.op == "call_function"]
+    missing = [(n.target.__name__, n.name) for n in called if n.target.__name__ not in known]
+    if missing:
+        raise ModelError(f"{unknown_operators(name, missing)}; write the network without")

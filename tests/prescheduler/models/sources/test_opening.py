@@ -8,6 +8,7 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +16,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
+from torch.nn import functional as F
 
 from chanas.errors import ModelError
-from chanas.prescheduler.models.sources.opening import check_fits, open_model
+from chanas.prescheduler.models.sources.opening import open_model
 from chanas.prescheduler.models.sources.torch_models import fill_zeros, take_statistics
 
 Nodes = list[onnx.NodeProto]
@@ -173,12 +175,25 @@ def test_a_file_of_another_kind_is_refused_with_those_that_are_known(tmp_path: P
         open_model(path)
 
 
-def test_a_network_larger_than_memory_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "net.onnx"
-    with open(path, "wb") as file:
-        file.truncate(1 << 42)  # takes no place on the disk
+def enlarge(path: Path) -> None:
+    """Make a file larger than memory; it takes no place on the disk."""
+    with open(path, "r+b") as file:
+        file.truncate(1 << 42)
+
+
+def test_a_network_larger_than_memory_is_refused_unread(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    enlarge(path)
     with pytest.raises(ModelError, match="memory"):
-        check_fits(path)
+        open_model(path)
+
+
+def test_weights_beside_the_file_that_are_larger_than_memory_are_refused_unread(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    enlarge(tmp_path / "weights.bin")
+    with pytest.raises(ModelError, match="memory"):
+        open_model(path)
 
 
 def test_a_program_of_open_shapes_is_refused(tmp_path: Path) -> None:
@@ -187,6 +202,111 @@ def test_a_program_of_open_shapes_is_refused(tmp_path: Path) -> None:
     torch.export.save(program, tmp_path / "net.pt2")
     with pytest.raises(ModelError, match="dynamic_shapes"):
         open_model(tmp_path / "net.pt2")
+
+
+# ---- what goes in and out, and what is computed ---------------------------------------------------------------------
+class ByName(Net):
+    """Takes and gives dictionaries, and an input by name alone."""
+
+    def forward(self, maps: dict[str, torch.Tensor], *, z: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore
+        return {"sum": self.conv(maps["a"] + 2 * maps["b"]), "z": z - 1}
+
+
+def test_dictionaries_and_named_inputs_are_taken_apart(tmp_path: Path) -> None:
+    a, b, z = torch.randn(3, 1, 3, 8, 8)
+    network = ByName().eval()
+    torch.export.save(torch.export.export(network, ({"a": a, "b": b},), {"z": z}), tmp_path / "net.pt2")
+    model = open_model(tmp_path / "net.pt2")
+    expected = network({"a": a, "b": b}, z=z)
+    for got, name in zip(model.answer([a.numpy(), b.numpy(), z.numpy()]), ("sum", "z"), strict=True):
+        np.testing.assert_allclose(got, expected[name].detach().numpy(), rtol=1e-6)
+
+
+class Returning(nn.Module):
+    """A convolution whose output something is done to."""
+
+    def __init__(self, then: Callable[[torch.Tensor], Any], layer: nn.Module) -> None:
+        super().__init__()
+        self.then, self.layer = then, layer
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.then(self.layer(x))
+
+
+CONV = nn.Conv2d(3, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Returning(lambda x: (x, None), CONV), "None, which is no tensor"),
+        (Returning(lambda x: (x, 3), CONV), "3, which is no tensor"),
+        (Returning(lambda x: x.half().float(), CONV), r"computes in float16 \(at to\)"),
+        (
+            Returning(
+                lambda x: F.conv2d(x.double(), torch.ones(4, 4, 1, 1).double(), torch.ones(4).double()).float(), CONV
+            ),
+            r"computes in float64 \(at",
+        ),
+        (Returning(lambda x: torch.linalg.svd(x)[1], CONV), r"_linalg_svd.default \(node _linalg_svd\)"),
+        (nn.Sequential(CONV, nn.Dropout(0.5)).train(), r"for training \(dropout.default at dropout\).* eval\(\)"),
+        (nn.Sequential(CONV, nn.BatchNorm2d(4)).train(), r"for training \(.* at batch_norm\).* eval\(\)"),
+    ],
+)
+def test_what_cannot_be_tuned_is_named_with_its_place(tmp_path: Path, network: nn.Module, message: str) -> None:
+    torch.export.save(torch.export.export(network, (torch.zeros(1, 3, 8, 8),)), tmp_path / "net.pt2")
+    with pytest.raises(ModelError, match=message):
+        open_model(tmp_path / "net.pt2")
+
+
+def test_a_number_as_input_is_refused(tmp_path: Path) -> None:
+    class Scaled(Net):
+        def forward(self, x: torch.Tensor, factor: int = 1) -> torch.Tensor:  # type: ignore
+            return self.conv(x) * factor
+
+    torch.export.save(torch.export.export(Scaled().eval(), (torch.zeros(1, 3, 8, 8), 2)), tmp_path / "net.pt2")
+    with pytest.raises(ModelError, match="2, which is no tensor"):
+        open_model(tmp_path / "net.pt2")
+
+
+def test_a_value_that_nothing_gives_is_named_with_its_reader(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Conv", ["x", "lost"], ["y"], name="first")]
+    with pytest.raises(ModelError, match=r"Conv \(node first\) reads lost"):
+        open_model(save_onnx(tmp_path / "net.onnx", nodes))
+
+
+def test_half_precision_in_an_onnx_file_is_named_with_its_value(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["few"], to=TensorProto.FLOAT16),
+        helper.make_node("Cast", ["few"], ["y"], to=TensorProto.FLOAT),
+    ]
+    with pytest.raises(ModelError, match=r"float16 \(at few\)"):
+        open_model(save_onnx(tmp_path / "net.onnx", nodes))
+
+
+def test_an_opset_of_the_future_is_refused(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    model.opset_import[0].version = onnx.defs.onnx_opset_version() + 1
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match="lower opset_version"):
+        open_model(path)
+
+
+def test_a_file_without_outputs_is_refused(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    del model.graph.output[:]
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match="no outputs"):
+        open_model(path)
+
+
+def test_an_importer_that_prints_leaves_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save_onnx(tmp_path / "net.onnx", shape=(1, 5, 8, 8))
+    with pytest.raises(ModelError):
+        open_model(path)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_network_of_torchvision_takes_the_shape_that_is_asked_for() -> None:
