@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import hashlib
 import json
 import math
@@ -50,14 +52,19 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Like `replacing`, for a folder: the new one takes the old one's place only when it is complete.
 
+    What processes that were killed left beside `path` is removed, or put back where it was the old one.
+
     Raises:
         ChanasError: the folder cannot be written; what stood at `path` is left whole.
     """
     temporary: Path | None = None
     old: Path | None = None
+    lock: int | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _clear_leftovers(path)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        lock = _lock_folder(temporary)
         old = temporary.with_suffix(".old")
         yield temporary
         os.chmod(temporary, 0o755)
@@ -77,6 +84,36 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             _remove(old)
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock_folder(folder: Path) -> int | None:
+    """Lock a folder until the descriptor is closed or its process ends; None where another process has it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _clear_leftovers(path: Path) -> None:
+    """Remove temporary folders of `path` that no process has locked; the old one among them is put back if `path` is
+    gone."""
+    for kept in path.parent.glob(f".{glob.escape(path.name)}.????????.*"):  # as `mkdtemp` calls them
+        temporary = kept.with_suffix(".tmp")
+        with contextlib.suppress(FileNotFoundError):  # another process was through with it
+            lock = _lock_folder(temporary) if temporary.is_dir() else -1
+            if lock is None:
+                continue
+            if lock >= 0:
+                os.close(lock)
+            if kept.suffix == ".old" and not os.path.lexists(path):
+                os.rename(kept, path)
+            elif kept.suffix in (".old", ".tmp"):
+                _remove(kept)
 
 
 def _remove(path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,46 @@ def test_a_folder_replaces_a_file_or_a_link_and_leaves_its_target(tmp_path: Path
     assert not place.is_symlink()
     assert names(place) == {"new.txt"}
     assert names(tmp_path) == {"bundle", "elsewhere"}
+
+
+def kill_amid(folder: Path, moment: str) -> None:
+    """Replace a folder in a process that is killed in the body, between the renames, or before the old one goes."""
+    code = f"""
+import os, signal
+from pathlib import Path
+from chanas.files import writing
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+def die_between(old, new, rename=os.rename): rename(old, new) if str(new).endswith(".old") else die()
+if {moment!r} == "renames": os.rename = die_between
+if {moment!r} == "end": writing._remove = die
+with writing.replacing_folder(Path({str(folder)!r})) as temporary:
+    (temporary / "half.txt").touch()
+    if {moment!r} == "body": die()
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("moment", ["body", "renames", "end"])
+def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path: Path, moment: str) -> None:
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "old.txt").touch()
+    kill_amid(folder, moment)
+    assert len(names(tmp_path)) > 1
+    with pytest.raises(RuntimeError), replacing_folder(folder):
+        assert names(folder) == ({"half.txt"} if moment == "end" else {"old.txt"})
+        raise RuntimeError
+    assert names(tmp_path) == {"bundle"}
+
+
+def test_what_another_process_is_at_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    with replacing_folder(folder) as first:
+        with replacing_folder(folder) as second:
+            (second / "second.txt").touch()
+        (first / "first.txt").touch()
+    assert names(folder) == {"first.txt"}
+    assert names(tmp_path) == {"bundle"}
 
 
 # ---- JSON and digests -----------------------------------------------------------------------------------------------
