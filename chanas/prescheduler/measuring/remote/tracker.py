@@ -74,8 +74,8 @@ def tracker_session(address: Address, timeout_s: float = _TIMEOUT_S) -> Iterator
         yield session
     except (OSError, struct.error) as error:
         raise MeasureError(
-            f"no tracker answers at {address} ({error}); start one with "
-            f"`python -m tvm.exec.rpc_tracker --host {address.host} --port {address.port}`, or check the address"
+            f"no tracker answers at {address} ({error}); start one with `python -m tvm.exec.rpc_tracker "
+            f"--host {address.host} --port {address.port} --port-end {address.port + 1}`, or check the address"
         ) from error
     except RuntimeError as error:
         if "is not RPC Tracker" not in str(error):
