@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+from networks import save_onnx
 from tables import QUICK_SEARCH, save_accuracies, save_space
 
 from chanas.core.processor import host_processor
@@ -28,6 +30,7 @@ from chanas.prescheduler.measuring.remote.pool import held_devices
 from chanas.prescheduler.measuring.remote.tracker import Address, device_groups
 from chanas.prescheduler.measuring.requests import Crash, Hang, Ping
 from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.workflows.models.chain import Model
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, open_source
 from chanas.workflows.stages.tables import check, open_table
@@ -208,6 +211,41 @@ def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, 
     table = open_table(run=run, usage=Usage(place=Place(key=KEY)), space=space)
     checked = check(table, num_rows=2, place=Place(str(tracker), KEY), progress=False)
     assert [row.error for row in checked.rows] == [None, None]
+
+
+def test_a_finished_network_is_tuned_proven_and_saved_over_rpc(
+    tracker: Address, server: psutil.Process, tmp_path: Path
+) -> None:
+    loaded = Model.load(save_onnx(tmp_path / "net.onnx"))
+    tuned = loaded.tune(Usage(place=Place(str(tracker), KEY)), 2, run=tmp_path / "run", progress=False)
+    assert tuned.target.name == f"cpu@{KEY}"
+    assert (tuned.tuned.num_new_trials, tuned.tuned.num_failed_trials) == (2 * len(tuned.program.workloads()), 0)
+    built = tuned.build()
+    assert until(lambda: num_free(tracker) == 1)  # neither step keeps the device
+    assert 0.0 < built.proof.seconds < 1.0
+    assert built.proof.relative_error < 1e-5
+    network = built.save(tmp_path / "net").open()
+    (image,) = network.random_inputs(seed=1)
+    np.testing.assert_allclose(network.run(image), loaded.opened.answer([image]), rtol=1e-4, atol=1e-5)
+    assert loaded.tune(tuned.usage, 2, run=tmp_path / "run", progress=False).tuned.num_new_trials == 0
+
+
+def test_a_finished_network_is_tuned_to_the_end_by_the_device_that_is_left(
+    tracker: Address, pair: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    loaded, run = Model.load(save_onnx(tmp_path / "net.onnx")), RunDirectory(tmp_path / "run")
+
+    def lose_one() -> None:
+        assert until(lambda: run.records.is_file())
+        pair[0].kill()
+
+    killer = threading.Thread(target=lose_one)
+    killer.start()
+    tuned = loaded.tune(Usage(place=Place(str(tracker), "pair")), 8, run=run, progress=False)
+    killer.join()
+    assert pair[0].wait() == -signal.SIGKILL
+    assert tuned.tuned.num_failed_trials == 0
+    assert tuned.build().proof.relative_error < 1e-5
 
 
 def accuracies(run: RunDirectory, folder: Path, target: str) -> AccuracySource:
