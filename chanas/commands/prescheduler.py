@@ -116,14 +116,15 @@ def tune(
 ) -> None:
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
     from chanas.workflows.models.chain import Effort, Model
+    from chanas.workflows.models.saving import check_place
 
     loaded = Model.load(model, parse_shapes(shape or ()))
+    folder = out or run / loaded.name
+    check_place(folder, run)
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
     effort = Effort(trials, minutes, cost_model, warm_start, early_stop)
-    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed)
-    built = tuned.build()
-    saved = built.save(out or run / built.name)
-    _say_tuned(built, saved.folder)
+    built = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed).build()
+    _say_tuned(built, built.save(folder).folder)
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -150,7 +151,6 @@ def _say_tuned(built: BuiltModel, folder: Path) -> None:
     share = share_of_others(tuned.tuned.choices, tuned.program, proof.seconds)
     stopped = tuned.tuned.num_stopped
     why = f", {stopped} stopped early: nothing better than noise expected" if stopped else ""
-    seconds = tuned.loaded.watch.seconds
     typer.echo(
         f"folder     {folder}: run `chanas bench {folder}` to see it beside other runtimes\n"
         f"trials     {tuned.tuned.num_new_trials} new ({tuned.tuned.num_failed_trials} failed), "
@@ -162,9 +162,11 @@ def _say_tuned(built: BuiltModel, folder: Path) -> None:
         f"memory     {weight_bytes(tuned.program) / 1e6:.1f} MB of weights, "
         f"{activation_bytes(tuned.program) / 1e6:.1f} MB of activations"
     )
+    if tuned.tuned.warm_start:
+        typer.echo(f"warm start {tuned.tuned.warm_start}")
     if others:
         typer.echo(f"untuned    {', '.join(others)}: {share:.0%} of the time")
-    typer.echo("seconds    " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
+    typer.echo("seconds    " + ", ".join(f"{name} {value:.1f}" for name, value in built.watch.seconds.items()))
 
 
 def _say(summary: PrescheduleSummary) -> None:

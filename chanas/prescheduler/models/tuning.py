@@ -68,14 +68,18 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class TunedOperators:
-    """Result of tuning; of `num_stopped` operators fewer points were tried than were asked for, because nothing better
-    than noise was expected."""
+    """Result of tuning.
+
+    num_stopped operators of which fewer points were tried than were asked for: nothing better than noise was expected
+    warm_start  what another device's records were used for, where there were any
+    """
 
     choices: Choices
     num_new_trials: int
     num_failed_trials: int
     num_stopped: int
     drift: str
+    warm_start: str = ""
 
 
 def tune_program(
@@ -120,9 +124,10 @@ def tune_program(
                     f"no schedule of operator {operation.choices[0].key} works ({given_up}); run the command again "
                     "with more trials"
                 )
-    after = store.count()
-    num_stopped = sum(jobs.is_stopped(w) for w in workloads)
-    return TunedOperators(choices, sum(after) - sum(before), after[1] - before[1], num_stopped, canary.describe())
+    after, start = store.count(), settings.warm_start
+    used = "" if start is None else start.describe(store.warm_starts([w.key for w in workloads]))
+    stopped = sum(jobs.is_stopped(w) for w in workloads)
+    return TunedOperators(choices, sum(after) - sum(before), after[1] - before[1], stopped, canary.describe(), used)
 
 
 def weight_bytes(program: Program) -> int:
@@ -181,6 +186,10 @@ def compile_program(
         ModelError: the framework's own outputs are not finite, so that there is nothing to compare with.
         MeasureError: it does not compile, its outputs differ, or it could not be timed.
     """
+    if not all(e.size for e in expected):
+        raise ModelError(
+            "an output of the network has no elements, so that there is nothing to compare; export it without"
+        )
     largest = max(float(np.abs(e).max()) for e in expected)
     if not math.isfinite(largest):
         raise ModelError(

@@ -166,7 +166,6 @@ class LoadedModel:
             settings = _settings(effort, place, hardware, seed)
             with watch.step("lower"):
                 program = lower(self.graph, hardware)
-            place.root.mkdir(parents=True, exist_ok=True)
             with run_lock(place.root), watch.step("tune"):
                 store = RecordStore(place.records, hardware)
                 try:
@@ -219,6 +218,7 @@ class TunedModel:
 
         Raises:
             ModelError: the framework's own outputs are not finite.
+            TargetError: the device elsewhere is another one than it was tuned on.
             MeasureError: it does not compile, or its outputs differ.
         """
         from chanas.files.scratch import scratch_folder
@@ -233,7 +233,12 @@ class TunedModel:
         with watch.step("answer"):
             inputs = opened.random_inputs(self.seed)
             expected = opened.answer(inputs)
-        with watch.step("prove"), timing_device(self.usage) as (_, open_pool), scratch_folder() as scratch:
+        with watch.step("prove"), timing_device(self.usage) as (there, open_pool), scratch_folder() as scratch:
+            if there.fingerprint != self.target.fingerprint:  # another device of the key than was held for tuning
+                raise TargetError(
+                    f"{self.loaded.name} was tuned on {self.target.device} ({self.target.fingerprint}), now there is "
+                    f"{there.device} ({there.fingerprint}); give each kind of device a key of its own"
+                )
             library = scratch / "module.so"
             proof = compile_program(made, inputs, expected, self.target, library, open_pool)
             return BuiltModel(self, made, proof, library.read_bytes(), tuple(e.shape for e in expected), watch)
@@ -258,6 +263,7 @@ class BuiltModel:
         """Write the folder: compiled module, weights, and what it is; whole or not at all.
 
         Raises:
+            ConfigError: there is something else than an earlier tuned network.
             ChanasError: it cannot be written.
         """
         from chanas.workflows.models.saving import write_folder

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from chanas.bundle.tuned import DOCUMENT
-from chanas.workflows.models.chain import LoadedModel, Model
+from chanas.core.usage import Usage
+from chanas.errors import ConfigError, StageOrderError, TargetError
+from chanas.files.run import RunDirectory
+from chanas.workflows.models.chain import Effort, LoadedModel, Model
 
 OPENING = ["open", "simplify"]
 TUNING = [*OPENING, "lower", "tune"]
@@ -43,3 +47,35 @@ def test_building_adds_to_a_copy_and_saving_again_adds_nothing(
         document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
         assert document["run_id"] == loaded.watch.run_id
         assert document["seconds"] == pytest.approx(built.watch.seconds, abs=1e-3)
+
+
+def test_a_program_is_not_proven_on_another_device_than_it_was_tuned_for(
+    loaded: LoadedModel, tuned_folder: Path
+) -> None:
+    tuned = loaded.tune(trials=1, run=tuned_folder.parent, progress=False)
+    elsewhere = dataclasses.replace(tuned, target=dataclasses.replace(tuned.target, fingerprint="0" * 12))
+    with pytest.raises(TargetError, match="000000000000"):
+        elsewhere.build()
+
+
+def test_what_is_no_tuned_network_is_not_replaced(loaded: LoadedModel, tuned_folder: Path) -> None:
+    built = loaded.tune(trials=1, run=tuned_folder.parent, progress=False).build()
+    with pytest.raises(ConfigError, match="was not made by"):
+        built.save(tuned_folder.parent)
+    assert RunDirectory(tuned_folder.parent).records.is_file()
+
+
+def test_two_threads_begin_with_what_one_thread_knows(loaded: LoadedModel, tuned_folder: Path, tmp_path: Path) -> None:
+    effort = Effort(trials=2, warm_start=str(tuned_folder.parent))
+    tuned = loaded.tune(Usage(threads=2), effort=effort, run=tmp_path, progress=False)
+    assert tuned.target.name == "cpu-2t"
+    assert tuned.tuned.warm_start.startswith("cpu (")
+    assert f": {len(tuned.program.workloads())} operators" in tuned.tuned.warm_start
+
+
+def test_records_that_are_not_there_are_told_before_anything_is_written(loaded: LoadedModel, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for source, error in ((str(tmp_path), StageOrderError), ("cpu-2t", StageOrderError)):
+        with pytest.raises(error, match="expected a run directory, a file of records or a target"):
+            loaded.tune(effort=Effort(trials=1, warm_start=source), run=run, progress=False)
+    assert not run.exists()
