@@ -20,7 +20,7 @@ from chanas.network.bfloat16 import pair_rows, pair_taps
 from chanas.operators.steps import block_workloads
 from chanas.operators.transposed import num_taps, taps_of_phase
 from chanas.operators.winograd import as_array, transforms
-from chanas.operators.workload import Workload
+from chanas.operators.workload import Workload, winograd_axis
 
 Array = npt.NDArray[np.float32]
 BN_EPSILON = 1e-5
@@ -66,16 +66,18 @@ def _pack_depthwise_in_pairs(workload: Workload, weight: Array, bias: Array, lan
 
 
 def _pack_winograd(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
-    """Transformed weight and bias of a convolution float32[C_out, C_in, k, k].
+    """Transformed weight and bias of a convolution float32[C_out, C_in, kh, kw].
 
-    Returns float32[B, t·C_in·k·s, l], in this order of products, input channels, kernel rows and phases, and
-    float32[B, l], for B = ceil(C_out / l).
+    Returns float32[B, t·C_in·k·s, l], in this order of products, input channels, kernel rows (or columns, k of those
+    across the tiles) and phases, and float32[B, l], for B = ceil(C_out / l).
     """
-    out, channels, k, _ = weight.shape
-    stride = workload.stride
-    plan = transforms(k, stride)
+    axis = winograd_axis(workload)
+    rows = weight if axis == 1 else weight.swapaxes(2, 3)
+    out, channels, k, size = rows.shape
+    stride = workload.axes[axis].stride
+    plan = transforms(size, stride)
     taps = np.zeros((out, channels, k, plan.taps * stride))
-    taps[..., :k] = weight
+    taps[..., :size] = rows
     phases = taps.reshape(out, channels, k, plan.taps, stride)
     products = np.einsum("tj,ockjs->otcks", as_array(plan.taps_in), phases).astype(np.float32)
     return [pack_channels(np.ascontiguousarray(products).reshape(out, -1), lanes), pack_channels(bias, lanes)]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from chanas.errors import ScheduleError
 from chanas.operators.epilogues import USUAL, Epilogue, check_epilogue
-from chanas.operators.winograd import transforms
+from chanas.operators.winograd import saved_multiplications, transforms
 
 Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "squeeze", "upconv"]
 Generality = Literal[
@@ -327,8 +327,10 @@ class Workload:
             return 0
         per_output = self.kernel_area * self.channels_per_group
         if self.op == "winograd":
-            per_output = transforms(self.kernel_size, self.stride).products * self.in_channels * self.kernel_size
-            per_output *= self.stride
+            axis = winograd_axis(self)
+            along, across = self.axes[axis], self.axes[1 - axis]
+            per_output = transforms(along.kernel, along.stride).products * along.stride * across.kernel
+            per_output *= self.in_channels
         return self.out_channels * (self.weight_itemsize * per_output + 4)
 
     def to_json(self) -> dict[str, Any]:
@@ -355,6 +357,13 @@ def check_generality(workload: Workload, takes: Collection[Generality]) -> None:
             raise ScheduleError(
                 f"operator {workload.op} with {generality} is not there in {workload.dtype} (workload {workload.key})"
             )
+
+
+def winograd_axis(workload: Workload) -> int:
+    """The axis that Winograd's tiles lie along: 0 for tiles of rows, 1 for tiles of columns. The one along which more
+    multiplications are saved, columns if it is equal."""
+    rows, columns = (saved_multiplications(axis.kernel, axis.stride) for axis in workload.axes)
+    return 0 if rows > columns else 1
 
 
 def tiled_columns(workload: Workload) -> int:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from chanas.errors import ScheduleError
 from chanas.network.folding import pack_operator
-from chanas.operators.winograd import Matrix, transforms
-from chanas.operators.workload import Workload
+from chanas.operators.winograd import Matrix, saved_multiplications, transforms
+from chanas.operators.workload import Workload, winograd_axis
 
 kernels = st.tuples(st.sampled_from([1, 3, 5, 7]), st.sampled_from([1, 2]))
 
@@ -46,6 +46,37 @@ def test_multiplications_are_saved(kernel_size: int, stride: int, saved: float) 
     assert plan.outputs * kernel_size / (plan.products * stride) == pytest.approx(saved)
 
 
+@pytest.mark.parametrize(("outputs", "saved"), [(4, 2.0), (56, 2.0), (7, 1.75), (5, 1.25), (1, 0.5)])
+def test_a_tile_that_is_not_full_saves_less(outputs: int, saved: float) -> None:
+    assert saved_multiplications(3, 1, outputs) == saved
+
+
+def test_a_kernel_of_too_many_taps_saves_nothing() -> None:
+    assert saved_multiplications(9, 1) == 0.0
+    assert saved_multiplications(9, 2) > 0.0
+
+
+COLUMNS, ROWS = 1, 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "axis"),
+    [
+        ((3, 3), (1, 1), COLUMNS),
+        ((7, 7), (2, 2), COLUMNS),
+        ((1, 7), (1, 1), COLUMNS),
+        ((7, 1), (1, 1), ROWS),
+        ((5, 3), (1, 1), ROWS),
+        ((3, 9), (1, 1), ROWS),
+        ((3, 3), (1, 2), ROWS),
+        ((3, 3), (2, 1), COLUMNS),
+    ],
+)
+def test_tiles_lie_where_they_save_more(kernel: tuple[int, int], strides: tuple[int, int], axis: int) -> None:
+    window = {"kernel_width": kernel[1], "column_stride": strides[1]}
+    assert winograd_axis(Workload("winograd", 20, 8, 8, kernel[0], strides[0], **window)) == axis
+
+
 def test_a_kernel_of_too_many_taps_is_refused() -> None:
     with pytest.raises(ScheduleError, match="at most 7 taps a stride for winograd, got 9"):
         transforms(9, 1)
@@ -60,3 +91,19 @@ def test_weights_are_packed_by_product_channel_row_and_phase() -> None:
     by_name = packed.reshape(2, products, 3, 5, 2, 8)
     np.testing.assert_allclose(by_name[0, -1, 2, 4, 0, 7], weight[7, 2, 4, 4])  # the last product is the last tap
     np.testing.assert_array_equal(by_name[1, ..., 2:], 0.0)
+
+
+def test_weights_of_tiles_of_rows_are_those_of_columns_with_the_axes_swapped() -> None:
+    weight = np.random.default_rng(0).standard_normal((10, 3, 7, 2), dtype=np.float32)
+    bias = np.ones(10, dtype=np.float32)
+    tall, wide = (Workload("winograd", 9, 3, 10, k, kernel_width=9 - k) for k in (7, 2))
+    for ours, theirs in zip(
+        pack_operator(tall, weight, bias, 8), pack_operator(wide, weight.swapaxes(2, 3), bias, 8), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("kernel", "weights"), [((3, 3), 6 * 3), ((5, 5), 8 * 5), ((7, 1), 10), ((1, 7), 10)])
+def test_weights_are_counted_as_they_are_packed(kernel: tuple[int, int], weights: int) -> None:
+    workload = Workload("winograd", 9, 3, 10, kernel[0], kernel_width=kernel[1])
+    assert workload.weight_bytes == 4 * 10 * (weights * 3 + 1)

@@ -12,7 +12,8 @@ import numpy as np
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.steps import Step
-from chanas.operators.workload import Workload
+from chanas.operators.winograd import saved_multiplications
+from chanas.operators.workload import Workload, winograd_axis
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.models import others
 from chanas.prescheduler.models.fusion import Chain, find_chains, keeps_rows
@@ -31,6 +32,8 @@ from chanas.prescheduler.models.sources.model import Array
 _ELEMENTWISE = {"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}
 # Images of fewer channels than this are read as they are: in channel blocks most lanes would be empty.
 _MAX_IMAGE_CHANNELS = 8
+# Multiplications of the plain sum for each of Winograd's: of 3×3 kernels 2 on wide maps, 1.75 on 7×7, 1.25 on 5×5.
+_LEAST_SAVED = 1.5
 
 
 def lower(graph: Graph, target: HardwareTarget) -> Program:
@@ -184,7 +187,7 @@ class _Lowering:
             return None
         _, channels, height, width = self.graph.shape_of(chain.source)
         makers = self._convolutions(chain, node, (channels, height, width), weight)
-        choices = [w for make in makers if (w := self._takes(make)) is not None]
+        choices = [w for make in makers if (w := self._takes(make)) is not None and _is_worth_trials(w)]
         if not choices:
             return None
         if choices[0].op == "conv":
@@ -220,10 +223,7 @@ class _Lowering:
         if kernel == (1, 1) and not any(a["padding"]):
             stride = {"stride": strides[0], "column_stride": strides[1]}
             return [make("pointwise", height, channels, out, **common, **stride)]
-        found = [make("blockconv", height, channels, out, **window)]
-        if kernel == (3, 3) and strides == (1, 1) and set(a["dilation"]) == {1}:
-            found.append(make("winograd", height, channels, out, **window))
-        return found
+        return [make(op, height, channels, out, **window) for op in ("blockconv", "winograd")]
 
     def _dense(self, chain: Chain, node: Node) -> TunedOperation | None:
         """A product with a matrix: a 1×1 convolution whose pixels are the rows."""
@@ -352,6 +352,14 @@ class _Lowering:
             return None
         emit = functools.partial(others.repeat_pixels, times=found, height=node.shape[2], width=node.shape[3])
         return OtherOperation("resize2d", (self._source(node),), value, emit)
+
+
+def _is_worth_trials(workload: Workload) -> bool:
+    """False of Winograd's products where they save little: strides that leave few taps, narrow maps."""
+    if workload.op != "winograd":
+        return True
+    along = workload.axes[winograd_axis(workload)]
+    return saved_multiplications(along.kernel, along.stride, along.output) >= _LEAST_SAVED
 
 
 def _weights(node: Node) -> tuple[Array, Array]:

@@ -202,6 +202,65 @@ def test_every_convolution_is_one_tuned_operator(run: Run, layer: nn.Module, op:
     assert ran.error < 1e-5
 
 
+def choices(layer: nn.Module, height: int = 20, width: int = 16) -> list[str]:
+    """The operators that compute a layer after a stem."""
+    torch.manual_seed(0)
+    network = after_stem(lambda n, x: n.layer(x), layer=layer).eval()
+    program = torch.export.export(network, (torch.zeros(1, 3, height, width),))
+    lowered = lower(simplify(read_graph(opened_program("net", program, {}))), HOST)
+    return [w.op for w in lowered.tuned[-1].choices]
+
+
+DIRECT, WITH_WINOGRAD = ["blockconv"], ["blockconv", "winograd"]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        conv(C, 24, 3),
+        conv(C, 24, 3, padding=0),
+        conv(C, 24, 5),
+        conv(C, 24, 7),
+        nn.Conv2d(C, 24, (1, 3), padding=(0, 1)),
+        nn.Conv2d(C, 24, (3, 1), padding=(1, 0)),
+        nn.Conv2d(C, 24, (1, 7), padding=(0, 3)),
+        nn.Conv2d(C, 24, (7, 1), padding=(3, 0)),
+        nn.Conv2d(C, 24, (9, 3), padding=(4, 1)),
+        nn.Conv2d(C, 24, 3, (2, 1), padding=1),
+    ],
+    ids=str,
+)
+def test_winograd_is_a_choice_where_it_saves_multiplications(layer: nn.Module) -> None:
+    assert choices(layer) == WITH_WINOGRAD
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        conv(C, 24, 3, stride=2),
+        conv(C, 24, 3, dilation=2),
+        conv(C, C, 3, groups=4),
+        nn.Conv2d(C, 24, (1, 9), padding=(0, 4)),
+        nn.Conv2d(C, 24, (1, 2), padding=(0, 1), stride=2),
+    ],
+    ids=str,
+)
+def test_winograd_is_no_choice_where_it_saves_little_or_has_no_kernel(layer: nn.Module) -> None:
+    assert choices(layer) == DIRECT
+
+
+@pytest.mark.parametrize(("width", "offered"), [(2, False), (3, True), (5, False), (7, True), (9, True)])
+def test_winograd_is_a_choice_where_its_tiles_are_filled(width: int, offered: bool) -> None:
+    assert choices(conv(C, 24, 3), width=width) == (WITH_WINOGRAD if offered else DIRECT)
+
+
+def test_tiles_that_lie_down_the_columns_are_right_in_a_network(run: Run) -> None:
+    layers = {"wide": nn.Conv2d(C, C, (1, 7), padding=(0, 3)), "tall": nn.Conv2d(C, C, (7, 1), padding=(3, 0))}
+    ran = run(after_stem(lambda n, x: F.relu(n.tall(F.relu(n.wide(x))) + x), **layers), choice=1)
+    assert [o.choices[1].op for o in ran.program.tuned[1:]] == ["winograd"] * 2
+    assert ran.error < 1e-4
+
+
 def test_a_grouped_transposed_convolution_is_computed_all_the_same(run: Run) -> None:
     ran = run(after_stem(lambda n, x: n.layer(x), layer=nn.ConvTranspose2d(C, C, 2, 2, groups=2)))
     assert ran.tuned == ["conv"]

@@ -78,7 +78,7 @@ _WINOGRAD = Family(
     lambda: _float32().winograd,
     schedules.winograd,
     shapes.winograd_parameters,
-    _ANY_MAP | _ANY_END | {"padding of its own"},
+    _ANY_WINDOW - {"dilation", "stride"},
     in_rectangles=True,
 )
 _UPCONV = Family(

@@ -34,6 +34,7 @@ from chanas.operators.workload import (
     scales_weights,
     spreads_input,
     tiled_columns,
+    winograd_axis,
 )
 from chanas.prescheduler.kernels.cpu.bf16_intrinsics import round_bits, widen
 from chanas.prescheduler.kernels.cpu.shapes import convolution_parameters, input_shape, output_shape
@@ -336,42 +337,44 @@ def _choose(index: Any, values: Sequence[Any]) -> Any:
 def winograd(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
-    """Inputs of T tiles per row to t products each, their sums over channels and kernel rows, then t to m outputs."""
+    """Inputs of tiles along one axis to t products each, their sums over channels and across the tiles, then t to m
+    outputs. Along columns of the map, rows and columns of everything change places."""
     weights, bias = parameters
-    kernel, stride, channels, (rows, columns) = (
-        workload.kernel_size,
-        workload.stride,
-        workload.in_channels,
-        workload.axes,
-    )
-    plan = transforms(kernel, stride)
-    m, t, in_blocks = plan.outputs, plan.products, num_blocks(channels, lanes)
-    height, num_tiles = rows.read_by(rows.output), -(-columns.output // m)
-    padding = _pad(workload, lanes, prefix, x, height, ((num_tiles - 1) * m + t) * stride)
-    tiles = te.compute(
-        (t, in_blocks, height, stride, num_tiles, lanes),
-        lambda i, b, h, s, w, v: _choose(
-            i, [_combine(row, [padding[b, h, (w * m + j) * stride + s, v] for j in range(t)]) for row in plan.input]
-        ),
-        name=f"{prefix}tiles",
-    )
+    axis, channels = winograd_axis(workload), workload.in_channels
+    along, across = workload.axes[axis], workload.axes[1 - axis]
+    plan, stride, in_blocks = transforms(along.kernel, along.stride), along.stride, num_blocks(channels, lanes)
+    m, t, num_tiles = plan.outputs, plan.products, -(-along.output // plan.outputs)
+    places = across.output if axis == 1 else tiled_columns(workload)
+
+    def ordered(of_across: Any, of_along: Any) -> tuple[Any, Any]:
+        return (of_across, of_along) if axis == 1 else (of_along, of_across)
+
+    padding = _pad(workload, lanes, prefix, x, *ordered(across.read_by(places), ((num_tiles - 1) * m + t) * stride))
+
+    def product(i: Any, b: Any, h: Any, s: Any, w: Any, v: Any) -> Any:
+        place, tile = ordered(h, w)
+        reads = [padding[(b, *ordered(place, (tile * m + j) * stride + s), v)] for j in range(t)]
+        return _choose(i, [_combine(row, reads) for row in plan.input])
+
+    height, width = ordered(across.read_by(places), num_tiles)
+    tiles = te.compute((t, in_blocks, height, stride, width, lanes), product, name=f"{prefix}tiles")
     rc = te.reduce_axis((0, channels), name="rc")
-    rh, rs = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, stride), name="rs")
-    shape = (t, num_blocks(workload.out_channels, lanes), rows.output, num_tiles, lanes)
-    acc = te.compute(
-        shape,
-        lambda i, b, h, w, v: te.sum(
-            tiles[i, rc // lanes, h * stride + rh, rs, w, rc % lanes]
-            * weights[b, ((i * channels + rc) * kernel + rh) * stride + rs, v],
-            axis=[rc, rh, rs],
-        ),
-        name=f"{prefix}acc",
-    )
+    rh, rs = te.reduce_axis((0, across.kernel), name="rh"), te.reduce_axis((0, stride), name="rs")
+    shape = (t, num_blocks(workload.out_channels, lanes), *ordered(places, num_tiles), lanes)
+
+    def term(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        place, tile = ordered(h, w)
+        h_in, w_in = ordered(place * across.stride + rh, tile)
+        weight = weights[b, ((i * channels + rc) * across.kernel + rh) * stride + rs, v]
+        return te.sum(tiles[i, rc // lanes, h_in, rs, w_in, rc % lanes] * weight, axis=[rc, rh, rs])
+
+    acc = te.compute(shape, term, name=f"{prefix}acc")
     sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
 
     def total(b: Any, h: Any, w: Any, v: Any) -> Any:
-        terms = [sums[i, b, h, w // m, v] for i in range(t)]
-        return _choose(w % m, [_combine(row, terms) for row in plan.output])
+        place, output = ordered(h, w)
+        terms = [sums[(i, b, *ordered(place, output // m), v)] for i in range(t)]
+        return _choose(output % m, [_combine(row, terms) for row in plan.output])
 
     return _window_output(workload, lanes, prefix, total, bias, extras)
 

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from chanas.operators.winograd import transforms
-from chanas.operators.workload import Workload
+from chanas.operators.workload import Workload, winograd_axis
 from chanas.prescheduler.kernels.cpu.points import (
     BlockConvPoint,
     ConvPoint,
@@ -232,8 +232,15 @@ def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, pa
     tile: [outputs of a tile] written out.
     """
     pad, tiles, acc = (sch.get_sblock(f"{prefix}{n}") for n in ("pad", "tiles", "acc"))
-    outputs = transforms(workload.kernel_size, workload.stride).outputs
-    outer, band, k_o = _sums_of_bands(sch, point, prefix, (1, outputs))
+    axis = winograd_axis(workload)
+    along = workload.axes[axis]
+    outputs = transforms(along.kernel, along.stride).outputs
+    outer, band, k_o = _sums_of_bands(sch, point, prefix, (1, outputs) if axis == 1 else (outputs, 1))
+    if axis == 0:  # rows of a tile are constants too
+        row, column, within, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))[-4:]
+        tile_row, row_within = sch.split(row, [None, outputs])
+        sch.reorder(tile_row, column, row_within, within, v)
+        sch.unroll(row_within)
     for stage in (tiles, pad):  # in this order: each is computed where its consumer already is
         if point.padding is Padding.BY_BAND:
             sch.compute_at(stage, band, preserve_unit_loops=True)

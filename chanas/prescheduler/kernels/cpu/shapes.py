@@ -11,7 +11,7 @@ import math
 from chanas.core.layouts import num_blocks
 from chanas.operators.transposed import num_taps
 from chanas.operators.winograd import transforms
-from chanas.operators.workload import Workload
+from chanas.operators.workload import Workload, winograd_axis
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -68,6 +68,8 @@ def transposed_parameters(workload: Workload, lanes: int) -> Shapes:
 
 
 def winograd_parameters(workload: Workload, lanes: int) -> Shapes:
-    """[B, t · C_in · k · stride, l] of a tile of t products, and [B, l]."""
-    products = transforms(workload.kernel_size, workload.stride).products
-    return _weights_and_bias(workload, lanes, products * workload.in_channels * workload.kernel_size * workload.stride)
+    """[B, t · C_in · k · s, l] of a tile of t products along the axis of stride s, k the taps across it, and [B, l]."""
+    axis = winograd_axis(workload)
+    along, across = workload.axes[axis], workload.axes[1 - axis]
+    products = transforms(along.kernel, along.stride).products
+    return _weights_and_bias(workload, lanes, products * workload.in_channels * across.kernel * along.stride)

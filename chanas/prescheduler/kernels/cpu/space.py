@@ -15,7 +15,14 @@ from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.operators.transposed import phase_of
 from chanas.operators.winograd import transforms
-from chanas.operators.workload import Workload, ends_in_half_a_block, scales_weights, spreads_input, tiled_columns
+from chanas.operators.workload import (
+    Workload,
+    ends_in_half_a_block,
+    scales_weights,
+    spreads_input,
+    tiled_columns,
+    winograd_axis,
+)
 from chanas.prescheduler.kernels.cpu.points import (
     BlockConvPoint,
     ConvPoint,
@@ -317,10 +324,13 @@ def upconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Winograd
 
 
 def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
-    """Like `blockconv`, but its columns are Winograd tiles; the sums of all products of a band are kept."""
-    rows, columns = workload.axes
-    tiles = -(-columns.output // transforms(workload.kernel_size, workload.stride).outputs)
-    return _sums_of_bands(workload, target, rows.output, tiles, workload.kernel_size)
+    """Like `blockconv`, but its columns (or rows) are Winograd tiles; the sums of all products of a band are kept."""
+    axis, (rows, columns) = winograd_axis(workload), workload.axes
+    along = workload.axes[axis]
+    tiles = -(-along.output // transforms(along.kernel, along.stride).outputs)
+    if axis == 0:
+        return _sums_of_bands(workload, target, tiles, tiled_columns(workload), columns.kernel)
+    return _sums_of_bands(workload, target, rows.output, tiles, rows.kernel)
 
 
 def _sums_of_bands(

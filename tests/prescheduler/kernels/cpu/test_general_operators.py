@@ -22,21 +22,24 @@ DEVICES = [device(lanes, num_threads) for lanes in (16, 4) for num_threads in (1
 
 @st.composite
 def winograd_workloads(draw: st.DrawFn) -> Workload:
-    """A square kernel on any map, padded as usual or otherwise."""
-    kernel, stride = draw(st.sampled_from([(3, 1), (3, 1), (5, 1), (3, 2), (7, 2)]))
+    """A square kernel or one that is longer in either direction, on any map, padded as usual or otherwise."""
+    kernels = st.sampled_from([(3, 3), (3, 3), (5, 5), (7, 7), (1, 3), (3, 1), (1, 7), (7, 1), (5, 2), (2, 5), (3, 9)])
+    kernel, strides = draw(kernels), draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (2, 1), (1, 2)]))
     padding = draw(st.sampled_from([None, (0, 0, 0, 0), (1, 2, 0, 1)]))
-    height, width = (draw(st.integers(kernel, kernel + 14)) for _ in range(2))
+    height, width = (draw(st.integers(k, k + 14)) for k in kernel)
     return Workload(
         "winograd",
         height,
         draw(st.integers(1, 40)),
         8 * draw(st.integers(1, 6)),
-        kernel,
-        stride,
+        kernel[0],
+        strides[0],
         draw(st.sampled_from(ANY_EPILOGUE)),
         residual=draw(st.booleans()),
         residual_first=draw(st.booleans()),
         input_width=width,
+        kernel_width=kernel[1],
+        column_stride=strides[1],
         padding=padding,
     )
 
@@ -167,14 +170,7 @@ REFUSED = [
         dataclasses.replace(WINDOW, out_channels=32, dtype="bfloat16"),
         "operator depthwise with several outputs of a channel is not there in bfloat16",
     ),
-    (
-        dataclasses.replace(WINDOW, op="winograd", kernel_width=5),
-        "operator winograd with rectangular kernels is not there",
-    ),
-    (
-        dataclasses.replace(WINDOW, op="winograd", column_stride=2),
-        "operator winograd with strides by axis is not there",
-    ),
+    (Workload("winograd", 9, 16, 16, 9), "expected a kernel of at most 7 taps a stride for winograd, got 9"),
     (dataclasses.replace(WINDOW, op="winograd", groups=2), "operator winograd with groups is not there"),
     (
         dataclasses.replace(WINDOW, dtype="bfloat16", epilogue="swish"),
