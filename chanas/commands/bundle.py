@@ -1,8 +1,9 @@
-"""`chanas predict` and `chanas bench`: a compiled network used and timed."""
+"""`chanas predict`, `chanas bench` and `chanas export`: a compiled network used, timed, and made a C library."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,13 @@ import typer
 from chanas.commands import search_text
 from chanas.commands.options import Shared, holds_tuned, require_bundle
 from chanas.commands.search_text import say
-from chanas.core.units import format_latency
+from chanas.core.units import format_bytes, format_latency
 from chanas.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from chanas.bundle.benchmark import BenchmarkRow
     from chanas.bundle.tuned import TunedNetwork
+    from chanas.export.folders import Exported
 
 OfBundle = Annotated[str | None, typer.Option("--target", help="One of the bundle's targets; its first by default.")]
 
@@ -105,3 +107,39 @@ def _say_rows(rows: Iterable[BenchmarkRow]) -> None:
         median = "-" if row.median_s is None else format_latency(row.median_s)
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
         typer.echo(f"{row.name:16s} {median:>10s} {ratio:>8s} {row.note}".rstrip())
+
+
+def export(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that search made, or a network that tune made.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write; an earlier export in it is replaced.")],
+    target: Annotated[
+        str | None,
+        typer.Option(help="A target of the bundle (by default its first), or any that `chanas target list` shows."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What the C function is called after; by default the folder.")
+    ] = None,
+) -> None:
+    """Write a static library, a C header with one function, and an example: for a device without Python."""
+    if holds_tuned(bundle):
+        from chanas.export.tuned_library import export_tuned
+
+        exported = export_tuned(bundle, out, target, name)
+    else:
+        from chanas.export.c_library import export as export_bundle
+
+        require_bundle(bundle)
+        exported = export_bundle(bundle, out, target, name)
+    for line in _export_lines(exported):
+        typer.echo(line)
+
+
+def _export_lines(exported: Exported) -> Iterator[str]:
+    target, check = exported.schedules.target, exported.check
+    size = f"{format_bytes(exported.library_bytes)}, {format_bytes(exported.weight_bytes)} of it weights"
+    yield f"library    {exported.library}: {size}; {format_bytes(exported.static_bytes)} of static memory"
+    yield f"target     {target.name}: {target.device}; compiled with {exported.toolchain}"
+    yield f"schedules  {exported.schedules.describe()}"
+    yield f"latency    {exported.schedules.describe_latency()}"
+    yield f"checked    {f'not run: {check}' if isinstance(check, str) else check.describe()}"
+    yield f"build      cd {shlex.quote(str(exported.folder))} && {exported.build_line}"

@@ -15,7 +15,7 @@ from chanas import __version__
 from chanas.commands import bundle as bundle_commands
 from chanas.commands import device as device_commands
 from chanas.commands import doctor as doctor_commands
-from chanas.commands import export as export_commands
+from chanas.commands import jobs as jobs_commands
 from chanas.commands import lut as lut_commands
 from chanas.commands import prescheduler as prescheduler_commands
 from chanas.commands import search as search_commands
@@ -41,9 +41,10 @@ app = typer.Typer(
 )
 
 app.add_typer(device_commands.app, name="device", short_help="Serve this device over RPC, list others.")
+app.add_typer(jobs_commands.app, name="jobs", short_help="Tune several tables and networks on one machine.")
 app.add_typer(lut_commands.app, name="lut", short_help="Show, check, fill, compare latency tables.")
 app.add_typer(target_commands.app, name="target", short_help="List, show, check hardware targets.")
-app.command(short_help="Write a network as a C library, for devices without Python.")(export_commands.export)
+app.command(short_help="Write a network as a C library, for devices without Python.")(bundle_commands.export)
 app.command(short_help="Tell what this machine is and how well it times.")(doctor_commands.doctor)
 
 

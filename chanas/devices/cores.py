@@ -39,15 +39,17 @@ def kept_off(cores: Sequence[int]) -> Iterator[None]:
         yield
         return
     before = os.sched_getaffinity(0)
-    _move_to(before - set(cores) or before)
+    move_to(before - set(cores) or before)
     try:
         yield
     finally:
-        _move_to(before)
+        move_to(before)
 
 
-def _move_to(cores: set[int]) -> None:
-    """All threads of this process, and those that they start."""
+def move_to(cores: set[int]) -> None:
+    """Move all threads of this process, and those that they start, where the system can do that."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
     for entry in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has ended
             os.sched_setaffinity(int(entry.name), cores)

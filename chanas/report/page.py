@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from chanas.report import blocks, curves, figures
 from chanas.report.ablation import ablation_section
 from chanas.report.cost import cost_rows
 from chanas.report.drawing import draw_architecture
-from chanas.report.pieces import figure, missing, paragraph, percent, seconds, table, tile
+from chanas.report.pieces import document, figure, missing, paragraph, percent, seconds, table, tile
 from chanas.report.reading import RunData, at, dicts, read_run, real
 from chanas.report.svg import Figure
 from chanas.report.targets import targets_section
@@ -46,20 +45,14 @@ def build_report(run: RunDirectory) -> Path:
 
 def render(run: RunData, name: str) -> str:
     """The page as text."""
-    style = (resources.files("chanas.report") / "page.css").read_text(encoding="utf-8")
     sections = [
         *(_answer(run, name), *targets_section(run), *_choice(run), *_front(run), *_network(run), *_latency(run)),
         *_division(run),
         *(*_predictor(run), *ablation_section(run), *_tuning(run), *_training(run), *_cost(run), *_provenance(run)),
     ]
     notes = "".join(f'<p class="missing">{escape(note)}</p>' for note in run.notes)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f'<link rel="icon" href="data:,">\n<title>{escape(name)}: co-design report</title>\n<style>\n{style}</style>\n'
-        f"</head>\n<body>\n<main>\n{notes}{chr(10).join(sections)}\n</main>\n</body>\n</html>\n"
-    )
+    sections[0] = notes + sections[0]
+    return document(f"{name}: co-design report", sections)
 
 
 def _answer(run: RunData, name: str) -> str:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import resources
 
 from chanas.core.units import format_latency
 from chanas.report.svg import Figure
 
 _LONG = 24  # a cell of more characters may break anywhere
+
+
+def document(title: str, sections: Iterable[str]) -> str:
+    """A whole page, with the style of all pages."""
+    style = (resources.files("chanas.report") / "page.css").read_text(encoding="utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<link rel="icon" href="data:,">\n<title>{escape(title)}</title>\n<style>\n{style}</style>\n'
+        f"</head>\n<body>\n<main>\n{chr(10).join(sections)}\n</main>\n</body>\n</html>\n"
+    )
 
 
 def missing(what: str, command: str) -> str:

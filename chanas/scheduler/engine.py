@@ -43,6 +43,7 @@ class Scheduler:
         executor: a clock, and what runs stages (`SimulatedExecutor`, `PoolExecutor`).
         max_deaths: of a stage's workers, before the stage counts as failed.
         estimates: what was learned in earlier runs.
+        ended: called with each job that has ended, however; a stage of it whose result is for nobody may still run.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class Scheduler:
         executor: Executor,
         max_deaths: int = MAX_DEATHS,
         estimates: Estimates | None = None,
+        ended: Callable[[Entry], None] = lambda _entry: None,
     ) -> None:
         self.policy = policy
         self.executor = executor
         self.max_deaths = max_deaths
+        self._ended = ended
         self.board = Board({r.name: r for r in resources}, estimates or Estimates(), now_s=executor.now_s)
         self.trace = Trace({name: r.num_units for name, r in self.board.resources.items()})
         self.jobs: dict[str, Entry] = {}
@@ -343,6 +346,7 @@ class Scheduler:
         self.board.entries.remove(entry)
         self.board.estimates.forget(entry.name)
         self._note(entry.status.value, entry.name, entry.error or "")
+        self._ended(entry)
 
     def _note_span(self, run: Run, ended: str) -> None:
         entry, stage = run.waiting.entry, run.waiting.stage

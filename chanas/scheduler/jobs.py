@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from chanas.errors import ChanasError
 
-SELECT, BUILD, MEASURE, LEARN = "select", "build", "measure", "learn"
+START, SELECT, BUILD, MEASURE, LEARN = "start", "select", "build", "measure", "learn"
 HOST, DEVICE = "host", "device"
 
 RESOURCES = {SELECT: HOST, BUILD: HOST, MEASURE: DEVICE, LEARN: HOST}
-"""The resource that each stage of a tuning job needs."""
+"""The resource that each stage of a round needs."""
 
 
 class UnitLostError(ChanasError):
@@ -27,9 +27,10 @@ class UnitLostError(ChanasError):
 class Stage:
     """A part of a job that runs on one resource without a break.
 
-    kind           select, build, measure or learn
+    kind           start, select, build, measure or learn
     resource       the name of the resource that it needs
-    work           called by a worker, without arguments; what it returns is handed to the job
+    work           called by a worker, without arguments unless the pool of its unit has some for it; what it returns is
+                   handed to the job
     expected_s     the job's own guess; None where it has none
     next_resource  needed by the stage that follows; None for the last one
     token          anything by which the job knows the stage again
@@ -37,7 +38,7 @@ class Stage:
 
     kind: str
     resource: str
-    work: Callable[[], Any]
+    work: Callable[..., Any]
     expected_s: float | None = None
     next_resource: str | None = None
     token: Any = None

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from chanas.errors import SchedulerError, describe
+
+SCHEMA = 1
+
 
 @dataclass(frozen=True)
 class Span:
@@ -91,11 +95,40 @@ class Trace:
         shares = self.utilisation()
         return max(shares, key=shares.__getitem__)
 
+    @property
+    def least_s(self) -> float:
+        """Seconds that the busiest resource's work takes, shared out evenly: no policy can be faster."""
+        return max((self.busy_s(name) / num for name, num in self.num_units.items()), default=0.0)
+
     def completion_s(self) -> dict[str, float]:
         """Seconds from joining to the end, by job."""
         joined = {e.name: e.at_s for e in self.events if e.what == "joined"}
         ends = {e.name: e.at_s for e in self.events if e.what in ("complete", "cancelled", "killed", "failed")}
         return {name: at_s - joined[name] for name, at_s in ends.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, with times from the first thing that happened on."""
+        start_s = self.start_s
+        spans = [asdict(s) | {"start_s": s.start_s - start_s, "end_s": s.end_s - start_s} for s in self.spans]
+        events = [asdict(e) | {"at_s": e.at_s - start_s} for e in self.events]
+        return {"schema": SCHEMA, "num_units": list(self.num_units.items()), "spans": spans, "events": events}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Trace:
+        """Inverse of `to_json`.
+
+        Raises:
+            SchedulerError: it is no trace, or one of another version.
+        """
+        try:
+            if data["schema"] != SCHEMA:
+                raise SchedulerError(f"expected a trace of schema {SCHEMA}, got {data['schema']}; run the jobs again")
+            num_units = {str(name): int(num) for name, num in data["num_units"]}
+            return cls(
+                num_units, [Span(**span) for span in data["spans"]], [Event(**event) for event in data["events"]]
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SchedulerError(f"this is no trace of jobs ({describe(error, 100)}); run the jobs again") from error
 
     def rows(self) -> list[dict[str, Any]]:
         """Spans as plain rows, by resource, unit and start: the bars of a Gantt chart."""

@@ -98,6 +98,13 @@ GPUS: dict[str, dict[str, Any]] = {
     "shared": {"max_shared_bytes_per_block": 233473},
     "warp": {"warp_size": 2048},
 }
+JOB: dict[str, Any] = {"name": "a", "run": "run"}
+JOBS: dict[str, dict[str, Any]] = {
+    "key": {"jobs": [JOB | {"trails": 3}]},
+    "policy": {"policy": "fifo"},
+    "runs": {"jobs": [JOB, JOB | {"name": "b"}]},
+    "threads": {"threads": 9999},
+}
 H100 = Path(__file__).resolve().parents[2] / "chanas" / "configs" / "targets" / "h100.yaml"
 NO_MAPPINGS: dict[str, bytes] = {"list": b"- 1\n- 2\n", "broken": b"a: [", "empty": b"", "binary": b"\xff\xfe\x00\xd8"}
 
@@ -119,6 +126,7 @@ def make_world(folder: Path, space: SearchSpace) -> None:
     write_yaml(folder / "spaces", space_json, spaces)
     write_yaml(folder / "boards", BOARD, BOARDS)
     write_yaml(folder / "gpus", yaml.safe_load(H100.read_text(encoding="utf-8")), GPUS)
+    write_yaml(folder / "jobs-files", {"jobs": [JOB]}, JOBS)
     make_tables(folder, space)
     make_images(folder / "images")
     make_run(RunDirectory(folder / "run"), space)

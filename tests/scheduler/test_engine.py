@@ -99,6 +99,22 @@ def test_a_job_that_raises_ends_alone() -> None:
     assert good.status is Status.COMPLETE
 
 
+def test_each_job_that_has_ended_is_told_of() -> None:
+    told: list[tuple[str, Status, float]] = []
+    scheduler = Scheduler(
+        resources_of(ONE_OF_EACH),
+        Interleaved(),
+        SimulatedExecutor(),
+        ended=lambda entry: told.append((entry.name, entry.status, entry.ended_s or 0.0)),
+    )
+    scheduler.join("bad", Faulty(1))
+    scheduler.join("good", chain_job((BUILD, 3.0)))
+    scheduler.join("killed", chain_job((BUILD, 9.0)))
+    scheduler.at(6.0, lambda: scheduler.kill("killed"))
+    scheduler.run()
+    assert told == [("bad", Status.FAILED, 2.0), ("good", Status.COMPLETE, 5.0), ("killed", Status.KILLED, 6.0)]
+
+
 def test_a_stage_on_an_unknown_resource_ends_its_job() -> None:
     scheduler = scheduler_of()
     scheduler.join("a", Notebook(1, resource="moon"))

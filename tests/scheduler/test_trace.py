@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from scheduling import ONE_OF_EACH, chain_job, resources_of
 
+from chanas.errors import SchedulerError
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE
 from chanas.scheduler.policies import policy
 from chanas.scheduler.simulation import simulate
@@ -53,3 +56,22 @@ def test_rows_are_the_bars_of_a_gantt_chart(trace: Trace) -> None:
 def test_an_empty_trace_took_no_time() -> None:
     trace = Trace({HOST: 1})
     assert (trace.makespan_s, trace.utilisation()) == (0.0, {HOST: 0.0})
+
+
+def test_a_stored_trace_begins_at_zero_and_is_otherwise_the_same() -> None:
+    trace = Trace({HOST: 2, DEVICE: 1}, [Span("a", "me", BUILD, HOST, 1, 7.0, 9.0, "failed")])
+    trace.events.append(Event(5.0, "joined", "a"))
+    stored = Trace.from_json(json.loads(json.dumps(trace.to_json(), sort_keys=True)))
+    assert stored == Trace(
+        {HOST: 2, DEVICE: 1}, [Span("a", "me", BUILD, HOST, 1, 2.0, 4.0, "failed")], [Event(0.0, "joined", "a")]
+    )
+    assert list(stored.num_units) == [HOST, DEVICE]
+
+
+def test_a_trace_of_another_version_is_refused() -> None:
+    with pytest.raises(SchedulerError, match="schema 1, got 2"):
+        Trace.from_json({"schema": 2})
+
+
+def test_the_busiest_resource_bounds_the_time(trace: Trace) -> None:
+    assert trace.least_s == trace.busy_s(HOST) == 10.0

@@ -11,7 +11,7 @@ import dataclasses
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 from chanas.files.scratch import raise_if_full
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.local.pool import Pool
+from chanas.prescheduler.measuring.local.pool import Pool, wait_for_one
 from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
 from chanas.prescheduler.measuring.requests import BuildRequest, TimingRequest
 
@@ -173,9 +173,8 @@ class CandidatePipeline(Generic[Token]):
         """
         while self.num_in_flight:
             self._advance()
-            done, _ = wait([*self._building, *self._measuring, *self._reading], return_when=FIRST_COMPLETED)
             outcomes = []
-            for future in done:
+            for future in wait_for_one([*self._building, *self._measuring, *self._reading]):
                 answer = future.result()
                 if future in self._reading:
                     device = self._reading.pop(future)

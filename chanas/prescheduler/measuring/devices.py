@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from chanas.core.target import LOCAL_TARGETS, HardwareTarget, in_batches
@@ -14,6 +15,9 @@ from chanas.errors import ConfigError
 
 if TYPE_CHECKING:
     from chanas.prescheduler.measuring.local.pool import OpenPool
+
+HoldDevice = Callable[[Usage], AbstractContextManager[tuple[HardwareTarget, "OpenPool | None"]]]
+"""Gets hold of what times, as `timing_device` does."""
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from chanas.files.run import RunDirectory
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.core.target import HardwareTarget
+    from chanas.prescheduler.measuring.devices import HoldDevice
     from chanas.prescheduler.models.graph import Graph
     from chanas.prescheduler.models.module import ProgramModule
     from chanas.prescheduler.models.program import Program
@@ -137,12 +138,14 @@ class LoadedModel:
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
         seed: int = 0,
         progress: bool = True,
+        hold: HoldDevice | None = None,
     ) -> TunedModel:
         """Tune its operators; records lie in `run`, and every one that is there already is used again.
 
         Args:
             target: the processor and how it is used; the name of a device stands for one thread of it.
             trials: schedule points per operator on average, instead of those of `effort`.
+            hold: gets hold of the device, here and in `build`; by default `timing_device`.
 
         Raises:
             ConfigError: the effort is none.
@@ -161,7 +164,7 @@ class LoadedModel:
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         usage = Usage(target) if isinstance(target, str) else target
         watch = self.watch.copy()
-        with timing_device(usage) as (hardware, open_pool):
+        with (hold or timing_device)(usage) as (hardware, open_pool):
             _require_cpu_float32(hardware)
             settings = _settings(effort, place, hardware, seed)
             with watch.step("lower"):
@@ -172,7 +175,7 @@ class LoadedModel:
                     tuned = tune_program(program, hardware, store, settings, progress=progress, open_pool=open_pool)
                 finally:
                     store.close()
-            return TunedModel(self, usage, hardware, program, tuned, seed, watch)
+            return TunedModel(self, usage, hardware, program, tuned, seed, watch, hold)
 
 
 def _require_cpu_float32(target: HardwareTarget) -> None:
@@ -212,6 +215,7 @@ class TunedModel:
     tuned: TunedOperators
     seed: int
     watch: _Watch
+    hold: HoldDevice | None = None
 
     def build(self) -> BuiltModel:
         """Compile the whole network, compare its outputs with those of the framework that it comes from, and time it.
@@ -226,14 +230,14 @@ class TunedModel:
         from chanas.prescheduler.models.module import program_module
         from chanas.prescheduler.models.tuning import compile_program
 
-        watch, opened = self.watch.copy(), self.loaded.opened
+        watch, opened, hold = self.watch.copy(), self.loaded.opened, self.hold or timing_device
         with watch.step("build"):
             chosen = {key: (c.workload, c.point) for key, c in self.tuned.choices.items()}
             made = program_module(self.program, chosen, self.target)
         with watch.step("answer"):
             inputs = opened.random_inputs(self.seed)
             expected = opened.answer(inputs)
-        with watch.step("prove"), timing_device(self.usage) as (there, open_pool), scratch_folder() as scratch:
+        with watch.step("prove"), hold(self.usage) as (there, open_pool), scratch_folder() as scratch:
             if there.fingerprint != self.target.fingerprint:  # another device of the key than was held for tuning
                 raise TargetError(
                     f"{self.loaded.name} was tuned on {self.target.device} ({self.target.fingerprint}), now there is "

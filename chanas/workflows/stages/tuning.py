@@ -15,6 +15,7 @@ from chanas.files.run import RunDirectory
 from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, stored_task
 
 if TYPE_CHECKING:
+    from chanas.prescheduler.measuring.devices import HoldDevice
     from chanas.prescheduler.tables.lut import PrescheduleSummary
     from chanas.prescheduler.tuning.tuner import TuneConfig
 
@@ -52,11 +53,13 @@ def preschedule(
     tuning: Tuning = DEFAULT_TUNING,
     seed: int = 0,
     progress: bool = True,
+    hold: HoldDevice | None = None,
 ) -> PrescheduleSummary:
     """Tune every block on the target, write the latency table, and calibrate it against whole networks.
 
     Space and number of classes are those of the run's supernet where there is one and nothing else is asked for. With
-    a tracker and a key as place the target is what devices of that key say they are.
+    a tracker and a key as place the target is what devices of that key say they are. `hold` gets hold of the device,
+    by default `timing_device`.
 
     Raises:
         TargetError: the target is unknown or not there, has no instructions for the dtype, another process uses it, or
@@ -73,7 +76,7 @@ def preschedule(
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
     config, chosen = tune_config(tuning), parse_sub_spaces(loaded, tuning.sub_spaces)
-    with timing_device(usage) as (hardware, open_pool):
+    with (hold or timing_device)(usage) as (hardware, open_pool):
         warm_start = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
         settings = TableSettings(
             config,

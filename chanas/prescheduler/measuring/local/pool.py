@@ -10,14 +10,14 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import kept_off, split_cores
@@ -51,6 +51,29 @@ class Pool(Protocol):
 
 OpenPool = Callable[[HardwareTarget], AbstractContextManager[Pool]]
 """Opens a pool for a target."""
+
+
+class Awaited(Future[Answer]):
+    """An answer that comes only when somebody waits for it: `settle` brings one of several such answers about."""
+
+    def __init__(self, settle: Callable[[Sequence[Future[Any]]], None]) -> None:
+        super().__init__()
+        self.settle = settle
+
+    def result(self, timeout: float | None = None) -> Answer:
+        """Bring it about, however long it takes."""
+        self.settle([self])
+        return super().result(timeout)
+
+
+def wait_for_one(futures: Iterable[Future[Any]]) -> set[Future[Any]]:
+    """Wait until one of the futures of a pool is done; returns those that are."""
+    futures = list(futures)
+    for future in futures:
+        if isinstance(future, Awaited):
+            future.settle(futures)
+            break
+    return wait(futures, return_when=FIRST_COMPLETED).done
 
 
 @dataclass(eq=False)

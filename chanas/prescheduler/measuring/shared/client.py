@@ -1,0 +1,94 @@
+"""The process of a tuning, as the scheduler's process has it: started with its first turn, asked turn by turn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chanas.errors import SchedulerError
+from chanas.prescheduler.measuring.shared.turns import Answered, Rest, Turn
+
+_LEAVE_S = 5.0
+"""Seconds that a tuning may take to keep what it has measured when it is ended."""
+
+
+class Client:
+    """A tuning in a process of its own.
+
+    Args:
+        name: of its job, for errors.
+        command: what Python runs: it serves turns (`serving.main`).
+        plan: handed to the process, as JSON.
+        log: gets what it prints.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], plan: Mapping[str, Any], log: Path) -> None:
+        self.name, self.log = name, log
+        self._command, self._plan = tuple(command), dict(plan)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def turn(self, core: int, answers: Sequence[Answered]) -> Rest:
+        """Let it compute on a core until it waits.
+
+        Raises:
+            SchedulerError: the process ended.
+        """
+        if self._process is None:
+            self._process = self._start(core)
+        process, turn = self._process, Turn(core=core, answers=tuple(answers))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(turn.to_json()).encode() + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except (OSError, ValueError):  # ValueError: `close` has closed the pipe
+            line = b""
+        if not line:
+            raise SchedulerError(f"the process of job '{self.name}' has ended; {self.log} says more")
+        rest = Rest.from_json(json.loads(line))
+        if rest.ended:  # its last work is to end
+            self.close()
+        return rest
+
+    def _start(self, core: int) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise SchedulerError(f"job '{self.name}' has ended")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *self._command],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the scheduler alone
+            )
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(process.pid, [core])
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(self._plan).encode() + b"\n")
+        return process
+
+    def close(self) -> None:
+        """End the process: it keeps what it has measured, and is killed if that takes too long."""
+        self._closed = True
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            process.stdin.close()
+        try:
+            process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()

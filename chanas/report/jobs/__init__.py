@@ -1,0 +1,1 @@
+"""The page of jobs on shared machines: a trace in, one HTML page out."""

@@ -1,0 +1,74 @@
+"""The process of one job: run as `python -m chanas.workflows.jobs.client`, with turns on its standard input."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from chanas.core.target import HardwareTarget
+from chanas.core.usage import Usage
+from chanas.files.run import RunDirectory
+from chanas.prescheduler.measuring.devices import HoldDevice
+from chanas.prescheduler.measuring.local.pool import OpenPool
+from chanas.prescheduler.measuring.shared.pool import Exchange, SharedPool
+from chanas.prescheduler.measuring.shared.serving import main
+from chanas.workflows.jobs.plan import JobPlan
+
+COMMAND = ("-m", "chanas.workflows.jobs.client")
+
+
+def tune(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
+    """Tune as a job's plan says, on the shared device; returns what to tell of it."""
+    job, usage = JobPlan.model_validate(plan["job"]), Usage(**plan["usage"])
+    target = HardwareTarget.from_json(plan["target"])
+    pool = SharedPool(exchange, plan["num_builders"], plan["overlap"])
+
+    @contextlib.contextmanager
+    def hold(_usage: Usage) -> Iterator[tuple[HardwareTarget, OpenPool]]:
+        yield target, lambda _target: contextlib.nullcontext(pool)
+
+    return (_tune_table if job.model is None else _tune_network)(job, usage, hold)
+
+
+def _tune_table(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
+    from chanas.workflows.stages.tuning import Tuning, preschedule
+
+    tuning = Tuning(job.trials, job.sub_spaces, job.cost_model, job.calibrate, job.warm_start)
+    summary = preschedule(
+        RunDirectory(job.run),
+        usage,
+        space=job.space,
+        num_classes=job.num_classes,
+        tuning=tuning,
+        seed=job.seed,
+        hold=hold,
+    )
+    return {
+        "path": str(summary.path),
+        "num_new_trials": summary.num_new_trials,
+        "num_failed_trials": summary.num_failed_trials,
+        "drift": summary.drift,
+        "num_blocks": len(summary.lut.rows),
+    }
+
+
+def _tune_network(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
+    from chanas.workflows.models.chain import Effort, Model
+
+    loaded = Model.load(job.model or "", job.shapes)
+    effort = Effort(job.trials, job.minutes, job.cost_model, job.warm_start)
+    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(job.run), seed=job.seed, hold=hold)
+    built = tuned.build()
+    saved = built.save(job.out or job.run / built.name)
+    return {
+        "path": str(saved.folder),
+        "num_new_trials": tuned.tuned.num_new_trials,
+        "num_failed_trials": tuned.tuned.num_failed_trials,
+        "drift": tuned.tuned.drift,
+        "latency_s": built.proof.seconds,
+    }
+
+
+if __name__ == "__main__":
+    main(tune)

@@ -1,0 +1,114 @@
+"""A file of tuning jobs: which tables and networks, on which device, by which policy."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from chanas.core.usage import Usage
+from chanas.errors import ConfigError, unknown_name
+from chanas.files.yaml_files import read_mapping
+from chanas.scheduler.policies import POLICIES
+
+EXCLUSIVE = tuple(name for name, make in POLICIES.items() if not make().shares)
+"""Policies that let no two stages disturb each other."""
+
+_NAME = re.compile(r"[\w.-]+")
+
+
+class JobPlan(BaseModel):
+    """A tuning: of a network where there is a `model`, else of a latency table. Names are those of the options of
+    `chanas tune` and `chanas prescheduler`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=60)
+    run: Path
+    model: str | None = None
+    out: Path | None = None
+    minutes: float | None = Field(default=None, gt=0)
+    shapes: dict[str, tuple[int, ...]] = {}
+    space: str | None = None
+    num_classes: int | None = Field(default=None, ge=1)
+    sub_spaces: tuple[str, ...] = ()
+    calibrate: int = Field(default=12, ge=0)
+    dtype: str = "f32"
+    trials: int | None = Field(default=None, ge=1)
+    cost_model: str = "gp"
+    warm_start: str | None = None
+    seed: int = 0
+    user: str = ""
+    priority: int = 0
+    deadline_minutes: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> JobPlan:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r} must be of letters, digits, '.', '_' and '-': files are called so")
+        of_tables = {"space", "num_classes", "sub_spaces", "calibrate", "dtype"}
+        of_networks = {"out", "minutes", "shapes"}
+        wrong = self.model_fields_set & (of_networks if self.model is None else of_tables)
+        if wrong:
+            kind = "a table (no 'model')" if self.model is None else "a network"
+            raise ValueError(f"{', '.join(sorted(wrong))} can't be set for {kind}")
+        return self
+
+
+class JobsFile(BaseModel):
+    """Jobs that share a device of this machine, which is used in one way."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    jobs: tuple[JobPlan, ...] = Field(min_length=1)
+    target: str = "cpu"
+    threads: int = Field(default=1, ge=1)
+    policy: str = "slack"
+
+    @model_validator(mode="after")
+    def _differ(self) -> JobsFile:
+        if self.policy not in EXCLUSIVE:
+            raise ValueError(unknown_name("policy", self.policy, EXCLUSIVE))
+        for what, values in (
+            ("name", [j.name for j in self.jobs]),
+            ("run", [os.path.abspath(j.run) for j in self.jobs]),
+        ):
+            twice = sorted({v for v in values if values.count(v) > 1})
+            if twice:
+                raise ValueError(f"each job needs a {what} of its own, got {twice[0]} more than once")
+        return self
+
+    def usage(self, job: JobPlan) -> Usage:
+        """The use that a job makes of the device."""
+        return Usage(self.target, self.threads, job.dtype)
+
+
+def read_jobs(path: Path) -> JobsFile:
+    """Read a file of jobs; paths in it are relative to where the command runs, as those of options are.
+
+    Raises:
+        ConfigError: it cannot be read, or does not say what it should.
+    """
+    data = read_mapping(path, path, "file of jobs", "target, threads, policy and jobs", ConfigError)
+    return parse_jobs(data, str(path))
+
+
+def parse_jobs(data: dict[str, Any], name: str) -> JobsFile:
+    """Jobs from a mapping that errors call `name`.
+
+    Raises:
+        ConfigError: a key is unknown, missing or out of range.
+    """
+    try:
+        return JobsFile.model_validate(data)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected", 1)
+        if fault["type"] == "extra_forbidden":
+            known = JobPlan.model_fields if len(fault["loc"]) > 1 else JobsFile.model_fields
+            message = f"unknown key; known: {', '.join(sorted(known))}"
+        raise ConfigError(f"{name}: {f'{place}: ' if place else ''}{message}"[:400]) from None

@@ -1,0 +1,170 @@
+"""chanas/prescheduler/measuring/shared/job.py: a tuning's turns, builds and timings as stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from chanas.errors import SchedulerError
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind
+from chanas.prescheduler.measuring.requests import Ping
+from chanas.prescheduler.measuring.shared.client import Client
+from chanas.prescheduler.measuring.shared.job import TuningJob
+from chanas.prescheduler.measuring.shared.turns import Answered, Ask, Rest
+from chanas.prescheduler.measuring.shared.workers import SharedWorkers, Slot
+from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, START, Outcome, Stage
+
+
+class Script:
+    """A tuning's process: the ends of its turns are given, the answers that it gets are kept."""
+
+    name = "a"
+
+    def __init__(self, *rests: Rest) -> None:
+        self._rests = list(rests)
+        self.heard: list[list[int]] = []
+        self.is_closed = False
+
+    def turn(self, core: int, answers: Sequence[Answered]) -> Rest:
+        assert core == 7
+        self.heard.append([answered.number for answered in answers])
+        return self._rests.pop(0)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@dataclass
+class Timers:
+    stopped: list[str] = field(default_factory=list)
+
+    def stop(self, job: str) -> None:
+        self.stopped.append(job)
+
+
+class Core:
+    """A slot that answers at once."""
+
+    core = 7
+
+    def answer(self, job: str, ask: Ask) -> Answer:
+        assert job == "a"
+        return Answer({"number": ask.number}, None)
+
+
+def asks(*kinds: str, first: int = 0) -> tuple[Ask, ...]:
+    numbered = enumerate(kinds, first)
+    return tuple(Ask(number=n, times=k == MEASURE, timeout_s=1.0, request=Ping().to_json()) for n, k in numbered)
+
+
+def job_of(script: Script, timers: Timers | None = None, overlap: bool = True, **options: Any) -> TuningJob:
+    workers = SharedWorkers(cast(Any, timers or Timers()), (), overlap)
+    return TuningJob(cast(Client, script), workers, **options)
+
+
+def run(job: TuningJob, stage: Stage) -> list[Stage]:
+    """Run a stage, and return those that follow."""
+    job.take(stage, Outcome(stage.work(cast(Slot, Core()))))
+    return job.offer()
+
+
+def described(stages: Iterable[Stage]) -> list[tuple[str, str, str | None]]:
+    return [(s.kind, s.resource, s.next_resource) for s in stages]
+
+
+def test_it_starts_then_asks() -> None:
+    job = job_of(Script(Rest(asks=asks(BUILD, BUILD, MEASURE))))
+    [start] = job.offer()
+    assert described([start]) == [(START, HOST, HOST)]
+    assert described(run(job, start)) == [(BUILD, HOST, DEVICE), (BUILD, HOST, DEVICE), (MEASURE, DEVICE, HOST)]
+
+
+def test_what_is_built_is_passed_on_by_the_slot_that_built_it() -> None:
+    script = Script(Rest(asks=asks(BUILD)), Rest(asks=asks(MEASURE, first=1)))
+    job = job_of(script)
+    [build] = run(job, job.offer()[0])
+    assert described(run(job, build)) == [(MEASURE, DEVICE, HOST)]
+    assert script.heard == [[], [0]]
+
+
+def test_a_turn_takes_all_timings_that_are_there() -> None:
+    script = Script(Rest(asks=asks(MEASURE, MEASURE, MEASURE)), Rest())
+    job = job_of(script)
+    first, second, _ = run(job, job.offer()[0])
+    [turn] = run(job, first)
+    assert described([turn]) == [(LEARN, HOST, HOST)]
+    assert run(job, second) == []
+    assert run(job, turn) == []
+    assert script.heard == [[], [0, 1]]
+
+
+def test_an_answer_that_comes_in_a_turn_is_for_the_next_one() -> None:
+    job = job_of(Script(Rest(asks=asks(MEASURE, MEASURE)), Rest(), Rest(ended=True)))
+    first, second = run(job, job.offer()[0])
+    [turn] = run(job, first)
+    rest = turn.work(cast(Slot, Core()))
+    assert run(job, second) == []
+    job.take(turn, Outcome(rest))
+    [another] = job.offer()
+    assert run(job, another) == []
+
+
+def test_what_is_withdrawn_is_not_carried_out() -> None:
+    job = job_of(Script(Rest(asks=asks(BUILD, MEASURE)), Rest(withdrawn=(0,)), Rest(asks=asks(BUILD, first=2))))
+    build, timing = run(job, job.offer()[0])
+    [turn] = run(job, timing)
+    run(job, turn)
+    assert build.work(cast(Slot, Core())).answer.error.kind is ErrorKind.STOPPED
+
+
+def test_without_a_device_of_its_own_the_host_times() -> None:
+    job = job_of(Script(Rest(asks=asks(BUILD, MEASURE))), overlap=False)
+    assert described(run(job, job.offer()[0])) == [(BUILD, HOST, HOST), (MEASURE, HOST, HOST)]
+
+
+def test_its_timer_is_renewed_where_it_asks_for_that() -> None:
+    timers = Timers()
+    job = job_of(Script(Rest(asks=asks(MEASURE), renew=True)), timers)
+    run(job, job.offer()[0])
+    assert timers.stopped == ["a"]
+
+
+def test_facts_are_told_at_the_end() -> None:
+    told: list[dict[str, Any]] = []
+    job = job_of(Script(Rest(ended=True, result={"path": "x"})), done=told.append)
+    assert run(job, job.offer()[0]) == []
+    assert told == [{"path": "x"}]
+    assert job.outlook(lambda _kind: 1.0, {HOST: 1, DEVICE: 1}).work_s == {}
+
+
+@pytest.mark.parametrize("rest", [Rest(ended=True, error="planted"), Rest()], ids=["fails", "waits for nothing"])
+def test_a_tuning_that_cannot_go_on_ends_its_job(rest: Rest) -> None:
+    job = job_of(Script(rest))
+    with pytest.raises(SchedulerError, match=r"planted|waits"):
+        run(job, job.offer()[0])
+
+
+def test_a_worker_that_cannot_start_ends_its_job() -> None:
+    job = job_of(Script(Rest(asks=asks(BUILD))))
+    [build] = run(job, job.offer()[0])
+    with pytest.raises(SchedulerError, match="no compiler"):
+        job.take(build, Outcome(error="no compiler"))
+
+
+def test_all_that_is_asked_for_has_to_be_timed() -> None:
+    job = job_of(Script(Rest(asks=asks(BUILD, BUILD, MEASURE))))
+    run(job, job.offer()[0])
+    seconds = {BUILD: 2.0, MEASURE: 10.0, LEARN: 1.0}
+    outlook = job.outlook(seconds.__getitem__, {HOST: 1, DEVICE: 1})
+    assert outlook.work_s == {HOST: 5.0, DEVICE: 30.0}
+    assert outlook.alone_s == 31.0
+
+
+def test_closing_ends_its_processes() -> None:
+    script, timers = Script(), Timers()
+    job_of(script, timers).close()
+    assert script.is_closed
+    assert timers.stopped == ["a"]

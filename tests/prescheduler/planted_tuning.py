@@ -1,0 +1,49 @@
+"""The process of a job that asks workers for their process numbers: run as `python planted_tuning.py`.
+
+A job called `fails` finds that it cannot work, one called `raises` has a fault, one called `dies` ends in mid-turn.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from chanas.errors import ConfigError
+from chanas.prescheduler.measuring.local.pool import wait_for_one
+from chanas.prescheduler.measuring.requests import Ping
+from chanas.prescheduler.measuring.shared.pool import Exchange, SharedPool
+from chanas.prescheduler.measuring.shared.serving import main
+
+NUM_ROUNDS, NUM_BUILDS, TIMEOUT_S = 2, 3, 60.0
+
+
+def tune(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
+    """Build a few at once and time each, round after round."""
+    name, pool = plan["job"]["name"], SharedPool(exchange, plan["num_builders"], plan["overlap"])
+    builders, timers = set(), set()
+    for _ in range(NUM_ROUNDS):
+        building = {pool.build(Ping(), TIMEOUT_S) for _ in range(NUM_BUILDS)}
+        timing = set()
+        while building or timing:
+            for done in wait_for_one([*building, *timing]):
+                pid = done.result().result["pid"]
+                if done in building:
+                    building.remove(done)
+                    builders.add(pid)
+                    timing.add(pool.measure(Ping(), TIMEOUT_S))
+                else:
+                    timing.remove(done)
+                    timers.add(pid)
+        if name == "fails":
+            raise ConfigError("planted")
+        if name == "raises":
+            raise RuntimeError("planted fault")
+        if name == "dies":
+            os._exit(3)
+        if name == "renews":
+            pool.renew_timers()
+    return {"pid": os.getpid(), "builders": sorted(builders), "timers": sorted(timers)}
+
+
+if __name__ == "__main__":
+    main(tune)

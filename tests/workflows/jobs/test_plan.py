@@ -1,0 +1,55 @@
+"""chanas/workflows/jobs/plan.py: what a file of jobs may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chanas.errors import ConfigError
+from chanas.workflows.jobs.plan import parse_jobs, read_jobs
+
+TABLE = {"name": "a", "run": "runs/a"}
+NETWORK = {"name": "b", "run": "runs/b", "model": "torchvision:resnet18"}
+
+
+def parsed(*jobs: dict[str, Any], **options: Any) -> Any:
+    return parse_jobs({"jobs": list(jobs), **options}, "jobs.yaml")
+
+
+def test_a_file_of_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.yaml"
+    path.write_text(
+        "threads: 2\npolicy: lookahead\njobs:\n"
+        "  - {name: a, run: runs/a, space: mbv3-32, sub_spaces: [r24-w1], dtype: bf16, user: me, priority: 1}\n"
+        "  - {name: b, run: runs/b, model: net.onnx, shapes: {x: [1, 3, 8, 8]}, minutes: 2, deadline_minutes: 30}\n"
+    )
+    plans = read_jobs(path)
+    table, network = plans.jobs
+    assert plans.policy == "lookahead"
+    assert plans.usage(table).name.dtype == "bf16"
+    assert (plans.usage(network).threads, plans.usage(network).dtype) == (2, "f32")
+    assert table.sub_spaces == ("r24-w1",)
+    assert network.shapes == {"x": (1, 3, 8, 8)}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "options", "told"),
+    [
+        ((), {}, "jobs"),
+        ((TABLE, TABLE | {"run": "c"}), {}, "name of its own, got a"),
+        ((TABLE, TABLE | {"name": "c", "run": "runs/../runs/a"}), {}, "run of its own"),
+        ((TABLE | {"trails": 3},), {}, "unknown key; known: calibrate"),
+        ((TABLE,), {"device": "cpu"}, "unknown key; known: jobs"),
+        ((TABLE | {"minutes": 3},), {}, "minutes can't be set for a table"),
+        ((NETWORK | {"calibrate": 3},), {}, "calibrate can't be set for a network"),
+        ((TABLE | {"trials": 0},), {}, "trials"),
+        ((TABLE | {"name": "a/b"},), {}, "letters, digits"),
+        ((TABLE,), {"policy": "fifo"}, "unknown policy 'fifo'"),
+        ((TABLE,), {"policy": "synchronous"}, "unknown policy 'synchronous'"),
+    ],
+)
+def test_what_it_may_not_say(jobs: tuple[dict[str, Any], ...], options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parsed(*jobs, **options)

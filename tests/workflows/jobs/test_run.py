@@ -1,0 +1,116 @@
+"""chanas/workflows/jobs/run.py: several tunings in processes of their own, on workers that start without a compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, START
+from chanas.scheduler.trace import Trace
+from chanas.workflows.jobs.plan import parse_jobs
+from chanas.workflows.jobs.run import JobResult, JobsResult, run_jobs
+
+from ...prescheduler.cases import plant_worker
+from ...scheduling import overlaps
+
+PLANTED = Path(__file__).resolve().parents[2] / "prescheduler"
+TUNING = (str(PLANTED / "planted_tuning.py"),)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_workers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        plant_worker(patch, "llvm", (str(PLANTED / "planted_quick.py"),))
+        yield
+
+
+def run(folder: Path, *names: str) -> tuple[JobsResult, list[str]]:
+    """All jobs to their ends, and what was told meanwhile."""
+    told: list[str] = []
+    jobs = [{"name": name, "run": str(folder / name)} for name in names]
+    return run_jobs(parse_jobs({"jobs": jobs}, "test"), folder / "out", command=TUNING, tell=told.append), told
+
+
+@pytest.fixture(scope="module")
+def both(quick_workers: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[JobsResult, list[str]]:
+    return run(tmp_path_factory.mktemp("both"), "a", "renews")
+
+
+@pytest.fixture(scope="module")
+def failures(quick_workers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, JobResult]:
+    result, _ = run(tmp_path_factory.mktemp("failures"), "fails", "raises", "dies", "a")
+    return {job.name: job for job in result.results}
+
+
+def test_jobs_share_builders_and_nothing_else(both: tuple[JobsResult, list[str]]) -> None:
+    result, told = both
+    a, other = (job.facts for job in result.results)
+    assert [job.status for job in result.results] == ["complete", "complete"]
+    assert a["pid"] != other["pid"]
+    assert not {*a["timers"]} & {*other["timers"]}
+    assert len({*a["builders"], *other["builders"]}) <= max(1, (os.cpu_count() or 1) - 1)
+    assert sorted(told) == ["job a: complete", "job renews: complete"]
+
+
+def test_a_job_times_in_one_process_until_it_asks_for_another(both: tuple[JobsResult, list[str]]) -> None:
+    a, renews = (job.facts for job in both[0].results)
+    assert (len(a["timers"]), len(renews["timers"])) == (1, 2)
+
+
+def test_each_stage_is_in_the_trace_and_no_unit_serves_two(both: tuple[JobsResult, list[str]]) -> None:
+    result, _ = both
+    stored = Trace.from_json(json.loads(result.page.with_name("trace.json").read_text()))
+    assert len(stored.spans) == len(result.trace.spans)
+    assert overlaps(stored.spans) == []
+    for name in ("a", "renews"):
+        kinds = [s.kind for s in stored.spans if s.job == name]
+        assert kinds.count(START) == 1
+        assert kinds.count(BUILD) == kinds.count(MEASURE) == 6
+        assert kinds.count(LEARN) >= 2
+    assert {s.resource for s in stored.spans if s.kind in (START, BUILD, LEARN)} == {HOST}
+    assert {s.resource for s in stored.spans if s.kind == MEASURE} <= {HOST, DEVICE}
+    assert "critical resource" in result.page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("fails", "planted"), ("raises", "RuntimeError: planted fault"), ("dies", "has ended")]
+)
+def test_a_job_that_fails_takes_no_other_with_it(failures: dict[str, JobResult], name: str, reason: str) -> None:
+    assert failures[name].status == "failed"
+    assert reason in (failures[name].error or "")
+    assert failures["a"].status == "complete"
+
+
+def test_a_fault_of_a_job_is_in_its_log(failures: dict[str, JobResult]) -> None:
+    assert "Traceback" in failures["raises"].log.read_text()
+    assert "Traceback" not in failures["fails"].log.read_text()
+
+
+def test_an_interruption_ends_all_processes_and_leaves_the_trace(tmp_path: Path) -> None:
+    def interrupt(_line: str) -> None:
+        raise KeyboardInterrupt
+
+    plans = parse_jobs({"jobs": [{"name": n, "run": n} for n in ("fails", "b")]}, "test")
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(plans, tmp_path, command=TUNING, tell=interrupt)
+    assert json.loads((tmp_path / "trace.json").read_text())["spans"]
+    deadline = time.monotonic() + 10.0
+    while children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert children() == []
+
+
+def children() -> list[str]:
+    """Command lines of this process's tunings and planted workers."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            command = Path(f"/proc/{pid}/cmdline")
+            text = command.read_text().replace("\0", " ") if command.exists() else ""
+            found += [text] if "planted_" in text else []
+    return found
