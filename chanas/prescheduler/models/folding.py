@@ -81,7 +81,7 @@ _COMPUTED: dict[str, Callable[[Sequence[Array], Node], Array]] = {
     "full": lambda v, n: np.full(n.shape, v[-1]),
     "full_like": lambda v, n: np.full(n.shape, v[-1]),
     "slice_scatter": _scattered,
-    "take": lambda v, n: _taken(*v, n.attributes.get("axis")),
+    "take": lambda v, n: _taken(v[0], v[1], n.attributes.get("axis")),
     "where": lambda v, _: np.where(*v),
     "equal": lambda v, _: v[0] == v[1],
     "not_equal": lambda v, _: v[0] != v[1],
