@@ -16,12 +16,21 @@ from planted_abort import measure
 from chanas.prescheduler.kernels.backends import BACKENDS
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local import worker
-from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, BuildOperators, Measure, MeasureInTurns
+from chanas.prescheduler.measuring.requests import (
+    BuildBlock,
+    BuildModule,
+    BuildOperator,
+    BuildOperators,
+    BuildRequest,
+    Measure,
+    MeasureInTurns,
+    MeasureNetwork,
+)
 
 _BUILD_S = 0.05
 
 
-def build(request: BuildOperator | BuildBlock) -> dict[str, str]:
+def build(request: BuildRequest) -> dict[str, str]:
     """Leave a file beside the library for as long as it takes."""
     half = request.library.with_suffix(".o")
     half.touch()
@@ -48,7 +57,9 @@ def main() -> None:
             BuildOperator: build,
             BuildOperators: lambda request: worker.build_operators(request, build),
             BuildBlock: build,
+            BuildModule: build,
             Measure: measure,
+            MeasureNetwork: measure,
             MeasureInTurns: measure_in_turns,
         }
     )

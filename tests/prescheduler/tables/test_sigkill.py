@@ -49,9 +49,13 @@ class Bench:
     def temporary(self) -> Path:
         return self.folder / "tmp"
 
-    def start(self, name: str, log: str = "stderr") -> subprocess.Popen[bytes]:
+    def arguments(self) -> list[str]:
+        """Command and options beside those of every run."""
         options = ["--num-classes", str(NUM_CLASSES), "--sub-space", NANO.sub_spaces[0].key, "--calibrate", "0"]
-        command = [sys.executable, *self.program, "prescheduler", "--space", "nano.yaml", "--trials", "1", *options]
+        return ["prescheduler", "--space", "nano.yaml", "--trials", "1", *options]
+
+    def start(self, name: str, log: str = "stderr") -> subprocess.Popen[bytes]:
+        command = [sys.executable, *self.program, *self.arguments()]
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": os.pathsep.join(paths)}
         with open(self.folder / log, "wb") as file:
