@@ -23,3 +23,13 @@ def test_whole_numbers_are_ids_of_any_vocabulary(dtype: str) -> None:
     assert (ids.shape, str(ids.dtype)) == ((1, 512), dtype)
     assert not ids.any()  # the one id that a vocabulary of any size has
     assert x.any()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
+def test_more_indices_may_be_asked_for(dtype: str) -> None:
+    shapes = [([1, 4], "float32"), ([1, 512], dtype)]
+    (x, zeros), (same, ids) = random_inputs(shapes), random_inputs(shapes, num_indices=2)
+    np.testing.assert_array_equal(x, same)
+    assert not zeros.any()
+    assert set(ids.ravel().astype(int)) == {0, 1}
+    assert str(ids.dtype) == dtype

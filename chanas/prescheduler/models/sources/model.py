@@ -56,9 +56,9 @@ class OpenedModel:
     program: Any = None
     shapes: Shapes = field(default_factory=dict)
 
-    def random_inputs(self, seed: int = 0) -> list[Array]:
-        """Normal numbers for floats, zeros for whole numbers (`chanas.network.inputs`)."""
-        return random_inputs(((i.shape, i.dtype) for i in self.inputs), seed)
+    def random_inputs(self, seed: int = 0, num_indices: int = 1) -> list[Array]:
+        """Normal numbers for floats, zeros or other small ones for whole numbers (`chanas.network.inputs`)."""
+        return random_inputs(((i.shape, i.dtype) for i in self.inputs), seed, num_indices)
 
 
 def file_name(text: str) -> str:
