@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,21 @@ import numpy as np
 from chanas.bundle.codesign import CoDesign
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
-from chanas.errors import CheckpointError, MeasureError
+from chanas.errors import CheckpointError
 from chanas.export import c_sources
 from chanas.export.folders import (
-    Check,
     Exported,
-    RunExample,
     Schedules,
     Sources,
     build_example,
     check_compilable,
     checked_name,
     described_processor,
-    find_runner,
-    largest_error,
-    run_example,
     why_not_here,
     write_folder,
 )
 from chanas.export.kernels import build_kernels
+from chanas.export.trials import Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import pack_block, split_tensors
 from chanas.operators.steps import block_workloads
@@ -192,22 +188,18 @@ def _check(bundle: CoDesign, schedules: Schedules, program: Path, run: RunExampl
     Raises:
         MeasureError: it fails, or computes something else.
     """
-    runner = find_runner(schedules)
-    if isinstance(runner, str):
-        return runner
-    resolution = bundle.architecture.resolution
-    shape = (_CHECKED_IMAGES, bundle.space.in_channels, resolution, resolution)
-    images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-    expected = bundle.torch_logits(images)
-    file = program.with_suffix(".f32")
-    images.tofile(file)
-    try:
-        printed = run([*runner, str(program), "-l", str(file)], f"{_CHECKED_IMAGES} images")
-    except OSError as reason:  # temporary files that must not be run, say
-        return f"{reason.strerror or reason}: {program}"
-    rows = [line.split(b"\t")[-expected.shape[1] :] for line in printed.splitlines()]
-    error = largest_error(np.array(rows, dtype=np.float32).reshape(expected.shape), expected)
-    if not error <= _TOLERANCE[schedules.target.dtype]:
-        raise MeasureError(f"the exported example's logits are {error:.2g} away from PyTorch's; nothing was written")
+    target, resolution = schedules.target, bundle.architecture.resolution
     tried = f"{_CHECKED_IMAGES} random images"
-    return Check(tried, ("logits", "PyTorch's"), Path(runner[0]).name if runner else "", error)
+
+    def errors(runner: Sequence[str]) -> Iterator[float]:
+        shape = (_CHECKED_IMAGES, bundle.space.in_channels, resolution, resolution)
+        images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+        expected = bundle.torch_logits(images)
+        file = program.with_suffix(".f32")
+        images.tofile(file)
+        printed = run([*runner, str(program), "-l", str(file)], f"{_CHECKED_IMAGES} images")
+        rows = [line.split(b"\t")[-expected.shape[1] :] for line in printed.splitlines()]
+        yield largest_error(np.array(rows, dtype=np.float32).reshape(expected.shape), expected)
+
+    runner = find_runner(target, schedules.why_not)
+    return try_example(program, runner, errors, tried, ("logits", "PyTorch's"), _TOLERANCE[target.dtype])

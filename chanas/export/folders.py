@@ -4,36 +4,26 @@ that uses it, which is built and tried before anything is written.
 
 from __future__ import annotations
 
-import math
 import shlex
 import shutil
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 import chanas
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.host import load_target
 from chanas.devices.target_files import describe_target, read_target_file
-from chanas.errors import ConfigError, MeasureError, TargetError
+from chanas.errors import ConfigError, TargetError
 from chanas.export import c_sources
+from chanas.export.trials import Check
 from chanas.files.writing import replacing_folder
-from chanas.prescheduler.checks.qemu import emulator_program
 from chanas.prescheduler.codegen.c_toolchain import CToolchain
-from chanas.prescheduler.codegen.linkers import is_native
 from chanas.prescheduler.kernels.backends import backend_of
 
-Array = npt.NDArray[Any]
-RunExample = Callable[[Sequence[str], str], bytes]
-"""A function such as `run_example`."""
 _MADE_BY = "for C programs, made by `chanas export`."
-_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -116,26 +106,6 @@ class Sources:
             "BUILD_LINE": f"{compiler} {self.build_arguments}",
             **self.values,
         }
-
-
-@dataclass(frozen=True)
-class Check:
-    """The example run and compared.
-
-    tried      what it was run on
-    result     what was compared, and with what
-    under      the emulator that ran it; empty: this machine itself
-    max_error  largest difference, relative to the largest magnitude (1 at least)
-    """
-
-    tried: str
-    result: tuple[str, str]
-    under: str
-    max_error: float
-
-    def describe(self) -> str:
-        where = f"under {self.under}" if self.under else "on this machine"
-        return f"{self.tried} {where}: {self.result[0]} within {self.max_error:.1g} of {self.result[1]}"
 
 
 @dataclass(frozen=True)
@@ -229,7 +199,7 @@ def build_example(sources: Sources, scratch: Path) -> Path:
         TargetError: the compiler refuses it.
     """
     values, toolchain, name = sources.all_values(), sources.toolchain, sources.name
-    values["RUNTIME"] = c_sources.filled("runtime.c", values)
+    values |= {name: c_sources.filled(f"{name.lower()}.c", values) for name in ("RUNTIME", "EXAMPLE")}
     for template in (f"{sources.kind}/network.h", f"{sources.kind}/run.c", f"{sources.kind}/main.c", "weights.s"):
         file = template.rpartition("/")[2]
         _fill(template, values, scratch / (sources.header if file == "network.h" else file))
@@ -264,44 +234,3 @@ def write_folder(sources: Sources, check: Check | str, scratch: Path, out: Path)
 
 def _fill(template: str, values: Mapping[str, object], path: Path) -> None:
     path.write_text(c_sources.filled(template, values), encoding="utf-8")
-
-
-# ---- trying ---------------------------------------------------------------------------------------------------------
-def find_runner(schedules: Schedules) -> list[str] | str:
-    """The command that runs a program here: nothing, or an emulator; a text if nothing runs it."""
-    triple = schedules.target.mtriple
-    if is_native(triple):
-        return schedules.why_not or []
-    found = emulator_program(triple)
-    return [found] if found else f"this machine is none of {triple} and has no emulator of one (qemu-user-static)"
-
-
-def run_example(command: Sequence[str], what: str, timeout_s: float = _TIMEOUT_S) -> bytes:
-    """The standard output of the example, run on `what`.
-
-    Raises:
-        OSError: it can't be run at all: temporary files that must not be run, say.
-        MeasureError: it fails, or does not end.
-    """
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        raise MeasureError(
-            f"the exported example took over {timeout_s:.0f} s for {what}; nothing was written"
-        ) from None
-    if done.returncode:
-        reason = (done.stderr.decode(errors="replace").strip() or "no message").splitlines()[-1]
-        raise MeasureError(f"the exported example ended with code {done.returncode} ({reason}); nothing was written")
-    return done.stdout
-
-
-def largest_error(found: Array, expected: Array) -> float:
-    """The largest difference, relative to the largest magnitude (1 at least); infinite where NaN or infinity differ."""
-    there = np.isfinite(expected)
-    if not (np.isfinite(found[there]).all() and np.array_equal(found[~there], expected[~there], equal_nan=True)):
-        return math.inf
-    if not there.any():
-        return 0.0
-    number = np.float64  # whole numbers and truth values have differences, too
-    difference = np.abs(found[there].astype(number) - expected[there].astype(number)).max()
-    return float(difference / max(1.0, np.abs(expected[there].astype(number)).max()))

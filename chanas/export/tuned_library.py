@@ -14,27 +14,22 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from chanas.bundle.tuned import SOURCE, WEIGHTS, TunedNetwork
-from chanas.errors import CheckpointError, MeasureError, TargetError
+from chanas.errors import CheckpointError, TargetError
 from chanas.export import c_sources
 from chanas.export.folders import (
-    Array,
-    Check,
     Exported,
-    RunExample,
     Schedules,
     Sources,
     build_example,
     check_compilable,
     checked_name,
     described_processor,
-    find_runner,
-    largest_error,
-    run_example,
     why_not_here,
     write_folder,
 )
 from chanas.export.kernels import build_calls
 from chanas.export.memory_plan import MemoryPlan, plan_memory
+from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.codegen.c_toolchain import find_c_toolchain
 from chanas.prescheduler.codegen.cpu.call_list import CallList, Place
@@ -56,6 +51,10 @@ _C_TYPES = {
 }
 _REMARKS = {"bool": ", 0 or 1", "float16": ", bits of numbers of 16 bits"}
 _NUM_CHECKS = 2
+_NUM_INDICES = 2
+"""Whole numbers may be indices, of which any table has two."""
+_LEAST_OUTPUT = 0.01
+"""Outputs this small are shares among many classes; even smaller ones may be what rounding left of a zero."""
 _WEIGHTS_BASE, _MEMORY_BASE, _FIRST_INPUT_BASE = 0, 1, 2
 
 
@@ -295,34 +294,14 @@ def _check(network: TunedNetwork, schedules: Schedules, example: Example, run: R
     Raises:
         MeasureError: it fails, or computes something else.
     """
-    runner = find_runner(schedules)
-    if isinstance(runner, str):
-        return runner
-    largest = 0.0
-    try:
+
+    def errors(runner: Sequence[str]) -> Iterator[float]:
         for seed in range(_NUM_CHECKS):
-            inputs = _random_inputs(network, seed)
+            inputs = network.random_inputs(seed, _NUM_INDICES)
             expected = network.run(*inputs)
             found = example.answer(runner, inputs, run)
-            largest = max(largest, *(largest_error(f, e) for f, e in zip(found, expected, strict=True)))
-    except TargetError as elsewhere:
-        return f"there is nothing to compare with: {elsewhere}"
-    except OSError as reason:  # temporary files that must not be run, say
-        return f"{reason.strerror or reason}: {example.program}"
-    if not largest <= FLOAT32_TOLERANCE:
-        raise MeasureError(
-            f"the exported example's outputs are {largest:.2g} away from module.so's; nothing was written"
-        )
-    under = Path(runner[0]).name if runner else ""
-    return Check(f"{_NUM_CHECKS} sets of random inputs", ("outputs", "module.so's"), under, largest)
+            yield from (largest_error(f, e, _LEAST_OUTPUT) for f, e in zip(found, expected, strict=True))
 
-
-def _random_inputs(network: TunedNetwork, seed: int) -> list[Array]:
-    """Normal numbers; zeros and ones for whole numbers, which may be indices."""
-    rng = np.random.default_rng(seed)
-    return [
-        rng.standard_normal(e["shape"]).astype(e["dtype"])
-        if "float" in e["dtype"]
-        else rng.integers(0, 2, e["shape"]).astype(e["dtype"])
-        for e in network.document["inputs"]
-    ]
+    runner = find_runner(schedules.target, schedules.why_not)
+    tried, result = f"{_NUM_CHECKS} sets of random inputs", ("outputs", "module.so's")
+    return try_example(example.program, runner, errors, tried, result, FLOAT32_TOLERANCE)

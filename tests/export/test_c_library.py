@@ -26,7 +26,8 @@ from chanas.devices.host import load_target
 from chanas.errors import CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.export import c_library as c_export
 from chanas.export.c_library import export
-from chanas.export.folders import Check, Exported
+from chanas.export.folders import Exported
+from chanas.export.trials import Check
 from chanas.network import folding
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess

@@ -21,7 +21,8 @@ from chanas.bundle.tuned import DOCUMENT, SOURCE, TunedNetwork
 from chanas.commands.main import app
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, CheckpointError, ConfigError, MeasureError, TargetError
-from chanas.export.folders import Check, Exported, run_example
+from chanas.export.folders import Exported
+from chanas.export.trials import Check, run_example
 from chanas.export.tuned_library import export_tuned
 from chanas.network.folding import Array
 from chanas.prescheduler.codegen.linkers import Tools

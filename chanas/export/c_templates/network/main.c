@@ -12,7 +12,9 @@
 
 #include "@NAME@.h"
 
-enum { NUM_INPUTS = @NUM_INPUTS@, TIMED = 201 };
+#define OPTION "-o"
+enum { NUM_INPUTS = @NUM_INPUTS@ };
+enum { OPTION_WORDS = 1, LEAST_FILES = NUM_INPUTS, MOST_FILES = NUM_INPUTS, TIMED = 201 };
 
 @VARIABLES@
 
@@ -28,6 +30,7 @@ static const struct {
 
 static int run(void) { return @NAME@_run(@ARGUMENTS@); }
 
+@EXAMPLE@
 #define PRINT(name, data)                                                                                       \
     do {                                                                                                        \
         size_t low = 0, high = 0, num = sizeof(data) / sizeof *(data);                                          \
@@ -61,47 +64,14 @@ static int write_outputs(const char *path) {
     return failed;
 }
 
-static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_ms(void) {
-    static double ms[TIMED];
-    for (int i = 0; i < TIMED; ++i) {
-        double start = now_ms();
-        run();
-        ms[i] = now_ms() - start;
-    }
-    qsort(ms, TIMED, sizeof *ms, by_size);
-    return ms[TIMED / 2];
-}
-
 int main(int argc, char **argv) {
-    int with_time = 0, num_files = 0, code;
-    const char *files[NUM_INPUTS] = {NULL}, *out = NULL;
-    for (int i = 1; i < argc; ++i) {
-        if (!strcmp(argv[i], "-t"))
-            with_time = 1;
-        else if (!strcmp(argv[i], "-o") && i + 1 < argc)
-            out = argv[++i];
-        else if (argv[i][0] != '-' && num_files < NUM_INPUTS)
-            files[num_files++] = argv[i];
-        else
-            num_files = NUM_INPUTS + 1;
-    }
-    if (num_files != NUM_INPUTS) return fprintf(stderr, "usage: %s [-t] [-o FILE] @FILES@\n", argv[0]), 2;
+    if (!read_arguments(argc, argv)) return fprintf(stderr, "usage: %s [-t] [-o FILE] @FILES@\n", argv[0]), 2;
     for (int i = 0; i < NUM_INPUTS; ++i)
         if (read_input(i, files[i])) return 1;
-    if ((code = run()) != @MACRO@_OK) return fprintf(stderr, "%s: @NAME@_run returned %d\n", argv[0], code), 1;
+    int code = run();
+    if (code != @MACRO@_OK) return fprintf(stderr, "%s: @NAME@_run returned %d\n", argv[0], code), 1;
 @PRINTS@
-    if (out && write_outputs(out)) return 1;
+    if (option && write_outputs(option)) return 1;
     if (with_time) printf("%.4f ms\n", median_ms());
     return 0;
 }
