@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors import safe_open
 
 from chanas.bundle.tuned import SOURCE, WEIGHTS, TunedNetwork
+from chanas.core.units import format_bytes
 from chanas.errors import CheckpointError, TargetError
 from chanas.export import c_sources
 from chanas.export.folders import (
@@ -50,6 +51,8 @@ _C_TYPES = {
     "bool": "uint8_t",
 }
 _REMARKS = {"bool": ", 0 or 1", "float16": ", bits of numbers of 16 bits"}
+_MOST_BYTES = (1 << 31) - (1 << 26)
+"""Compiled code reaches addresses up to 2 GiB away; the rest is for the code and what else is in a program."""
 _NUM_CHECKS = 2
 _NUM_INDICES = 2
 """Whole numbers may be indices, of which any table has two."""
@@ -126,6 +129,7 @@ def export_tuned(
         if calls.output_bytes != tuple(t.num_bytes for t in outputs):
             raise CheckpointError(f"{module} has other outputs than the network; make the folder again")
         plan = plan_memory(calls, [t.num_bytes for t in inputs])
+        check_size((network.folder / WEIGHTS).stat().st_size + plan.num_bytes)
         offsets, num_bytes = _write_weights(network, calls, scratch / "weights.bin")
         values = {
             **_signature(name, inputs, outputs),
@@ -181,19 +185,34 @@ def _tensors(network: TunedNetwork) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _write_weights(network: TunedNetwork, calls: CallList, path: Path) -> tuple[dict[Place, int], int]:
-    """Parameters and constants in one file; returns where each begins, and the end of the last."""
-    stored = load_file(network.folder / WEIGHTS)
-
-    def parts() -> Iterator[tuple[Place, bytes]]:
-        yield from ((Place("parameter", i), stored[n].tobytes()) for i, n in enumerate(network.document["parameters"]))
-        yield from ((Place("constant", i), constant.read_bytes()) for i, constant in enumerate(calls.constants))
-
+    """Parameters and constants in one file, one in memory at a time; returns where each begins, and the end of the
+    last."""
     offsets, end = {}, 0
-    with open(path, "wb") as file:
+    with safe_open(network.folder / WEIGHTS, "numpy") as stored, open(path, "wb") as file:
+
+        def parts() -> Iterator[tuple[Place, Array]]:
+            yield from (
+                (Place("parameter", i), stored.get_tensor(n)) for i, n in enumerate(network.document["parameters"])
+            )
+            yield from ((Place("constant", i), np.fromfile(c, np.uint8)) for i, c in enumerate(calls.constants))
+
         for place, content in parts():
-            offsets[place], end = end, end + aligned(len(content))
-            file.write(content.ljust(aligned(len(content)), b"\0"))
+            offsets[place], end = end, end + aligned(content.nbytes)
+            content.tofile(file)
+            file.write(bytes(end - offsets[place] - content.nbytes))
     return offsets, end
+
+
+def check_size(num_bytes: int) -> None:
+    """
+    Raises:
+        TargetError: a program with so many bytes of weights and activations can't be linked.
+    """
+    if num_bytes > _MOST_BYTES:
+        raise TargetError(
+            f"expected at most {format_bytes(_MOST_BYTES)} of weights and activations, as far as code reaches in a C "
+            f"program, got {format_bytes(num_bytes)}; export a smaller network"
+        )
 
 
 # ---- the sources ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.export.folders import Exported
 from chanas.export.trials import Check, run_example
-from chanas.export.tuned_library import export_tuned
+from chanas.export.tuned_library import check_size, export_tuned
 from chanas.network.folding import Array
 from chanas.prescheduler.codegen.linkers import Tools
 from chanas.prescheduler.models.sources.opening import open_model
@@ -372,6 +372,12 @@ def test_what_cannot_be_exported_is_one_line(copied: Path, case: str, tmp_path: 
         export_tuned(copied, tmp_path / "out", target=target)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_network_that_no_linker_takes_is_refused() -> None:
+    check_size(2_000_000_000)
+    with pytest.raises(TargetError, match=r"weights and activations, .* got 2\.\d+ GB; export a smaller network"):
+        check_size(2_500_000_000)
 
 
 def test_without_a_compiler_nothing_is_written(tuned_folder: Path, tmp_path: Path) -> None:
