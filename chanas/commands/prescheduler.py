@@ -164,6 +164,12 @@ def _say_tuned(built: BuiltModel, folder: Path) -> None:
     )
     if tuned.tuned.warm_start:
         typer.echo(f"warm start {tuned.tuned.warm_start}")
+    if built.unproven:
+        names = ", ".join(built.unproven)
+        typer.echo(
+            f"warning    the comparison says nothing about {names}: other inputs change it by no more than is allowed; "
+            "check the network's weights"
+        )
     if others:
         typer.echo(f"untuned    {', '.join(others)}: {share:.0%} of the time")
     typer.echo("seconds    " + ", ".join(f"{name} {value:.1f}" for name, value in built.watch.seconds.items()))

@@ -7,12 +7,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from networks import NUM_CLASSES, SHAPE
+from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from chanas.bundle.tuned import DOCUMENT
+from chanas.commands.main import app
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
-from chanas.workflows.models.chain import Effort, LoadedModel, Model
+from chanas.prescheduler.models.sources.torch_models import opened_program
+from chanas.workflows.models.chain import Effort, LoadedModel, Model, unproven_names
 
 OPENING = ["open", "simplify"]
 TUNING = [*OPENING, "lower", "tune"]
@@ -79,3 +85,50 @@ def test_records_that_are_not_there_are_told_before_anything_is_written(loaded: 
         with pytest.raises(error, match="expected a run directory, a file of records or a target"):
             loaded.tune(effort=Effort(trials=1, warm_start=source), run=run, progress=False)
     assert not run.exists()
+
+
+class Untrained(nn.Module):
+    """The layers of `save_exported`; the last one begins with zeros, and what it reads is an output, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.dense = nn.Linear(8, NUM_CLASSES)
+        nn.init.zeros_(self.dense.weight)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.features(x)
+        return features, self.dense(features)
+
+
+def test_an_output_that_is_alike_for_other_inputs_is_told(tuned_folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    torch.export.save(torch.export.export(Untrained().eval(), (torch.zeros(SHAPE),)), tmp_path / "net.pt2")
+    options = ["--trials", "1", "--run", str(tuned_folder.parent), "--out", str(tmp_path / "net")]
+    done = CliRunner().invoke(app, ["tune", str(tmp_path / "net.pt2"), *options])
+    assert done.exit_code == 0, done.output
+    (line,) = (line for line in done.output.splitlines() if line.startswith("warning "))
+    assert "says nothing about output1: other inputs change it by no more" in line
+    assert json.loads((tmp_path / "net" / DOCUMENT).read_text(encoding="utf-8"))["unproven"] == ["output1"]
+
+
+def test_a_network_whose_outputs_differ_has_nothing_to_tell(tuned_folder: Path) -> None:
+    assert json.loads((tuned_folder / DOCUMENT).read_text(encoding="utf-8"))["unproven"] == []
+
+
+class Gather(nn.Module):
+    """A table of so many rows, of which inputs choose."""
+
+    def __init__(self, num_rows: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(num_rows, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(ids)
+
+
+@pytest.mark.parametrize("num_rows", [2, 1])
+def test_whole_numbers_are_other_indices_where_the_table_has_them(num_rows: int) -> None:
+    program = torch.export.export(Gather(num_rows), (torch.zeros(1, 8, dtype=torch.int64),))
+    opened = opened_program("net", program, {})
+    assert unproven_names(opened, opened.answer(opened.random_inputs()), seed=0) == ()
