@@ -1,9 +1,15 @@
 """How close the scheduler's policies come to the least time that tuning jobs can take on shared machines.
 
     python benchmarks/job_scheduler.py [--quick] --simulate [--mixes 1000] [--seed 0]
+    python benchmarks/job_scheduler.py [--quick] [--policy slack] [--repeats 3] [--seed 0]
 
-Mock jobs with given stage times run on a simulated clock, so that nothing is compiled or timed and the machine doesn't
-matter. Two questions:
+Without --simulate two tables and two networks are tuned on this machine, one after the other, then side by side
+(`chanas jobs run`), each time from nothing. How long do they take together, over the bound max(Σ host work / slots,
+Σ device work / devices, longest job alone) of their measured stages? And does what they find differ: the seconds of a
+network, of all blocks of a table? Another process that computes meanwhile spoils both.
+
+With it mock jobs with given stage times run on a simulated clock, so that nothing is compiled or timed and the machine
+doesn't matter. Two questions:
 
 - Jobs of 20 rounds with the stage means of Stiller's thesis (8.3 s of building, 39.5 s of measuring, 44.0 s of learning
   and selecting) on one host and one device: how much faster than one after the other? The host's 52.3 of 91.8 s a
@@ -18,9 +24,12 @@ matter. Two questions:
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from common import Figure, finish
@@ -39,6 +48,14 @@ NUM_ROUNDS = 20
 LIMIT = sum(THESIS_S.values()) / (sum(THESIS_S.values()) - THESIS_S[MEASURE])
 GOAL_SPEEDUP, GOAL_RATIO = 1.7, 1.05
 BEST = "best of all"
+GOAL_REAL_RATIO, GOAL_DIFFERENCE = 1.15, 0.01
+_TABLE = {"space": "mbv3-32", "num_classes": 10, "calibrate": 0}
+REAL_JOBS: dict[str, dict[str, Any]] = {
+    "table-24": _TABLE | {"sub_spaces": ["r24-w1"], "trials": 8},
+    "table-32": _TABLE | {"sub_spaces": ["r32-w1"], "trials": 8},
+    "squeezenet": {"model": "torchvision:squeezenet1_1", "trials": 16},
+    "mobilenet": {"model": "torchvision:mobilenet_v2", "trials": 16},
+}
 
 
 def run_jobs(jobs: Sequence[MockJob], num_units: Mapping[str, int], name: str) -> Trace:
@@ -85,6 +102,83 @@ def mix_row(seed: int, mix: Mix) -> dict[str, Any]:
 def share_within(rows: Sequence[Mapping[str, Any]], bound: str, name: str) -> float:
     """The share of mixes in which a policy's makespan is at most 1.05 times the bound."""
     return statistics.mean(row[bound][name] <= GOAL_RATIO for row in rows)
+
+
+def tune_jobs(names: Sequence[str], folder: Path, policy_name: str, options: argparse.Namespace) -> tuple[Trace, Any]:
+    """Some of the jobs from nothing, side by side: what ran, and the seconds that each found.
+
+    Raises:
+        SystemExit: one failed.
+    """
+    from chanas.workflows.jobs.plan import parse_jobs
+    from chanas.workflows.jobs.run import run_jobs
+
+    changes = {"trials": 2} if options.quick else {}
+    jobs = [REAL_JOBS[n] | changes | {"name": n, "run": str(folder / n), "seed": options.seed} for n in names]
+    result = run_jobs(parse_jobs({"jobs": jobs, "policy": policy_name}, "jobs"), folder / "out")
+    for job in result.results:
+        if job.status != "complete":
+            raise SystemExit(f"job {job.name} {job.status}: {job.error}")
+    return result.trace, {job.name: found_s(job.facts) for job in result.results}
+
+
+def found_s(facts: Mapping[str, Any]) -> float:
+    """Seconds of the network, or of all blocks of the table, that a job ended with."""
+    from chanas.core.latency import LatencyLUT
+
+    if "latency_s" in facts:
+        return float(facts["latency_s"])
+    return math.fsum(row.median_s for row in LatencyLUT.load(Path(facts["path"])).rows.values())
+
+
+def real_row(names: Sequence[str], folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """A repeat: each job alone, then all side by side."""
+    alone = {name: tune_jobs([name], folder / "alone" / name, options.policy, options) for name in names}
+    trace, found = tune_jobs(names, folder / "together", options.policy, options)
+    longest_s = max(each.makespan_s for each, _ in alone.values())
+    bound_s = max(trace.least_s, longest_s)
+    return {
+        "sequential_s": math.fsum(each.makespan_s for each, _ in alone.values()),
+        "makespan_s": trace.makespan_s,
+        "work_bound_s": trace.least_s,
+        "longest_alone_s": longest_s,
+        "ratio": trace.makespan_s / bound_s,
+        "busy": trace.utilisation(),
+        "critical": trace.critical_resource,
+        "found_s": found,
+        "difference": {name: found[name] / alone[name][1][name] - 1.0 for name in names},
+    }
+
+
+def real_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+    """What tuning for real stands for: medians over the repeats."""
+    differences = [statistics.median(row["difference"][name] for row in rows) for name in rows[0]["difference"]]
+    figures = {
+        "real_makespan_over_bound": Figure(statistics.median(r["ratio"] for r in rows), GOAL_REAL_RATIO, True),
+        "real_speedup_over_sequential": Figure(statistics.median(r["sequential_s"] / r["makespan_s"] for r in rows)),
+        "real_worst_difference_of_latency": Figure(max(abs(d) for d in differences), GOAL_DIFFERENCE, True),
+    }
+    for name in rows[0]["busy"]:
+        figures[f"real_{name}_busy"] = Figure(statistics.median(row["busy"][name] for row in rows))
+    return figures
+
+
+def tune_for_real(options: argparse.Namespace) -> None:
+    """Repeats of all jobs, their table, and the result file."""
+    names = list(REAL_JOBS)[:3:2] if options.quick else list(REAL_JOBS)
+    rows = []
+    print(f"{'one by one':>11}{'together':>10}{'bound':>8}{'over it':>9}  busy, and what each job found beside alone")
+    for _ in range(1 if options.quick else options.repeats):
+        with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
+            row = real_row(names, Path(folder), options)
+        rows.append(row)
+        bound_s = max(row["work_bound_s"], row["longest_alone_s"])
+        told = [f"{name} {share:.0%}" for name, share in row["busy"].items()]
+        told += [f"{name} {difference:+.1%}" for name, difference in row["difference"].items()]
+        seconds = f"{row['sequential_s']:>9.0f} s{row['makespan_s']:>8.0f} s{bound_s:>6.0f} s{row['ratio']:>9.3f}"
+        print(f"{seconds}  {', '.join(told)}", flush=True)
+    extra = {"seed": options.seed, "policy": options.policy, "jobs": {n: REAL_JOBS[n] for n in names}, "repeats": rows}
+    finish("tuning_jobs", real_figures(rows), options.quick, extra)
 
 
 def figures_of(thesis: Sequence[Mapping[str, Any]], mixes: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
@@ -134,13 +228,16 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="20 mixes; nothing is written")
-    parser.add_argument("--simulate", action="store_true", help="mock jobs on a simulated clock; no others yet")
+    parser.add_argument("--quick", action="store_true", help="20 mixes, or two jobs of two trials; nothing is written")
+    parser.add_argument("--simulate", action="store_true", help="mock jobs on a simulated clock")
+    parser.add_argument("--policy", default=KEEPS_BUSY, help="of jobs that are not simulated")
+    parser.add_argument("--repeats", type=int, default=3, help="of jobs that are not simulated")
     parser.add_argument("--mixes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the first mix; the others follow")
     options = parser.parse_args(arguments)
     if not options.simulate:
-        parser.error("only simulated jobs are there so far: add --simulate")
+        tune_for_real(options)
+        return
     num_mixes = 20 if options.quick else options.mixes
 
     thesis = thesis_rows([2, 8] if options.quick else [2, 3, 4, 8, 16])

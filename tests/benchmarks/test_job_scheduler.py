@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chanas.scheduler.mock import random_mix
 from chanas.scheduler.policies import POLICIES
+from chanas.scheduler.trace import Span, Trace
 
 
 def test_figures_are_those_of_two_policies(load: Any) -> None:
@@ -28,6 +31,32 @@ def test_the_best_of_all_is_the_least_of_each_mix(load: Any) -> None:
     assert row["completion"]["interleaved"] == 1.0
 
 
-def test_nothing_is_run_that_is_not_simulated(load: Any) -> None:
-    with pytest.raises(SystemExit):
-        load("job_scheduler").main([])
+def test_jobs_for_real_are_judged_by_the_median_of_their_repeats(load: Any) -> None:
+    script = load("job_scheduler")
+
+    def row(ratio: float, difference: float) -> dict[str, Any]:
+        kept = {"sequential_s": 300.0, "makespan_s": 100.0 * ratio, "busy": {"host": 0.5, "device": 0.9}}
+        return kept | {"ratio": ratio, "difference": {"a": difference, "b": 0.0}}
+
+    figures = script.real_figures([row(1.0, 0.3), row(1.5, -0.005), row(1.1, -0.02)])
+    assert figures["real_makespan_over_bound"].value == 1.1
+    assert figures["real_makespan_over_bound"].met
+    assert figures["real_speedup_over_sequential"].value == pytest.approx(300 / 110)
+    assert figures["real_worst_difference_of_latency"].value == 0.005
+    assert figures["real_device_busy"].value == 0.9
+
+
+def test_a_repeat_runs_each_job_alone_and_all_of_them_together(load: Any, tmp_path: Path) -> None:
+    script, asked = load("job_scheduler"), []
+
+    def tune_jobs(names: list[str], folder: Path, policy: str, _options: Any) -> tuple[Trace, dict[str, float]]:
+        asked.append((list(names), policy))
+        trace = Trace({"host": 1, "device": 2})
+        trace.spans.append(Span("a", "", "build", "host", 0, 0.0, 10.0 * len(names)))
+        return trace, {name: 1.0 + 0.5 * (len(names) > 1) for name in names}
+
+    script.tune_jobs = tune_jobs
+    row = script.real_row(["a", "b"], tmp_path, argparse.Namespace(policy="slack"))
+    assert asked == [(["a"], "slack"), (["b"], "slack"), (["a", "b"], "slack")]
+    assert (row["sequential_s"], row["makespan_s"], row["ratio"]) == (20.0, 20.0, 1.0)
+    assert row["difference"] == {"a": 0.5, "b": 0.5}
