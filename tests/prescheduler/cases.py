@@ -266,9 +266,13 @@ class SyntheticPool:
         self.code: Callable[[BuildOperator], str] | None = None
         self.timing_s = self.building_s = 0.0
         self.num_renewed = 0
+        self.expected: list[int] = []
 
     def renew_timers(self) -> None:
         self.num_renewed += 1
+
+    def expect(self, num_builds: int) -> None:
+        self.expected.append(num_builds)
 
     def __enter__(self) -> SyntheticPool:
         return self

@@ -257,6 +257,7 @@ class _Build:
         num_new = len(todo)
         if existing is not None and not num_new:
             lut.calibration = existing.calibration
+        bench.pool.expect(num_new)
         timed = time_blocks(todo, bench.pool, target, bench.scratch, bench.around, bench.canary, StoredRounds(store))
         with progress_bar(num_new, "timing blocks", "block", self.progress and bool(todo)) as bar:
             try:

@@ -120,6 +120,7 @@ class TuningJobs:
         self._note_warm_start(tuners.values())
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
         total = self._num_left(tuners) if counts is not None else sum(t.num_left for t in tuners.values())
+        self.pool.expect(total)
         with progress_bar(total, "tuning operators", "trial", progress and bool(total)) as bar:
             for _ in () if counts is None else self._rounds(tuners, counts):
                 self._explore(line, tuners, bar, settle=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.measuring.answers import Answer
+from chanas.prescheduler.measuring.local.pool import Awaited
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
 from chanas.prescheduler.tuning.jobs import TuningJobs
@@ -226,11 +227,11 @@ class Slow(SyntheticPool):
         self.queue: list[tuple[Future[Answer], Any]] = []
 
     def build(self, request: Any, timeout_s: float) -> Future[Answer]:
-        future: Future[Answer] = Future()
+        future = Awaited(self.end_one)
         self.queue.append((future, request))
         return future
 
-    def end_one(self) -> None:
+    def end_one(self, _futures: Sequence[Future[Any]]) -> None:
         """The first build that was not taken back fails."""
         while self.queue:
             future, request = self.queue.pop(0)
@@ -240,18 +241,8 @@ class Slow(SyntheticPool):
                 return
 
 
-def test_what_nobody_has_begun_to_build_is_taken_back(
-    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from chanas.prescheduler.measuring import candidates as measure
-
-    pool, wait = Slow(fails("pointwise")), measure.wait
-
-    def waiting(futures: list[Future[Answer]], **options: Any) -> Any:
-        pool.end_one()
-        return wait(futures, **options)
-
-    monkeypatch.setattr(measure, "wait", waiting)
+def test_what_nobody_has_begun_to_build_is_taken_back(store: RecordStore, scratch: Path) -> None:
+    pool = Slow(fails("pointwise"))
     with pytest.raises(MeasureError, match="no schedule of any operator works"):
         tuning(pool, store, scratch).run(POINTWISE, progress=False)
     assert len(pool.built) == NUM_ALIKE

@@ -78,6 +78,7 @@ def test_every_operator_gets_its_trials(store: RecordStore, scratch: Path, model
     best = tuning(pool, store, scratch, model=model).run(WORKLOADS, progress=False)
     assert {w.key: len(records) for w, records in best.items()} == {w.key: num_trials(w) for w in WORKLOADS}
     assert len(set(asked_of(pool))) == len(pool.built) == len(pool.timed) == TOTAL
+    assert pool.expected == [TOTAL]
     assert kept_in(store) == set(asked_of(pool))
     assert list(scratch.iterdir()) == []
 

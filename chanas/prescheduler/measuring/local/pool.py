@@ -48,6 +48,8 @@ class Pool(Protocol):
 
     def renew_timers(self) -> None: ...
 
+    def expect(self, num_builds: int) -> None: ...
+
 
 OpenPool = Callable[[HardwareTarget], AbstractContextManager[Pool]]
 """Opens a pool for a target."""
@@ -62,17 +64,17 @@ class Awaited(Future[Answer]):
 
     def result(self, timeout: float | None = None) -> Answer:
         """Bring it about, however long it takes."""
-        self.settle([self])
+        if not self.done():
+            self.settle([self])
         return super().result(timeout)
 
 
 def wait_for_one(futures: Iterable[Future[Any]]) -> set[Future[Any]]:
     """Wait until one of the futures of a pool is done; returns those that are."""
     futures = list(futures)
-    for future in futures:
-        if isinstance(future, Awaited):
-            future.settle(futures)
-            break
+    awaited = next((f for f in futures if isinstance(f, Awaited)), None)
+    if awaited is not None and not any(future.done() for future in futures):
+        awaited.settle(futures)
     return wait(futures, return_when=FIRST_COMPLETED).done
 
 
@@ -137,6 +139,9 @@ class TaskPool:
         In which pages of memory the weights of a network lie is drawn anew with each process, and where they compete
         for places in a cache, its time differs from process to process.
         """
+
+    def expect(self, num_builds: int) -> None:
+        """Be told that so many builds will come, as far as is known now: for those who share out machines."""
 
     def _submit(self, queue: deque[Task], task: Task) -> Future[Answer]:
         with self._changed:

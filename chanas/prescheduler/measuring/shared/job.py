@@ -50,6 +50,7 @@ class TuningJob:
         self._unwanted: set[int] = set()
         self._has_turn = self._ended = False
         self._num_open = 1
+        self._num_left = 0
         self._offers: list[Stage] = [self._turn(START, _START_S)]
 
     def offer(self) -> list[Stage]:
@@ -87,6 +88,7 @@ class TuningJob:
         if rest.error is not None:
             raise SchedulerError(rest.error)
         self._ended = rest.ended
+        self._num_left = rest.num_left
         self._unwanted |= set(rest.withdrawn)
         if rest.renew:
             self._workers.timers.stop(self._client.name)
@@ -129,15 +131,16 @@ class TuningJob:
         return slot.answer(self._client.name, ask)
 
     def outlook(self, expected: Expected, num_units: Mapping[str, int]) -> Outlook:
-        """The rest, as far as it is asked for: all of that has to be timed and learned from. Nobody knows the other."""
+        """The rest: what is asked for, and as many more builds as the tuning expects. All of it is timed and learned
+        from. Alone its busiest resource would be busy all the time."""
         if self._ended:
             return Outlook({}, 0.0)
-        builds = sum(not ask.times for ask in self._asks.values())
-        work_s = {HOST: builds * expected(BUILD) + expected(LEARN)}
+        num_builds = self._num_left + sum(not ask.times for ask in self._asks.values())
+        num_timings = self._num_left + len(self._asks)
+        work_s = {HOST: num_builds * expected(BUILD) + (1 + num_timings) * expected(LEARN)}
         times_on = self._workers.times_on
-        work_s[times_on] = work_s.get(times_on, 0.0) + len(self._asks) * expected(MEASURE)
-        longest_s = max(seconds / num_units[name] for name, seconds in work_s.items())
-        return Outlook(work_s, longest_s + expected(LEARN))
+        work_s[times_on] = work_s.get(times_on, 0.0) + num_timings * expected(MEASURE)
+        return Outlook(work_s, max(seconds / num_units[name] for name, seconds in work_s.items()))
 
     def close(self) -> None:
         """End its processes."""

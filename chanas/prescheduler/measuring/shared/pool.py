@@ -35,9 +35,15 @@ class SharedPool:
         self._open: dict[int, tuple[Ask, Future[Answer]]] = {}
         self._asks: list[Ask] = []
         self._renew = False
+        self._num_left = 0
+
+    def expect(self, num_builds: int) -> None:
+        """Tell, at the end of the turn, that so many builds will come."""
+        self._num_left = num_builds
 
     def build(self, request: Request, timeout_s: float) -> Future[Answer]:
         """Compile on a slot of the host."""
+        self._num_left = max(0, self._num_left - 1)
         return self._ask(request, timeout_s, times=False)
 
     def measure(self, request: Request, timeout_s: float, device: int | None = None) -> Future[Answer]:
@@ -76,4 +82,4 @@ class SharedPool:
             del self._open[number]
         asks, self._asks = tuple(ask for ask in self._asks if ask.number not in cancelled), []
         renew, self._renew = self._renew, False
-        return Rest(asks=asks, withdrawn=tuple(sorted(cancelled - asked)), renew=renew)
+        return Rest(asks=asks, withdrawn=tuple(sorted(cancelled - asked)), renew=renew, num_left=self._num_left)

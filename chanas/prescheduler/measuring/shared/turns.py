@@ -60,6 +60,7 @@ class Rest:
     asks       requests, in the order in which they were made
     withdrawn  numbers of earlier ones that are not wanted any more
     renew      the device is to time in a new process from now on
+    num_left   builds that will be asked for later, as far as is known
     ended      the tuning is over: nothing follows
     error      why, where it failed
     result     facts about what it made, by name
@@ -68,6 +69,7 @@ class Rest:
     asks: tuple[Ask, ...] = ()
     withdrawn: tuple[int, ...] = ()
     renew: bool = False
+    num_left: int = 0
     ended: bool = False
     error: str | None = None
     result: dict[str, Any] | None = None

@@ -154,13 +154,14 @@ def test_a_worker_that_cannot_start_ends_its_job() -> None:
         job.take(build, Outcome(error="no compiler"))
 
 
-def test_all_that_is_asked_for_has_to_be_timed() -> None:
-    job = job_of(Script(Rest(asks=asks(BUILD, BUILD, MEASURE))))
+@pytest.mark.parametrize(("num_left", "host_s", "device_s"), [(0, 8.0, 30.0), (10, 38.0, 130.0)])
+def test_all_that_is_asked_for_or_expected_has_to_be_timed(num_left: int, host_s: float, device_s: float) -> None:
+    job = job_of(Script(Rest(asks=asks(BUILD, BUILD, MEASURE), num_left=num_left)))
     run(job, job.offer()[0])
     seconds = {BUILD: 2.0, MEASURE: 10.0, LEARN: 1.0}
     outlook = job.outlook(seconds.__getitem__, {HOST: 1, DEVICE: 1})
-    assert outlook.work_s == {HOST: 5.0, DEVICE: 30.0}
-    assert outlook.alone_s == 31.0
+    assert outlook.work_s == {HOST: host_s, DEVICE: device_s}
+    assert outlook.alone_s == device_s
 
 
 def test_closing_ends_its_processes() -> None:

@@ -96,3 +96,12 @@ def test_timers_are_renewed_at_the_end_of_the_turn() -> None:
     pool.measure(Ping(), 1.0).result()
     pool.measure(Ping(), 1.0).result()
     assert [rest.renew for rest in others.rests] == [False, True, False]
+
+
+def test_builds_that_were_expected_and_made_are_not_expected_any_more() -> None:
+    others = Others()
+    pool = SharedPool(others.exchange, num_builders=2, overlap=True)
+    pool.expect(2)
+    for _ in range(3):
+        pool.build(Ping(), 1.0).result()
+    assert [rest.num_left for rest in others.rests] == [1, 0, 0]
