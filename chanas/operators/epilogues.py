@@ -12,7 +12,9 @@ Epilogue = str
 
 USUAL: tuple[Epilogue, ...] = ("none", "relu", "hswish", "hsigmoid")
 """Epilogues that every family of kernels has."""
-PLAIN: tuple[Epilogue, ...] = (*USUAL, "relu6", "sigmoid", "swish", "tanh", "gelu")
+LONG: tuple[Epilogue, ...] = ("sigmoid", "swish", "tanh", "gelu")
+"""Epilogues that take polynomials of many terms."""
+PLAIN: tuple[Epilogue, ...] = (*USUAL, "relu6", *LONG)
 """All epilogues without a number; gelu is the exact one."""
 _LEAKY = "leaky"
 

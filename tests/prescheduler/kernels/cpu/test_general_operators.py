@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tvm import s_tir, tirx
 
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.cpu.families import schedule_operator
+from chanas.prescheduler.kernels.cpu.space import pointwise
 
 from ...cases import ANY_EPILOGUE, HOST, Workbench, device
 from ...cuda_cases import GPU
@@ -225,3 +228,15 @@ def test_gpus_take_square_operators(generality: str) -> None:
 def test_gpus_add_a_residual_to_any_product() -> None:
     workload = Workload("blockconv", 8, 16, 16, 3, residual=True)
     assert schedule_space(workload, GPU).coordinates
+
+
+@pytest.mark.parametrize(("epilogue", "is_written_out"), [("relu", True), ("swish", False), ("gelu", False)])
+def test_rows_of_a_tile_stay_a_loop_after_the_sums_where_the_epilogue_is_long(
+    epilogue: str, is_written_out: bool
+) -> None:
+    workload = Workload("pointwise", 28, 64, 64, epilogue=epilogue)
+    schedule = s_tir.Schedule(schedule_operator(workload, pointwise(workload, HOST).middle, HOST))
+    rows, columns, _ = (schedule.get(loop) for loop in schedule.get_loops(schedule.get_sblock("op0_out"))[-3:])
+    assert int(rows.extent) > 1
+    assert (rows.kind == tirx.ForKind.UNROLLED) == is_written_out
+    assert columns.kind == tirx.ForKind.UNROLLED
