@@ -54,8 +54,9 @@ def tune_quickly(source: Path, folder: Path, run: Path) -> Path:
     return Model.load(source).tune(trials=1, run=run, progress=False).build().save(folder).folder
 
 
-def save_untuned(source: Path, folder: Path) -> Path:
-    """Compile a network with the default schedules, as `chanas tune` does with the best ones, and save it."""
+def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice: int = 0) -> Path:
+    """Compile a network with the default schedules, as `chanas tune` does with the best ones, and save it. Of operators
+    that compute the same it takes the one that `choice` says, as far as there are so many."""
     from chanas.core.usage import Usage
     from chanas.devices.host import load_target
     from chanas.prescheduler.models.lowering import lower
@@ -63,9 +64,10 @@ def save_untuned(source: Path, folder: Path) -> Path:
     from chanas.prescheduler.tuning.default_points import ranked_points
     from chanas.workflows.models.chain import Model, TunedModel
 
-    loaded, host = Model.load(source), load_target("cpu")
+    loaded, host = Model.load(source), load_target("cpu", num_threads)
     program = lower(loaded.graph, host)
-    firsts = {o.choices: o.choices[0] for o in program.tuned}
-    choices = {key: ChosenOperator(w, tuple(ranked_points(w, host, 1)[0]), 1e-6) for key, w in firsts.items()}
-    tuned = TunedModel(loaded, Usage("cpu"), host, program, TunedOperators(choices, 0, 0, 0, ""), 0, loaded.watch)
+    taken = {o.choices: o.choices[min(choice, len(o.choices) - 1)] for o in program.tuned}
+    choices = {key: ChosenOperator(w, tuple(ranked_points(w, host, 1)[0]), 1e-6) for key, w in taken.items()}
+    usage = Usage("cpu", num_threads)
+    tuned = TunedModel(loaded, usage, host, program, TunedOperators(choices, 0, 0, 0, ""), 0, loaded.watch)
     return tuned.build().save(folder).folder

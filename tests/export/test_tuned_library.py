@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -267,6 +268,50 @@ def test_the_folder_tells_what_was_exported(exported: Exported, tuned_folder: Pa
     assert exported.check.max_error < 1e-5
     assert exported.library_bytes > exported.weight_bytes > 4 * 8 * NUM_CLASSES
     assert "It was tried: 2 sets of random inputs on this machine" in (exported.folder / "README").read_text()
+
+
+class Shuffled(nn.Module):
+    """What torchvision's classifiers are made of: maps that meet again, shuffled channels, several kinds of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one = nn.Conv2d(3, 32, 3, 2, 1), nn.Conv2d(32, 32, 3, padding=1)
+        self.two, self.last = nn.Conv2d(16, 16, 5, padding=2, groups=16), nn.Linear(32, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        kept, changed = (torch.relu(self.one(x)) + x).chunk(2, 1)
+        x = nn.functional.channel_shuffle(torch.cat((kept, nn.functional.silu(self.two(changed))), 1), 2)
+        return self.last(nn.functional.max_pool2d(x, 3, 2, 1).mean((2, 3)))
+
+
+@needs_compiler
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two threads take two cores")
+def test_a_network_for_two_threads_runs_on_one(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    given = (torch.zeros(1, 3, 64, 64),)
+    torch.export.save(torch.export.export(Shuffled().eval(), given), tmp_path / "net.pt2")
+    folder = save_untuned(tmp_path / "net.pt2", tmp_path / "net", num_threads=2, choice=1)
+    done = export_tuned(folder, tmp_path / "exported" / "two")
+    assert isinstance(done.check, Check)
+    assert "on 2 threads (the C function uses one)" in (done.folder / "two.h").read_text()
+    listed = subprocess.run(["nm", done.library], capture_output=True, text=True, check=True).stdout
+    assert " V two_launch\n" in listed  # there are loops that would be shared out
+    network, opened = TunedNetwork.open(folder), open_model(tmp_path / "net.pt2")
+    assert any(o["key"].startswith("winograd") for o in network.document["operators"])
+    inputs = opened.random_inputs(3)
+    check_same(answers(done, network, inputs, tmp_path), opened.answer(inputs))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_network_of_torchvision(tmp_path: Path) -> None:
+    source = "torchvision:shufflenet_v2_x1_0"
+    done = export_tuned(save_untuned(source, tmp_path / "net"), tmp_path / "exported" / "out")
+    assert isinstance(done.check, Check)
+    network, opened = TunedNetwork.open(tmp_path / "net"), open_model(source)
+    inputs = opened.random_inputs(1)
+    check_same(answers(done, network, inputs, tmp_path), opened.answer(inputs))
 
 
 @needs_compiler
