@@ -20,7 +20,7 @@ from chanas.network.bfloat16 import pair_rows, pair_taps
 from chanas.operators.steps import block_workloads
 from chanas.operators.transposed import num_taps, taps_of_phase
 from chanas.operators.winograd import as_array, transforms
-from chanas.operators.workload import Workload, winograd_axis
+from chanas.operators.workload import Workload, winograd_axis, winograd_plans
 
 Array = npt.NDArray[np.float32]
 BN_EPSILON = 1e-5
@@ -83,6 +83,16 @@ def _pack_winograd(workload: Workload, weight: Array, bias: Array, lanes: int) -
     return [pack_channels(np.ascontiguousarray(products).reshape(out, -1), lanes), pack_channels(bias, lanes)]
 
 
+def _pack_square_tiles(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
+    """Transformed weight and bias of a convolution float32[C_out, C_in, kh, kw].
+
+    Returns float32[B, t·t·C_in, l], in this order of products (rows, columns) and input channels, and float32[B, l].
+    """
+    down, along = (as_array(plan.taps_in) for plan in winograd_plans(workload))
+    products = np.einsum("ih,jw,ochw->oijc", down, along, weight.astype(np.float64)).astype(np.float32)
+    return pack_convolution(workload, products, bias, lanes)
+
+
 def _pack_transposed(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
     """Taps by phase and bias of a transposed convolution float32[C_out, C_in, k, k].
 
@@ -101,6 +111,7 @@ def _pack_transposed(workload: Workload, weight: Array, bias: Array, lanes: int)
 _PACKING = {
     ("upconv", "float32"): _pack_transposed,
     ("winograd", "float32"): _pack_winograd,
+    ("winograd2", "float32"): _pack_square_tiles,
     ("pointwise", "bfloat16"): _pack_pointwise_in_pairs,
     ("depthwise", "bfloat16"): _pack_depthwise_in_pairs,
 }

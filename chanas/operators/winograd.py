@@ -1,11 +1,12 @@
-"""Convolution with fewer multiplications along one axis: Winograd's minimal filtering by Toom and Cook's matrices
-(Lavin and Gray, Fast algorithms for convolutional neural networks, CVPR 2016), in one dimension: along rows, or down
-columns where the kernel is longer that way. Said of rows:
+"""Convolution with fewer multiplications: Winograd's minimal filtering by Toom and Cook's matrices
+(Lavin and Gray, Fast algorithms for convolutional neural networks, CVPR 2016), in one dimension (along rows, or down
+columns where the kernel is longer that way) or in both. Said of rows:
 
 A tile of m outputs of a row needs t = m + n − 1 products for n taps, where the plain sum needs m · n: with transforms
 A, G, B, outputs = Aᵀ[(G taps) ⊙ (Bᵀ inputs)]. A row of stride s is s rows of stride 1 (every s-th input and tap), whose
 products are summed before Aᵀ. Sums over channels and kernel rows come before Aᵀ too, so the transforms cost little; the
-taps are transformed once, when weights are packed.
+taps are transformed once, when weights are packed. In both dimensions t·t products make m·m outputs: each transform is
+done by rows and then by columns.
 """
 
 from __future__ import annotations
@@ -84,14 +85,13 @@ def transforms(kernel_size: int, stride: int) -> Transforms:
     return Transforms(m, n, t, stride, frozen(output), frozen(taps), frozen(inputs))
 
 
-def saved_multiplications(kernel_size: int, stride: int, outputs: int = _OUTPUTS) -> float:
-    """Multiplications of the plain sum for each one of Winograd's, in a row of so many outputs, of which the last tile
-    may have fewer than it computes; 0 for a kernel of too many taps."""
+def saved_multiplications(kernel_size: int, stride: int) -> float:
+    """Multiplications of the plain sum for each one of Winograd's, in a tile; 0 for a kernel of too many taps."""
     n = -(-kernel_size // stride)
     products = _OUTPUTS + n - 1
     if products - 1 > len(_POINTS):
         return 0.0
-    return outputs * kernel_size / (-(-outputs // _OUTPUTS) * products * stride)
+    return _OUTPUTS * kernel_size / (products * stride)
 
 
 def as_array(matrix: Matrix) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -7,15 +7,16 @@ the operator that they follow. Activations are stored as [channel blocks, pixels
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from chanas.errors import ScheduleError
 from chanas.operators.epilogues import USUAL, Epilogue, check_epilogue
-from chanas.operators.winograd import saved_multiplications, transforms
+from chanas.operators.winograd import Transforms, saved_multiplications, transforms
 
-Operator = Literal["conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "squeeze", "upconv"]
+Operator = Literal["conv", "blockconv", "winograd", "winograd2", "pointwise", "depthwise", "pool", "squeeze", "upconv"]
 Generality = Literal[
     "rectangular maps",
     "rectangular kernels",
@@ -37,6 +38,10 @@ any of a pooling; residual and gate are those of other operators than 1×1 convo
 # Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
 _TILE_COLUMNS = range(5, 16)
 _MAX_FULL_BLOCKS = 3
+# Taps of `winograd2`: those of 5×5 and 512 channels lie within 2e-5 of the largest, a fifth of the tolerance.
+_TAPS_BOTH_WAYS = range(2, 6)
+WINOGRAD: tuple[Operator, ...] = ("winograd", "winograd2")
+"""Operators that compute what `blockconv` does, by Winograd's transforms."""
 
 
 # Types of activations in memory that are not float32; TF32 is rounded only where it is multiplied.
@@ -95,6 +100,7 @@ class Workload:
     conv       k×k, input [in_channels, pixels] as an image comes (the stem)
     blockconv  k×k over all channels, input in channel blocks like everything after the stem
     winograd   the same as blockconv, with fewer multiplications (`chanas.operators.winograd`)
+    winograd2  the same, with fewer multiplications both ways: stride 1, two to five taps each way
     pointwise  1×1; a dense layer is one of input size 1
     depthwise  k×k, one filter per channel, or several: output channel o reads input channel o // (outputs / inputs)
     pool       mean over all pixels
@@ -325,12 +331,8 @@ class Workload:
         """Bytes of weights and bias, unpadded."""
         if not self.has_weights:
             return 0
-        per_output = self.kernel_area * self.channels_per_group
-        if self.op == "winograd":
-            axis = winograd_axis(self)
-            along, across = self.axes[axis], self.axes[1 - axis]
-            per_output = transforms(along.kernel, along.stride).products * along.stride * across.kernel
-            per_output *= self.in_channels
+        per_pair = winograd_counts(self).weights if self.op in WINOGRAD else self.kernel_area
+        per_output = per_pair * self.channels_per_group
         return self.out_channels * (self.weight_itemsize * per_output + 4)
 
     def to_json(self) -> dict[str, Any]:
@@ -360,10 +362,50 @@ def check_generality(workload: Workload, takes: Collection[Generality]) -> None:
 
 
 def winograd_axis(workload: Workload) -> int:
-    """The axis that Winograd's tiles lie along: 0 for tiles of rows, 1 for tiles of columns. The one along which more
-    multiplications are saved, columns if it is equal."""
+    """The axis that the tiles of `winograd` lie along: 0 for tiles of rows, 1 for tiles of columns. The one along which
+    more multiplications are saved, columns if it is equal."""
     rows, columns = (saved_multiplications(axis.kernel, axis.stride) for axis in workload.axes)
     return 0 if rows > columns else 1
+
+
+def winograd_plans(workload: Workload) -> tuple[Transforms, Transforms]:
+    """Transforms of rows and of columns of `winograd2`.
+
+    Raises:
+        ScheduleError: it has strides, or so few or many taps that nothing is saved, or too much accuracy lost.
+    """
+    for axis in workload.axes:
+        if axis.stride != 1 or axis.kernel not in _TAPS_BOTH_WAYS:
+            raise ScheduleError(
+                f"expected stride 1 and {_TAPS_BOTH_WAYS[0]} to {_TAPS_BOTH_WAYS[-1]} taps each way for winograd2, got "
+                f"workload {workload.key}"
+            )
+    rows, columns = workload.axes
+    return transforms(rows.kernel, 1), transforms(columns.kernel, 1)
+
+
+class WinogradCounts(NamedTuple):
+    """Transformed weights of a pair of input and output channels, and places where each is multiplied."""
+
+    weights: int
+    places: int
+
+
+def winograd_counts(workload: Workload) -> WinogradCounts:
+    """Count weights and places of `winograd` or `winograd2`; places of tiles that reach beyond the map count too.
+
+    Raises:
+        ScheduleError: there are too many taps, or strides.
+    """
+    if workload.op == "winograd2":
+        plans = winograd_plans(workload)
+        tiles = [-(-axis.output // plan.outputs) for axis, plan in zip(workload.axes, plans, strict=True)]
+        return WinogradCounts(math.prod(plan.products for plan in plans), math.prod(tiles))
+    number = winograd_axis(workload)
+    along, across = workload.axes[number], workload.axes[1 - number]
+    plan = transforms(along.kernel, along.stride)
+    weights = plan.products * along.stride * across.kernel
+    return WinogradCounts(weights, -(-along.output // plan.outputs) * across.output)
 
 
 def tiled_columns(workload: Workload) -> int:

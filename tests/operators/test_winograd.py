@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chanas.errors import ScheduleError
 from chanas.network.folding import pack_operator
 from chanas.operators.winograd import Matrix, saved_multiplications, transforms
-from chanas.operators.workload import Workload, winograd_axis
+from chanas.operators.workload import Operator, Workload, winograd_axis, winograd_counts
 
 kernels = st.tuples(st.sampled_from([1, 3, 5, 7]), st.sampled_from([1, 2]))
 
@@ -46,9 +46,21 @@ def test_multiplications_are_saved(kernel_size: int, stride: int, saved: float) 
     assert plan.outputs * kernel_size / (plan.products * stride) == pytest.approx(saved)
 
 
-@pytest.mark.parametrize(("outputs", "saved"), [(4, 2.0), (56, 2.0), (7, 1.75), (5, 1.25), (1, 0.5)])
-def test_a_tile_that_is_not_full_saves_less(outputs: int, saved: float) -> None:
-    assert saved_multiplications(3, 1, outputs) == saved
+@pytest.mark.parametrize(
+    ("op", "kernel", "size", "counts"),
+    [
+        ("winograd", (3, 3), (56, 56), (6 * 3, 14 * 56)),
+        ("winograd", (3, 3), (5, 7), (6 * 3, 2 * 5)),
+        ("winograd", (7, 1), (17, 17), (10, 5 * 17)),
+        ("winograd2", (3, 3), (56, 56), (6 * 6, 14 * 14)),
+        ("winograd2", (5, 3), (5, 9), (8 * 6, 2 * 3)),
+    ],
+)
+def test_weights_and_places_are_counted(
+    op: Operator, kernel: tuple[int, int], size: tuple[int, int], counts: tuple[int, int]
+) -> None:
+    workload = Workload(op, size[0], 8, 8, kernel[0], kernel_width=kernel[1], input_width=size[1])
+    assert winograd_counts(workload) == counts
 
 
 def test_a_kernel_of_too_many_taps_saves_nothing() -> None:
@@ -107,3 +119,13 @@ def test_weights_of_tiles_of_rows_are_those_of_columns_with_the_axes_swapped() -
 def test_weights_are_counted_as_they_are_packed(kernel: tuple[int, int], weights: int) -> None:
     workload = Workload("winograd", 9, 3, 10, kernel[0], kernel_width=kernel[1])
     assert workload.weight_bytes == 4 * 10 * (weights * 3 + 1)
+
+
+def test_weights_of_square_tiles_are_packed_by_product_and_channel() -> None:
+    weight = np.random.default_rng(0).standard_normal((10, 3, 5, 3), dtype=np.float32)
+    workload = Workload("winograd2", 9, 3, 10, 5, kernel_width=3)
+    packed, bias = pack_operator(workload, weight, np.ones(10, dtype=np.float32), 8)
+    assert packed.shape == (2, 8 * 6 * 3, 8)
+    assert bias.shape == (2, 8)
+    np.testing.assert_allclose(packed.reshape(2, 8, 6, 3, 8)[0, -1, -1, 2, 7], weight[7, 2, 4, 2])
+    assert workload.weight_bytes == 4 * 10 * (8 * 6 * 3 + 1)

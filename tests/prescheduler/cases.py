@@ -50,7 +50,7 @@ from chanas.prescheduler.workloads.cases import ReferenceCase, random_network
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 HOST = load_target("cpu")
-OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool")
+OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "winograd2")
 EPILOGUES = USUAL
 ANY_EPILOGUE = (*PLAIN, "leaky0.01", "leaky0.1")
 WORKLOAD = Workload("pointwise", 4, 8, 32)
@@ -111,7 +111,9 @@ def random_workload(op: Operator, rng: np.random.Generator, max_channels: int = 
         return Workload(op, size, channels, channels)
     if op == "depthwise":
         return Workload(op, size, channels, channels, kernel_size, stride, epilogue)
-    if op in ("blockconv", "winograd"):
+    if op == "winograd2":
+        kernel_size, stride = min(kernel_size, 5), 1
+    if op in ("blockconv", "winograd", "winograd2"):
         kernel_size = int(rng.choice([1, 3, 5, 7])) if op == "blockconv" else kernel_size
         channels = int(rng.integers(1, 1 + max_channels // 2))
         return Workload(op, size, channels, out_channels, kernel_size, stride, epilogue)

@@ -31,6 +31,7 @@ _SMALL: tuple[Workload, ...] = (
     Workload("conv", 8, 3, 16, 3, 2, "hswish"),
     Workload("blockconv", 8, 16, 16, 3, 1, "relu"),
     Workload("winograd", 8, 16, 16, 3, 1, "relu"),
+    Workload("winograd2", 8, 16, 16, 3, 1, "relu"),
     Workload("pointwise", 8, 16, 48, epilogue="relu"),
     Workload("depthwise", 8, 16, 16, 3, 1, "relu"),
     Workload("pool", 8, 16, 16),

@@ -50,6 +50,7 @@ SMALL: dict[Operator, Workload] = {
     "conv": Workload("conv", 9, 3, 24, 3, 2, "hswish"),
     "blockconv": Workload("blockconv", 7, 16, 24, 3, 2, "relu"),
     "winograd": Workload("winograd", 7, 16, 24, 3, 1, "none"),
+    "winograd2": Workload("winograd2", 7, 16, 24, 3, 1, "none"),
     "pointwise": Workload("pointwise", 6, 24, 40, epilogue="relu", scaled=True, residual=True),
     "depthwise": Workload("depthwise", 9, 24, 24, 5, 2, "hswish"),
     "pool": Workload("pool", 6, 40, 40),

@@ -110,7 +110,7 @@ def after_stem(function: Callable[..., object], **layers: nn.Module) -> Of:
 C = 2 * LANES
 
 
-@pytest.mark.parametrize("choice", [0, 1], ids=["direct", "winograd"])
+@pytest.mark.parametrize("choice", [0, 1, 2], ids=["direct", "winograd", "winograd2"])
 def test_a_residual_and_an_activation_are_part_of_the_convolution(run: Run, choice: int) -> None:
     layers = {"one": conv(C, C, 3), "two": conv(C, C, 3)}
     ran = run(after_stem(lambda n, x: F.relu(n.two(F.relu(n.one(x))) + x), **layers), choice=choice)
@@ -211,15 +211,22 @@ def choices(layer: nn.Module, height: int = 20, width: int = 16) -> list[str]:
     return [w.op for w in lowered.tuned[-1].choices]
 
 
-DIRECT, WITH_WINOGRAD = ["blockconv"], ["blockconv", "winograd"]
+DIRECT, ONE_WAY = ["blockconv"], ["blockconv", "winograd"]
+BOTH_WAYS = [*ONE_WAY, "winograd2"]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [conv(C, 24, 3), conv(C, 24, 3, padding=0), conv(C, 24, 5), nn.Conv2d(C, 24, (3, 5))],
+    ids=str,
+)
+def test_square_tiles_of_winograd_are_a_choice_where_they_save_more(layer: nn.Module) -> None:
+    assert choices(layer) == BOTH_WAYS
 
 
 @pytest.mark.parametrize(
     "layer",
     [
-        conv(C, 24, 3),
-        conv(C, 24, 3, padding=0),
-        conv(C, 24, 5),
         conv(C, 24, 7),
         nn.Conv2d(C, 24, (1, 3), padding=(0, 1)),
         nn.Conv2d(C, 24, (3, 1), padding=(1, 0)),
@@ -231,7 +238,7 @@ DIRECT, WITH_WINOGRAD = ["blockconv"], ["blockconv", "winograd"]
     ids=str,
 )
 def test_winograd_is_a_choice_where_it_saves_multiplications(layer: nn.Module) -> None:
-    assert choices(layer) == WITH_WINOGRAD
+    assert choices(layer) == ONE_WAY
 
 
 @pytest.mark.parametrize(
@@ -249,9 +256,12 @@ def test_winograd_is_no_choice_where_it_saves_little_or_has_no_kernel(layer: nn.
     assert choices(layer) == DIRECT
 
 
-@pytest.mark.parametrize(("width", "offered"), [(2, False), (3, True), (5, False), (7, True), (9, True)])
-def test_winograd_is_a_choice_where_its_tiles_are_filled(width: int, offered: bool) -> None:
-    assert choices(conv(C, 24, 3), width=width) == (WITH_WINOGRAD if offered else DIRECT)
+@pytest.mark.parametrize(
+    ("size", "offered"),
+    [(2, DIRECT), (4, ONE_WAY), (5, DIRECT), (7, BOTH_WAYS), (9, BOTH_WAYS)],
+)
+def test_winograd_is_a_choice_where_its_tiles_are_filled(size: int, offered: list[str]) -> None:
+    assert choices(conv(C, 24, 3), size, size) == offered
 
 
 def test_tiles_that_lie_down_the_columns_are_right_in_a_network(run: Run) -> None:

@@ -35,6 +35,14 @@ def taps_of(workload: Workload, products: Any) -> Any:
     return taps.reshape(*taps.shape[:3], -1)[..., :k]
 
 
+def taps_of_square_tiles(workload: Workload, products: Any) -> Any:
+    """The same of one with tiles both ways."""
+    plan = transforms(workload.kernel_size, 1)
+    shape = (workload.out_channels, plan.products, plan.products, workload.in_channels)
+    back = np.linalg.pinv(as_array(plan.taps_in))
+    return np.einsum("hi,wj,oijc->ochw", back, back, products.reshape(shape))
+
+
 def by_formula(workload: Workload, case: ReferenceCase, lanes: int) -> Any:
     """float64[C, H, W]: the operator computed in numpy from its packed arguments."""
     size, out, k, stride = workload.input_size, workload.output_size, workload.kernel_size, workload.stride
@@ -48,6 +56,8 @@ def by_formula(workload: Workload, case: ReferenceCase, lanes: int) -> Any:
     weights = unpack_channels(rest.pop(0), workload.out_channels)
     if workload.op == "winograd":
         weights = taps_of(workload, weights)
+    if workload.op == "winograd2":
+        weights = taps_of_square_tiles(workload, weights)
     bias = unpack_channels(rest.pop(0), workload.out_channels)
     if workload.scaled:
         x = x * unpack_channels(rest.pop(0), workload.in_channels).reshape(-1, 1, 1)

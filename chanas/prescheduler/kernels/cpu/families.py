@@ -81,6 +81,9 @@ _WINOGRAD = Family(
     _ANY_WINDOW - {"dilation", "stride"},
     in_rectangles=True,
 )
+_WINOGRAD2 = replace(
+    _WINOGRAD, space=space.winograd2, expression=lambda: _float32().winograd2, schedule=schedules.winograd2
+)
 _UPCONV = Family(
     space.upconv,
     lambda: _float32().upconv,
@@ -115,6 +118,7 @@ FAMILIES: dict[tuple[str, str], Family[Any]] = {
     ("conv", "float32"): _CONV,
     ("blockconv", "float32"): _BLOCKCONV,
     ("winograd", "float32"): _WINOGRAD,
+    ("winograd2", "float32"): _WINOGRAD2,
     ("pointwise", "float32"): _POINTWISE,
     ("depthwise", "float32"): _DEPTHWISE,
     ("pool", "float32"): _POOL,

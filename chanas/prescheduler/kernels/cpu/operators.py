@@ -5,7 +5,8 @@ input, its parameters (weights and bias) and its extras (gate and residual, thos
 
 Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
     activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
-    convolution weights [B_out, C / groups · k·k, l] (winograd: [B_out, t·C·k·s, l]), biases [B, l], gates [B, 1, l]
+    convolution weights [B_out, C / groups · k·k, l] (winograd: [B_out, t·C·k·s, l], winograd2: [B_out, t·t·C, l]),
+    biases [B, l], gates [B, 1, l]
 Activations and gates of bfloat16 operators are uint16 bits (`bf16_operators`).
 Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
 Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
@@ -35,6 +36,7 @@ from chanas.operators.workload import (
     spreads_input,
     tiled_columns,
     winograd_axis,
+    winograd_plans,
 )
 from chanas.prescheduler.kernels.cpu.bf16_intrinsics import round_bits, widen
 from chanas.prescheduler.kernels.cpu.shapes import convolution_parameters, input_shape, output_shape
@@ -375,6 +377,55 @@ def winograd(
         place, output = ordered(h, w)
         terms = [sums[(i, b, *ordered(place, output // m), v)] for i in range(t)]
         return _choose(output % m, [_combine(row, terms) for row in plan.output])
+
+    return _window_output(workload, lanes, prefix, total, bias, extras)
+
+
+def winograd2(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """Inputs of square tiles to t·t products, by rows and then by columns, their sums over channels, then t·t to m·m
+    outputs, by columns and then by rows."""
+    weights, bias = parameters
+    channels, in_blocks = workload.in_channels, num_blocks(workload.in_channels, lanes)
+    down, along = winograd_plans(workload)
+    tall, wide = (-(-axis.output // plan.outputs) for axis, plan in zip(workload.axes, (down, along), strict=True))
+    m, t = along.outputs, along.products
+    height, width = (tall - 1) * down.outputs + down.products, (wide - 1) * m + t
+    padding = _pad(workload, lanes, prefix, x, height, width)
+
+    def by_rows(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        reads = [padding[b, h * down.outputs + j, w, v] for j in range(down.products)]
+        return _choose(i, [_combine(row, reads) for row in down.input])
+
+    rows = te.compute((down.products, in_blocks, tall, width, lanes), by_rows, name=f"{prefix}rows")
+
+    def by_columns(p: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        reads = [rows[p // t, b, h, w * m + j, v] for j in range(t)]
+        return _choose(p % t, [_combine(row, reads) for row in along.input])
+
+    tiles = te.compute((down.products * t, in_blocks, tall, wide, lanes), by_columns, name=f"{prefix}tiles")
+    rc = te.reduce_axis((0, channels), name="rc")
+    out_blocks = num_blocks(workload.out_channels, lanes)
+    shape = (down.products * t, out_blocks, tall, wide, lanes)
+    acc = te.compute(
+        shape,
+        lambda p, b, h, w, v: te.sum(
+            tiles[p, rc // lanes, h, w, rc % lanes] * weights[b, p * channels + rc, v], axis=[rc]
+        ),
+        name=f"{prefix}acc",
+    )
+    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
+
+    def to_columns(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        terms = [sums[i * t + j, b, h, w // m, v] for j in range(t)]
+        return _choose(w % m, [_combine(row, terms) for row in along.output])
+
+    columns = te.compute((down.products, out_blocks, tall, wide * m, lanes), to_columns, name=f"{prefix}columns")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        terms = [columns[i, b, h // down.outputs, w, v] for i in range(down.products)]
+        return _choose(h % down.outputs, [_combine(row, terms) for row in down.output])
 
     return _window_output(workload, lanes, prefix, total, bias, extras)
 

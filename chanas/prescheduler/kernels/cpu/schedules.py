@@ -11,7 +11,7 @@ from typing import Any
 
 from chanas.operators.epilogues import LONG
 from chanas.operators.winograd import transforms
-from chanas.operators.workload import Workload, winograd_axis
+from chanas.operators.workload import Workload, winograd_axis, winograd_plans
 from chanas.prescheduler.kernels.cpu.points import (
     BlockConvPoint,
     ConvPoint,
@@ -239,7 +239,8 @@ def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, pa
     axis = winograd_axis(workload)
     along = workload.axes[axis]
     outputs = transforms(along.kernel, along.stride).outputs
-    outer, band, k_o = _sums_of_bands(sch, point, prefix, (1, outputs) if axis == 1 else (outputs, 1))
+    outer, band = _outputs_of_bands(sch, point, prefix, (1, outputs) if axis == 1 else (outputs, 1))
+    k_o = _sums_of_bands(sch, point, prefix, outer)
     if axis == 0:  # rows of a tile are constants too
         row, column, within, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))[-4:]
         tile_row, row_within = sch.split(row, [None, outputs])
@@ -262,11 +263,50 @@ def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, pa
     zero_first(sch, acc, k_o, 3)
 
 
+def winograd2(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:
+    """The loops of `winograd`; inputs are transformed a row of tiles at a time, outputs a tile at a time."""
+    names = ("pad", "rows", "tiles", "acc", "columns", "out")
+    pad, rows, tiles, acc, columns, out = (sch.get_sblock(f"{prefix}{n}") for n in names)
+    down, along = winograd_plans(workload)
+    outer, band = _outputs_of_bands(sch, point, prefix, (down.outputs, along.outputs))
+    row, tile, within, v = sch.get_loops(out)[-4:]
+    tile_row, row_within = sch.split(row, [None, down.outputs])
+    sch.reorder(tile_row, tile, row_within, within, v)
+    sch.unroll(row_within)
+    sch.compute_at(columns, tile, preserve_unit_loops=True)
+    c_i, *_, c_w, c_v = sch.get_loops(columns)[-5:]
+    unroll(sch, c_i, c_w)
+    sch.vectorize(c_v)
+    k_o = _sums_of_bands(sch, point, prefix, outer)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(tiles, band, preserve_unit_loops=True)
+    t_p, t_b, t_h, t_w, t_v = sch.get_loops(tiles)[-5:]
+    sch.reorder(t_b, t_h, t_w, t_p, t_v)
+    sch.unroll(t_p)
+    sch.vectorize(t_v)
+    sch.compute_at(rows, t_h, preserve_unit_loops=True)
+    r_i, _, _, r_w, r_v = sch.get_loops(rows)[-5:]
+    sch.reorder(r_w, r_i, r_v)
+    sch.unroll(r_i)
+    sch.vectorize(r_v)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(pad)[-1])
+    if parallel:
+        if point.padding is Padding.AT_FIRST:
+            sch.parallel(t_b)
+            sch.parallel(sch.get_loops(pad)[0])
+        fusable = 1 if _is_padded_around_blocks(point) else 2
+        parallelise(sch, min(point.num_fused, fusable), outer)
+    zero_first(sch, acc, k_o, 3)
+
+
 def upconv(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:
     """The loops of `winograd` with phases for products: the sums of a band, then its outputs, each from its phase."""
     pad, acc = sch.get_sblock(f"{prefix}pad"), sch.get_sblock(f"{prefix}acc")
     rows, columns = workload.axes
-    outer, band, k_o = _sums_of_bands(sch, point, prefix, (rows.stride, columns.stride))
+    outer, band = _outputs_of_bands(sch, point, prefix, (rows.stride, columns.stride))
+    k_o = _sums_of_bands(sch, point, prefix, outer)
     if point.padding is Padding.BY_BAND:
         sch.compute_at(pad, band, preserve_unit_loops=True)
     _vectorise_padding(sch, pad, point.padding, parallel)
@@ -276,12 +316,12 @@ def upconv(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, para
     zero_first(sch, acc, k_o, 3)
 
 
-def _sums_of_bands(sch: Any, point: WinogradPoint, prefix: str, outputs: tuple[int, int]) -> tuple[list[Any], Any, Any]:
-    """Sums and outputs of bands, where so many rows and columns of the output are made of the sums at one place.
+def _outputs_of_bands(sch: Any, point: WinogradPoint, prefix: str, outputs: tuple[int, int]) -> tuple[list[Any], Any]:
+    """Outputs of bands, where so many rows and columns of the output are made of the sums at one place.
 
-    Returns the outer loops, that over bands, and the outermost one of the reduction.
+    Returns the outer loops and that over bands.
     """
-    acc, sums, out = (sch.get_sblock(f"{prefix}{n}") for n in ("acc", "sums", "out"))
+    out = sch.get_sblock(f"{prefix}out")
     bands, h_m, h_i = point.h
     c, h, w, v = sch.get_loops(out)
     band, row = sch.split(h, [bands, h_m * h_i * outputs[0]])
@@ -291,6 +331,13 @@ def _sums_of_bands(sch: Any, point: WinogradPoint, prefix: str, outputs: tuple[i
     sch.reorder(*outer, c_i, row, tile, within, v)
     sch.vectorize(v)
     sch.unroll(within)
+    return outer, band
+
+
+def _sums_of_bands(sch: Any, point: WinogradPoint, prefix: str, outer: list[Any]) -> Any:
+    """Sums of a band, before its outputs. Returns the outermost loop of the reduction."""
+    acc, sums = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}sums")
+    _, h_m, h_i = point.h
     sch.compute_at(sums, outer[1], preserve_unit_loops=True)
     product, s_c, s_h, s_w, s_v = sch.get_loops(sums)[-5:]
     s_ho, s_hi = sch.split(s_h, [h_m, h_i])
@@ -299,12 +346,13 @@ def _sums_of_bands(sch: Any, point: WinogradPoint, prefix: str, outputs: tuple[i
     sch.vectorize(s_v)
     unroll(sch, s_hi, s_wi, s_c)
     sch.compute_at(acc, s_wo, preserve_unit_loops=True)
-    a_c, a_h, a_w, a_v, k, rh, rs = sch.get_loops(acc)[-7:]
+    num_around = len(sch.get_loops(sums)) - 4
+    _, a_c, a_h, a_w, a_v, k, *taps = sch.get_loops(acc)[num_around:]
     k_o, k_i = sch.split(k, list(point.k))
-    sch.reorder(k_o, rh, rs, k_i, a_h, a_w, a_c, a_v)
+    sch.reorder(k_o, *taps, k_i, a_h, a_w, a_c, a_v)
     sch.vectorize(a_v)
     unroll(sch, k_i, a_h, a_w, a_c)
-    return outer, band, k_o
+    return k_o
 
 
 def pool(sch: Any, workload: Workload, point: PoolPoint, prefix: str, parallel: bool) -> None:

@@ -10,8 +10,7 @@ import math
 
 from chanas.core.layouts import num_blocks
 from chanas.operators.transposed import num_taps
-from chanas.operators.winograd import transforms
-from chanas.operators.workload import Workload, winograd_axis
+from chanas.operators.workload import Workload, winograd_counts
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -68,8 +67,6 @@ def transposed_parameters(workload: Workload, lanes: int) -> Shapes:
 
 
 def winograd_parameters(workload: Workload, lanes: int) -> Shapes:
-    """[B, t · C_in · k · s, l] of a tile of t products along the axis of stride s, k the taps across it, and [B, l]."""
-    axis = winograd_axis(workload)
-    along, across = workload.axes[axis], workload.axes[1 - axis]
-    products = transforms(along.kernel, along.stride).products
-    return _weights_and_bias(workload, lanes, products * workload.in_channels * across.kernel * along.stride)
+    """[B, t · C_in · k · s, l] of a tile of t products along the axis of stride s, k the taps across it, or
+    [B, t · t · C_in, l] of a tile in both axes; and [B, l]."""
+    return _weights_and_bias(workload, lanes, winograd_counts(workload).weights * workload.in_channels)

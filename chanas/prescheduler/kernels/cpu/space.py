@@ -22,6 +22,7 @@ from chanas.operators.workload import (
     spreads_input,
     tiled_columns,
     winograd_axis,
+    winograd_plans,
 )
 from chanas.prescheduler.kernels.cpu.points import (
     BlockConvPoint,
@@ -331,6 +332,13 @@ def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Winogr
     if axis == 0:
         return _sums_of_bands(workload, target, tiles, tiled_columns(workload), columns.kernel)
     return _sums_of_bands(workload, target, rows.output, tiles, rows.kernel)
+
+
+def winograd2(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
+    """Like `winograd`, with tiles of rows and columns."""
+    plans = winograd_plans(workload)
+    rows, columns = (-(-axis.output // plan.outputs) for axis, plan in zip(workload.axes, plans, strict=True))
+    return _sums_of_bands(workload, target, rows, columns, 1)
 
 
 def _sums_of_bands(

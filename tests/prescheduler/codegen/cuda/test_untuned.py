@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from chanas.errors import ScheduleError
-from chanas.operators.workload import Workload
+from chanas.operators.workload import WINOGRAD, Workload
 from chanas.prescheduler.checks.sequential import kernel_error
 from chanas.prescheduler.codegen.cuda.build import cuda_source, verify
 from chanas.prescheduler.codegen.cuda.nvrtc import compile_cubin, why_no_nvrtc
@@ -43,8 +43,9 @@ def test_they_are_within_the_limits_and_compile(workload: Workload) -> None:
 
 
 def test_an_operator_that_is_not_there_says_so() -> None:
-    with pytest.raises(ScheduleError, match=r"^operator winograd is not there for GPUs"):
-        default_gpu_operator(Workload("winograd", 8, 8, 8, 3), GPU)
+    for op in WINOGRAD:
+        with pytest.raises(ScheduleError, match=f"^operator {op} is not there for GPUs"):
+            default_gpu_operator(Workload(op, 8, 8, 8, 3), GPU)
 
 
 def test_two_operators_in_one_have_no_default() -> None:

@@ -112,7 +112,7 @@ def test_weights_weigh_half() -> None:
     assert dataclasses.replace(plain, dtype=DTYPE).weight_bytes == plain.weight_bytes - 2 * 960 * 160
 
 
-@pytest.mark.parametrize("op", ["blockconv", "winograd"])
+@pytest.mark.parametrize("op", ["blockconv", "winograd", "winograd2"])
 def test_an_operator_that_is_not_there_in_bfloat16_says_so(op: Operator) -> None:
     with pytest.raises(ScheduleError, match=f"operator {op} is not there in bfloat16"):
         schedule_space(Workload(op, 8, 8, 8, 3, dtype=DTYPE), HERE)

@@ -19,6 +19,7 @@ SMALL = {
     "conv": Workload("conv", 9, 3, 24, 3, 2, "hswish"),
     "blockconv": Workload("blockconv", 7, 20, 24, 5, 2, "relu"),
     "winograd": Workload("winograd", 7, 20, 24, 5, 2, "relu"),
+    "winograd2": Workload("winograd2", 7, 20, 24, 5, 1, "relu"),
     "pointwise": Workload("pointwise", 7, 21, 24, scaled=True, residual=True),
     "depthwise": Workload("depthwise", 7, 24, 24, 5, 2, "relu"),
     "pool": Workload("pool", 7, 24, 24),

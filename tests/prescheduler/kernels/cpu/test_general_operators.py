@@ -48,6 +48,26 @@ def winograd_workloads(draw: st.DrawFn) -> Workload:
 
 
 @st.composite
+def square_tile_workloads(draw: st.DrawFn) -> Workload:
+    """Two to five taps each way, on any map, padded as usual or otherwise."""
+    kernel = draw(st.sampled_from([(3, 3), (3, 3), (5, 5), (2, 4), (5, 3), (3, 5)]))
+    return Workload(
+        "winograd2",
+        draw(st.integers(kernel[0], kernel[0] + 14)),
+        draw(st.integers(1, 40)),
+        8 * draw(st.integers(1, 6)),
+        kernel[0],
+        1,
+        draw(st.sampled_from(ANY_EPILOGUE)),
+        residual=draw(st.booleans()),
+        residual_first=draw(st.booleans()),
+        input_width=draw(st.integers(kernel[1], kernel[1] + 14)),
+        kernel_width=kernel[1],
+        padding=draw(st.sampled_from([None, (0, 0, 0, 0), (1, 2, 0, 1)])),
+    )
+
+
+@st.composite
 def transposed_workloads(draw: st.DrawFn) -> Workload:
     """Any kernel and strides, with and without what PyTorch calls padding and output padding."""
     kernels, strides, sizes = ((draw(st.integers(1, high)), draw(st.integers(1, high))) for high in (5, 3, 9))
@@ -88,6 +108,8 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
 
     if op == "winograd":
         return draw(winograd_workloads())
+    if op == "winograd2":
+        return draw(square_tile_workloads())
     if op == "upconv":
         return draw(transposed_workloads())
     if op in ("pointwise", "pool"):
@@ -124,7 +146,7 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
     )
 
 
-GENERAL = ("conv", "blockconv", "winograd", "depthwise", "pointwise", "pool", "upconv")
+GENERAL = ("conv", "blockconv", "winograd", "winograd2", "depthwise", "pointwise", "pool", "upconv")
 each_general_family = pytest.mark.parametrize("op", GENERAL)
 
 
@@ -173,6 +195,11 @@ REFUSED = [
         dataclasses.replace(WINDOW, out_channels=32, dtype="bfloat16"),
         "operator depthwise with several outputs of a channel is not there in bfloat16",
     ),
+    (Workload("winograd2", 9, 16, 16, 3, 2), "expected stride 1 and 2 to 5 taps each way for winograd2, got workload"),
+    (Workload("winograd2", 9, 16, 16, 7), "expected stride 1 and 2 to 5 taps each way for winograd2, got workload"),
+    (Workload("winograd2", 9, 16, 16, 3, kernel_width=1), "expected stride 1 and 2 to 5 taps each way for winograd2"),
+    (dataclasses.replace(WINDOW, op="winograd2", dilation=(2, 2)), "operator winograd2 with dilation is not there"),
+    (dataclasses.replace(WINDOW, op="winograd2", groups=2), "operator winograd2 with groups is not there"),
     (Workload("winograd", 9, 16, 16, 9), "expected a kernel of at most 7 taps a stride for winograd, got 9"),
     (dataclasses.replace(WINDOW, op="winograd", groups=2), "operator winograd with groups is not there"),
     (

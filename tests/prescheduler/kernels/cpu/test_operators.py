@@ -28,6 +28,7 @@ PLAIN = {
     "pointwise": Workload("pointwise", 4, 48, 72, epilogue="relu", scaled=True, residual=True),
     "depthwise": Workload("depthwise", 9, 40, 40, 5, 2, "relu"),
     "pool": Workload("pool", 6, 72, 72),
+    "winograd2": Workload("winograd2", 9, 24, 40, 3, 1, "hswish"),
 }
 EDGES = [
     Workload("conv", 1, 1, 8, 3, 1, "none"),
@@ -51,6 +52,10 @@ EDGES = [
     Workload("winograd", 14, 96, 24, 7, 1, "relu"),
     Workload("winograd", 17, 8, 24, 3, 2, "relu"),
     Workload("winograd", 11, 16, 40, 5, 2, "relu"),
+    Workload("winograd2", 1, 3, 8, 3, 1, "relu"),
+    Workload("winograd2", 14, 96, 24, 5, 1, "hsigmoid"),
+    Workload("winograd2", 17, 8, 10, 3, 1, "none"),
+    Workload("winograd2", 33, 512, 24, 5, 1, "relu"),
     Workload("pointwise", 1, 8, 8),
     Workload("pointwise", 1, 24, 10, epilogue="hsigmoid"),
     Workload("pointwise", 1, 200, 3),
@@ -120,7 +125,7 @@ def test_random_operators_are_right_at_random_points(workbench: Workbench, op: O
 
 
 @pytest.mark.parametrize("epilogue", ANY_EPILOGUE)
-@pytest.mark.parametrize("op", ["conv", "blockconv", "winograd", "pointwise", "depthwise"])
+@pytest.mark.parametrize("op", ["conv", "blockconv", "winograd", "winograd2", "pointwise", "depthwise"])
 def test_every_epilogue_is_right(
     workbench: Workbench, op: Operator, epilogue: Epilogue, rng: np.random.Generator
 ) -> None:

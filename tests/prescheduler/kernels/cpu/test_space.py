@@ -56,6 +56,12 @@ def extents(workload: Workload, target: HardwareTarget) -> dict[str, int]:
             "split_n": out_blocks,
             "split_k": workload.in_channels,
         },
+        "winograd2": {
+            "split_h": -(-size // transforms(workload.kernel_size, 1).outputs),
+            "split_w": -(-size // transforms(workload.kernel_size, 1).outputs),
+            "split_n": out_blocks,
+            "split_k": workload.in_channels,
+        },
         "pool": {"split_c": out_blocks, "split_m": workload.input_size**2},
     }
     return loops[workload.op]
@@ -69,6 +75,7 @@ def num_accumulators(workload: Workload, named: Named) -> int:
         "conv": ("h", "w", "n"),
         "blockconv": ("h", "w", "n"),
         "winograd": ("h", "w", "n"),
+        "winograd2": ("h", "w", "n"),
         "pool": ("c",),
     }
     return math.prod(named[f"split_{loop}"][-1] for loop in tiles[workload.op])
@@ -115,7 +122,7 @@ def test_accumulators_stay_in_registers(workload: Workload, target: HardwareTarg
     assert most <= max_accumulators(target) < target.num_vector_registers
 
 
-REGISTER_TILED = ("pointwise", "conv", "blockconv", "winograd")
+REGISTER_TILED = ("pointwise", "conv", "blockconv", "winograd", "winograd2")
 
 
 @some
@@ -208,7 +215,7 @@ def test_a_sample_depends_on_its_generator_only() -> None:
     assert first == again != other
 
 
-@pytest.mark.parametrize("op", [op for op in OPERATORS if op not in ("blockconv", "winograd")])
+@pytest.mark.parametrize("op", [op for op in OPERATORS if op not in ("blockconv", "winograd", "winograd2")])
 def test_the_spaces_of_a_preset_can_be_listed(op: Operator) -> None:
     found = {w for block in SearchSpace.load("mbv3-32").all_blocks(10) for w in block_workloads(block) if w.op == op}
     sizes = [len(schedule_space(w, device(num_threads=2)).points) for w in found]
@@ -221,10 +228,12 @@ def bands(workload: Workload, num_threads: int = 1) -> list[Named]:
     return [space.groups(point) for point in space.points]
 
 
-@pytest.mark.parametrize("op", ["blockconv", "winograd"])
-@pytest.mark.parametrize("kernel_size", [3, 7])
-def test_the_spaces_of_large_convolutions_can_be_listed(op: Operator, kernel_size: int) -> None:
-    workload = Workload(op, 224, 16, 24, kernel_size, 2, "relu")
+@pytest.mark.parametrize(
+    ("op", "kernel_size", "stride"),
+    [("blockconv", 3, 2), ("blockconv", 7, 2), ("winograd", 3, 2), ("winograd", 7, 2), ("winograd2", 3, 1)],
+)
+def test_the_spaces_of_large_convolutions_can_be_listed(op: Operator, kernel_size: int, stride: int) -> None:
+    workload = Workload(op, 224, 16, 24, kernel_size, stride, "relu")
     assert 0 < len(bands(workload)) <= len(bands(workload, num_threads=2)) < 5000
 
 

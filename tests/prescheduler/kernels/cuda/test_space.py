@@ -13,7 +13,7 @@ from chanas.core.arch import SearchSpace
 from chanas.devices.target_files import describe_target
 from chanas.errors import ScheduleError, TargetError
 from chanas.operators.steps import block_workloads
-from chanas.operators.workload import Workload
+from chanas.operators.workload import WINOGRAD, Workload
 from chanas.prescheduler.kernels.cuda.families import gpu_space
 from chanas.prescheduler.kernels.cuda.operators import is_dense, output_rows
 from chanas.prescheduler.kernels.cuda.points import product_plan
@@ -144,8 +144,9 @@ def test_every_operator_of_the_presets_has_points() -> None:
 
 
 def test_what_is_not_there_for_gpus_says_so() -> None:
-    with pytest.raises(ScheduleError, match=r"^operator winograd is not there for GPUs"):
-        gpu_space(Workload("winograd", 8, 8, 8, 3), GPU)
+    for op in WINOGRAD:
+        with pytest.raises(ScheduleError, match=f"^operator {op} is not there for GPUs"):
+            gpu_space(Workload(op, 8, 8, 8, 3), GPU)
     with pytest.raises(TargetError, match=r"^expected a GPU, got target"):
         gpu_space(WORKLOADS[0], HOST)
 
