@@ -25,6 +25,7 @@ from chanas.prescheduler.models.graph import (
     with_constant_second,
     without_unread,
 )
+from chanas.prescheduler.models.moves import drop_moves
 from chanas.prescheduler.models.rows import flatten_rows
 from chanas.prescheduler.models.sources.model import Array
 
@@ -32,7 +33,7 @@ from chanas.prescheduler.models.sources.model import Array
 def simplify(graph: Graph) -> Graph:
     """All passes, in the order in which each finds what the one before has left."""
     first = (fold_constants, drop_identities, name_activations, name_transposed, flatten_rows, drop_identities)
-    for step in (*first, fold_scales, name_activations, name_shuffles):
+    for step in (drop_moves, *first, fold_scales, name_activations, name_shuffles):
         graph = without_unread(step(graph))
     return graph
 

@@ -16,6 +16,8 @@ from chanas.operators.steps import Step
 from chanas.operators.workload import WINOGRAD, Workload, winograd_counts
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.models import others
+from chanas.prescheduler.models.attention.kernel import emit_attention
+from chanas.prescheduler.models.attention.naming import name_attention
 from chanas.prescheduler.models.fusion import Chain, find_chains, keeps_rows
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, numbered, per_channel
 from chanas.prescheduler.models.program import (
@@ -41,7 +43,7 @@ _LEAST_SAVED_PER_BYTE = 1.0
 
 def lower(graph: Graph, target: HardwareTarget) -> Program:
     """The program of a simplified graph on a target."""
-    return _Lowering(graph, target).program()
+    return _Lowering(name_attention(graph, target.vector_lanes), target).program()
 
 
 class _Lowering:
@@ -263,12 +265,23 @@ class _Lowering:
     # ---- all else ------------------------------------------------------------------------------------------------
     def _node(self, node: Node) -> int:
         """An operation for one node: in channel blocks where its values are, and it can be."""
-        found = self._mean(node) or self._blocked_operation(node)
+        found = self._attention(node) or self._mean(node) or self._blocked_operation(node)
         if found is not None:
             return self.made.add(found)
         reads = tuple(r if isinstance(r, Constant) else self.plain(r) for r in node.reads)
         value = Value(node.shape, node.dtype)
         return self.made.add(OtherOperation(_name(node), reads, value, functools.partial(others.plain, node=node)))
+
+    def _attention(self, node: Node) -> OtherOperation | None:
+        """An attention of rows in channel blocks."""
+        if node.op != "attention":
+            return None
+        reads = [
+            r if isinstance(r, Constant) else (self.blocked if i < 3 else self.plain)(r)
+            for i, r in enumerate(node.reads)
+        ]
+        emit = functools.partial(emit_attention, heads=node.attributes["heads"], parallel=self.target.num_threads > 1)
+        return OtherOperation("attention", tuple(reads), Value(node.shape, "float32", True), emit)
 
     def _mean(self, node: Node) -> TunedOperation | None:
         """A mean over all pixels of a map."""
@@ -291,7 +304,7 @@ class _Lowering:
         if not any(self._is_blocked(r) for r in node.reads) or node.dtype != "float32":
             return None
         value = Value(node.shape, "float32", True)
-        for rule in (self._same, self._unary, self._binary, self._window, self._resize):
+        for rule in (self._same, self._unary, self._binary, self._window, self._resize, self._layer_norm):
             found = rule(node, value)
             if found is not None:
                 return found
@@ -355,6 +368,17 @@ class _Lowering:
             return None
         emit = functools.partial(others.repeat_pixels, times=found, height=node.shape[2], width=node.shape[3])
         return OtherOperation("resize2d", (self._source(node),), value, emit)
+
+    def _layer_norm(self, node: Node, value: Value) -> OtherOperation | None:
+        """A layer normalisation of rows."""
+        a, numbers = node.attributes, [node.constant(1), node.constant(2)]
+        if node.op != "layer_norm" or len(node.shape) == 4 or tuple(a["axes"]) not in ((-1,), (len(node.shape) - 1,)):
+            return None
+        if not a["scale"] or not a["center"]:
+            return None
+        packed = [Constant(packed_constant(c.value, self.lanes)) for c in numbers if c is not None]
+        emit = functools.partial(others.layer_norm, channels=value.channels, epsilon=float(a["epsilon"]))
+        return OtherOperation("layer_norm", (self._source(node), *packed), value, emit) if len(packed) == 2 else None
 
 
 def _is_worth_trials(workload: Workload) -> bool:

@@ -217,6 +217,8 @@ def plain(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node) -> Any:
         return builder.emit(relax.op.add(out, builder.emit(relax.op.reshape(reads[2], (1, node.shape[1], 1, 1)))))
     if node.op == "matmul" and len(reads) == 3:
         return builder.emit(relax.op.add(builder.emit(_call(node, reads[:2])), reads[2]))
+    if node.op == "permute_dims":
+        return builder.emit(relax.op.permute_dims(reads[0], node.attributes["axes"]))
     if node.call is None:
         return builder.emit(getattr(relax.op, node.op)(*reads))
     return builder.emit(_call(node, reads))
@@ -331,27 +333,47 @@ def _layer_norm(builder: Any, call: Any, lanes: int) -> Any:
         return None
     arguments = [_in_one(builder, value, num) for value in call.args]
     *rest, length = arguments[0].ty.shape
-    share = tirx.const(1 / int(length), "float32")
 
     def compute(x: Any, scale: Any, shift: Any) -> Any:
-        total = _row_fold("sum", lambda *i: x[i], rest, int(length), lanes, "total")
+        normal = _normal(lambda *i: x[i], rest, int(length), lanes, float(attributes.epsilon))
 
-        def centred(*i: Any) -> Any:
-            return x[i] - total[i[:-1]] * share
-
-        squares = _row_fold("sum", lambda *i: centred(*i) * centred(*i), rest, int(length), lanes, "squares")
-        epsilon = tirx.const(float(attributes.epsilon), "float32")
-        inverse = te.compute(rest, lambda *i: 1.0 / tirx.sqrt(squares[i] * share + epsilon), "inverse", attrs={KEPT: 1})
-
-        def normal(*i: Any) -> Any:
-            found = centred(*i) * inverse[i[:-1]]
+        def scaled(*i: Any) -> Any:
+            found = normal(*i)
             found = found * scale[i[-1]] if attributes.scale else found
             return found + shift[i[-1]] if attributes.center else found
 
-        return te.compute(x.shape, normal, name="normal")
+        return te.compute(x.shape, scaled, name="normal")
 
     made = builder.call_te(compute, *arguments, primfunc_name_hint="layer_norm")
     return made if num == 1 else builder.call_te(topi.reshape, builder.emit(made), shape)
+
+
+def _normal(at: Callable[..., Any], rest: Sequence[Any], length: int, lanes: int, epsilon: float) -> Callable[..., Any]:
+    """(x − mean) / √(variance + ε) of `at(*i, k)` over k < length, as a function of the same arguments."""
+    share = tirx.const(1 / length, "float32")
+    total = _row_fold("sum", at, rest, length, lanes, "total")
+
+    def centred(*i: Any) -> Any:
+        return at(*i) - total[i[:-1]] * share
+
+    squares = _row_fold("sum", lambda *i: centred(*i) * centred(*i), rest, length, lanes, "squares")
+    shift = tirx.const(epsilon, "float32")
+    inverse = te.compute(rest, lambda *i: 1.0 / tirx.sqrt(squares[i] * share + shift), "inverse", attrs={KEPT: 1})
+    return lambda *i: centred(*i) * inverse[i[:-1]]
+
+
+def layer_norm(builder: Any, reads: Sequence[Any], lanes: int, *, channels: int, epsilon: float) -> Any:
+    """Rows in channel blocks, normalised, times a scale, plus a shift, [B, 1, l] each."""
+
+    def compute(x: Any, scale: Any, shift: Any) -> Any:
+        normal = _normal(lambda m, c: x[c // lanes, m, c % lanes], [x.shape[1]], channels, lanes, epsilon)
+
+        def scaled(b: Any, m: Any, v: Any) -> Any:
+            return normal(m, b * lanes + v) * scale[b, 0, v] + shift[b, 0, v]
+
+        return te.compute(x.shape, scaled, name="normal")
+
+    return builder.emit_te(compute, *reads, primfunc_name_hint="layer_norm")
 
 
 def _softmax(builder: Any, call: Any, lanes: int) -> Any:

@@ -312,6 +312,101 @@ def test_an_encoder_of_tokens_has_its_dense_layers_tuned(run: Run, tokens: int) 
     assert ran.error < 1e-5
 
 
+def encoder_layer(size: int, heads: int) -> nn.Module:
+    """An encoder's layer whose biases and scales are no zeros and ones."""
+    layer = nn.TransformerEncoderLayer(size, heads, 2 * size, 0.0, "gelu", batch_first=True)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("tokens", "heads", "size"), [(32, 2, 64), (197, 3, 96), (37, 12, 12 * LANES), (18, 2, 2 * LANES)]
+)
+def test_attention_is_one_function_in_channel_blocks(run: Run, tokens: int, heads: int, size: int) -> None:
+    ran = run(encoder_layer(size, heads), (1, tokens, size))
+    assert ran.tuned == ["pointwise"] * 4
+    assert ran.others["attention"] == 1
+    assert ran.others["from channel blocks"] == 1
+    assert {"softmax", "matmul", "permute_dims"}.isdisjoint(ran.others)
+    assert ran.error < 1e-5
+
+
+def test_rows_after_attention_are_added_and_normalised_in_channel_blocks(run: Run) -> None:
+    ran = run(encoder_layer(64, 2), (1, 32, 64))
+    assert [o.step.workload.residual for o in ran.program.tuned] == [False, True, False, True]
+    blocked = [o.value.blocked for o in ran.program.others if o.name == "layer_norm"]
+    assert blocked == [True, True]
+
+
+def test_two_threads_attend_to_the_same(run: Run) -> None:
+    assert run(encoder_layer(64, 2), (1, 197, 64), threads=2).error < 1e-5
+
+
+def attention(tokens: int, size: int, heads: int, added: Callable[..., Tensor]) -> Of:
+    """Attention of an input's rows to themselves, with something done to its scores."""
+
+    def attended(n: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
+        q, k, v = n.rows(x).reshape(-1, tokens, 3, heads, size // heads).permute(2, 0, 3, 1, 4)
+        scores = added(n, q @ k.transpose(-1, -2), *rest)
+        return n.end((scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape))
+
+    return Of(attended, rows=nn.Linear(size, 3 * size), end=nn.Linear(size, size))
+
+
+def test_constants_are_added_to_scores_by_head_and_by_sequence(run: Run) -> None:
+    """As windows of images have it: one for each head, then one for each window."""
+    by_head, by_window = torch.randn(2, 14, 14), torch.where(torch.rand(4, 1, 14, 14) < 0.3, -100.0, 0.0)
+    masked = attention(14, 64, 2, lambda _, s: ((s + by_head).reshape(1, 4, 2, 14, 14) + by_window).reshape(s.shape))
+    ran = run(masked, (4, 14, 64))
+    assert ran.others["attention"] == 1
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 14, 14), (2, 1, 1, 14), (14, 14)], ids=str)
+def test_masks_of_the_input_are_added_to_scores(run: Run, shape: tuple[int, ...]) -> None:
+    ran = run(attention(14, 64, 2, lambda _, s, mask: s / 3.0 + mask), (2, 14, 64), shape)
+    assert ran.others["attention"] == 1
+    assert ran.error < 1e-5
+
+
+def test_rows_that_are_masked_altogether_give_zeros(run: Run) -> None:
+    """As PyTorch has it."""
+    mask = torch.zeros(14, 14).masked_fill(torch.eye(14) > 0, -torch.inf)
+    mask[3] = -torch.inf
+
+    def attended(n: nn.Module, x: Tensor) -> Tensor:
+        q, k, v = n.rows(x).reshape(1, 14, 3, 2, 32).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).reshape(1, 14, 64)
+
+    ran = run(Of(attended, rows=nn.Linear(64, 192)), (1, 14, 64))
+    assert ran.others["attention"] == 1
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [lambda s: s.abs(), lambda s: (s + 1.0) * 0.5, lambda s: s.transpose(-1, -2), lambda s: s + s.tanh()],
+    ids=["sizes", "shifted, then scaled", "transposed", "of themselves"],
+)
+def test_other_functions_of_scores_are_computed_all_the_same(run: Run, scores: Callable[[Tensor], Tensor]) -> None:
+    assert run(attention(14, 64, 2, lambda _, s: scores(s)), (2, 14, 64)).error < 1e-5
+
+
+@pytest.mark.parametrize(("sequences", "size"), [(1, 20), (3, 64)], ids=["parts of blocks", "tokens by tokens"])
+def test_heads_that_lie_otherwise_are_computed_all_the_same(run: Run, sequences: int, size: int) -> None:
+    ran = run(encoder_layer(size, 2), (sequences, 21, size))
+    assert ran.others["attention"] == 0
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize("size", [2 * LANES, 20])
+def test_rows_in_channel_blocks_are_normalised_there(run: Run, size: int) -> None:
+    ran = run(Of(lambda n, x: n.norm(n.dense(x)), dense=nn.Linear(12, size), norm=nn.LayerNorm(size)), (1, 9, 12))
+    assert ran.others == {"reshape": 1, "to channel blocks": 1, "layer_norm": 1, "from channel blocks": 1}
+    assert ran.error < 1e-5
+
+
 def test_rows_of_maps_are_multiplied_as_rows_of_a_matrix(run: Run) -> None:
     layers = {"up": nn.Linear(20, 40), "down": nn.Linear(40, 20)}
     ran = run(Of(lambda n, x: n.down(F.gelu(n.up(x))) + x, **layers), (1, 5, 6, 20))
