@@ -57,7 +57,7 @@ def _tune_network(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any
     from chanas.workflows.models.chain import Effort, Model
 
     loaded = Model.load(job.model or "", job.shapes)
-    effort = Effort(job.trials, job.minutes, job.cost_model, job.warm_start)
+    effort = Effort(job.trials, job.minutes, job.cost_model, job.warm_start, job.early_stop)
     tuned = loaded.tune(usage, effort=effort, run=RunDirectory(job.run), seed=job.seed, hold=hold)
     built = tuned.build()
     saved = built.save(job.out or job.run / built.name)

@@ -31,6 +31,7 @@ class JobPlan(BaseModel):
     model: str | None = None
     out: Path | None = None
     minutes: float | None = Field(default=None, gt=0)
+    early_stop: bool = True
     shapes: dict[str, tuple[int, ...]] = {}
     space: str | None = None
     num_classes: int | None = Field(default=None, ge=1)
@@ -50,7 +51,7 @@ class JobPlan(BaseModel):
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r} must be of letters, digits, '.', '_' and '-': files are called so")
         of_tables = {"space", "num_classes", "sub_spaces", "calibrate", "dtype"}
-        of_networks = {"out", "minutes", "shapes"}
+        of_networks = {"out", "minutes", "shapes", "early_stop"}
         wrong = self.model_fields_set & (of_networks if self.model is None else of_tables)
         if wrong:
             kind = "a table (no 'model')" if self.model is None else "a network"

@@ -43,6 +43,7 @@ def test_a_file_of_jobs(tmp_path: Path) -> None:
         ((TABLE | {"trails": 3},), {}, "unknown key; known: calibrate"),
         ((TABLE,), {"device": "cpu"}, "unknown key; known: jobs"),
         ((TABLE | {"minutes": 3},), {}, "minutes can't be set for a table"),
+        ((TABLE | {"early_stop": False},), {}, "early_stop can't be set for a table"),
         ((NETWORK | {"calibrate": 3},), {}, "calibrate can't be set for a network"),
         ((TABLE | {"trials": 0},), {}, "trials"),
         ((TABLE | {"name": "a/b"},), {}, "letters, digits"),
