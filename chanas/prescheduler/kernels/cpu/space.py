@@ -335,16 +335,18 @@ def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Winogr
 
 
 def winograd2(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
-    """Like `winograd`, with tiles of rows and columns."""
+    """Like `winograd`, with tiles of rows and columns, several for each weight that is loaded: there are twice as many
+    weights, each for half as many sums."""
     plans = winograd_plans(workload)
     rows, columns = (-(-axis.output // plan.outputs) for axis, plan in zip(workload.axes, plans, strict=True))
-    return _sums_of_bands(workload, target, rows, columns, 1)
+    return _sums_of_bands(workload, target, rows, columns, 1, _MIN_TILE_PIXELS)
 
 
 def _sums_of_bands(
-    workload: Workload, target: HardwareTarget, size: int, columns: int, taps: int
+    workload: Workload, target: HardwareTarget, size: int, columns: int, taps: int, fewest_places: int = 1
 ) -> ScheduleSpace[WinogradPoint]:
-    """The space of sums in `size` rows and `columns`; the compiler writes out the terms of `taps` by itself."""
+    """The space of sums in `size` rows and `columns`, of at least so many places as far as the factors allow; the
+    compiler writes out the terms of `taps` by itself."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
     blocks = num_blocks(workload.out_channels, lanes)
     k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
@@ -365,6 +367,8 @@ def _sums_of_bands(
         for _, n_i in factorisations(blocks, 2, limit)
         if rows * w_i * n_i <= limit and (narrow or rows == 1 or w_o == 1)
     }
+    fewest_places = min(fewest_places, max(m for m, _ in shapes))
+    shapes = {(m, n) for m, n in shapes if m >= fewest_places}
     smallest = min(_MIN_ACCUMULATORS, max(m * n for m, n in shapes))
     steps = [k * taps for _, k in k_options]
     tiles = {Tile(m, n, k, m) for m, n in shapes for k in steps}

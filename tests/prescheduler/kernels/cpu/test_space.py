@@ -246,6 +246,13 @@ def test_a_convolution_hides_the_latency_of_its_multiply_adds_where_the_map_allo
     assert fewest(Workload("blockconv", 2, 5, 10, 3, 1)) == 4
 
 
+@pytest.mark.parametrize("size", [7, 14, 28, 56, 224])
+def test_a_weight_of_square_tiles_is_loaded_for_several_of_them(size: int) -> None:
+    found = bands(Workload("winograd2", size, 512, 512, 3, 1))
+    assert found
+    assert min(named["split_h"][-1] * named["split_w"][-1] for named in found) >= 4
+
+
 def test_a_band_is_chosen_only_where_something_belongs_to_it() -> None:
     for named in bands(Workload("blockconv", 28, 40, 80, 3, 1)):
         split, padded, blocks_inside = named["split_h"], named["pad_at"] == (1,), named["order"] == (1,)
