@@ -115,7 +115,7 @@ def tune_program(
         )
         left = remaining_workloads(workloads, target, store, settings.config)
         require_families(left, target, pool, scratch)
-        found = jobs.run(workloads, progress, _counts(program, workloads))
+        found = jobs.run(workloads, progress, _counts(program, workloads), [o.choices for o in program.tuned])
         choices = choose(program, found)
         for operation in program.tuned:
             if operation.choices not in choices:

@@ -87,8 +87,10 @@ class TuningJobs:
     _models: dict[str, CostModel] = field(default_factory=dict)
     _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
     """Compiled libraries that may have to be timed again: they are not compiled twice."""
-    _improvements: dict[Workload, tuple[int, float]] = field(default_factory=dict)
-    """The improvement expected of a workload after so many trials."""
+    _improvements: dict[Workload, tuple[int, float, float]] = field(default_factory=dict)
+    """The improvement expected of a workload after so many trials, with such a rival."""
+    _rivals: dict[Workload, set[Workload]] = field(default_factory=dict)
+    """Workloads that compute the same as another, of which the fastest will be taken."""
     _watch: FamilyWatch = field(default_factory=FamilyWatch)
 
     @property
@@ -97,7 +99,11 @@ class TuningJobs:
         return self._watch.given_up
 
     def run(
-        self, workloads: Sequence[Workload], progress: bool = True, counts: FloatArray | None = None
+        self,
+        workloads: Sequence[Workload],
+        progress: bool = True,
+        counts: FloatArray | None = None,
+        alternatives: Iterable[Sequence[Workload]] = (),
     ) -> dict[Workload, list[TuningRecord]]:
         """Explore every workload; returns its valid records, best first. Kept records count as trials.
 
@@ -110,11 +116,14 @@ class TuningJobs:
             progress: show a progress bar.
             counts: float64[A, W], how often networks have each workload (`budget.occurrences`). With them the trials
                 are a common budget: as many in all, but only half of them are the same for every workload.
+            alternatives: workloads that compute the same, of which networks take the fastest: the others have a part in
+                the common budget as far as they are expected to become faster than it.
 
         Raises:
             MeasureError: families were given up, and of no other a schedule works.
         """
         tuners = {w: self._tuner(w) for w in dict.fromkeys(workloads)}
+        self._rivals = _rivals_of(alternatives)
         num_alike = max(NUM_ALIKE, self._num_active * max(self.config.num_initial, self.config.batch_size))
         self._watch = FamilyWatch({w.op for w, t in tuners.items() if t.best is not None}, num_alike)
         self._note_warm_start(tuners.values())
@@ -174,23 +183,30 @@ class TuningJobs:
 
         Without `TuneConfig.early_stop` each that has points left claims something.
         """
-        improvements = []
+        improvements, rivals_s = [], self._rivals_s(tuners)
         for workload, tuner in tuners.items():
             given_up = self.store.num_trials_at_stop(workload.key)
             if self.config.early_stop and given_up is not None and tuner.num_tried <= given_up:
                 improvements.append(0.0)
                 continue
-            num_tried, improvement = self._improvements.get(workload, (-1, 0.0))
-            if num_tried != tuner.num_tried:  # what others have taught the model since is not worth asking for
-                improvement = tuner.expected_improvement()
-                self._improvements[workload] = tuner.num_tried, improvement
+            rival_s = rivals_s[workload]
+            num_tried, before_s, improvement = self._improvements.get(workload, (-1, math.inf, 0.0))
+            if (num_tried, before_s) != (tuner.num_tried, rival_s):  # what others have taught the model is not asked
+                improvement = tuner.expected_improvement(rival_s)
+                self._improvements[workload] = tuner.num_tried, rival_s, improvement
             improvements.append(improvement)
-            if tuner.room and improvements[-1] < tuner.noise:
-                self.store.stop(workload.key, tuner.num_tried, improvements[-1], tuner.noise)
-        shares = latency_shares(np.array([t.best_s or 0.0 for t in tuners.values()]), counts)
+            if tuner.room and improvement < tuner.noise and (tuner.best_s or 0.0) <= rival_s:
+                self.store.stop(workload.key, tuner.num_tried, improvement, tuner.noise)
+        seconds = [min(tuner.best_s or 0.0, rivals_s[workload]) for workload, tuner in tuners.items()]
+        shares = latency_shares(np.array(seconds), counts)
         if not self.config.early_stop:
             return claims(shares, np.maximum(improvements, _LEAST_IMPROVEMENT), np.zeros(len(tuners)))
         return claims(shares, np.array(improvements), np.array([t.noise for t in tuners.values()]))
+
+    def _rivals_s(self, tuners: dict[Workload, OperatorTuner]) -> dict[Workload, float]:
+        """Seconds of the fastest that computes the same as each workload; infinite where there is none."""
+        best = {w: t.best_s or math.inf for w, t in tuners.items()}
+        return {w: min((best[r] for r in self._rivals.get(w, ())), default=math.inf) for w in tuners}
 
     def _explore(
         self, line: CandidatePipeline[_Ask], tuners: dict[Workload, OperatorTuner], bar: ProgressBar, settle: bool
@@ -382,6 +398,15 @@ class TuningJobs:
         kept = self._libraries.get(workload, {})
         for point in set(kept) - set(keep):
             kept.pop(point).unlink(missing_ok=True)
+
+
+def _rivals_of(alternatives: Iterable[Sequence[Workload]]) -> dict[Workload, set[Workload]]:
+    """The others of each workload's alternatives."""
+    rivals: dict[Workload, set[Workload]] = {}
+    for group in alternatives:
+        for workload in group:
+            rivals.setdefault(workload, set()).update(set(group) - {workload})
+    return rivals
 
 
 def _record(point: Point, outcome: Outcome) -> TuningRecord:

@@ -199,17 +199,18 @@ class OperatorTuner:
             self.prior_dropped = True
             self._model.drop(self.space)
 
-    def expected_improvement(self) -> float:
+    def expected_improvement(self, rival_s: float = math.inf) -> float:
         """Improvement over the best that the cost model expects of the most promising untried point, on log seconds.
 
-        Infinite while no point works, zero when all are tried. Draws from a generator of its own, so that asking
-        changes no proposal.
+        Where another operator computes the same in `rival_s`, over the better of both. Infinite while no point works
+        and there is no rival, zero when all are tried. Draws from a generator of its own, so that asking changes no
+        proposal.
         """
         valid = [r for r in self._records.values() if r.seconds is not None]
         if self.room == 0:
             return 0.0
         if not valid:
-            return math.inf
+            return math.inf if math.isinf(rival_s) else 0.0
         rng, tried = np.random.default_rng(self.num_tried), frozenset(self._records)
         seconds = np.array([r.seconds for r in valid], dtype=np.float64)
         points = [p for p in self.space.sample(_IMPROVEMENT_POINTS + len(tried), rng) if p not in tried]
@@ -224,7 +225,7 @@ class OperatorTuner:
                 exclude=tried,
             )
         mean, deviation = self._model.predict(self.space, points)
-        best = math.log(seconds.min()) - float(np.log(seconds).mean())  # the model's means are centred like this
+        best = math.log(min(seconds.min(), rival_s)) - float(np.log(seconds).mean())  # means are centred like this
         return float(expected_improvement(best, mean, deviation).max())
 
     @property

@@ -382,6 +382,32 @@ def test_without_an_early_stop_a_common_budget_is_spent_whatever_is_expected(
     )
 
 
+def test_of_alternatives_the_slower_ones_have_no_part_in_the_rest_of_a_common_budget(
+    store: RecordStore, scratch: Path
+) -> None:
+    _, slow, fast = LARGE_ONES
+
+    def unequal(asked: Any) -> float:
+        return landscape(asked) * (20.0 if asked.workload == slow else 1.0)
+
+    jobs = tuning(SyntheticPool(unequal), store, scratch, BUDGET)
+    found = jobs.run([slow, fast], progress=False, counts=np.array([[1.0, 1.0]]), alternatives=[(slow, fast)])
+    assert (len(store.load(slow.key)), len(store.load(fast.key))) == (6, 18)
+    assert found[slow][0].seconds > found[fast][0].seconds
+    assert store.num_trials_at_stop(slow.key) is None  # elsewhere it may be without a rival
+
+
+def test_an_alternative_that_never_works_is_not_tried_further(store: RecordStore, scratch: Path) -> None:
+    _, failing, works = LARGE_ONES
+
+    def fails(asked: Any) -> float | str:
+        return "crash" if asked.workload == failing else landscape(asked)
+
+    jobs = tuning(SyntheticPool(fails), store, scratch, BUDGET)
+    jobs.run([failing, works], progress=False, counts=np.array([[1.0, 1.0]]), alternatives=[(failing, works)])
+    assert (len(store.load(failing.key)), len(store.load(works.key))) == (6, 18)
+
+
 def test_a_workload_of_failures_has_its_part_of_a_common_budget(store: RecordStore, scratch: Path) -> None:
     def fails(asked: Any) -> float | str:
         return "crash" if asked.workload == LARGE_ONES[0] else landscape(asked)

@@ -175,6 +175,20 @@ def test_less_is_left_to_gain_the_more_is_known() -> None:
     assert left(few) > 0.1 > 0.05 > left(most) >= 0.0
 
 
+def test_less_is_left_to_gain_beside_a_faster_operator_that_computes_the_same() -> None:
+    kept = [record_of(p) for p in LARGE.points[:10]]
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=14), kept)
+    best_s = tuner.best_s or 0.0
+    alone, *beside = (tuner.expected_improvement(rival_s=share * best_s) for share in (2.0, 0.9, 0.1))
+    assert alone == tuner.expected_improvement() > beside[0] > beside[1] >= 0.0
+
+
+def test_nothing_is_left_to_gain_where_nothing_works_and_another_operator_does() -> None:
+    kept = [TuningRecord(p, None, error="crash") for p in LARGE.points[:10]]
+    tuner = tuner_of(LARGE, TuneConfig(num_trials=14), kept)
+    assert (tuner.expected_improvement(), tuner.expected_improvement(rival_s=1.0)) == (math.inf, 0.0)
+
+
 def test_asking_what_is_left_changes_no_proposal() -> None:
     kept = [record_of(p) for p in LARGE.points[:10]]
     asked, other = (tuner_of(LARGE, TuneConfig(num_trials=14), kept) for _ in range(2))
