@@ -94,7 +94,9 @@ def tune(
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 32 by default.")
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="Tune for so long instead, or no longer.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the result; RUN/NAME by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the result; RUN/NAME by default, RUN/NAME-2t for two threads.")
+    ] = None,
     run: Annotated[
         Path, typer.Option("--run", "--run-dir", help="Run directory: its records are used, and new ones kept there.")
     ] = Path("tuned"),
@@ -116,10 +118,10 @@ def tune(
 ) -> None:
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
     from chanas.workflows.models.chain import Effort, Model
-    from chanas.workflows.models.saving import check_place
+    from chanas.workflows.models.saving import check_place, default_folder
 
     loaded = Model.load(model, parse_shapes(shape or ()))
-    folder = out or run / loaded.name
+    folder = out or default_folder(run, loaded.name, threads)
     check_place(folder, run)
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
     effort = Effort(trials, minutes, cost_model, warm_start, early_stop)

@@ -55,12 +55,13 @@ def _tune_table(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
 
 def _tune_network(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
     from chanas.workflows.models.chain import Effort, Model
+    from chanas.workflows.models.saving import default_folder
 
     loaded = Model.load(job.model or "", job.shapes)
     effort = Effort(job.trials, job.minutes, job.cost_model, job.warm_start, job.early_stop)
     tuned = loaded.tune(usage, effort=effort, run=RunDirectory(job.run), seed=job.seed, hold=hold)
     built = tuned.build()
-    saved = built.save(job.out or job.run / built.name)
+    saved = built.save(job.out or default_folder(job.run, built.name, usage.threads))
     return {
         "path": str(saved.folder),
         "num_new_trials": tuned.tuned.num_new_trials,

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from chanas.prescheduler.models.module import ProgramModule
 
 
+def default_folder(run: Path, name: str, num_threads: int) -> Path:
+    """The place of a network in the run directory, one for each number of threads: `NAME`, `NAME-2t`."""
+    return run / (name if num_threads == 1 else f"{name}-{num_threads}t")
+
+
 def check_place(folder: Path, run: Path | None = None) -> None:
     """Check that a network may be saved in `folder`, before the time for tuning it is spent.
 

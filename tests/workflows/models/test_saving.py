@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chanas.errors import ConfigError
-from chanas.workflows.models.saving import check_place
+from chanas.workflows.models.saving import check_place, default_folder
 
 
 def test_a_free_place_an_empty_folder_and_an_earlier_network_are_taken(tuned_folder: Path, tmp_path: Path) -> None:
@@ -24,6 +24,11 @@ def test_what_is_no_tuned_network_is_not_replaced(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "thesis.tex", tmp_path / "link"):
         with pytest.raises(ConfigError, match="was not made by `chanas tune`"):
             check_place(place)
+
+
+def test_networks_for_other_numbers_of_threads_lie_beside_each_other() -> None:
+    names = [default_folder(Path("tuned"), "net", num_threads).as_posix() for num_threads in (1, 2, 16)]
+    assert names == ["tuned/net", "tuned/net-2t", "tuned/net-16t"]
 
 
 @pytest.mark.parametrize("run", ["net", "net/run"])
