@@ -195,6 +195,11 @@ def _is_padded_around_blocks(point: BlockConvPoint | WinogradPoint) -> bool:
     return point.padding is Padding.BY_BAND and point.order is LoopOrder.PIXELS_OUTSIDE
 
 
+def _parallelise_bands(sch: Any, point: BlockConvPoint | WinogradPoint, outer: list[Any]) -> None:
+    """Share out bands among threads; with the channel blocks around them unless a band's padding serves them all."""
+    parallelise(sch, min(point.num_fused, 1 if _is_padded_around_blocks(point) else 2), outer)
+
+
 def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, parallel: bool) -> None:
     """for c, h, w, v, k, rh, rw  ->  for c_o, band (or band, c_o), h_m, w_o: for k_o, rh, rw (or rh, rw, k_o):
     [k_i, h_i, w_i, c_i] written out, v a vector."""
@@ -224,8 +229,7 @@ def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, 
     if point.padding is not Padding.IN_LOADS:
         _vectorise_padding(sch, pad, point.padding, parallel)
     if parallel:
-        fusable = 1 if _is_padded_around_blocks(point) else 2
-        parallelise(sch, min(point.num_fused, fusable), outer)
+        _parallelise_bands(sch, point, outer)
     zero_first(sch, acc, reduction[0], 3)
 
 
@@ -258,8 +262,7 @@ def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, pa
         if point.padding is Padding.AT_FIRST:
             sch.parallel(t_b)
             sch.parallel(sch.get_loops(pad)[0])
-        fusable = 1 if _is_padded_around_blocks(point) else 2
-        parallelise(sch, min(point.num_fused, fusable), outer)
+        _parallelise_bands(sch, point, outer)
     zero_first(sch, acc, k_o, 3)
 
 
@@ -296,8 +299,7 @@ def winograd2(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, p
         if point.padding is Padding.AT_FIRST:
             sch.parallel(t_b)
             sch.parallel(sch.get_loops(pad)[0])
-        fusable = 1 if _is_padded_around_blocks(point) else 2
-        parallelise(sch, min(point.num_fused, fusable), outer)
+        _parallelise_bands(sch, point, outer)
     zero_first(sch, acc, k_o, 3)
 
 
@@ -311,8 +313,7 @@ def upconv(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, para
         sch.compute_at(pad, band, preserve_unit_loops=True)
     _vectorise_padding(sch, pad, point.padding, parallel)
     if parallel:
-        fusable = 1 if _is_padded_around_blocks(point) else 2
-        parallelise(sch, min(point.num_fused, fusable), outer)
+        _parallelise_bands(sch, point, outer)
     zero_first(sch, acc, k_o, 3)
 
 
