@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.errors import ConfigError, StageOrderError, unknown_name
@@ -30,6 +30,7 @@ class Changes:
     root         where the data set lies
     convert_rgb  convert images that are not RGB
     seed, device
+    gap_weight   λ of equation 3
     """
 
     dataset: str | None = None
@@ -37,10 +38,14 @@ class Changes:
     convert_rgb: bool | None = None
     seed: int | None = None
     device: str | None = None
+    gap_weight: float | None = None
 
     def made_to(self, config: TrainConfig) -> TrainConfig:
         """The config with what is given here."""
-        own = {key: value for key, value in (("seed", self.seed), ("device", self.device)) if value is not None}
+        own: dict[str, Any] = {"seed": self.seed, "device": self.device}
+        own = {key: value for key, value in own.items() if value is not None}
+        if self.gap_weight is not None:
+            own["objective"] = {**config.objective.model_dump(), "gap_weight": self.gap_weight}
         root = None if self.root is None else str(self.root)
         images = {"dataset": self.dataset, "root": root, "convert_rgb": self.convert_rgb}
         return config.changed(data={k: v for k, v in images.items() if v is not None}, **own)
