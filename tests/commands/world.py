@@ -99,6 +99,15 @@ GPUS: dict[str, dict[str, Any]] = {
     "warp": {"warp_size": 2048},
 }
 JOB: dict[str, Any] = {"name": "a", "run": "run"}
+SWEEP: dict[str, Any] = {"command": "tune", "parameters": {"trials": [1, 2]}, "fixed": {"model": "net.onnx"}}
+SWEEPS: dict[str, dict[str, Any]] = {
+    "at-once": {"at_once": 2},
+    "command": {"command": "tunes"},
+    "key": {"values": {}},
+    "option": {"fixed": {"modell": "net.onnx"}},
+    "value": {"parameters": {"trials": [1, "two"]}},
+    "zip": {"parameters": {"trials": [1, 2], "seed": [0]}, "combine": "zip"},
+}
 JOBS: dict[str, dict[str, Any]] = {
     "key": {"jobs": [JOB | {"trails": 3}]},
     "policy": {"policy": "fifo"},
@@ -127,6 +136,7 @@ def make_world(folder: Path, space: SearchSpace) -> None:
     write_yaml(folder / "boards", BOARD, BOARDS)
     write_yaml(folder / "gpus", yaml.safe_load(H100.read_text(encoding="utf-8")), GPUS)
     write_yaml(folder / "jobs-files", {"jobs": [JOB]}, JOBS)
+    write_yaml(folder / "sweep-files", SWEEP, SWEEPS)
     make_tables(folder, space)
     make_images(folder / "images")
     make_run(RunDirectory(folder / "run"), space)

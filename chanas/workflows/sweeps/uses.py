@@ -1,0 +1,70 @@
+"""The commands that can be swept: what each needs of the machine, and the figures that its runs are compared by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chanas.errors import ConfigError, unknown_name
+from chanas.scheduler.jobs import DEVICE, HOST
+
+
+@dataclass(frozen=True)
+class Use:
+    """A command's use of the machine.
+
+    resource  `device`: it times, and so runs alone; `host`: several may run side by side
+    metrics   columns that tell the most about a run, the first one first
+    """
+
+    resource: str
+    metrics: tuple[str, ...] = ()
+
+
+_TABLE = ("table.mape", "table.num_blocks", "table.built_in_s")
+_BUNDLE = ("bundle.latency_s", "bundle.top1_holdout", "bundle.top1_test")
+
+USES = {
+    "ablate": Use(DEVICE, ("ablation.untuned.points_lost", "ablation.pytorch.points_lost")),
+    "bench": Use(DEVICE),
+    "demo": Use(DEVICE, _BUNDLE),
+    "doctor": Use(DEVICE, ("printed.timing.median_s", "printed.timing.spread")),
+    "eval": Use(HOST, ("printed.top1",)),
+    "export": Use(DEVICE),
+    "finetune": Use(HOST, ("finetuned.top1_only",)),
+    "lut calibrate": Use(DEVICE, _TABLE[:1]),
+    "lut check": Use(DEVICE, ("printed.median_ratio", "printed.num_within")),
+    "lut compare": Use(HOST, ("printed.blocks.geometric_mean", "printed.architectures.kendall_tau")),
+    "lut fill": Use(DEVICE, _TABLE),
+    "lut show": Use(HOST, ("printed.num_rows",)),
+    "predict": Use(HOST),
+    "prescheduler": Use(DEVICE, _TABLE),
+    "report": Use(HOST),
+    "search": Use(DEVICE, _BUNDLE),
+    "target check": Use(DEVICE),
+    "target list": Use(HOST),
+    "target show": Use(HOST),
+    "train-supernet": Use(HOST, ("supernet.top1_largest", "supernet.top1_smallest")),
+    "tune": Use(DEVICE, ("network.latency_s", "network.seconds.tune")),
+}
+
+NOT_SWEPT = {
+    "device list": "it tells what others have",
+    "device serve": "it does not end by itself",
+    "jobs run": "it runs several jobs itself",
+    "sweep run": "it is a sweep",
+    "sweep show": "it shows a sweep",
+}
+"""Commands that are no use in a sweep, and why."""
+
+
+def use_of(command: str) -> Use:
+    """The use that a command makes of the machine.
+
+    Raises:
+        ConfigError: there is no such command, or it cannot be swept.
+    """
+    if command in NOT_SWEPT:
+        raise ConfigError(f"command '{command}' can't be swept: {NOT_SWEPT[command]}")
+    if command not in USES:
+        raise ConfigError(unknown_name("command", command, USES))
+    return USES[command]
