@@ -124,9 +124,9 @@ def _before(rows: Sequence[Row], keep_failed: bool) -> str:
     """Tell what there is of rows that have run before."""
     complete, failed = (sum(row.status is s for row in rows) for s in (RowStatus.COMPLETE, RowStatus.FAILED))
     cut_off = sum(row.was_cut_off for row in rows)
-    told = [f"{complete} of {len(rows)} rows are complete" if complete else ""]
-    told += [f"{failed} failed before and {'are left' if keep_failed else 'run again'}" if failed else ""]
-    told += [f"{cut_off} were cut off and go on" if cut_off else ""]
+    told = [f"{complete} of {len(rows)} rows complete" if complete else ""]
+    told += [f"{failed} failed before: {'left' if keep_failed else 'run again'}" if failed else ""]
+    told += [f"{cut_off} cut off before: gone on with" if cut_off else ""]
     return ", ".join(filter(None, told))
 
 

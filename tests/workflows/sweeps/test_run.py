@@ -59,7 +59,7 @@ def test_what_is_complete_is_not_run_again(tmp_path: Path) -> None:
     after, told = run(tmp_path, grid(parameters={"trials": [4, 8, 1]}))
     assert [row.number for row in after] == [3, 4, 1]
     assert starts(after[2]) == starts(before[0])
-    assert told == ["2 of 3 rows are complete"]
+    assert told == ["2 of 3 rows complete"]
 
 
 def test_other_fixed_options_make_other_rows(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_run_that_fails_is_a_row_and_runs_again_anew(tmp_path: Path) -> None:
     again, told = run(tmp_path, asked)
     assert [row.status for row in again] == ["complete", "failed", "complete"]
     assert [line[1] for line in starts(again[0])] == ["anew"]
-    assert told[0] == "1 of 3 rows are complete, 2 failed before and run again"
+    assert told[0] == "1 of 3 rows complete, 2 failed before: run again"
 
 
 def test_runs_side_by_side_share_the_cores(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_interruption_keeps_rows_and_the_next_call_goes_on(tmp_path: Path) ->
     assert [row.status for row in rows] == ["failed", "complete", "complete"]
     assert [start[1] for start in starts(rows[1])] == ["anew", "on"]
     assert rows[1].num_starts == 2
-    assert "1 were cut off and go on" in told[0]
+    assert "1 cut off before: gone on with" in told[0]
 
 
 def test_a_row_that_was_killed_goes_on(tmp_path: Path) -> None:
