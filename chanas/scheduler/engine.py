@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from chanas.errors import ChanasError, SchedulerError, describe
 from chanas.scheduler.board import Board, Entry, Executor, Policy, Run, Status, Waiting
@@ -19,6 +23,8 @@ MAX_DEATHS = 3
 """A stage whose workers died so often is the likely reason: it fails."""
 
 _NUM_CHARACTERS = 200
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,9 @@ class Scheduler:
         max_deaths: of a stage's workers, before the stage counts as failed.
         estimates: what was learned in earlier runs.
         ended: called with each job that has ended, however; a stage of it whose result is for nobody may still run.
+        is_patient: paused jobs are waited for, as somebody may resume them; else a run in which nothing else is left
+            is an error.
+        return_within_s: how long jobs wait for a unit of a resource of which all are lost, before they fail.
     """
 
     def __init__(
@@ -54,10 +63,15 @@ class Scheduler:
         max_deaths: int = MAX_DEATHS,
         estimates: Estimates | None = None,
         ended: Callable[[Entry], None] = lambda _entry: None,
+        *,
+        is_patient: bool = False,
+        return_within_s: float = 0.0,
     ) -> None:
         self.policy = policy
         self.executor = executor
         self.max_deaths = max_deaths
+        self.is_patient = is_patient
+        self.return_within_s = return_within_s
         self._ended = ended
         self.board = Board({r.name: r for r in resources}, estimates or Estimates(), now_s=executor.now_s)
         self.trace = Trace({name: r.num_units for name, r in self.board.resources.items()})
@@ -67,6 +81,10 @@ class Scheduler:
         self._orders = itertools.count()
         self._is_serving = False
         self._names: set[str] = set()
+        self._given_up_s: dict[str, float] = {}  # when those who wait for a resource without any unit fail
+        self._questions: list[Future[Any]] = []
+        self._ending = threading.Lock()
+        self._is_over = False
 
     # Commands
 
@@ -113,6 +131,26 @@ class Scheduler:
         """Call something at a time of the executor's clock, such as `lambda: scheduler.pause("a")`."""
         self._command(lambda: heapq.heappush(self._due, (time_s, next(self._orders), command)))
 
+    def ask(self, question: Callable[[], Answer]) -> Future[Answer]:
+        """The answer to a question about jobs, asked by the thread that runs them; commands in it take effect before
+        anything else happens. Cancelled where the run is over."""
+        answer: Future[Answer] = Future()
+        with self._ending:
+            if self._is_over:
+                answer.cancel()
+                return answer
+            self._questions.append(answer)
+
+        def reply() -> None:
+            self._questions.remove(answer)
+            try:
+                answer.set_result(question())
+            except Exception as error:  # whoever asked hears of it
+                answer.set_exception(error)
+
+        self._command(reply)
+        return answer
+
     def stop(self) -> None:
         """End `serve` as soon as every job has ended."""
 
@@ -142,6 +180,16 @@ class Scheduler:
         Raises:
             SchedulerError: no stage runs or can be started, and nothing is due that would change that.
         """
+        self._is_over = False
+        try:
+            return self._run()
+        finally:
+            with self._ending:
+                self._is_over = True
+                for question in self._questions:
+                    question.cancel()
+
+    def _run(self) -> Trace:
         while True:
             self._obey()
             self._start_stages()
@@ -149,9 +197,19 @@ class Scheduler:
                 continue
             if not (self.board.entries or self.board.running or self._due or self._is_serving):
                 return self.trace
-            if not (self.board.running or self._due or self._is_serving):
+            if not (self.board.running or self._next_s is not None or self._is_serving or self._may_be_resumed):
                 raise SchedulerError(self._why_stuck())
-            self._end_stages(self.executor.wait(self._due[0][0] if self._due else None))
+            self._end_stages(self.executor.wait(self._next_s))
+
+    @property
+    def _next_s(self) -> float | None:
+        """The next time at which something is due: a command, or that a resource without a unit is given up."""
+        given_up_s = [at_s for at_s in self._given_up_s.values() if at_s > self.board.now_s]
+        return min([*given_up_s, *(at_s for at_s, _, _ in self._due[:1])], default=None)
+
+    @property
+    def _may_be_resumed(self) -> bool:
+        return self.is_patient and any(entry.status is Status.PAUSED for entry in self.board.entries)
 
     def _obey(self) -> None:
         self.board.now_s = self.executor.now_s
@@ -159,6 +217,7 @@ class Scheduler:
             self._commands.append(heapq.heappop(self._due)[2])
         while self._commands:
             self._commands.popleft()()
+        self._fail_without_units(*self._given_up_s)
 
     def _start_stages(self) -> None:
         """Start what the policy chooses until it chooses nothing."""
@@ -166,7 +225,7 @@ class Scheduler:
         while True:
             has_room = {name: r.unit_for(shared=self.policy.shares) is not None for name, r in resources.items()}
             ready = [w for w in board.waiting if w.entry.status is Status.OPEN and has_room[w.stage.resource]]
-            if any(w.avoid for w in ready):  # one that must wait for another unit than those that it died on
+            if any(w.avoid or w.stage.unit is not None for w in ready):  # those that may have to wait for another unit
                 ready = [w for w in ready if self._unit_for(w) is not None]
             chosen = self.policy.choose(ready, board) if ready else None
             if chosen is None:
@@ -175,7 +234,7 @@ class Scheduler:
 
     def _unit_for(self, waiting: Waiting) -> int | None:
         resource = self.board.resources[waiting.stage.resource]
-        return resource.unit_for(waiting.avoid, self.policy.shares)
+        return resource.unit_for(waiting.avoid, self.policy.shares, waiting.stage.unit)
 
     def _start(self, waiting: Waiting) -> None:
         board, resource = self.board, self.board.resources[waiting.stage.resource]
@@ -319,6 +378,8 @@ class Scheduler:
         board = self.board
         board.resources[resource].lose(unit)
         self._note("lost", f"{resource} {unit}")
+        if not board.resources[resource].num_units:
+            self._given_up_s[resource] = board.now_s + self.return_within_s
         for run in [r for r in board.running if (r.resource, r.unit) == (resource, unit)]:
             if self.executor.abort(run):
                 seconds = board.now_s - run.start_s
@@ -327,12 +388,13 @@ class Scheduler:
 
     def _restore(self, resource: str, unit: int) -> None:
         self.board.resources[resource].restore(unit)
+        self._given_up_s.pop(resource, None)
         self._note("restored", f"{resource} {unit}")
 
     def _fail_without_units(self, *resources: str) -> None:
-        """End the jobs that wait for a resource of which no unit is left."""
+        """End the jobs that wait for a resource of which no unit is left, nor comes back in time."""
         for name in resources:
-            if not self.board.resources[name].num_units:
+            if self.board.now_s >= self._given_up_s.get(name, math.inf):
                 for entry in list(dict.fromkeys(w.entry for w in self.board.waiting if w.stage.resource == name)):
                     self._fail(entry, SchedulerError(f"no {name} is left"))
 

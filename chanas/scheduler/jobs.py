@@ -19,7 +19,11 @@ RESOURCES = {SELECT: HOST, BUILD: HOST, MEASURE: DEVICE, LEARN: HOST}
 """The resource that each stage of a round needs."""
 
 
-class UnitLostError(ChanasError):
+class WorkerDiedError(ChanasError):
+    """The worker that a stage ran on died over it: the stage is run again, elsewhere where that can be had."""
+
+
+class UnitLostError(WorkerDiedError):
     """The machine that a stage ran on is gone: the stage is run again elsewhere, and the machine gets no other."""
 
 
@@ -34,6 +38,7 @@ class Stage:
     expected_s     the job's own guess; None where it has none
     next_resource  needed by the stage that follows; None for the last one
     token          anything by which the job knows the stage again
+    unit           of the resource: the one that is to run it as long as it is in service; None: any
     """
 
     kind: str
@@ -42,6 +47,7 @@ class Stage:
     expected_s: float | None = None
     next_resource: str | None = None
     token: Any = None
+    unit: int | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from chanas.errors import describe
 from chanas.scheduler.board import Run
-from chanas.scheduler.jobs import Outcome, UnitLostError
+from chanas.scheduler.jobs import Outcome, UnitLostError, WorkerDiedError
 from chanas.scheduler.resources import Resource
 
 PoolMaker = Callable[[int], Executor]
@@ -125,8 +125,8 @@ class PoolExecutor:
             if place in self._pools:
                 self._drop(place)
             return Outcome(None, seconds, f"the worker on {run.resource} {run.unit} died", died=True)
-        except UnitLostError as error:
-            return Outcome(None, seconds, str(error), died=True, lost=True)
+        except WorkerDiedError as error:
+            return Outcome(None, seconds, str(error), died=True, lost=isinstance(error, UnitLostError))
         except Exception as error:  # work of any kind
             return Outcome(None, seconds, describe(error, _NUM_CHARACTERS))
 

@@ -29,11 +29,14 @@ class Resource:
         """Units in service that serve nothing."""
         return sum(not load and unit not in self._lost for unit, load in enumerate(self._loads))
 
-    def unit_for(self, avoid: Collection[int] = (), shared: bool = False) -> int | None:
-        """The unit in service with the fewest stages; of those to `avoid` only where there is no other in service.
-        None where all are taken, or lost; with `shared`, one that serves a stage already may be given.
+    def unit_for(self, avoid: Collection[int] = (), shared: bool = False, wanted: int | None = None) -> int | None:
+        """The unit in service with the fewest stages; of those to `avoid` only where there is no other in service, and
+        none but the `wanted` one where that is in service and not to be avoided. None where all are taken, or lost;
+        with `shared`, one that serves a stage already may be given.
         """
         alive = [unit for unit in range(len(self._loads)) if unit not in self._lost]
+        if wanted in alive and wanted not in avoid:
+            alive = [wanted]
         best = min([unit for unit in alive if unit not in avoid] or alive, key=self._loads.__getitem__, default=None)
         if best is None or (self._loads[best] and self.exclusive and not shared):
             return None

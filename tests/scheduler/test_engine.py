@@ -220,3 +220,52 @@ def test_estimates_are_learned_from_stages_that_ended() -> None:
     scheduler.join("a", MockJob([((MockStage(BUILD, 8.0, 1.0),),), ((MockStage(MEASURE, 3.0, 1.0),),)]))
     scheduler.run()
     assert scheduler.board.estimates.expected_of_kind_s("another", BUILD) == 8.0
+
+
+def test_a_patient_run_waits_for_paused_jobs() -> None:
+    scheduler = Scheduler(resources_of(ONE_OF_EACH), Interleaved(), SimulatedExecutor(), is_patient=True)
+    scheduler.join("a", chain_job(*ROUND))
+    scheduler.pause("a")
+    with pytest.raises(SchedulerError, match="a simulated clock"):  # which nobody can resume it on
+        scheduler.run()
+
+
+def test_questions_are_answered_between_events_until_the_run_is_over() -> None:
+    scheduler = scheduler_of()
+    scheduler.join("a", chain_job(*ROUND))
+    states = scheduler.ask(lambda: scheduler.jobs["a"].status)
+    unknown = scheduler.ask(lambda: scheduler.pause("b"))
+    scheduler.run()
+    assert states.result() is Status.OPEN
+    assert isinstance(unknown.exception(), SchedulerError)
+    assert scheduler.ask(lambda: 1).cancelled()
+
+
+@pytest.mark.parametrize(("back_s", "end"), [(6.0, Status.COMPLETE), (20.0, Status.FAILED)])
+def test_the_last_device_that_is_lost_may_come_back_in_time(back_s: float, end: Status) -> None:
+    scheduler = Scheduler(resources_of(ONE_OF_EACH), Interleaved(), SimulatedExecutor(), return_within_s=10.0)
+    scheduler.join("a", chain_job((MEASURE, 5.0)))
+    scheduler.at(2.0, lambda: scheduler.lose(DEVICE, 0))
+    scheduler.at(back_s, lambda: scheduler.restore(DEVICE, 0))
+    trace = scheduler.run()
+    assert scheduler.jobs["a"].status is end
+    assert scheduler.jobs["a"].ended_s == (back_s + 5.0 if end is Status.COMPLETE else 12.0)
+    assert trace.end_s == max(back_s, float(scheduler.jobs["a"].ended_s or 0.0))
+
+
+def test_a_stage_runs_on_the_unit_that_it_wants_unless_that_is_lost() -> None:
+    class Homesick(Notebook):
+        def __init__(self) -> None:
+            super().__init__(0)
+            self._stages = [Stage(MEASURE, DEVICE, Sleep(2.0), unit=1) for _ in range(3)]
+
+    scheduler = scheduler_of({HOST: 1, DEVICE: 2})
+    scheduler.join("a", Homesick())
+    scheduler.at(3.0, lambda: scheduler.lose(DEVICE, 1))
+    spans = scheduler.run().spans
+    assert [(s.unit, s.start_s, s.end_s, s.ended) for s in spans] == [
+        (1, 0.0, 2.0, "done"),
+        (1, 2.0, 3.0, "died"),
+        (0, 3.0, 5.0, "done"),
+        (0, 5.0, 7.0, "done"),
+    ]
