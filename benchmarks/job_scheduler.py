@@ -1,7 +1,7 @@
 """How close the scheduler's policies come to the least time that tuning jobs can take on shared machines.
 
     python benchmarks/job_scheduler.py [--quick] --simulate [--mixes 1000] [--seed 0]
-    python benchmarks/job_scheduler.py [--quick] [--policy slack] [--repeats 3] [--seed 0]
+    python benchmarks/job_scheduler.py [--quick] [--policy slack] [--repeats 3] [--seed 0] [--keep FOLDER]
 
 Without --simulate two tables and two networks are tuned on this machine, one after the other, then side by side
 (`chanas jobs run`), each time from nothing. How long do they take together, over the bound max(Σ host work / slots,
@@ -24,15 +24,16 @@ doesn't matter. Two questions:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Figure, finish
+from common import Figure, finish, write_result
 
 from chanas.scheduler.bounds import head_tail_bound_s, load_bound_s
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, SELECT
@@ -166,19 +167,32 @@ def real_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
 def tune_for_real(options: argparse.Namespace) -> None:
     """Repeats of all jobs, their table, and the result file."""
     names = list(REAL_JOBS)[:3:2] if options.quick else list(REAL_JOBS)
-    rows = []
+    extra = {"seed": options.seed, "policy": options.policy, "jobs": {n: REAL_JOBS[n] for n in names}}
+    rows: list[dict[str, Any]] = []
     print(f"{'one by one':>11}{'together':>10}{'bound':>8}{'over it':>9}  busy, and what each job found beside alone")
-    for _ in range(1 if options.quick else options.repeats):
-        with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
-            row = real_row(names, Path(folder), options)
-        rows.append(row)
+    for repeat in range(1 if options.quick else options.repeats):
+        with kept_folder(options.keep, f"repeat-{repeat}") as folder:
+            rows.append(row := real_row(names, folder, options))
+        if not options.quick:  # what is measured stays if the rest is cut off
+            write_result("tuning_jobs", real_figures(rows), extra | {"repeats": rows})
         bound_s = max(row["work_bound_s"], row["longest_alone_s"])
         told = [f"{name} {share:.0%}" for name, share in row["busy"].items()]
         told += [f"{name} {difference:+.1%}" for name, difference in row["difference"].items()]
         seconds = f"{row['sequential_s']:>9.0f} s{row['makespan_s']:>8.0f} s{bound_s:>6.0f} s{row['ratio']:>9.3f}"
         print(f"{seconds}  {', '.join(told)}", flush=True)
-    extra = {"seed": options.seed, "policy": options.policy, "jobs": {n: REAL_JOBS[n] for n in names}, "repeats": rows}
-    finish("tuning_jobs", real_figures(rows), options.quick, extra)
+    finish("tuning_jobs", real_figures(rows), options.quick, extra | {"repeats": rows})
+
+
+@contextlib.contextmanager
+def kept_folder(keep: Path | None, name: str) -> Iterator[Path]:
+    """A new folder in the one that is to be kept, or one for a while."""
+    with contextlib.ExitStack() as stack:
+        root = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chanas-bench-")))
+        folder = root / name
+        if folder.exists():
+            raise SystemExit(f"{folder} is there already: its jobs would go on from what they measured")
+        folder.mkdir(parents=True)
+        yield folder
 
 
 def figures_of(thesis: Sequence[Mapping[str, Any]], mixes: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
@@ -232,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--simulate", action="store_true", help="mock jobs on a simulated clock")
     parser.add_argument("--policy", default=KEEPS_BUSY, help="of jobs that are not simulated")
     parser.add_argument("--repeats", type=int, default=3, help="of jobs that are not simulated")
+    parser.add_argument("--keep", type=Path, help="folder for runs, logs and traces of jobs that are not simulated")
     parser.add_argument("--mixes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the first mix; the others follow")
     options = parser.parse_args(arguments)
