@@ -6,7 +6,9 @@
 Without --simulate two tables and two networks are tuned on this machine, one after the other, then side by side
 (`chanas jobs run`), each time from nothing. How long do they take together, over the bound max(Σ host work / slots,
 Σ device work / devices, longest job alone) of their measured stages? And does what they find differ: the seconds of a
-network, of all blocks of a table? Another process that computes meanwhile spoils both.
+network, of all blocks of a table? Another process that computes meanwhile spoils both. Seconds that were measured
+minutes apart differ by what the machine does; so the networks that were found alone and side by side are also timed in
+turns, in one process. (--again does that alone, for what an earlier run kept.)
 
 With it mock jobs with given stage times run on a simulated clock, so that nothing is compiled or timed and the machine
 doesn't matter. Two questions:
@@ -33,7 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Figure, finish, write_result
+from common import Figure, finish, machine_kind, read_result, write_result
 
 from chanas.scheduler.bounds import head_tail_bound_s, load_bound_s
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, SELECT
@@ -148,7 +150,35 @@ def real_row(names: Sequence[str], folder: Path, options: argparse.Namespace) ->
         "critical": trace.critical_resource,
         "found_s": found,
         "difference": {name: found[name] / alone[name][1][name] - 1.0 for name in names},
+        "difference_in_turns": differences_in_turns(names, folder),
     }
+
+
+def differences_in_turns(names: Sequence[str], folder: Path) -> dict[str, float]:
+    """How much slower each network is that was found side by side than the one that was found alone."""
+    from chanas.bundle.tuned import TunedNetwork
+    from chanas.devices.timing import TimingSettings, time_in_turns
+
+    found = {}
+    for name in names:
+        if "model" not in REAL_JOBS[name]:
+            continue
+        together = next((folder / "together" / name).glob("*/tuned.json")).parent
+        alone = folder / "alone" / name / name / together.name
+        calls = [[(TunedNetwork.open(place).program(), ())] for place in (alone, together)]
+        before, after = time_in_turns(calls, 10, TimingSettings(repeats=101, min_repeat_s=0.02))
+        found[name] = after.seconds / before.seconds - 1.0
+    return found
+
+
+def time_again(options: argparse.Namespace) -> None:
+    """Time what an earlier run kept, and write it into its result."""
+    content = read_result("tuning_jobs", machine_kind())
+    for repeat, row in enumerate(content["repeats"]):
+        row["difference_in_turns"] = differences_in_turns(list(content["jobs"]), options.keep / f"repeat-{repeat}")
+        print(", ".join(f"{name} {value:+.1%}" for name, value in row["difference_in_turns"].items()), flush=True)
+    extra = {name: content[name] for name in ("seed", "policy", "jobs", "repeats")}
+    finish("tuning_jobs", real_figures(content["repeats"]), options.quick, extra)
 
 
 def real_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
@@ -159,6 +189,9 @@ def real_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         "real_speedup_over_sequential": Figure(statistics.median(r["sequential_s"] / r["makespan_s"] for r in rows)),
         "real_worst_difference_of_latency": Figure(max(abs(d) for d in differences), GOAL_DIFFERENCE, True),
     }
+    found = [d for row in rows for d in row["difference_in_turns"].values()]
+    if found:
+        figures["real_worst_difference_in_turns"] = Figure(max(abs(d) for d in found), GOAL_DIFFERENCE, True)
     for name in rows[0]["busy"]:
         figures[f"real_{name}_busy"] = Figure(statistics.median(row["busy"][name] for row in rows))
     return figures
@@ -249,7 +282,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--keep", type=Path, help="folder for runs, logs and traces of jobs that are not simulated")
     parser.add_argument("--mixes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the first mix; the others follow")
+    parser.add_argument("--again", action="store_true", help="only time what an earlier run kept once more")
     options = parser.parse_args(arguments)
+    if options.again:
+        if options.keep is None:
+            parser.error("--again needs --keep, the folder of the earlier run")
+        time_again(options)
+        return
     if not options.simulate:
         tune_for_real(options)
         return

@@ -36,13 +36,15 @@ def test_jobs_for_real_are_judged_by_the_median_of_their_repeats(load: Any) -> N
 
     def row(ratio: float, difference: float) -> dict[str, Any]:
         kept = {"sequential_s": 300.0, "makespan_s": 100.0 * ratio, "busy": {"host": 0.5, "device": 0.9}}
-        return kept | {"ratio": ratio, "difference": {"a": difference, "b": 0.0}}
+        in_turns = {"b": -difference}
+        return kept | {"ratio": ratio, "difference": {"a": difference, "b": 0.0}, "difference_in_turns": in_turns}
 
     figures = script.real_figures([row(1.0, 0.3), row(1.5, -0.005), row(1.1, -0.02)])
     assert figures["real_makespan_over_bound"].value == 1.1
     assert figures["real_makespan_over_bound"].met
     assert figures["real_speedup_over_sequential"].value == pytest.approx(300 / 110)
     assert figures["real_worst_difference_of_latency"].value == 0.005
+    assert figures["real_worst_difference_in_turns"].value == 0.3
     assert figures["real_device_busy"].value == 0.9
 
 
@@ -56,7 +58,9 @@ def test_a_repeat_runs_each_job_alone_and_all_of_them_together(load: Any, tmp_pa
         return trace, {name: 1.0 + 0.5 * (len(names) > 1) for name in names}
 
     script.tune_jobs = tune_jobs
+    script.differences_in_turns = lambda names, _folder: dict.fromkeys(names, 0.01)
     row = script.real_row(["a", "b"], tmp_path, argparse.Namespace(policy="slack"))
     assert asked == [(["a"], "slack"), (["b"], "slack"), (["a", "b"], "slack")]
     assert (row["sequential_s"], row["makespan_s"], row["ratio"]) == (20.0, 20.0, 1.0)
     assert row["difference"] == {"a": 0.5, "b": 0.5}
+    assert row["difference_in_turns"] == {"a": 0.01, "b": 0.01}
