@@ -10,6 +10,7 @@ import typer
 from chanas.core.units import format_latency
 
 if TYPE_CHECKING:
+    from chanas.workflows.jobs.control import JobState, Order
     from chanas.workflows.jobs.run import JobResult
 
 app = typer.Typer(
@@ -18,18 +19,17 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-
-@app.callback()
-def _group() -> None:
-    """Keep the commands in a group, of which there is one so far."""
+Name = Annotated[str, typer.Argument(help="Name of a job.")]
+Folder = Annotated[Path, typer.Option("--out", help="Folder in which `chanas jobs run` is at work.")]
+_FOLDER = Path("jobs")
 
 
 @app.command()
 def run(
     file: Annotated[Path, typer.Argument(help="YAML: target, threads, policy and jobs (docs/formats.md).")],
-    out: Annotated[Path, typer.Option(help="Folder for logs, the trace and a page about it.")] = Path("jobs"),
+    out: Annotated[Path, typer.Option(help="Folder for logs, the trace and a page about it.")] = _FOLDER,
 ) -> None:
-    """Run the tunings of a file side by side; what was measured before is reused. 1 where one fails."""
+    """Run the tunings of a file side by side; what was measured before is reused. 1 where one fails or is ended."""
     from chanas.workflows.jobs.plan import read_jobs
     from chanas.workflows.jobs.run import run_jobs
 
@@ -44,9 +44,55 @@ def run(
         raise typer.Exit(1)
 
 
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(help="Name of a job; all by default.")] = None, out: Folder = _FOLDER
+) -> None:
+    """Tell the state of jobs that run, which stages of them run where, and how many wait."""
+    _send("status", name, out)
+
+
+@app.command()
+def pause(name: Name, out: Folder = _FOLDER) -> None:
+    """Start nothing of a job until it is resumed; what runs of it ends."""
+    _send("pause", name, out)
+
+
+@app.command()
+def resume(name: Name, out: Folder = _FOLDER) -> None:
+    """Go on with a paused job."""
+    _send("resume", name, out)
+
+
+@app.command()
+def cancel(name: Name, out: Folder = _FOLDER) -> None:
+    """End a job once what runs of it has ended; what it has measured is kept."""
+    _send("cancel", name, out)
+
+
+@app.command()
+def kill(name: Name, out: Folder = _FOLDER) -> None:
+    """End a job now; what it has measured is kept."""
+    _send("kill", name, out)
+
+
+def _send(order: Order, name: str | None, folder: Path) -> None:
+    from chanas.workflows.jobs.control import Request, ask
+
+    for job in ask(folder, Request(do=order, name=name)):
+        typer.echo(f"{job.name:10s} {_state(job)}")
+
+
+def _state(job: JobState) -> str:
+    waits = [f"{job.num_waiting} waiting"] if job.num_waiting else []
+    facts = "; ".join([*job.runs, *waits, *([job.error] if job.error else [])])
+    return f"{job.status} after {job.seconds:.0f} s{f': {facts}' if facts else ''}"
+
+
 def _described(job: JobResult) -> str:
-    if job.error is not None or job.status != "complete":
-        return f"{job.status} after {job.seconds:.0f} s: {job.error} ({job.log})"
+    if job.status != "complete":
+        reason = f": {job.error}" if job.error else ""
+        return f"{job.status} after {job.seconds:.0f} s{reason} ({job.log})"
     made = f"{job.facts['num_new_trials']} new trials ({job.facts['num_failed_trials']} failed)"
     if "latency_s" in job.facts:
         made += f", {format_latency(job.facts['latency_s'])}"

@@ -1,11 +1,14 @@
 """The process of a job that asks workers for their process numbers: run as `python planted_tuning.py`.
 
 A job called `fails` finds that it cannot work, one called `raises` has a fault, one called `dies` ends in mid-turn.
+One called `endless…` goes on until it is ended, and then leaves a file.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+from pathlib import Path
 from typing import Any
 
 from chanas.errors import ConfigError
@@ -18,10 +21,19 @@ NUM_ROUNDS, NUM_BUILDS, TIMEOUT_S = 2, 3, 60.0
 
 
 def tune(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
+    """Build and time; on being ended, keep what there is."""
+    try:
+        return play(plan, exchange)
+    except KeyboardInterrupt:
+        Path(f"{plan['job']['run']}.kept").touch()
+        raise
+
+
+def play(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
     """Build a few at once and time each, round after round."""
     name, pool = plan["job"]["name"], SharedPool(exchange, plan["num_builders"], plan["overlap"])
     builders, timers = set(), set()
-    for _ in range(NUM_ROUNDS):
+    for _ in itertools.count() if name.startswith("endless") else range(NUM_ROUNDS):
         building = {pool.build(Ping(), TIMEOUT_S) for _ in range(NUM_BUILDS)}
         timing = set()
         while building or timing:

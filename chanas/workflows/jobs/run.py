@@ -24,6 +24,7 @@ from chanas.scheduler.policies import policy
 from chanas.scheduler.pools import PoolExecutor
 from chanas.scheduler.trace import Trace
 from chanas.workflows.jobs.client import COMMAND
+from chanas.workflows.jobs.control import obey, served
 from chanas.workflows.jobs.plan import JobPlan, JobsFile
 
 TRACE, PAGE = "trace.json", "jobs.html"
@@ -33,7 +34,7 @@ TRACE, PAGE = "trace.json", "jobs.html"
 class JobResult:
     """The end of a job.
 
-    status   complete, or failed
+    status   complete, failed, cancelled or killed
     seconds  from the beginning of all jobs to its end
     error    why it failed
     facts    what it made (`client.tune`)
@@ -63,7 +64,8 @@ def run_jobs(
     command: Sequence[str] = COMMAND,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> JobsResult:
-    """Run all jobs of a file to their ends; one that fails takes no other with it.
+    """Run all jobs of a file to their ends; one that fails takes no other with it. Meanwhile they can be paused,
+    resumed, cancelled and killed (`control.ask`); paused ones are waited for.
 
     An exception (Ctrl-C, say) ends all jobs, each of which keeps what it has measured; trace and page are written.
 
@@ -74,7 +76,7 @@ def run_jobs(
 
     Raises:
         ChanasError: the device is not there, is in use, or cannot be used so.
-        SchedulerError: a file in the folder cannot be written.
+        SchedulerError: a file in the folder cannot be written, or jobs are run in it already.
     """
     targets = {plan.name: load_used(plans.usage(plan)) for plan in plans.jobs}
     check_free(targets.values(), shared=False)
@@ -91,21 +93,22 @@ def run_jobs(
         tell(f"job {entry.name}: {entry.status}{f', {entry.error}' if entry.error else ''}")
 
     with open_shared_workers(shared) as workers, PoolExecutor(workers.pools()) as executor:
-        scheduler = Scheduler(workers.resources(), policy(plans.policy), executor, ended=end)
+        scheduler = Scheduler(workers.resources(), policy(plans.policy), executor, ended=end, is_patient=True)
         start_s = executor.now_s
         for plan in plans.jobs:
             client = Client(plan.name, command, _described(plan, plans, targets, workers), folder / f"{plan.name}.log")
             jobs[plan.name] = TuningJob(client, workers, partial(facts.__setitem__, plan.name))
             due_s = None if plan.deadline_minutes is None else start_s + 60.0 * plan.deadline_minutes
             scheduler.join(plan.name, jobs[plan.name], Terms(user=plan.user, priority=plan.priority, deadline_s=due_s))
-        try:
-            trace = scheduler.run()
-        finally:
-            for job in jobs.values():
-                job.close()
-            workers.close()
-            write_json(folder / TRACE, scheduler.trace.to_json())
-            build_schedule_page(folder / TRACE, folder / PAGE)
+        with served(folder, partial(obey, scheduler)):
+            try:
+                trace = scheduler.run()
+            finally:
+                for job in jobs.values():
+                    job.close()
+                workers.close()
+                write_json(folder / TRACE, scheduler.trace.to_json())
+                build_schedule_page(folder / TRACE, folder / PAGE)
     seconds = trace.completion_s()
     results = tuple(
         JobResult(n, str(e.status), seconds[n], e.error, folder / f"{n}.log", facts.get(n, {}))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from chanas.errors import SchedulerError
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, START
 from chanas.scheduler.trace import Trace
+from chanas.workflows.jobs.control import JobState, Order, Request, ask
 from chanas.workflows.jobs.plan import parse_jobs
 from chanas.workflows.jobs.run import JobResult, JobsResult, run_jobs
 
@@ -99,10 +103,51 @@ def test_an_interruption_ends_all_processes_and_leaves_the_trace(tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         run_jobs(plans, tmp_path, command=TUNING, tell=interrupt)
     assert json.loads((tmp_path / "trace.json").read_text())["spans"]
-    deadline = time.monotonic() + 10.0
-    while children() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert children() == []
+    wait_until(lambda: not children())
+
+
+def test_jobs_are_paused_resumed_cancelled_and_killed_while_they_run(tmp_path: Path) -> None:
+    out, endless = tmp_path / "out", ["endless-1", "endless-2"]
+
+    def order(do: Order, name: str) -> JobState:
+        [state] = ask(out, Request(do=do, name=name))
+        return state
+
+    def state_of(name: str) -> JobState:
+        with contextlib.suppress(SchedulerError):  # they have not begun yet
+            return order("status", name)
+        return JobState(name=name, status="", seconds=0.0)
+
+    def interfere() -> list[str]:
+        try:
+            wait_until(lambda: bool(state_of("endless-1").status))
+            paused = order("pause", "endless-1")
+            wait_until(lambda: state_of("a").status == "complete")
+            states = [paused, state_of("endless-1"), order("resume", "endless-1")]
+            for name in endless:
+                wait_until(lambda name=name: any(BUILD in stage for stage in state_of(name).runs))
+            return [state.status for state in (*states, order("cancel", "endless-1"), order("kill", "endless-2"))]
+        except Exception:  # else they would never end
+            for name in endless:
+                with contextlib.suppress(SchedulerError):
+                    order("kill", name)
+            raise
+
+    jobs = [{"name": name, "run": str(tmp_path / name)} for name in ("a", *endless)]
+    with ThreadPoolExecutor(1) as thread:
+        statuses = thread.submit(interfere)
+        result = run_jobs(parse_jobs({"jobs": jobs, "policy": "interleaved"}, "test"), out, command=TUNING)
+    assert statuses.result() == ["paused", "paused", "open", "cancelled", "killed"]
+    assert [job.status for job in result.results] == ["complete", "cancelled", "killed"]
+    assert all((tmp_path / f"{name}.kept").exists() for name in endless)
+    wait_until(lambda: not children())
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20.0
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def children() -> list[str]:

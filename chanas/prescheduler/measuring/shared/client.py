@@ -42,6 +42,8 @@ class Client:
         """
         if self._process is None:
             self._process = self._start(core)
+            if self._closed:  # by another thread, before there was a process that it could end
+                self.close()
         process, turn = self._process, Turn(core=core, answers=tuple(answers))
         assert process.stdin is not None
         assert process.stdout is not None
