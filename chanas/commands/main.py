@@ -61,6 +61,9 @@ def _options(
 
 
 app.command("train-supernet", short_help="Train the elastic supernet, once per task.")(supernet_commands.train_supernet)
+app.command("import-supernet", short_help="Take a published supernet instead of training one.")(
+    supernet_commands.import_supernet
+)
 app.command(short_help="Train one sub-network further.")(supernet_commands.finetune)
 app.command("eval", short_help="Print the accuracy of sub-networks with inherited weights.")(supernet_commands.evaluate)
 app.command(short_help="Tune every block and fill the latency table.")(prescheduler_commands.prescheduler)

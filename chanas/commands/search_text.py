@@ -84,17 +84,19 @@ def bundle_lines(bundle: CoDesign, table_error: str | None = None) -> Iterator[s
         if eager_s is not None:
             ratio = f"{eager_s / latency_s:.1f}x"
             rows.append(("PyTorch eager", f"{format_latency(eager_s)} on the same network ({ratio})"))
-        rows += [
-            ("accuracy on test", f"{measured['top1_test']:.2%} of {measured['num_test_images']} images, {by}"),
-            ("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"),
-        ]
-    else:
+        if "top1_test" in measured:
+            of_images = f"{measured['top1_test']:.2%} of {measured['num_test_images']} images, {by}"
+            rows.append(("accuracy on test", of_images))
+    if "top1_table" in measured:
         top1 = measured["top1_table"]
         known = "not in the table" if top1 is None else f"{top1:.2%} in the table"
-        rows += [
-            ("accuracy predicted", f"{predicted['top1']:.2%}, {known}"),
-            ("weights", "none: the module was compiled and measured with random ones"),
-        ]
+        rows.append(("accuracy predicted", f"{predicted['top1']:.2%}, {known}"))
+    else:
+        rows.append(("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"))
+    if not bundle.has_weights:
+        rows.append(("weights", "none: the module was compiled and measured with random ones"))
+    elif not bundle.document.get("recalibrated", True):
+        rows.append(("weights", "BN statistics are not recalibrated: it classifies worse than the table says"))
     for name, value in [*rows, ("bundle", str(bundle.path))]:
         yield f"{name:19s} {value}"
 

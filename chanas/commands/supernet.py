@@ -52,6 +52,31 @@ def train_supernet(
     )
 
 
+def import_supernet(
+    kind: Annotated[str, typer.Argument(help="ofa: once-for-all's MobileNetV3 of width 1.0 or 1.2.")],
+    file: Annotated[Path, typer.Argument(help="The published checkpoint.")],
+    run: Run = DEFAULT_RUN,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="FOLDER/CLASS/IMAGE of ImageNet's classes, for BN statistics and accuracies."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the supernet that is there.")] = False,
+) -> None:
+    """Take a supernet that others trained instead of training one."""
+    from chanas import workflows
+
+    summary = workflows.import_supernet(RunDirectory(run), kind, file, images=images, overwrite=overwrite)
+    typer.echo(f"supernet   {summary.checkpoint} of space {summary.space.name}, {summary.num_classes} classes")
+    if summary.top1_largest is None:
+        typer.echo(
+            "images     none (--images FOLDER): BN statistics stay as published, which fit no sub-network exactly; no "
+            "accuracy can be measured, a search needs --accuracy-table FILE"
+        )
+    else:
+        typer.echo(f"images     {summary.num_images}; of {summary.num_looked_at} the largest sub-network knows "
+                   f"{summary.top1_largest:.1%}")
+
+
 def finetune(
     run: Annotated[Path, typer.Argument(help="Run directory with a supernet.")],
     architecture: Annotated[str, typer.Option(help="Key of an architecture, largest, or smallest.")],

@@ -270,12 +270,21 @@ class LatencyLUT:
         return self.table(space, num_classes).sum(genomes)
 
     def check_space(self, space: SearchSpace) -> None:
-        """Raises LUTError when the table was made for another space."""
-        if (self.header.space, self.header.space_digest) != (space.name, space.digest):
+        """Raises LUTError when the table was made for another space, unless that has another name and the table has
+        every row of one of its sub-spaces, classifiers apart: seconds are of blocks, whatever space they are in."""
+        made_for = (self.header.space, self.header.space_digest)
+        if made_for != (space.name, space.digest) and (made_for[0] == space.name or not self._shares(space)):
             raise LUTError(
                 f"expected a LUT of space '{space.name}' ({space.digest}), got one of '{self.header.space}' "
                 f"({self.header.space_digest}); run `chanas prescheduler --space {space.name}`"
             )
+
+    def _shares(self, space: SearchSpace) -> bool:
+        """Whether all rows of a sub-space are there, but for its classifier, whose number of classes is not known."""
+        return any(
+            all(b.key in self.rows for b in space.all_blocks(1, (sub_space,)) if b.kind != "classifier")
+            for sub_space in space.sub_spaces
+        )
 
     def check(self, space: SearchSpace, target: HardwareTarget) -> None:
         """Raises LUTError when space, device, threads or compiler are not those that the table was measured with."""

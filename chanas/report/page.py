@@ -101,7 +101,8 @@ def _accuracy_tile(run: RunData) -> list[str]:
         return [tile(percent(test), label)]
     given, predicted = real(run.bundle, "measured", "top1_table"), real(run.bundle, "predicted", "top1")
     if given is not None:
-        return [tile(percent(given), "accuracy by the table that was given; the bundle has no weights")]
+        weights = "" if isinstance(at(run.bundle, "recalibrated"), bool) else "; the bundle has no weights"
+        return [tile(percent(given), f"accuracy by the table that was given{weights}")]
     return [tile(percent(predicted), "accuracy, predicted")] if predicted is not None else []
 
 
@@ -305,6 +306,8 @@ def _tuning(run: RunData) -> list[str]:
 def _training(run: RunData) -> list[str]:
     out = ["<h2>Training</h2>"]
     if not run.training:
+        if (file := at(run.checkpoint, "published", "file")) is not None:
+            return [*out, paragraph(f"Nothing was trained here: the supernet was imported from {file}.")]
         if at(run.bundle, "hashes", "accuracy_table") is not None:
             return [*out, paragraph("Nothing was trained: the accuracies came from a table.")]
         return [*out, missing("The supernet's training", TRAIN)]

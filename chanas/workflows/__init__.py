@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from chanas.workflows.stages.reporting import report as report
     from chanas.workflows.stages.training import evaluate as evaluate
     from chanas.workflows.stages.training import finetune as finetune
+    from chanas.workflows.stages.training import import_supernet as import_supernet
     from chanas.workflows.stages.training import train_supernet as train_supernet
     from chanas.workflows.stages.tuning import preschedule as preschedule
 
@@ -27,6 +28,7 @@ _MODULES = {
     "demo": "digits",
     "evaluate": "stages.training",
     "finetune": "stages.training",
+    "import_supernet": "stages.training",
     "open_source": "searching.sources",
     "preschedule": "stages.tuning",
     "report": "stages.reporting",

@@ -167,7 +167,23 @@ def test_a_table_holds_for_what_it_was_made_for(tiny_space: SearchSpace, table: 
     table.check(tiny_space, HOST)
 
 
-@pytest.mark.parametrize("change", [{"name": "other"}, {"head_width": 64}], ids=["name", "content"])
+def test_blocks_are_shared_by_spaces_of_other_names(tiny_space: SearchSpace, table: LatencyLUT) -> None:
+    other = dataclasses.replace(tiny_space, name="other", resolutions=(16, 20))
+    table.check(other, HOST)
+    assert [s.resolution for s in table.covered(other, CLASSES)] == [16, 16]
+    genomes = sample(other, 20, np.random.default_rng(0), other.sub_spaces[0])
+    seconds = table.table(other, CLASSES, with_holes=True).sum(genomes)
+    of_blocks = [sum(table.block_s(b) for b in a.blocks(other, CLASSES)) for a in decode(other, genomes)]
+    np.testing.assert_allclose(seconds, of_blocks)
+    del table.rows[other.block(other.sub_spaces[0], 0, 0, 3, 2).key]
+    del table.rows[other.block(other.sub_spaces[1], 0, 0, 3, 2).key]
+    with pytest.raises(LUTError, match="expected a LUT of space 'other'"):
+        table.check_space(other)
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "other", "head_width": 64}, {"head_width": 64}, {"depths": (1,)}], ids=["name", "content", "part"]
+)
 def test_another_space_is_refused(tiny_space: SearchSpace, table: LatencyLUT, change: dict[str, Any]) -> None:
     other = dataclasses.replace(tiny_space, **change)
     for check in (lambda: table.check(other, HOST), lambda: table.table(other, CLASSES)):

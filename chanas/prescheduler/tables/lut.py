@@ -328,7 +328,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _existing(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> LatencyLUT | None:
-    """An earlier table of the same space and schedules on the same device; any other is replaced."""
+    """An earlier table of these blocks and schedules on the same device; any other is replaced."""
     try:
         lut = LatencyLUT.load(run.lut(target.name))
         lut.check(space, target)

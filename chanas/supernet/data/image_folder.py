@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,16 @@ class FileSource:
     def digest(self) -> str:
         return content_digest(name_and_size_lines(self.names, self.sizes))
 
+    def check(self) -> None:
+        """Decode every image, if they are not too many.
+
+        Raises:
+            DataError: one of them is of no use.
+        """
+        if len(self.names) <= NUM_FULLY_CHECKED:
+            for index in range(len(self.names)):
+                self.image(index)
+
 
 def image_folder(config: DataConfig) -> FileSource:
     """`root/class/image`, or the same under `root/train` with an official test split in `root/test` or `root/val`.
@@ -60,30 +70,36 @@ def image_folder(config: DataConfig) -> FileSource:
     if not root.is_dir():
         raise DataError(f"image folder {root} does not exist")
     train, test = _parts(root)
-    class_names = tuple(_folders(train))
+    class_names = tuple(class_folders(train))
     if not class_names:
         raise DataError(f"image folder {root} holds no class folders; expected {root}/CLASS/IMAGE")
     if test is not None:
         _check_same_classes(train, test, class_names)
     parts = (train,) if test is None else (train, test)
+    names, sizes, counts = list_folders(root, [part / name for part in parts for name in class_names])
+    labels = np.repeat(np.tile(np.arange(len(class_names)), len(parts)), counts)
+    is_test = None if test is None else np.arange(len(names)) >= sum(counts[: len(class_names)])
+    source = FileSource(f"imagefolder {root}", class_names, labels, root, names, sizes, config.convert_rgb, is_test)
+    source.check()
+    return source
+
+
+def list_folders(root: Path, folders: Sequence[Path]) -> tuple[tuple[str, ...], npt.NDArray[np.int64], list[int]]:
+    """Paths below `root` and int64[N] bytes of all images in `folders`, one after another, and how many each holds.
+
+    Raises:
+        DataError: a folder cannot be read, or holds none.
+    """
     with ThreadPoolExecutor(NUM_LIST_THREADS) as pool:
-        found = list(pool.map(_list_images, [part / name for part in parts for name in class_names]))
+        found = list(pool.map(_list_images, folders))
     counts = [len(images) for images in found]
     names: list[str] = []
     sizes = np.empty(sum(counts), np.int64)
-    for (part, class_name), images in zip(((p, c) for p in parts for c in class_names), found, strict=True):
-        prefix = f"{(part / class_name).relative_to(root)}/"
+    for folder, images in zip(folders, found, strict=True):
+        prefix = f"{folder.relative_to(root)}/"
         sizes[len(names) : len(names) + len(images)] = [size for _, size in images]
         names += [prefix + name for name, _ in images]
-    labels = np.repeat(np.tile(np.arange(len(class_names)), len(parts)), counts)
-    is_test = None if test is None else np.arange(len(names)) >= sum(counts[: len(class_names)])
-    source = FileSource(
-        f"imagefolder {root}", class_names, labels, root, tuple(names), sizes, config.convert_rgb, is_test
-    )
-    if len(names) <= NUM_FULLY_CHECKED:
-        for index in range(len(names)):
-            source.image(index)
-    return source
+    return tuple(names), sizes, counts
 
 
 def name_and_size_lines(names: Iterable[str], sizes: Iterable[int] | npt.NDArray[np.int64]) -> Iterable[bytes]:
@@ -102,21 +118,21 @@ def content_digest(chunks: Iterable[bytes]) -> str:
 def _parts(root: Path) -> tuple[Path, Path | None]:
     """The folder of the training classes, and that of the official test classes where there is one."""
     train = root / "train"
-    if not _folders(train):
+    if not class_folders(train):
         return root, None
     tests = [root / name for name in _TEST_NAMES if (root / name).is_dir()]
-    if with_classes := [test for test in tests if _folders(test)]:
+    if with_classes := [test for test in tests if class_folders(test)]:
         return train, with_classes[0]
     if tests:  # ImageNet's validation images come this way
         raise DataError(
             f"{tests[0]} holds no class folders, unlike {train}; sort its images into {tests[0]}/CLASS/IMAGE, "
             "or move it elsewhere to have test images split from the training ones"
         )
-    return (train, None) if _folders(root) == ["train"] else (root, None)
+    return (train, None) if class_folders(root) == ["train"] else (root, None)
 
 
 def _check_same_classes(train: Path, test: Path, class_names: tuple[str, ...]) -> None:
-    there = set(_folders(test))
+    there = set(class_folders(test))
     if extra := there - set(class_names):
         raise DataError(f"{test} has class folder '{min(extra)}' that {train} lacks")
     if missing := set(class_names) - there:
@@ -126,8 +142,12 @@ def _check_same_classes(train: Path, test: Path, class_names: tuple[str, ...]) -
         )
 
 
-def _folders(path: Path) -> list[str]:
-    """Names of the folders in `path`, in order; hidden ones are left out."""
+def class_folders(path: Path) -> list[str]:
+    """Names of the folders in `path`, in order; hidden ones are left out.
+
+    Raises:
+        DataError: `path` cannot be read.
+    """
     if not path.is_dir():
         return []
     try:

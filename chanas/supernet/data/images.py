@@ -14,8 +14,8 @@ import numpy.typing as npt
 from chanas.errors import DataError, unknown_name
 from chanas.network.preprocess import Preprocess
 from chanas.supernet.data.data_config import DataConfig
-from chanas.supernet.data.sources import ImageSource, IntArray, load_source
-from chanas.supernet.data.splits import SPLITS, Splits, load_splits, make_splits
+from chanas.supernet.data.sources import IMAGENET, ImageSource, IntArray, load_source
+from chanas.supernet.data.splits import SPLITS, Splits, draw_splits, load_splits, make_splits
 
 NUM_DECODE_THREADS = 4
 
@@ -75,9 +75,11 @@ def load_data(config: DataConfig, seed: int, stored_splits: Path | None = None) 
         CheckpointError: the stored splits are damaged.
     """
     source = load_source(config)
-    if stored_splits is None:
-        return ImageData(source, make_splits(source, config.splits, seed), config)
-    return ImageData(source, load_splits(stored_splits, source), config)
+    if stored_splits is not None:
+        return ImageData(source, load_splits(stored_splits, source), config)
+    if config.dataset == IMAGENET:
+        return ImageData(source, draw_splits(source, seed), config)
+    return ImageData(source, make_splits(source, config.splits, seed), config)
 
 
 def export_images(dataset: ImageData, split: str, folder: Path, limit: int | None = None) -> list[Path]:

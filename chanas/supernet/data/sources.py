@@ -20,10 +20,12 @@ from chanas.errors import DataError, unknown_name
 from chanas.network.preprocess import DECODING_ERRORS
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.image_folder import content_digest, image_folder, name_and_size_lines
+from chanas.supernet.data.imagenet import imagenet
 
 IntArray = npt.NDArray[np.int64]
 
 DIGITS_SIZE = 32
+IMAGENET = "imagenet"
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def load_source(config: DataConfig) -> ImageSource:
     if config.dataset not in SOURCES:
         raise DataError(unknown_name("data set", config.dataset, SOURCES))
     source = SOURCES[config.dataset](config)
-    check_classes(source)
+    if config.dataset != IMAGENET:  # whose classes are given, with or without images
+        check_classes(source)
     return source
 
 
@@ -228,6 +231,7 @@ def _torchvision(config: DataConfig) -> ImageSource:
 SOURCES: dict[str, Callable[[DataConfig], ImageSource]] = {
     "digits": _digits,
     "imagefolder": image_folder,
+    IMAGENET: imagenet,
     **dict.fromkeys(TORCHVISION_SETS, _torchvision),
 }
 

@@ -25,6 +25,9 @@ from chanas.supernet.data.sources import ImageSource, IntArray
 
 SCHEMA = 1
 SPLITS = ("train", "gap", "holdout", "test")
+MIN_DRAWN = 50
+MOST_DRAWN = {"test": 2_000, "holdout": 10_000}
+"""Images that tell accuracies to a point and to half a point."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,24 @@ def make_splits(source: ImageSource, fractions: SplitFractions, seed: int) -> Sp
         parts["train"].append(members[start:])
     indices = {name: rng.permutation(np.concatenate(parts[name])) for name in SPLITS}
     return Splits(source.name, source.digest(), len(source.labels), seed, indices)
+
+
+def draw_splits(source: ImageSource, seed: int) -> Splits:
+    """Split images at random, whatever their classes, for weights that were trained elsewhere: a fifth is for test, two
+    fifths for holdout (at most as many as are of use), a fiftieth for gap, the others for train. Without images all are
+    empty.
+
+    Raises:
+        DataError: there are images, but too few.
+    """
+    num_images = len(source.labels)
+    if 0 < num_images < MIN_DRAWN:
+        raise DataError(f"data set {source.name} has {num_images} images; at least {MIN_DRAWN} are needed")
+    sizes = {"test": num_images // 5, "holdout": 2 * num_images // 5, "gap": num_images // 50}
+    ends = np.cumsum([min(size, MOST_DRAWN.get(name, size)) for name, size in sizes.items()])
+    parts = np.split(np.random.default_rng(seed).permutation(num_images), ends)
+    indices = dict(zip((*sizes, "train"), parts, strict=True))
+    return Splits(source.name, source.digest(), num_images, seed, indices)
 
 
 def _by_class(source: ImageSource, is_test: npt.NDArray[np.bool_]) -> list[IntArray]:

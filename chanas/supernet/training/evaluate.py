@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.errors import CheckpointError
+from chanas.errors import CheckpointError, DataError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
 from chanas.network.preprocess import Preprocess
@@ -76,9 +76,11 @@ class EvaluationImages:
 def calibrated_subnet(
     supernet: Supernet, architecture: Architecture, images: EvaluationImages, recalibration_images: int
 ) -> StaticNetwork:
-    """A static copy with inherited weights and BN statistics from the first `recalibration_images` training images."""
+    """A static copy with inherited weights and BN statistics from the first `recalibration_images` training images;
+    with the supernet's own where there are no images."""
     static = supernet.extract(architecture)
-    recalibrate(static, (x for x, _ in images.batches("train", architecture.resolution, recalibration_images)))
+    if len(images.data.indices("train")):
+        recalibrate(static, (x for x, _ in images.batches("train", architecture.resolution, recalibration_images)))
     return static
 
 
@@ -172,18 +174,29 @@ class SupernetEvaluator:
 
         Raises:
             ArchitectureError: it is not in the space.
-            DataError: there is no such split.
+            DataError: there is no such split, or no image in it.
         """
-        self.data.indices(split)
+        if not len(self.data.indices(split)):
+            raise DataError(
+                f"there are no {split} images to measure accuracies with; import the supernet with --images FOLDER, or "
+                "search with --accuracy-table FILE"
+            )
         return top1(self.extract(architecture), architecture.resolution, self._images, split, max_images)
 
-    def images(self, split: str, resolution: int) -> tuple[npt.NDArray[np.float32], IntArray]:
-        """float32[N, 3, R, R] preprocessed images of a split, and their labels int64[N].
+    @property
+    def recalibrates(self) -> bool:
+        """True if there are images to take BN statistics from."""
+        return len(self.data.indices("train")) > 0
+
+    def images(
+        self, split: str, resolution: int, max_images: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], IntArray]:
+        """float32[N, 3, R, R] preprocessed images of a split, or of its first `max_images`, and their labels int64[N].
 
         Raises:
             DataError: there is no such split.
         """
-        indices = self.data.indices(split)
+        indices = self.data.indices(split, max_images)
         return self.data.images(indices, resolution), self.data.source.labels[indices]
 
 

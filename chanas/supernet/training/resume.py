@@ -33,11 +33,14 @@ def resumable(run: RunDirectory) -> tuple[Checkpoint, Path]:
     """The newest whole checkpoint in `run`, and which file it is.
 
     Raises:
-        CheckpointError: there is none, or all are damaged.
+        CheckpointError: there is none, it was imported, or all are damaged.
     """
     if not checkpoint_path(run).exists():
         raise CheckpointError(f"nothing to resume: {checkpoint_path(run)} does not exist; start without --resume")
-    return newest_whole(run)
+    saved, path = newest_whole(run)
+    if saved.header["step"] == 0 and saved.header["done"]:
+        raise CheckpointError(f"nothing to resume: {path} holds an imported supernet; train another run")
+    return saved, path
 
 
 def stored_setup(run: RunDirectory) -> tuple[SearchSpace, TrainConfig]:
@@ -54,11 +57,13 @@ def refuse_existing(run: RunDirectory) -> None:
     """A checkpoint is not overwritten unasked, unless nothing was trained yet.
 
     Raises:
-        CheckpointError: there is a checkpoint with training in it, or a damaged one.
+        CheckpointError: there is a checkpoint with training in it, one that was imported, or a damaged one.
     """
     header = read_header(run)
-    if header is None or header["step"] == 0:
+    if header is None or (header["step"] == 0 and not header["done"]):
         return
+    if header["step"] == 0:
+        raise CheckpointError(f"{checkpoint_path(run)} holds an imported supernet; use --overwrite to replace it")
     steps = f"{header['step']} of {header.get('num_steps', 'unknown')} steps"
     state = "a finished run" if header["done"] else f"a run that did {steps}"
     raise CheckpointError(

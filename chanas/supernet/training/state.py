@@ -9,11 +9,28 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from chanas.core.arch import Architecture
+from chanas.core.arch import Architecture, SearchSpace
 from chanas.network.static import StaticNetwork
+from chanas.supernet.data.images import ImageData
 from chanas.supernet.elastic.network import Supernet
-from chanas.supernet.training.checkpoint import Checkpoint
+from chanas.supernet.training.checkpoint import Checkpoint, versions
 from chanas.supernet.training.evaluate import load_weights
+from chanas.supernet.training.phases import TrainConfig
+
+
+def setup_header(space: SearchSpace, config: TrainConfig, data: ImageData) -> dict[str, Any]:
+    """The part of a checkpoint's header that says what the weights are of and for."""
+    return {
+        "space": space.to_json(),
+        "space_digest": space.digest,
+        "config": config.to_json(),
+        "class_names": list(data.class_names),
+        "num_classes": data.num_classes,
+        "preprocess": data.preprocess(space.resolutions[-1]).to_json(),
+        "splits_digest": data.splits.digest,
+        "seed": config.seed,
+        "versions": versions(),
+    }
 
 
 @dataclass

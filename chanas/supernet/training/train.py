@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.progress import ProgressBar, progress_bar
-from chanas.errors import ChanasError, CheckpointError, ConfigError
+from chanas.errors import ChanasError, CheckpointError, ConfigError, DataError
 from chanas.files.run import RunDirectory
 from chanas.network.static import StaticNetwork
 from chanas.supernet.data.images import load_data
@@ -31,7 +31,7 @@ from chanas.supernet.training.interrupts import DeferredSignals
 from chanas.supernet.training.metrics import Log, read_metrics
 from chanas.supernet.training.phases import Schedule, StepPlan, TrainConfig
 from chanas.supernet.training.resume import check_resumable, refuse_existing, resumable
-from chanas.supernet.training.state import TrainState
+from chanas.supernet.training.state import TrainState, setup_header
 from chanas.supernet.training.step import (
     Execution,
     NonFiniteError,
@@ -166,6 +166,8 @@ class Trainer:
         num_train = len(self.data.indices("train"))
         if config.objective.add_gap_to_train:
             num_train += len(self.data.indices("gap"))
+        if not num_train:
+            raise DataError(f"data set {self.data.source.name} has no images to train on; name their folder (--root)")
         self.schedule = Schedule(config, space, num_train, only)
         self.device = torch.device(f"cuda:{world.local_rank}" if config.device == "cuda" else "cpu")
         self.images = EvaluationImages(self.data, self.device)
@@ -427,19 +429,11 @@ class Trainer:
 
     def _header(self, done: bool) -> dict[str, Any]:
         return {
-            "space": self.space.to_json(),
-            "space_digest": self.space.digest,
+            **setup_header(self.space, self.config, self.data),
             "architecture": None if self.only is None else self.only.key,
-            "config": self.config.to_json(),
-            "class_names": list(self.data.class_names),
-            "num_classes": self.data.num_classes,
-            "preprocess": self.data.preprocess(self.space.resolutions[-1]).to_json(),
-            "splits_digest": self.data.splits.digest,
-            "seed": self.config.seed,
             "world_size": self.world.size,
             "num_steps": self.schedule.num_steps,
             "done": done,
-            "versions": ckpt.versions(),
             **self.state.header(),
         }
 

@@ -21,7 +21,7 @@ def check_module(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any
     """Accuracy of the compiled module on test, its agreement with PyTorch on every image, and PyTorch's own speed.
 
     Of a module that is not for this machine, PyTorch's accuracy alone: on its device it was compared with PyTorch when
-    it was measured.
+    it was measured. Without test images no accuracy: it was compared with PyTorch on random ones then.
 
     Raises:
         MeasureError: it classifies too many images otherwise than PyTorch.
@@ -31,6 +31,8 @@ def check_module(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any
 
     if not bundle.runs_here:
         num = len(supernet.images("test", bundle.architecture.resolution)[0])
+        if not num:
+            return {}
         return {"top1_test": supernet.top1(bundle.architecture, "test"), "num_test_images": num}
     agreement = _agreement(bundle, supernet)
     with device_lock(gpu=gpu_of(bundle.target)):
@@ -44,6 +46,8 @@ def _agreement(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
     import torch
 
     images, labels = supernet.images("test", bundle.architecture.resolution)
+    if not len(images):
+        return {}
     network = bundle.torch_module()
     compiled = bundle.predict(images)
     with torch.inference_mode():

@@ -20,7 +20,7 @@ from chanas.files.run import RunDirectory
 from chanas.search.target import SearchTarget
 from chanas.workflows.searching.agreement import check_module
 from chanas.workflows.searching.targets import table_path
-from chanas.workflows.stages.stored import SUPERNET, load_supernet, supernet_task
+from chanas.workflows.stages.stored import SUPERNET, is_published, load_supernet, stored_task, supernet_task
 from chanas.workflows.stages.tables import open_table
 
 if TYPE_CHECKING:
@@ -166,15 +166,20 @@ class SupernetSource(AccuracySource):
         return self.supernet.top1(architecture, "holdout")
 
     def case(self, architecture: Architecture, batch: int) -> tuple[Any, Any, Any]:
-        """With the first images of holdout; if there are fewer than a batch has, they are repeated."""
+        """With the first images of holdout; if there are fewer than a batch has, they are repeated, and if there are
+        none, they are random."""
         import torch
 
         from chanas.network.folding import split_tensors
         from chanas.network.static import parameters_by_name
 
         network = self.supernet.extract(architecture)
-        images, _ = self.supernet.images("holdout", architecture.resolution)
-        images = np.resize(images[:batch], (batch, *images.shape[1:]))
+        images, _ = self.supernet.images("holdout", architecture.resolution, batch)
+        shape = (batch, *images.shape[1:])
+        if len(images):
+            images = np.resize(images, shape)
+        else:
+            images = np.random.default_rng(_SEED).standard_normal(shape, dtype=np.float32)
         with torch.inference_mode():
             logits = network(torch.from_numpy(images)).numpy()
         num_blocks = len(architecture.blocks(self.task.space, self.task.num_classes))
@@ -241,6 +246,31 @@ class TableSource(AccuracySource):
         return {}
 
 
+class PublishedSource(SupernetSource):
+    """Accuracies of a file for a published supernet, whose weights the bundles have."""
+
+    def __init__(self, run: RunDirectory, task: Task, table: AccuracyTable) -> None:
+        super().__init__(run, table)
+        self._file = TableSource(run, task, table)
+
+    @property
+    def digest(self) -> str:
+        return self._file.digest
+
+    def top1(self, architecture: Architecture) -> float:
+        return self._file.top1(architecture)
+
+    def document(self, winner: Proof) -> dict[str, Any]:
+        """`recalibrated` tells whether BN statistics are the network's own."""
+        of_file, of_supernet = self._file.document(winner), super().document(winner)
+        return {
+            **of_supernet,
+            "measured": of_file["measured"],
+            "hashes": {**of_supernet["hashes"], **of_file["hashes"]},
+            "recalibrated": self.supernet.recalibrates,
+        }
+
+
 @dataclass(frozen=True)
 class AccuracyFile:
     """A CSV file of accuracies (docs/formats.md), and the space and number of classes that it is of: those of the
@@ -256,7 +286,7 @@ Accuracies = AccuracyFile | Path | str
 
 def open_source(run: RunDirectory, accuracies: Accuracies | None = None, target: str = "cpu") -> AccuracySource:
     """The run's supernet; or a CSV file of accuracies, of the space that it names or that the run's latency table of
-    `target` is of.
+    `target` is of, with the weights of a published supernet where the run has one of that space.
 
     Raises:
         StageOrderError: there is no latency table.
@@ -270,4 +300,7 @@ def open_source(run: RunDirectory, accuracies: Accuracies | None = None, target:
     file = accuracies if isinstance(accuracies, AccuracyFile) else AccuracyFile(accuracies)
     opened = open_table(table_path(run, target), space=file.space, num_classes=file.num_classes)
     task = Task(opened.required_space(), opened.num_classes)
-    return TableSource(run, task, load_accuracy_table(file.path, task.space))
+    table = load_accuracy_table(file.path, task.space)
+    if is_published(run) and stored_task(run) == (task.space, task.num_classes):
+        return PublishedSource(run, task, table)
+    return TableSource(run, task, table)

@@ -30,6 +30,7 @@ class _Supernet:
     num_classes: int
     seed: int = 0
     done: bool = False
+    published: dict[str, Any] | None = None
 
 
 SUPERNET = Document("supernet checkpoint", _Supernet, "restore it, or train again with --overwrite")
@@ -112,3 +113,13 @@ def stored_task(run: RunDirectory) -> tuple[SearchSpace, int] | None:
     if not path.is_file():
         return None
     return SUPERNET.read_with(path, lambda data: (SearchSpace.from_json(data["space"]), data["num_classes"]))
+
+
+def is_published(run: RunDirectory) -> bool:
+    """True if the supernet in `run` was trained by others (`chanas import-supernet`).
+
+    Raises:
+        CheckpointError: its JSON is damaged.
+    """
+    path = run.supernet / "checkpoint.json"
+    return path.is_file() and SUPERNET.read(path).get("published") is not None

@@ -76,8 +76,8 @@ def open_table(
 ) -> OpenTable:
     """A table by its file, or a run's table of a target; with a key as place, that of the devices of the key.
 
-    Its search space is the one that is named, that of the run's supernet, or a preset, wherever the digest is the
-    table's. The number of classes is the supernet's, or that of the classifiers that have rows.
+    Its search space is the one that is named, that of the run's supernet, or a preset, wherever the table
+    has their blocks. The number of classes is the supernet's, or that of the classifiers that have rows.
 
     Raises:
         CheckpointError: the file is missing or damaged.
@@ -122,7 +122,11 @@ def _named(usage: Usage) -> HardwareTarget:
 
 
 def _is_of(lut: LatencyLUT, space: SearchSpace) -> bool:
-    return (lut.header.space, lut.header.space_digest) == (space.name, space.digest)
+    try:
+        lut.check_space(space)
+    except LUTError:
+        return False
+    return True
 
 
 def _preset(lut: LatencyLUT) -> SearchSpace | None:

@@ -1,4 +1,4 @@
-"""The supernet's part of the Python API: train it, evaluate sub-networks, train one further
+"""The supernet's part of the Python API: train or import it, evaluate sub-networks, train one further
 (`chanas.workflows.searching.search` too)."""
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from chanas.workflows.stages.stored import stored_task
 
 if TYPE_CHECKING:
     from chanas.supernet.judge import Judged, Spread
+    from chanas.supernet.published.runs import ImportSummary
     from chanas.supernet.training.finetune import FinetuneSummary, Finetuning
     from chanas.supernet.training.phases import TrainConfig
     from chanas.supernet.training.train import TrainSummary
 
 DEFAULT_TRAINING = "digits"
+PUBLISHED = ("ofa",)
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,22 @@ def train_supernet(
         loaded = SearchSpace.load(space or settings.space)
     changed = changes.made_to(settings)
     return train(run, loaded, changed, resume=resume, overwrite=overwrite, tensorboard=tensorboard, progress=progress)
+
+
+def import_supernet(
+    run: RunDirectory, kind: str, file: Path, *, images: Path | None = None, overwrite: bool = False
+) -> ImportSummary:
+    """Leave a supernet that others trained in the run; `kind` is one of `PUBLISHED`.
+
+    Raises:
+        ConfigError: the kind is unknown.
+        ChanasError: as `chanas.supernet.published.runs.import_ofa` says.
+    """
+    from chanas.supernet.published.runs import import_ofa
+
+    if kind not in PUBLISHED:
+        raise ConfigError(unknown_name("kind of published supernet", kind, PUBLISHED))
+    return import_ofa(run, file, images, overwrite=overwrite)
 
 
 def finetune(

@@ -51,9 +51,12 @@ class Supernet:
     def top1(self, architecture: Architecture, split: str) -> float:
         return 0.75
 
-    def images(self, split: str, resolution: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    def images(
+        self, split: str, resolution: int, max_images: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         rng = np.random.default_rng(len(split))
-        return rng.standard_normal((16, 3, resolution, resolution), dtype=np.float32), rng.integers(5, size=16)
+        images = rng.standard_normal((16, 3, resolution, resolution), dtype=np.float32)
+        return images[:max_images], rng.integers(5, size=16)[:max_images]
 
     def preprocess(self, resolution: int) -> Preprocess:
         return Preprocess(resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -11,12 +12,16 @@ import pytest
 
 from chanas.bundle.benchmark import benchmark
 from chanas.bundle.codesign import CoDesign
+from chanas.commands.search_text import bundle_lines
 from chanas.core.arch import SearchSpace
 from chanas.core.task import Limits
 from chanas.devices.host import load_target
 from chanas.errors import CheckpointError, DataError, InfeasibleError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest, read_json
+from chanas.network.static import parameters_by_name
+from chanas.supernet.elastic.network import Supernet
+from chanas.supernet.published.runs import keep
 from chanas.workflows.searching.front import search_front
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, open_source
@@ -55,6 +60,23 @@ def test_the_winner_is_compiled_and_measured_without_any_weights(prepared: Path,
     # the largest network is the most accurate by this table, and the budget allows it
     assert bundle.document["predicted"]["top1"] > np.quantile(accuracies.top1, 0.9)
     assert read_json(run.search / "result.json", "result")["supernet"] == accuracies.digest
+
+
+def test_a_published_supernet_gives_its_weights_to_what_a_table_chose(prepared: Path, tiny_space: SearchSpace) -> None:
+    """Without images: its latency table is one of a space that shares its blocks."""
+    run, other = RunDirectory(prepared / "published"), dataclasses.replace(tiny_space, name="other")
+    supernet = Supernet(tiny_space, 1000).eval()
+    keep(run, supernet, {"kind": "test"})
+    random_lut(other, other.all_blocks(1000), HOST).save(run.lut(HOST.name))
+    source = open_source(run, prepared / "accuracies.csv")
+    bundle = search(run, source=source, latency_s=1.0, config=QUICK_SEARCH, progress=False)
+    expected = parameters_by_name(supernet.extract(bundle.architecture))
+    assert bundle.tensors.keys() == expected.keys()
+    assert all(np.array_equal(value, expected[name]) for name, value in bundle.tensors.items())
+    assert "top1_test" not in bundle.measured
+    said = "\n".join(bundle_lines(bundle))
+    assert "in the table" in said
+    assert "BN statistics are not recalibrated" in said
 
 
 def test_a_bundle_without_weights_is_timed_but_does_not_classify(prepared: Path) -> None:

@@ -90,6 +90,13 @@ def test_a_supernet_of_another_space_is_not_asked(run: RunDirectory, tiny_space:
     assert (table.space, table.num_classes) == (None, CLASSES)
 
 
+def test_a_supernet_that_shares_its_blocks_is_asked(run: RunDirectory, tiny_space: SearchSpace) -> None:
+    other = dataclasses.replace(tiny_space, name="other", resolutions=(16, 20))
+    store_supernet(run, other, 99)
+    table = open_table(run=run)
+    assert (table.space, table.num_classes) == (other, 99)
+
+
 def test_classes_are_named_where_the_table_has_several(run: RunDirectory, tiny_space: SearchSpace) -> None:
     lut = random_table(tiny_space)
     lut.rows |= random_table(tiny_space, num_classes=100).rows

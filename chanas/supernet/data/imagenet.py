@@ -1,0 +1,67 @@
+"""ImageNet's 1,000 classes, for weights that were trained on them: with a folder of images of some of them, or with no
+images at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from chanas.errors import DataError
+from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.image_folder import FileSource, class_folders, list_folders
+
+NUM_CLASSES = 1000
+_SYNSET = re.compile(r"n\d{8}")
+
+
+def imagenet(config: DataConfig) -> FileSource:
+    """`root/class/image`, a class called by its number (0 to 999) or its name, or all 1,000 of them by their synsets;
+    no images where there is no `root`.
+
+    Raises:
+        DataError: there is no such folder, its folders are not called like that, or an image is of no use.
+    """
+    root, names = config.root, _class_names()
+    if root is None:
+        nothing = np.zeros(0, np.int64)
+        return FileSource("imagenet", names, nothing, Path(), (), nothing, config.convert_rgb)
+    if not root.is_dir():
+        raise DataError(f"image folder {root} does not exist")
+    folders = class_folders(root)
+    labels = _labels(root, folders, names)
+    files, sizes, counts = list_folders(root, [root / folder for folder in folders])
+    source = FileSource(f"imagenet {root}", names, np.repeat(labels, counts), root, files, sizes, config.convert_rgb)
+    source.check()
+    return source
+
+
+def _class_names() -> tuple[str, ...]:
+    """Names of the classes in the order of their numbers, as torchvision has them; two differ in a capital alone."""
+    from torchvision.models import MobileNet_V3_Large_Weights
+
+    return tuple(MobileNet_V3_Large_Weights.IMAGENET1K_V1.meta["categories"])
+
+
+def _labels(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Class of each folder."""
+    plain = [name.replace(" ", "_").lower() for name in names]
+    by_name = {name: number for number, name in enumerate(plain) if plain.count(name) == 1}
+    by_number = {number: number for number in range(NUM_CLASSES)}
+    if len(folders) == NUM_CLASSES and all(map(_SYNSET.fullmatch, folders)):
+        return list(range(NUM_CLASSES))  # the numbers follow the synsets' order
+    if all(folder.isdecimal() for folder in folders):
+        found = [by_number.get(int(folder)) for folder in folders]
+    else:
+        found = [by_name.get(folder.replace(" ", "_").lower()) for folder in folders]
+    labels = [label for label in found if label is not None]
+    if not folders or len(set(labels)) < len(folders):
+        strange = next((f for f, label in zip(folders, found, strict=True) if label is None), None)
+        what = f"'{strange}' is not" if strange else "two are of one class" if folders else "there is none"
+        raise DataError(
+            f"expected folders of ImageNet's classes in {root}, called by number (0 to 999), by name (goldfish), or all "
+            f"1,000 by synset (n01443537); {what}"
+        )
+    return labels

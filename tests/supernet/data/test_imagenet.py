@@ -1,0 +1,82 @@
+"""chanas/supernet/data/imagenet.py: folders of ImageNet's classes, however they are called, and none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from chanas.errors import DataError
+from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.imagenet import NUM_CLASSES
+from chanas.supernet.data.images import load_data
+from chanas.supernet.data.sources import load_source
+from chanas.supernet.data.splits import MIN_DRAWN, SPLITS, load_splits, save_splits
+
+
+def config(root: Path | None) -> DataConfig:
+    return DataConfig(dataset="imagenet", root=root)
+
+
+def folders(root: Path, names: Sequence[str], num_images: int = 1) -> Path:
+    for name in names:
+        (root / name).mkdir(parents=True)
+        for number in range(num_images):
+            Image.new("RGB", (20, 24 + number)).save(root / name / f"{number}.png")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [(["10", "2", "0999"], {2, 10, 999}), (["goldfish", "Great_White_Shark"], {1, 2})],
+    ids=["numbers", "names"],
+)
+def test_folders_are_called_by_number_or_name(names: list[str], labels: set[int], tmp_path: Path) -> None:
+    source = load_source(config(folders(tmp_path, names)))
+    assert set(source.labels.tolist()) == labels
+    assert len(source.class_names) == NUM_CLASSES
+    assert source.class_names[1] == "goldfish"
+
+
+def test_all_synsets_are_in_order(tmp_path: Path) -> None:
+    names = [f"n{number:08d}" for number in range(NUM_CLASSES)]
+    source = load_source(config(folders(tmp_path, names)))
+    assert source.labels.tolist() == list(range(NUM_CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], "there is none"),
+        (["train", "val"], "'train' is not"),
+        (["n01443537"], "'n01443537' is not"),
+        (["1000"], "'1000' is not"),
+        (["7", "07"], "two are of one class"),
+        (["cardigan"], "'cardigan' is not"),
+    ],
+)
+def test_other_folders_are_refused(names: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        load_source(config(folders(tmp_path, names)))
+    with pytest.raises(DataError, match="does not exist"):
+        load_source(config(tmp_path / "nowhere"))
+
+
+def test_images_are_split_whatever_their_classes(tmp_path: Path) -> None:
+    data = load_data(config(folders(tmp_path / "images", ["0", "7"], MIN_DRAWN // 2)), seed=0)
+    sizes = {name: len(data.indices(name)) for name in SPLITS}
+    assert sizes == {"train": 19, "gap": 1, "holdout": 20, "test": 10}
+    assert sorted(np.concatenate([data.indices(name) for name in SPLITS])) == list(range(MIN_DRAWN))
+    with pytest.raises(DataError, match="at least 50"):
+        load_data(config(folders(tmp_path / "few", ["0", "7"])), seed=0)
+
+
+def test_no_images_are_a_data_set_too(tmp_path: Path) -> None:
+    data = load_data(config(None), seed=0)
+    assert data.num_classes == NUM_CLASSES
+    assert not any(len(data.indices(name)) for name in SPLITS)
+    save_splits(tmp_path / "splits.json", data.splits)
+    assert load_splits(tmp_path / "splits.json", data.source).digest == data.splits.digest
