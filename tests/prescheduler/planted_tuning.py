@@ -1,6 +1,7 @@
 """The process of a job that asks workers for their process numbers: run as `python planted_tuning.py`.
 
-A job called `fails` finds that it cannot work, one called `raises` has a fault, one called `dies` ends in mid-turn.
+A job called `fails` finds that it cannot work, one called `raises` has a fault, one called `dies` ends in mid-turn,
+one called `killed` is killed the first time.
 One called `endless…` goes on until it is ended, and then leaves a file.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,11 @@ def play(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
             raise RuntimeError("planted fault")
         if name == "dies":
             os._exit(3)
+        if name == "killed":
+            kept = Path(f"{plan['job']['run']}.kept")
+            if not kept.exists():
+                kept.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
         if name == "renews":
             pool.renew_timers()
     return {"pid": os.getpid(), "builders": sorted(builders), "timers": sorted(timers)}

@@ -47,7 +47,7 @@ def both(quick_workers: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 @pytest.fixture(scope="module")
 def failures(quick_workers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, JobResult]:
-    result, _ = run(tmp_path_factory.mktemp("failures"), "fails", "raises", "dies", "a")
+    result, _ = run(tmp_path_factory.mktemp("failures"), "fails", "raises", "dies", "killed", "a")
     return {job.name: job for job in result.results}
 
 
@@ -90,6 +90,12 @@ def test_a_job_that_fails_takes_no_other_with_it(failures: dict[str, JobResult],
     assert failures["a"].status == "complete"
 
 
+def test_a_job_whose_process_is_killed_goes_on_in_another_one(failures: dict[str, JobResult]) -> None:
+    killed = failures["killed"]
+    assert (killed.status, killed.error) == ("complete", None)
+    assert "was killed by signal 9" in killed.log.read_text()
+
+
 def test_a_fault_of_a_job_is_in_its_log(failures: dict[str, JobResult]) -> None:
     assert "Traceback" in failures["raises"].log.read_text()
     assert "Traceback" not in failures["fails"].log.read_text()
@@ -120,25 +126,24 @@ def test_jobs_are_paused_resumed_cancelled_and_killed_while_they_run(tmp_path: P
 
     def interfere() -> list[str]:
         try:
-            wait_until(lambda: bool(state_of("endless-1").status))
-            paused = order("pause", "endless-1")
-            wait_until(lambda: state_of("a").status == "complete")
-            states = [paused, state_of("endless-1"), order("resume", "endless-1")]
-            for name in endless:
-                wait_until(lambda name=name: any(BUILD in stage for stage in state_of(name).runs))
-            return [state.status for state in (*states, order("cancel", "endless-1"), order("kill", "endless-2"))]
+            wait_until(lambda: BUILD in str(state_of("endless-2").runs))
+            states = [order("pause", "endless-1"), order("kill", "endless-2")]
+            wait_until(lambda: not state_of("endless-1").runs)
+            states += [state_of("endless-1"), order("resume", "endless-1")]
+            wait_until(lambda: BUILD in str(state_of("endless-1").runs))
+            return [state.status for state in (*states, order("cancel", "endless-1"))]
         except Exception:  # else they would never end
             for name in endless:
                 with contextlib.suppress(SchedulerError):
                     order("kill", name)
             raise
 
-    jobs = [{"name": name, "run": str(tmp_path / name)} for name in ("a", *endless)]
+    jobs = [{"name": name, "run": str(tmp_path / name)} for name in endless]
     with ThreadPoolExecutor(1) as thread:
         statuses = thread.submit(interfere)
         result = run_jobs(parse_jobs({"jobs": jobs, "policy": "interleaved"}, "test"), out, command=TUNING)
-    assert statuses.result() == ["paused", "paused", "open", "cancelled", "killed"]
-    assert [job.status for job in result.results] == ["complete", "cancelled", "killed"]
+    assert statuses.result() == ["paused", "killed", "paused", "open", "cancelled"]
+    assert [job.status for job in result.results] == ["cancelled", "killed"]
     assert all((tmp_path / f"{name}.kept").exists() for name in endless)
     wait_until(lambda: not children())
 

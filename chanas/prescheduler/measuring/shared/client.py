@@ -18,6 +18,10 @@ _LEAVE_S = 5.0
 """Seconds that a tuning may take to keep what it has measured when it is ended."""
 
 
+class ProcessKilledError(SchedulerError):
+    """A tuning's process that was killed, for want of memory, say: another one can go on from its records."""
+
+
 class Client:
     """A tuning in a process of its own.
 
@@ -38,7 +42,8 @@ class Client:
         """Let it compute on a core until it waits.
 
         Raises:
-            SchedulerError: the process ended.
+            ProcessKilledError: the process was killed; the next turn starts another one.
+            SchedulerError: it ended by itself.
         """
         if self._process is None:
             self._process = self._start(core)
@@ -54,11 +59,27 @@ class Client:
         except (OSError, ValueError):  # ValueError: `close` has closed the pipe
             line = b""
         if not line:
-            raise SchedulerError(f"the process of job '{self.name}' has ended; {self.log} says more")
+            raise self._why_ended(process)
         rest = Rest.from_json(json.loads(line))
         if rest.ended:  # its last work is to end
             self.close()
         return rest
+
+    def _why_ended(self, process: subprocess.Popen[bytes]) -> SchedulerError:
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(_LEAVE_S)
+        if self._closed or code is None or code >= 0:
+            return SchedulerError(f"the process of job '{self.name}' has ended; {self.log} says more")
+        self._process = None
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what a dead process has not read can't be flushed
+                    pipe.close()
+        text = f"the process of job '{self.name}' was killed by signal {-code}"
+        with open(self.log, "a", encoding="utf-8") as log:
+            log.write(f"{text}\n")
+        return ProcessKilledError(text)
 
     def _start(self, core: int) -> subprocess.Popen[bytes]:
         if self._closed:

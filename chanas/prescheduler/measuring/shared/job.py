@@ -11,7 +11,7 @@ from typing import Any
 
 from chanas.errors import SchedulerError
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
-from chanas.prescheduler.measuring.shared.client import Client
+from chanas.prescheduler.measuring.shared.client import Client, ProcessKilledError
 from chanas.prescheduler.measuring.shared.turns import Answered, Ask, Rest
 from chanas.prescheduler.measuring.shared.workers import SharedWorkers, Slot
 from chanas.scheduler.jobs import BUILD, HOST, LEARN, MEASURE, START, Expected, Outcome, Outlook, Stage
@@ -19,13 +19,31 @@ from chanas.scheduler.jobs import BUILD, HOST, LEARN, MEASURE, START, Expected, 
 _START_S = 10.0
 """Guess: importing a compiler and a framework, opening a network."""
 
+MAX_STARTS = 4
+"""Processes that a tuning may have: whatever kills so many of them is the tuning's own fault."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    """The process that a stage is for, and the number of its request, if it is none of the tuning's turns."""
+
+    start: int
+    number: int = -1
+
+
+@dataclass(frozen=True)
+class _Killed:
+    """The end of a process, instead of an end of its turn."""
+
+    error: str
+
 
 @dataclass(frozen=True)
 class _Built:
     """The answer of a build, and the end of the turn in which the tuning passed it on, unless it was at work then."""
 
     answer: Answer
-    rest: Rest | None
+    rest: Rest | _Killed | None
 
 
 class TuningJob:
@@ -33,6 +51,9 @@ class TuningJob:
 
     A turn takes all answers that are there when it begins. What was built is passed on to the device at once, by the
     slot that built it: the tuning needs a millisecond for that.
+
+    A process that is killed is followed by another, which goes on from what was recorded; stages for the one before do
+    nothing from then on.
 
     Args:
         client: its process.
@@ -49,6 +70,8 @@ class TuningJob:
         self._asks: dict[int, Ask] = {}
         self._unwanted: set[int] = set()
         self._has_turn = self._ended = False
+        self._num_starts = 1
+        self._killed: _Killed | None = None
         self._num_open = 1
         self._num_left = 0
         self._offers: list[Stage] = [self._turn(START, _START_S)]
@@ -64,27 +87,43 @@ class TuningJob:
         Raises:
             SchedulerError: the tuning failed, or its process or a worker could not go on.
         """
-        if outcome.error is not None:
-            raise SchedulerError(outcome.error)
         self._num_open -= 1
-        found = outcome.value
-        if isinstance(found, Rest):
-            self._has_turn = False
-            self._take_rest(found)
-        else:
-            del self._asks[stage.token]
-            if isinstance(found, _Built) and found.rest is not None:
-                self._take_rest(found.rest)
-            else:
-                answer = found.answer if isinstance(found, _Built) else found
-                self._answers.append(Answered(number=stage.token, answer=answer))
+        if stage.token.start == self._num_starts:
+            if outcome.error is not None:
+                raise SchedulerError(outcome.error)
+            self._take(stage.token.number, outcome.value)
         if self._answers and not (self._has_turn or self._ended):
             self._offers.append(self._turn(LEARN))
         self._num_open += len(self._offers)
         if not (self._num_open or self._ended):
             raise SchedulerError(f"job '{self._client.name}' waits, but not for a build or a timing")
 
-    def _take_rest(self, rest: Rest) -> None:
+    def _take(self, number: int, found: Rest | _Killed | _Built | Answer) -> None:
+        if isinstance(found, Rest | _Killed):
+            self._has_turn = False
+            self._take_rest(found)
+            return
+        del self._asks[number]
+        if isinstance(found, _Built) and found.rest is not None:
+            self._take_rest(found.rest)
+        else:
+            answer = found.answer if isinstance(found, _Built) else found
+            self._answers.append(Answered(number=number, answer=answer))
+
+    def _start_again(self, error: str) -> None:
+        if self._num_starts == MAX_STARTS:
+            raise SchedulerError(f"{error}, as were the {MAX_STARTS - 1} before it")
+        with self._at_work:
+            self._num_starts, self._killed = self._num_starts + 1, None
+            self._answers.clear()
+        self._asks, self._unwanted = {}, set()
+        self._workers.timers.stop(self._client.name)
+        self._offers = [self._turn(START, _START_S)]
+
+    def _take_rest(self, rest: Rest | _Killed) -> None:
+        if isinstance(rest, _Killed):
+            self._start_again(rest.error)
+            return
         if rest.error is not None:
             raise SchedulerError(rest.error)
         self._ended = rest.ended
@@ -100,33 +139,45 @@ class TuningJob:
 
     def _turn(self, kind: str, expected_s: float | None = None) -> Stage:
         self._has_turn = True
-        return Stage(kind, HOST, self._serve_turn, expected_s, HOST)
+        token = _Token(self._num_starts)
+        return Stage(kind, HOST, partial(self._serve_turn, token), expected_s, HOST, token)
 
     def _build(self, ask: Ask) -> Stage:
-        work = partial(self._serve_build, ask)
-        return Stage(BUILD, HOST, work, next_resource=self._workers.times_on, token=ask.number)
+        token = _Token(self._num_starts, ask.number)
+        work = partial(self._serve_build, token, ask)
+        return Stage(BUILD, HOST, work, next_resource=self._workers.times_on, token=token)
 
     def _time(self, ask: Ask) -> Stage:
-        work = partial(self._answer, ask)
-        return Stage(MEASURE, self._workers.times_on, work, next_resource=HOST, token=ask.number)
+        token = _Token(self._num_starts, ask.number)
+        work = partial(self._answer, token, ask)
+        return Stage(MEASURE, self._workers.times_on, work, next_resource=HOST, token=token)
 
-    def _serve_turn(self, slot: Slot) -> Rest:
+    def _serve_turn(self, token: _Token, slot: Slot) -> Rest | _Killed:
         """Compute, by the thread of a slot. Answers that come meanwhile are for the next turn."""
         with self._at_work:
-            answers = [self._answers.popleft() for _ in range(len(self._answers))]
-            return self._client.turn(slot.core, answers)
+            return self._compute(token, slot)
 
-    def _serve_build(self, ask: Ask, slot: Slot) -> _Built:
-        answer = self._answer(ask, slot)
+    def _serve_build(self, token: _Token, ask: Ask, slot: Slot) -> _Built:
+        answer = self._answer(token, ask, slot)
         if not self._at_work.acquire(blocking=False):
             return _Built(answer, None)
         try:
-            return _Built(answer, self._client.turn(slot.core, [Answered(number=ask.number, answer=answer)]))
+            return _Built(answer, self._compute(token, slot, Answered(number=ask.number, answer=answer)))
         finally:
             self._at_work.release()
 
-    def _answer(self, ask: Ask, slot: Slot) -> Answer:
-        if ask.number in self._unwanted:
+    def _compute(self, token: _Token, slot: Slot, built: Answered | None = None) -> Rest | _Killed:
+        if self._killed is not None or token.start != self._num_starts:
+            return self._killed or _Killed("")
+        answers = [self._answers.popleft() for _ in range(len(self._answers))] if built is None else [built]
+        try:
+            return self._client.turn(slot.core, answers)
+        except ProcessKilledError as error:
+            self._killed = _Killed(str(error))
+            return self._killed
+
+    def _answer(self, token: _Token, ask: Ask, slot: Slot) -> Answer:
+        if token.start != self._num_starts or ask.number in self._unwanted:
             return Answer(None, WorkerError(ErrorKind.STOPPED, "withdrawn"))
         return slot.answer(self._client.name, ask)
 

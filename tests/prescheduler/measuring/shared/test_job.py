@@ -11,19 +11,20 @@ import pytest
 from chanas.errors import SchedulerError
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind
 from chanas.prescheduler.measuring.requests import Ping
-from chanas.prescheduler.measuring.shared.client import Client
-from chanas.prescheduler.measuring.shared.job import TuningJob
+from chanas.prescheduler.measuring.shared.client import Client, ProcessKilledError
+from chanas.prescheduler.measuring.shared.job import MAX_STARTS, TuningJob
 from chanas.prescheduler.measuring.shared.turns import Answered, Ask, Rest
 from chanas.prescheduler.measuring.shared.workers import SharedWorkers, Slot
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, START, Outcome, Stage
 
 
 class Script:
-    """A tuning's process: the ends of its turns are given, the answers that it gets are kept."""
+    """A tuning's process: the ends of its turns are given, the answers that it gets are kept. Where an error is given,
+    the process is killed, and another one follows."""
 
     name = "a"
 
-    def __init__(self, *rests: Rest) -> None:
+    def __init__(self, *rests: Rest | SchedulerError) -> None:
         self._rests = list(rests)
         self.heard: list[list[int]] = []
         self.is_closed = False
@@ -31,7 +32,10 @@ class Script:
     def turn(self, core: int, answers: Sequence[Answered]) -> Rest:
         assert core == 7
         self.heard.append([answered.number for answered in answers])
-        return self._rests.pop(0)
+        rest = self._rests.pop(0)
+        if isinstance(rest, SchedulerError):
+            raise rest
+        return rest
 
     def close(self) -> None:
         self.is_closed = True
@@ -162,6 +166,49 @@ def test_all_that_is_asked_for_or_expected_has_to_be_timed(num_left: int, host_s
     outlook = job.outlook(seconds.__getitem__, {HOST: 1, DEVICE: 1})
     assert outlook.work_s == {HOST: host_s, DEVICE: device_s}
     assert outlook.alone_s == device_s
+
+
+KILLED = ProcessKilledError("planted kill")
+
+
+def test_a_process_that_was_killed_is_followed_by_one_that_hears_of_nothing_before() -> None:
+    script = Script(Rest(asks=asks(BUILD, MEASURE, MEASURE)), KILLED, Rest(asks=asks(MEASURE)), Rest(ended=True))
+    timers = Timers()
+    job = job_of(script, timers)
+    build, timing, late = run(job, job.offer()[0])
+    [turn] = run(job, timing)
+    late_answer = late.work(cast(Slot, Core()))
+    [start] = run(job, turn)
+    assert described([start]) == [(START, HOST, HOST)]
+    assert timers.stopped == ["a"]
+    [again] = run(job, start)
+    job.take(late, Outcome(late_answer))
+    assert [*job.offer(), *run(job, build)] == []
+    [last] = run(job, again)
+    assert run(job, last) == []
+    assert script.heard == [[], [1], [], [0]]
+
+
+def test_a_turn_of_a_process_that_was_killed_takes_no_answers_of_the_next_one() -> None:
+    script = Script(Rest(asks=asks(BUILD, MEASURE)), KILLED, Rest(asks=asks(MEASURE)), Rest(ended=True))
+    job = job_of(script)
+    build, timing = run(job, job.offer()[0])
+    [stale] = run(job, timing)
+    [start] = run(job, build)
+    [again] = run(job, start)
+    [last] = run(job, again)
+    assert run(job, stale) == []
+    assert run(job, last) == []
+    assert script.heard == [[], [0], [], [0]]
+
+
+def test_a_tuning_whose_processes_are_killed_again_and_again_fails() -> None:
+    job = job_of(Script(*[KILLED] * MAX_STARTS))
+    [stage] = job.offer()
+    for _ in range(MAX_STARTS - 1):
+        [stage] = run(job, stage)
+    with pytest.raises(SchedulerError, match=f"planted kill, as were the {MAX_STARTS - 1} before it"):
+        run(job, stage)
 
 
 def test_closing_ends_its_processes() -> None:
