@@ -1,15 +1,22 @@
 """The accuracy predictor beside ridge and a Gaussian process, taught by 50 to 1000 evaluated architectures.
 
     python benchmarks/accuracy_predictor.py [--quick] [--run DIR] [--space mbv3] [--seeds 4] [--seed 0]
+    python benchmarks/accuracy_predictor.py --data FILE [--quick] [--space mbv3] [--seeds 20] [--seed 0]
 
 Accuracies are SYNTHETIC, of three kinds and with two amounts of noise of evaluation (`benchmarks/labels.py`). With
 --run they are those of the run's own sub-networks on its holdout images, too. Kinds of predictors: `mlp`, the default;
-`mlp-plain`, the paper's perceptrons by themselves; `ridge`; `gp`. All learn from the same architectures and are judged
-on others.
+`mlp-plain`, the paper's perceptrons by themselves; `pairs`; `ridge`; `gp`. All learn from the same architectures and
+are judged on others.
 
 Figures, each over seeds: root mean square error in points (hundredths of top-1), Kendall's tau, and the share of the
 true best tenth that is in the predicted best tenth. The goal: at no number of architectures is the error of the default
 above the ridge's (geometric mean over seeds of their ratio, the largest of all cases and numbers).
+
+With --data they are those of a table as `chanas search --accuracy-table` reads it, for example what IntelLabs/DyNAS-T
+publishes of once-for-all's MobileNetV3 (notebooks/data). Of every number of architectures, 30 to 1000, there are 20
+draws, judged on the rest of the table. The yardstick is then a ridge that has a column for "no block here", too. The
+goals: `pairs` has no larger error from 30 on, 0.9 times its error at 100, 0.4 times at 1000. Its result is named by
+the file.
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,12 +34,21 @@ from labels import Accuracies, draw, of_supernet, synthetic
 from threadpoolctl import threadpool_limits
 
 from chanas.core.arch import SearchSpace
+from chanas.core.genome import FloatArray, GenomeLayout, Genomes
 from chanas.errors import ChanasError
+from chanas.search.accuracy.encoding import Features, features
 from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.regression import fit_ridge
+from chanas.search.accuracy.table import load_accuracy_table
 from chanas.search.accuracy.validation import kendall_tau, top_decile_recall
 
-KINDS = ("mlp", "mlp-plain", "ridge", "gp")
+KINDS = ("mlp", "mlp-plain", "pairs", "ridge", "gp")
 DEFAULT, YARDSTICK = "mlp", "ridge"
+# Of a table: a ridge that knows absent blocks. It is no kind of predictor.
+ABSENT = "ridge-absent"
+TABLE_KINDS = (ABSENT, "ridge", "mlp", "pairs")
+TABLE_SIZES, NUM_DRAWS = (30, 50, 100, 1000), 20
+TABLE_GOALS = {100: 0.9, 1000: 0.4}
 SIZES, QUICK_SIZES = (50, 100, 200, 350, 500, 1000), (50, 100)
 NUM_TEST, QUICK_TEST = 2000, 300
 NUM_TEST_SUPERNET = 500
@@ -40,6 +56,7 @@ NUM_SEEDS, QUICK_SEEDS = 4, 1
 # The goal is about the other two; these take longest, and are compared on as many seeds.
 SIDE_KINDS, SIDE_SEEDS = ("mlp-plain", "gp"), 2
 NOISE_POINTS = (0.1, 0.4)
+HEADING = f"{'accuracies':<28}{'number':>6}  {'kind':<13}{'RMSE':>8}{'ratio':>8}{'tau':>8}{'top 10%':>8}{'fit s':>8}"
 
 
 @dataclass(frozen=True)
@@ -56,23 +73,37 @@ class Row:
     fit_s: float
 
 
+def with_absent(space: SearchSpace, genomes: Genomes) -> Features:
+    """The usual one-hot columns, and for kernel size and expand ratio of every slot one for "no block here"."""
+    absent = (genomes[:, GenomeLayout(space).kernels.start :] < 0).astype(np.float32)
+    return np.concatenate([features(space, genomes), absent], axis=1)
+
+
+def fitted(kind: str, space: SearchSpace, genomes: Genomes, top1: FloatArray, seed: int) -> Callable[..., FloatArray]:
+    """What a kind predicts of genomes, once it has learnt these."""
+    if kind != ABSENT:
+        return AccuracyPredictor(space, kind, seed=seed).fit(genomes, top1).mean
+    ridge, _ = fit_ridge(with_absent(space, genomes), top1)
+    return lambda asked: ridge.mean(with_absent(space, asked))
+
+
 def judged(case: Accuracies, num: int, num_test: int, kinds: Sequence[str], seed: int) -> Iterator[Row]:
     """Each kind, taught by `num` of the architectures and judged on `num_test` others."""
     order = np.random.default_rng([seed, num]).permutation(len(case.genomes))
     taught, asked = order[:num], order[num : num + num_test]
     for kind in kinds:
         start = time.perf_counter()
-        predictor = AccuracyPredictor(case.space, kind, seed=seed).fit(case.genomes[taught], case.labels[taught])
+        predict = fitted(kind, case.space, case.genomes[taught], case.labels[taught], seed)
         fit_s = time.perf_counter() - start
-        predicted, truth = predictor.mean(case.genomes[asked]), case.truth[asked]
+        predicted, truth = predict(case.genomes[asked]), case.truth[asked]
         rmse = 100.0 * float(np.sqrt(np.mean((predicted - truth) ** 2)))
         tau, recall = kendall_tau(truth, predicted), top_decile_recall(truth, predicted)
         yield Row(case.name, num, seed, kind, rmse, tau, recall, fit_s)
 
 
-def ratios(rows: Sequence[Row], kind: str) -> dict[tuple[str, int], list[float]]:
-    """Error of `kind` over the ridge's, fit by fit, for each case and number of architectures."""
-    plain = {(r.case, r.num, r.seed): r.rmse_points for r in rows if r.kind == YARDSTICK}
+def ratios(rows: Sequence[Row], kind: str, yardstick: str = YARDSTICK) -> dict[tuple[str, int], list[float]]:
+    """Error of `kind` over the yardstick's, fit by fit, for each case and number of architectures."""
+    plain = {(r.case, r.num, r.seed): r.rmse_points for r in rows if r.kind == yardstick}
     out: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         if row.kind == kind:
@@ -104,33 +135,82 @@ def figures_of(rows: Sequence[Row]) -> dict[str, Figure]:
     return found
 
 
-def print_rows(rows: Sequence[Row]) -> None:
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Geometric mean of positive values, and the ends of its 95 % confidence interval (Student's t of logarithms)."""
+    from scipy.stats import t
+
+    logs = np.log(values)
+    half = t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+    middle = logs.mean()
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def figures_of_table(rows: Sequence[Row]) -> dict[str, Figure]:
+    """The goals, then of every kind and number the mean ratio to the yardstick and its interval over draws."""
+    found: dict[str, Figure] = {}
+    of_pairs = []
+    for kind in dict.fromkeys(r.kind for r in rows if r.kind != ABSENT):
+        for (_, num), values in ratios(rows, kind, ABSENT).items():
+            name = f"{kind}_ratio_to_ridge_{num}"
+            mean, low, high = interval(values)
+            of_pairs += [mean] if kind == "pairs" else []
+            found[name] = Figure(mean, TABLE_GOALS.get(num) if kind == "pairs" else None, lower_is_better=True)
+            found |= {f"{name}_low": Figure(low), f"{name}_high": Figure(high)}
+    return {"largest_pairs_ratio_to_ridge": Figure(max(of_pairs), 1.0, lower_is_better=True), **found}
+
+
+def print_rows(rows: Sequence[Row], yardstick: str = YARDSTICK) -> None:
     """Means over seeds of one case and number of architectures, a line for each kind."""
     for kind in dict.fromkeys(r.kind for r in rows):
         own = [r for r in rows if r.kind == kind]
         tau = float(np.mean([math.nan if r.kendall_tau is None else r.kendall_tau for r in own]))
-        ratio = geometric_mean(ratios(rows, kind)[own[0].case, own[0].num])
+        ratio = geometric_mean(ratios(rows, kind, yardstick)[own[0].case, own[0].num])
         rmse, recall, fit_s = (
             float(np.mean([getattr(r, name) for r in own])) for name in ("rmse_points", "top_decile_recall", "fit_s")
         )
         numbers = f"{rmse:>8.3f}{ratio:>8.3f}{tau:>8.3f}{recall:>8.2f}{fit_s:>8.2f}"
-        print(f"{own[0].case:<28}{own[0].num:>6}  {kind:<10}{numbers}", flush=True)
+        print(f"{own[0].case:<28}{own[0].num:>6}  {kind:<13}{numbers}", flush=True)
+
+
+def judge_table(path: Path, space: SearchSpace, seeds: Sequence[int], quick: bool) -> None:
+    """Draws of a table's architectures, judged on its other rows."""
+    table = load_accuracy_table(path, space)
+    case = Accuracies(path.stem, space, table.genomes, table.top1, table.top1)
+    rows: list[Row] = []
+    print(table.describe())
+    for num in QUICK_SIZES if quick else TABLE_SIZES:
+        if num < len(case.labels):
+            found = [row for seed in seeds for row in judged(case, num, len(case.labels), TABLE_KINDS, seed)]
+            print_rows(found, ABSENT)
+            rows += found
+    print()
+    extra = {
+        "seed": seeds[0],
+        "num_seeds": len(seeds),
+        "space": space.name,
+        "accuracies": f"of the table {path.name}, SHA-256 {table.digest}",
+        "rows": [asdict(row) for row in rows],
+    }
+    finish(f"accuracy_predictor-{path.stem.replace('_', '-')}", figures_of_table(rows), quick, extra)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few architectures, one seed; nothing is written")
     parser.add_argument("--run", type=Path, help="also accuracies of this run's sub-networks, evaluated on holdout")
-    parser.add_argument("--space", default="mbv3", help="of the synthetic accuracies: a preset or a YAML file")
-    parser.add_argument("--seeds", type=int, help=f"draws of each ({NUM_SEEDS}; {QUICK_SEEDS} with --quick)")
+    parser.add_argument("--data", type=Path, help="accuracies of this table (CSV) instead of all others")
+    parser.add_argument("--space", default="mbv3", help="of the accuracies: a preset or a YAML file")
+    number = f"draws of each ({NUM_SEEDS}; of a table {NUM_DRAWS}; {QUICK_SEEDS} with --quick)"
+    parser.add_argument("--seeds", type=int, help=number)
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
     options = parser.parse_args(arguments)
     quick = options.quick
     sizes, num_test = (QUICK_SIZES, QUICK_TEST) if quick else (SIZES, NUM_TEST)
-    seeds = range(options.seed, options.seed + (options.seeds or (QUICK_SEEDS if quick else NUM_SEEDS)))
+    full = NUM_SEEDS if options.data is None else NUM_DRAWS
+    seeds = range(options.seed, options.seed + (options.seeds or (QUICK_SEEDS if quick else full)))
     space = SearchSpace.load(options.space)
 
-    print(f"{'accuracies':<28}{'number':>6}  {'kind':<10}{'RMSE':>8}{'ratio':>8}{'tau':>8}{'top 10%':>8}{'fit s':>8}")
+    print(HEADING)
     rows: list[Row] = []
 
     def judge(cases: dict[int, Accuracies], num_asked: int) -> None:
@@ -146,6 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     torch.set_num_threads(1)
     with threadpool_limits(1):
+        if options.data is not None:
+            return judge_table(options.data, space, seeds, quick)
         if options.run is not None:
             pool = of_supernet(options.run, sizes[-1] + (num_test if quick else NUM_TEST_SUPERNET), options.seed)
             judge(dict.fromkeys(seeds, pool), len(pool.genomes) - sizes[-1])

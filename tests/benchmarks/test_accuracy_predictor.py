@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import encode, sample
+from chanas.core.genome import decode, encode, sample
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -105,3 +105,42 @@ def test_a_quick_run_prints_every_kind_and_writes_nothing(
     assert {f"{kind.replace('-', '_')}_rmse_points" for kind in script.KINDS} <= set(figures)
     assert figures["largest_mean_ratio_to_ridge"]["goal"] == 1.0
     assert not common.RESULTS.exists()
+
+
+def test_an_absent_block_has_columns_of_its_own(script: ModuleType) -> None:
+    space = SearchSpace.load("mbv3-32")
+    genomes = sample(space, 20, np.random.default_rng(0))
+    x = script.with_absent(space, genomes)
+    choices = 2 + space.num_stages + 2 * space.num_stages * space.max_depth
+    assert (x.sum(axis=1) == choices).all()
+
+
+def test_the_interval_holds_the_mean_of_most_draws(script: ModuleType) -> None:
+    rng = np.random.default_rng(0)
+    found = [script.interval(np.exp(0.1 + 0.2 * rng.normal(size=20))) for _ in range(400)]
+    inside = np.mean([low < np.exp(0.1) < high for _, low, high in found])
+    assert inside == pytest.approx(0.95, abs=0.03)
+
+
+def test_a_table_is_judged_against_the_ridge_that_knows_absent_blocks(
+    script: ModuleType, common: ModuleType, labels: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = SearchSpace.load("mbv3-32")
+    drawn = labels.draw("some", labels.synthetic(space, 0)["interacting"], space, 120, 0.001, seed=2)
+    rows = [f"{a.key},{top1}" for a, top1 in zip(decode(space, drawn.genomes), drawn.labels, strict=True)]
+    table = tmp_path / "my_table.csv"
+    table.write_text("\n".join(["architecture,top1", *rows]), encoding="utf-8")
+    monkeypatch.setattr(script, "TABLE_SIZES", (30, 50, 5000))
+    monkeypatch.setattr(script, "TABLE_KINDS", (script.ABSENT, "pairs"))
+    script.main(["--data", str(table), "--space", "mbv3-32", "--seeds", "2"])
+    (path,) = common.RESULTS.iterdir()
+    assert path.name.startswith("accuracy_predictor-my-table-")
+    text = path.read_text(encoding="utf-8")
+    assert str(tmp_path) not in text
+    result = json.loads(text)
+    assert {(r["num"], r["seed"], r["kind"]) for r in result["rows"]} == {
+        (num, seed, kind) for num in (30, 50) for seed in (0, 1) for kind in ("ridge-absent", "pairs")
+    }
+    figures = {name: figure["value"] for name, figure in result["figures"].items()}
+    assert figures["pairs_ratio_to_ridge_30_low"] < figures["pairs_ratio_to_ridge_30"]
+    assert figures["largest_pairs_ratio_to_ridge"] == max(figures[f"pairs_ratio_to_ridge_{n}"] for n in (30, 50))

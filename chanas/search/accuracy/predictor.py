@@ -1,8 +1,9 @@
 """The accuracy predictor: top-1 of an architecture from its genome (paper, section 3.6), with its own uncertainty.
 
-Four kinds behind one class. `mlp`, the default, blends an ensemble of perceptrons with a ridge fit by what they prove
+Five kinds behind one class. `mlp`, the default, blends an ensemble of perceptrons with a ridge fit by what they prove
 to be worth on rows that they have not seen: with few evaluations it is the ridge, with many it learns what a sum over
-blocks cannot say. `mlp-plain` is the perceptrons by themselves, as in the paper; `ridge` and `gp` are yardsticks.
+blocks cannot say. `mlp-plain` is the perceptrons by themselves, as in the paper; `pairs` knows how blocks make up
+stages and the network, and needs the fewest evaluations; `ridge` and `gp` are yardsticks.
 
 Notation: N architectures, F features, M members, H hidden sizes. Shape suffixes: _mnh is [M, N, H].
 """
@@ -24,11 +25,12 @@ from chanas.core.genome import FloatArray, Genomes
 from chanas.errors import CheckpointError, ConfigError, unknown_name
 from chanas.files.documents import Document
 from chanas.files.writing import file_digest, replacing, write_json
-from chanas.search.accuracy.encoding import Features, feature_map
+from chanas.search.accuracy.encoding import Features, feature_groups, feature_map
 from chanas.search.accuracy.ensemble import Blend, Ensemble, worth
+from chanas.search.accuracy.pairs import PairProcess, fit_pairs
 from chanas.search.accuracy.regression import GaussianProcess, Ridge, constant, fit_gp, fit_ridge
 
-Kind = Literal["mlp", "mlp-plain", "ridge", "gp"]
+Kind = Literal["mlp", "mlp-plain", "pairs", "ridge", "gp"]
 SCHEMA = 2
 MIN_TRAINING = 8
 DEFAULT_HIDDEN = (64, 64)
@@ -174,8 +176,8 @@ def _mlp_from(arrays: dict[str, Any]) -> Blend:
     return Blend(_ridge_from(arrays), ensemble, **scalars)
 
 
-def _gp_arrays(model: GaussianProcess) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in GaussianProcess.__dataclass_fields__}
+def _process_arrays(model: GaussianProcess | PairProcess) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in model.__dataclass_fields__}
 
 
 def _gp_from(arrays: dict[str, Any]) -> GaussianProcess:
@@ -183,13 +185,21 @@ def _gp_from(arrays: dict[str, Any]) -> GaussianProcess:
     return GaussianProcess(**named | {name: arrays[name].item() for name in ("offset", "scale")})
 
 
+def _pairs_from(arrays: dict[str, Any]) -> PairProcess:
+    named: dict[str, Any] = {
+        name: arrays[name] for name in ("centre", "weights", "products", "metric", "rows", "factor")
+    }
+    return PairProcess(**named | {name: arrays[name].item() for name in ("offset", "scale", "share", "noise")})
+
+
 _CODECS: dict[str, tuple[Callable[..., dict[str, Any]], Callable[[dict[str, Any]], Model]]] = {
     "mlp": (_mlp_arrays, _mlp_from),
     "mlp-plain": (_mlp_arrays, _mlp_from),
+    "pairs": (_process_arrays, _pairs_from),
     "ridge": (_ridge_arrays, _ridge_from),
-    "gp": (_gp_arrays, _gp_from),
+    "gp": (_process_arrays, _gp_from),
 }
-KINDS: tuple[Kind, ...] = ("mlp", "mlp-plain", "ridge", "gp")
+KINDS: tuple[Kind, ...] = ("mlp", "mlp-plain", "pairs", "ridge", "gp")
 
 
 # ---- the class ------------------------------------------------------------------------------------------------------
@@ -198,7 +208,7 @@ class AccuracyPredictor:
 
     Args:
         space: whose genomes are predicted.
-        kind: `mlp`, `mlp-plain`, `ridge` or `gp`.
+        kind: `mlp`, `mlp-plain`, `pairs`, `ridge` or `gp`.
         hidden: hidden sizes of each perceptron (the paper's predictor; both kinds of `mlp`).
         num_members: perceptrons in the ensemble, and folds by which they are judged (both kinds of `mlp`).
         seed: of folds and initial weights; equal seeds and data give equal predictors.
@@ -250,6 +260,8 @@ class AccuracyPredictor:
         if self.kind in ("mlp", "mlp-plain"):
             fit_perceptrons = _fit_mlp if self.kind == "mlp" else _fit_plain_mlp
             model, residuals = fit_perceptrons(x, y, self.hidden, self.num_members, self.seed)
+        elif self.kind == "pairs":
+            model, residuals = fit_pairs(x, y, feature_groups(self.space), self.seed)
         elif self.kind == "ridge":
             model, residuals = fit_ridge(x, y)
         else:

@@ -6,7 +6,7 @@ from strategies import spaces_and_genomes
 
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import GenomeLayout, Genomes
-from chanas.search.accuracy.encoding import feature_map, features
+from chanas.search.accuracy.encoding import feature_groups, feature_map, features
 
 
 @given(spaces_and_genomes())
@@ -38,3 +38,16 @@ def test_absent_blocks_are_all_zero(tiny_space: SearchSpace, tiny_genomes: Genom
         of_slot = np.isin(column, [layout.kernels.start + slot, layout.expands.start + slot])
         assert not x[absent[:, slot]][:, of_slot].any()
         assert (x[~absent[:, slot]][:, of_slot].sum(axis=1) == 2).all()
+
+
+@given(spaces_and_genomes())
+def test_groups_are_alike_in_what_they_sum(drawn: tuple[SearchSpace, Genomes]) -> None:
+    """The first tells equal resolutions, the last compares the sums of expand ratios over all blocks."""
+    space, genomes = drawn
+    x, groups = features(space, genomes), feature_groups(space)
+    assert groups.shape[1:] == (x.shape[1], x.shape[1])
+    np.testing.assert_array_equal(x @ groups[0] @ x.T, genomes[:, :1] == genomes[:, 0])
+    ratios = np.array(space.expand_ratios, dtype=np.float64)
+    sizes = np.append((ratios - ratios.mean()) / (np.ptp(ratios) or 1.0), 0.0)  # the last is an absent block's
+    sums = sizes[genomes[:, GenomeLayout(space).expands]].sum(axis=1)
+    np.testing.assert_allclose(x @ groups[-1] @ x.T, np.outer(sums, sums), atol=1e-9)

@@ -89,7 +89,9 @@ def test_too_few_or_wrong_accuracies_are_refused(kind: str, demo_space: SearchSp
 
 
 def test_unknown_kinds_and_sizes_are_refused(demo_space: SearchSpace) -> None:
-    with pytest.raises(ConfigError, match="unknown accuracy predictor 'forest'; known: gp, mlp, mlp-plain, ridge"):
+    with pytest.raises(
+        ConfigError, match="unknown accuracy predictor 'forest'; known: gp, mlp, mlp-plain, pairs, ridge"
+    ):
         AccuracyPredictor(demo_space, "forest")
     with pytest.raises(ConfigError, match="hidden"):
         AccuracyPredictor(demo_space, hidden=())

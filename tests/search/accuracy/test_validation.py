@@ -42,7 +42,7 @@ def test_all_kinds_are_judged_on_the_same_rows(
 ) -> None:
     genomes = sample(demo_space, 60, rng)
     found = cross_validate(demo_space, genomes, make_accuracy(demo_space).many(genomes), num_folds=3)
-    assert list(found) == ["mlp", "mlp-plain", "ridge", "gp"]
+    assert list(found) == ["mlp", "mlp-plain", "pairs", "ridge", "gp"]
     for figures in found.values():
         assert figures.num_architectures == 60
         assert 0.0 < figures.rmse_points < 5.0

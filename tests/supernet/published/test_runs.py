@@ -68,8 +68,10 @@ def test_nothing_is_measured_without_images(tmp_path: Path, tiny_space: SearchSp
     assert keep(run, tiny(tiny_space), FROM).top1_largest is None
     evaluator = SupernetEvaluator.load(run)
     assert not evaluator.recalibrates
-    assert torch.equal(means(evaluator.extract(tiny_space.smallest)), means(tiny(tiny_space).extract(tiny_space.smallest)))
-    with pytest.raises(DataError, match="no holdout images .* --accuracy-table"):
+    assert torch.equal(
+        means(evaluator.extract(tiny_space.smallest)), means(tiny(tiny_space).extract(tiny_space.smallest))
+    )
+    with pytest.raises(DataError, match=r"no holdout images .* --accuracy-table"):
         evaluator.top1(tiny_space.smallest)
     with pytest.raises(CheckpointError, match="nothing to resume"):
         stored_setup(run)
