@@ -73,8 +73,10 @@ def import_supernet(
             "accuracy can be measured, a search needs --accuracy-table FILE"
         )
     else:
-        typer.echo(f"images     {summary.num_images}; of {summary.num_looked_at} the largest sub-network knows "
-                   f"{summary.top1_largest:.1%}")
+        typer.echo(
+            f"images     {summary.num_images}; of {summary.num_looked_at} the largest sub-network knows "
+            f"{summary.top1_largest:.1%}"
+        )
 
 
 def finetune(

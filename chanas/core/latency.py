@@ -280,7 +280,7 @@ class LatencyLUT:
             )
 
     def _shares(self, space: SearchSpace) -> bool:
-        """Whether all rows of a sub-space are there, but for its classifier, whose number of classes is not known."""
+        """True if all rows of a sub-space are there, but for its classifier, whose number of classes is not known."""
         return any(
             all(b.key in self.rows for b in space.all_blocks(1, (sub_space,)) if b.kind != "classifier")
             for sub_space in space.sub_spaces

@@ -182,7 +182,9 @@ def test_blocks_are_shared_by_spaces_of_other_names(tiny_space: SearchSpace, tab
 
 
 @pytest.mark.parametrize(
-    "change", [{"name": "other", "head_width": 64}, {"head_width": 64}, {"depths": (1,)}], ids=["name", "content", "part"]
+    "change",
+    [{"name": "other", "head_width": 64}, {"head_width": 64}, {"depths": (1,)}],
+    ids=["name", "content", "part"],
 )
 def test_another_space_is_refused(tiny_space: SearchSpace, table: LatencyLUT, change: dict[str, Any]) -> None:
     other = dataclasses.replace(tiny_space, **change)

@@ -61,7 +61,7 @@ def _labels(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[in
         strange = next((f for f, label in zip(folders, found, strict=True) if label is None), None)
         what = f"'{strange}' is not" if strange else "two are of one class" if folders else "there is none"
         raise DataError(
-            f"expected folders of ImageNet's classes in {root}, called by number (0 to 999), by name (goldfish), or "
-            f"all 1,000 by synset (n01443537); {what}"
+            f"expected folders of ImageNet's classes in {root}, called by number (0 to 999), by name (goldfish), "
+            f"or all 1,000 by synset (n01443537); {what}"
         )
     return labels

@@ -40,9 +40,7 @@ class ImportSummary:
     """Accuracy in [0, 1] of the largest sub-network on those; None without images."""
 
 
-def import_ofa(
-    run: RunDirectory, file: Path, images: Path | None = None, *, overwrite: bool = False
-) -> ImportSummary:
+def import_ofa(run: RunDirectory, file: Path, images: Path | None = None, *, overwrite: bool = False) -> ImportSummary:
     """Leave the supernet of a published once-for-all checkpoint in `run.supernet`.
 
     Args:
@@ -61,9 +59,7 @@ def import_ofa(
     return keep(run, load_ofa(file), {"kind": "ofa", "file": file.name, "sha256": file_digest(file)}, images)
 
 
-def keep(
-    run: RunDirectory, supernet: Supernet, published: dict[str, str], images: Path | None = None
-) -> ImportSummary:
+def keep(run: RunDirectory, supernet: Supernet, published: dict[str, str], images: Path | None = None) -> ImportSummary:
     """Leave a supernet of ImageNet's classes in `run.supernet`; `published` says what it is and where it is from.
 
     Raises:
