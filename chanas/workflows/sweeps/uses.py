@@ -50,7 +50,13 @@ USES = {
 NOT_SWEPT = {
     "device list": "it tells what others have",
     "device serve": "it does not end by itself",
+    "import-supernet": "there is nothing to vary",
+    "jobs cancel": "it is about jobs that run",
+    "jobs kill": "it is about jobs that run",
+    "jobs pause": "it is about jobs that run",
+    "jobs resume": "it is about jobs that run",
     "jobs run": "it runs several jobs itself",
+    "jobs status": "it is about jobs that run",
     "sweep run": "it is a sweep",
     "sweep show": "it shows a sweep",
 }
