@@ -105,7 +105,7 @@ def test_an_interruption_ends_all_processes_and_leaves_the_trace(tmp_path: Path)
     def interrupt(_line: str) -> None:
         raise KeyboardInterrupt
 
-    plans = parse_jobs({"jobs": [{"name": n, "run": n} for n in ("fails", "b")]}, "test")
+    plans = parse_jobs({"jobs": [{"name": n, "run": str(tmp_path / n)} for n in ("fails", "b")]}, "test")
     with pytest.raises(KeyboardInterrupt):
         run_jobs(plans, tmp_path, command=TUNING, tell=interrupt)
     assert json.loads((tmp_path / "trace.json").read_text())["spans"]
