@@ -52,6 +52,10 @@ class Scheduler:
         ended: called with each job that has ended, however; a stage of it whose result is for nobody may still run.
         is_patient: paused jobs are waited for, as somebody may resume them; else a run in which nothing else is left
             is an error.
+        observe: called with each span. With it neither spans nor events nor ended jobs are kept, so that a scheduler
+            may serve for months; to an ended job commands say that there is none.
+
+    Attributes:
         return_within_s: how long jobs wait for a unit of a resource of which all are lost, before they fail.
     """
 
@@ -65,14 +69,14 @@ class Scheduler:
         ended: Callable[[Entry], None] = lambda _entry: None,
         *,
         is_patient: bool = False,
-        return_within_s: float = 0.0,
+        observe: Callable[[Span], None] | None = None,
     ) -> None:
         self.policy = policy
         self.executor = executor
         self.max_deaths = max_deaths
         self.is_patient = is_patient
-        self.return_within_s = return_within_s
-        self._ended = ended
+        self.return_within_s = 0.0
+        self._ended, self._observe = ended, observe
         self.board = Board({r.name: r for r in resources}, estimates or Estimates(), now_s=executor.now_s)
         self.trace = Trace({name: r.num_units for name, r in self.board.resources.items()})
         self.jobs: dict[str, Entry] = {}
@@ -331,8 +335,8 @@ class Scheduler:
         self._take_offers(entry)
 
     def _set(self, name: str, before: Status, after: Status, what: str) -> None:
-        entry = self.jobs[name]
-        if entry.status is not before:
+        entry = self.jobs.get(name)
+        if entry is None or entry.status is not before:
             return
         entry.status = after
         self._note(what, name)
@@ -341,8 +345,8 @@ class Scheduler:
 
     def _close(self, name: str, status: Status) -> None:
         """End a job: its ready stages are dropped, and with `KILLED` those that run, too."""
-        entry = self.jobs[name]
-        if entry.ended_s is not None:
+        entry = self.jobs.get(name)
+        if entry is None or entry.ended_s is not None:
             return
         entry.status = status
         self._drop_waiting(entry)
@@ -401,20 +405,23 @@ class Scheduler:
     # Notes
 
     def _note(self, what: str, name: str, detail: str = "") -> None:
-        self.trace.events.append(Event(self.board.now_s, what, name, detail))
+        if self._observe is None:
+            self.trace.events.append(Event(self.board.now_s, what, name, detail))
 
     def _note_end(self, entry: Entry) -> None:
         entry.ended_s = self.board.now_s
         self.board.entries.remove(entry)
         self.board.estimates.forget(entry.name)
         self._note(entry.status.value, entry.name, entry.error or "")
+        if self._observe is not None:
+            del self.jobs[entry.name]
+            self._names.discard(entry.name)
         self._ended(entry)
 
     def _note_span(self, run: Run, ended: str) -> None:
         entry, stage = run.waiting.entry, run.waiting.stage
-        self.trace.spans.append(
-            Span(entry.name, entry.user, stage.kind, run.resource, run.unit, run.start_s, self.board.now_s, ended)
-        )
+        span = Span(entry.name, entry.user, stage.kind, run.resource, run.unit, run.start_s, self.board.now_s, ended)
+        (self._observe or self.trace.spans.append)(span)
 
     def _why_stuck(self) -> str:
         states = ", ".join(f"{e.name} {e.status}" for e in self.board.entries)

@@ -15,6 +15,7 @@ from chanas.scheduler.mock import MockJob, MockStage, Sleep
 from chanas.scheduler.policies import Interleaved, Shortest, Slack
 from chanas.scheduler.resources import Resource
 from chanas.scheduler.simulation import SimulatedExecutor
+from chanas.scheduler.trace import Span
 
 
 def scheduler_of(
@@ -243,7 +244,8 @@ def test_questions_are_answered_between_events_until_the_run_is_over() -> None:
 
 @pytest.mark.parametrize(("back_s", "end"), [(6.0, Status.COMPLETE), (20.0, Status.FAILED)])
 def test_the_last_device_that_is_lost_may_come_back_in_time(back_s: float, end: Status) -> None:
-    scheduler = Scheduler(resources_of(ONE_OF_EACH), Interleaved(), SimulatedExecutor(), return_within_s=10.0)
+    scheduler = Scheduler(resources_of(ONE_OF_EACH), Interleaved(), SimulatedExecutor())
+    scheduler.return_within_s = 10.0
     scheduler.join("a", chain_job((MEASURE, 5.0)))
     scheduler.at(2.0, lambda: scheduler.lose(DEVICE, 0))
     scheduler.at(back_s, lambda: scheduler.restore(DEVICE, 0))
@@ -269,3 +271,14 @@ def test_a_stage_runs_on_the_unit_that_it_wants_unless_that_is_lost() -> None:
         (0, 3.0, 5.0, "done"),
         (0, 5.0, 7.0, "done"),
     ]
+def test_a_scheduler_that_is_observed_keeps_nothing_of_jobs_that_have_ended() -> None:
+    spans: list[Span] = []
+    scheduler = Scheduler(resources_of(ONE_OF_EACH), Interleaved(), SimulatedExecutor(), observe=spans.append)
+    for name in ("a", "b"):
+        scheduler.join(name, chain_job(*ROUND))
+    scheduler.at(1.0, lambda: scheduler.kill("b"))
+    trace = scheduler.run()
+    assert [span.kind for span in spans if span.job == "a"] == [BUILD, MEASURE, LEARN]
+    assert (trace.spans, trace.events, scheduler.jobs) == ([], [], {})
+    with pytest.raises(SchedulerError, match="no job is named 'a'"):
+        scheduler.kill("a")

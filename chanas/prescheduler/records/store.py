@@ -17,75 +17,8 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
 from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.outcomes import Reading
+from chanas.prescheduler.records.schema import SCHEMA, migrate, version_of
 from chanas.prescheduler.workloads.space import Point, read_point
-
-# What makes a database of schema n one of schema n + 1. A database is brought to the newest schema when it is opened,
-# in one transaction: it is either as it was or whole. Steps are only ever added.
-_STEPS: tuple[tuple[str, ...], ...] = (
-    (
-        """CREATE TABLE IF NOT EXISTS records (
-            workload TEXT NOT NULL, point TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
-            device TEXT NOT NULL, PRIMARY KEY (device, workload, point))""",
-        """CREATE TABLE IF NOT EXISTS blocks (
-            block TEXT NOT NULL, schedules TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
-            device TEXT NOT NULL, PRIMARY KEY (device, block, schedules))""",
-    ),
-    (
-        """CREATE TABLE remeasured (
-            device TEXT NOT NULL, workload TEXT NOT NULL, point TEXT NOT NULL, seconds REAL, spread REAL, error TEXT,
-            created REAL NOT NULL, PRIMARY KEY (device, workload, created, point))""",
-    ),
-    (
-        "CREATE TABLE canary (device TEXT NOT NULL, seconds REAL, spread REAL, drift REAL, created REAL NOT NULL)",
-        "ALTER TABLE records ADD COLUMN drift REAL NOT NULL DEFAULT 1",
-        "ALTER TABLE blocks ADD COLUMN drift REAL NOT NULL DEFAULT 1",
-    ),
-    (
-        "ALTER TABLE records ADD COLUMN code TEXT",
-        "ALTER TABLE records ADD COLUMN same_as TEXT",
-    ),
-    (
-        """CREATE TABLE stopped (
-            device TEXT NOT NULL, workload TEXT NOT NULL, num_trials INTEGER NOT NULL, expected REAL, noise REAL,
-            created REAL NOT NULL, PRIMARY KEY (device, workload))""",
-    ),
-    (
-        # The version belongs to the key, which a table cannot be given afterwards.
-        """CREATE TABLE versioned (
-            block TEXT NOT NULL, schedules TEXT NOT NULL, seconds REAL, spread REAL, error TEXT, created REAL NOT NULL,
-            device TEXT NOT NULL, drift REAL NOT NULL, version INTEGER NOT NULL,
-            PRIMARY KEY (device, version, block, schedules))""",
-        """INSERT INTO versioned
-            SELECT block, schedules, seconds, spread, error, created, device, drift, 1 FROM blocks ORDER BY rowid""",
-        "DROP TABLE blocks",
-        "ALTER TABLE versioned RENAME TO blocks",
-    ),
-    (
-        """CREATE TABLE runs (
-            device TEXT NOT NULL, started REAL NOT NULL, wall REAL NOT NULL, timing REAL NOT NULL,
-            building REAL NOT NULL, PRIMARY KEY (device, started))""",
-    ),
-    (
-        """CREATE TABLE rounds (
-            device TEXT NOT NULL, version INTEGER NOT NULL, block TEXT NOT NULL, schedules TEXT NOT NULL,
-            seconds REAL NOT NULL, spread REAL, created REAL NOT NULL, drift REAL NOT NULL)""",
-        "CREATE INDEX rounds_of_block ON rounds (device, version, block, schedules)",
-    ),
-    (
-        # Of the devices here, so that another one's warm start knows them; and what warm starts brought to them.
-        "CREATE TABLE devices (device TEXT PRIMARY KEY, target TEXT NOT NULL, spaces INTEGER NOT NULL)",
-        """CREATE TABLE warm_starts (
-            device TEXT NOT NULL, workload TEXT NOT NULL, source TEXT NOT NULL, digest TEXT NOT NULL,
-            num_records INTEGER NOT NULL, tau REAL, dropped INTEGER NOT NULL, created REAL NOT NULL,
-            PRIMARY KEY (device, workload, source))""",
-    ),
-    (
-        # From here on the version of the spaces belongs to a device's key: `_adopt_unversioned`. Of GPUs it was the
-        # processor's that was noted.
-        """UPDATE devices SET spaces = 2 WHERE target LIKE '%"kind": "cuda"%'""",
-    ),
-)
-SCHEMA = len(_STEPS)
 
 UNVERSIONED_SPACES = {"llvm": 1, "cuda": 2}
 """Version of the schedule spaces that points without one in their device's key are of, by the target's kind."""
@@ -225,7 +158,7 @@ class RecordStore:
 
     def _prepare(self, target: HardwareTarget) -> None:
         try:
-            version = self._version()
+            version = version_of(self._db)
             if version > SCHEMA:
                 raise CheckpointError(
                     f"expected tuning records of schema {SCHEMA} or older, got {version} in {self.path}; "
@@ -235,7 +168,7 @@ class RecordStore:
             # Not forced to the disk with every batch: a killed process loses nothing by that, a power cut a few.
             self._db.execute("PRAGMA synchronous=NORMAL")
             if version < SCHEMA:
-                self._migrate()
+                migrate(self._db)
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")  # a file that can't be written shows now, not after measuring
                 self._adopt_unversioned(target)
@@ -245,18 +178,6 @@ class RecordStore:
             raise CheckpointError(f"tuning records {self.path} cannot be used: {error}; {_remedy(error)}") from error
         except sqlite3.DatabaseError as error:
             raise CheckpointError(f"{self.path} is not a database of tuning records ({error}); move it away") from error
-
-    def _version(self) -> int:
-        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
-
-    def _migrate(self) -> None:
-        """All missing steps and the new number in one transaction; another process may have been first."""
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            for step in _STEPS[self._version() :]:
-                for statement in step:
-                    self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version={SCHEMA}")
 
     def _adopt_unversioned(self, target: HardwareTarget) -> None:
         """Give this device's records of schema 9 and older the key that says of which version of the spaces they are.

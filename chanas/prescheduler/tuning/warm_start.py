@@ -31,7 +31,8 @@ from chanas.files.documents import first_fault
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.records.remeasure import rank_records
-from chanas.prescheduler.records.store import SCHEMA, UNVERSIONED_SPACES, TuningRecord, device_key
+from chanas.prescheduler.records.schema import SCHEMA
+from chanas.prescheduler.records.store import UNVERSIONED_SPACES, TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace, read_point
 

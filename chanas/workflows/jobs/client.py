@@ -20,7 +20,12 @@ COMMAND = ("-m", "chanas.workflows.jobs.client")
 
 def tune(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
     """Tune as a job's plan says, on the shared device; returns what to tell of it."""
-    job, usage = JobPlan.model_validate(plan["job"]), Usage(**plan["usage"])
+    job, usage, hold = JobPlan.model_validate(plan["job"]), Usage(**plan["usage"]), hold_shared(plan, exchange)
+    return (_tune_table if job.model is None else _tune_network)(job, usage, hold)
+
+
+def hold_shared(plan: dict[str, Any], exchange: Exchange) -> HoldDevice:
+    """A hold of the device that a plan is about, which is asked turn by turn."""
     target = HardwareTarget.from_json(plan["target"])
     pool = SharedPool(exchange, plan["num_builders"], plan["overlap"])
 
@@ -28,7 +33,7 @@ def tune(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
     def hold(_usage: Usage) -> Iterator[tuple[HardwareTarget, OpenPool]]:
         yield target, lambda _target: contextlib.nullcontext(pool)
 
-    return (_tune_table if job.model is None else _tune_network)(job, usage, hold)
+    return hold
 
 
 def _tune_table(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.core.target import HardwareTarget
+from chanas.core.usage import Usage
 from chanas.devices.gpu_use import check_free
 from chanas.devices.host import load_used
 from chanas.errors import SchedulerError
@@ -96,7 +97,12 @@ def run_jobs(
         scheduler = Scheduler(workers.resources(), policy(plans.policy), executor, ended=end, is_patient=True)
         start_s = executor.now_s
         for plan in plans.jobs:
-            client = Client(plan.name, command, _described(plan, plans, targets, workers), folder / f"{plan.name}.log")
+            client = Client(
+                plan.name,
+                command,
+                describe_job(plan, plans.usage(plan), targets[plan.name], workers),
+                folder / f"{plan.name}.log",
+            )
             jobs[plan.name] = TuningJob(client, workers, partial(facts.__setitem__, plan.name))
             due_s = None if plan.deadline_minutes is None else start_s + 60.0 * plan.deadline_minutes
             scheduler.join(plan.name, jobs[plan.name], Terms(user=plan.user, priority=plan.priority, deadline_s=due_s))
@@ -117,15 +123,12 @@ def run_jobs(
     return JobsResult(folder / PAGE, results, trace)
 
 
-def _described(
-    plan: JobPlan, plans: JobsFile, targets: dict[str, HardwareTarget], workers: SharedWorkers
-) -> dict[str, Any]:
+def describe_job(plan: JobPlan, usage: Usage, target: HardwareTarget, workers: SharedWorkers) -> dict[str, Any]:
     """The facts that the process of a job is handed."""
-    usage = plans.usage(plan)
     return {
         "job": plan.model_dump(mode="json", exclude_unset=True),
         "usage": {"device": usage.device, "threads": usage.threads, "dtype": usage.dtype},
-        "target": targets[plan.name].to_json(),
+        "target": target.to_json(),
         "num_builders": len(workers.slots),
         "overlap": workers.overlap,
     }

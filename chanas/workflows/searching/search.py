@@ -6,6 +6,7 @@ the data between them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chanas.core.task import NO_LIMITS, Limits
@@ -19,6 +20,7 @@ from chanas.workflows.searching.targets import Latencies, hold_targets
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
     from chanas.search.config import SearchConfig
+    from chanas.search.target import SearchTarget
 
 
 def search(
@@ -48,17 +50,31 @@ def search(
         InfeasibleError: no architecture meets the constraints; the message names the smallest reachable value.
         MeasureError: a compiled module of the winner does not classify the test images as PyTorch does.
     """
+    source = source or SupernetSource(run)
+    with hold_targets(run, source, latency_s, usage) as targets:
+        return search_on(run, targets, source, config=config, limits=limits, seed=seed, progress=progress)
+
+
+def search_on(
+    run: RunDirectory,
+    targets: Sequence[SearchTarget],
+    source: AccuracySource,
+    *,
+    config: SearchConfig | None = None,
+    limits: Limits = NO_LIMITS,
+    seed: int = 0,
+    progress: bool = True,
+) -> CoDesign:
+    """Search as `search` does, on targets that are held."""
     from chanas.search.cosearch import new_job
     from chanas.search.cosearch import search as cosearch
     from chanas.search.evolution.constraints import further_constraints
 
-    source = source or SupernetSource(run)
-    with hold_targets(run, source, latency_s, usage) as targets, scratch_folder() as scratch:
-        task = source.task
+    task = source.task
+    with scratch_folder() as scratch:
         constraints = further_constraints(task.space, task.num_classes, limits, [t.hardware for t in targets])
-        job = new_job(
-            task, targets, constraints, config, seed
-        )  # what is out of reach is told before a supernet is loaded
+        # what is out of reach is told before a supernet is loaded
+        job = new_job(task, targets, constraints, config, seed)
         prover = source.prover(targets, scratch, progress)
         outcome = cosearch(job, source.accuracies(), prover, progress=progress)
         return hand_over(run.bundle, outcome, prover, limits, seed)

@@ -16,7 +16,8 @@ from tables import save_space
 from chanas.commands import main as cli
 from chanas.core.latency import LatencyLUT
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.records.store import SCHEMA, RecordStore, TuningRecord
+from chanas.prescheduler.records.schema import SCHEMA
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
 
 from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool
 

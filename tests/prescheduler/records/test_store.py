@@ -22,8 +22,10 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
 from chanas.prescheduler.kernels.backends import BACKENDS, backend_of
 from chanas.prescheduler.measuring.outcomes import Reading
+from chanas.prescheduler.records import schema
 from chanas.prescheduler.records import store as module
-from chanas.prescheduler.records.store import SCHEMA, UNVERSIONED_SPACES, BlockRecord, RecordStore, TuningRecord, Work
+from chanas.prescheduler.records.schema import SCHEMA
+from chanas.prescheduler.records.store import UNVERSIONED_SPACES, BlockRecord, RecordStore, TuningRecord, Work
 
 from ..cases import HOST, device
 from ..cuda_cases import GPU
@@ -371,7 +373,7 @@ def test_the_most_frequent_error_counts_operators_and_blocks(open_store: Opener)
 def make_older(file: Path, version: int) -> None:
     """A file as the chanas of that schema left it, with one operator and one block."""
     database = sqlite3.connect(file)
-    for step in module._STEPS[:version]:
+    for step in schema._STEPS[:version]:
         for statement in step:
             database.execute(statement)
     device = f"{HOST.fingerprint}/{HOST.num_threads}t/tvm-{core_target.tvm_version()}"
@@ -398,7 +400,7 @@ def test_a_file_of_an_older_schema_is_brought_up_to_date_in_place(
     make_older(tmp_path / "records.sqlite", version)
     store = open_store()
     assert store.load("w") == [TuningRecord((1,), 1e-6, 0.0)]
-    assert store._version() == SCHEMA
+    assert schema.version_of(store._db) == SCHEMA
     assert store._db.execute("SELECT block, seconds, drift FROM blocks").fetchall() == [("b", 1e-5, 1.0)]
     # Whether a block of an old file was timed with one array of parameters is not known: none of them is used.
     assert store.load_block("b", SCHEDULES) is None
@@ -413,7 +415,7 @@ def test_an_update_that_is_cut_off_leaves_the_old_file(
 ) -> None:
     make_older(tmp_path / "records.sqlite", 1)
     with monkeypatch.context() as patch, pytest.raises(CheckpointError, match="cannot be used: near"):
-        patch.setattr(module, "_STEPS", (*module._STEPS, ("CREATE TABLE half (n)", "no statement")))
+        patch.setattr(schema, "_STEPS", (*schema._STEPS, ("CREATE TABLE half (n)", "no statement")))
         open_store()
     database = sqlite3.connect(tmp_path / "records.sqlite")
     assert database.execute("PRAGMA user_version").fetchone() == (1,)
