@@ -57,6 +57,14 @@ class SchedulerError(ChanasError):
     """Jobs that cannot go on: of an unknown name, on resources that are not there, or all of them paused."""
 
 
+class ServiceError(ChanasError):
+    """A request that the service refuses; `status` is HTTP's."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class RunBusyError(ChanasError):
     """Another process is at work in the same run directory."""
 

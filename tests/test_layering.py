@@ -115,8 +115,8 @@ def test_nothing_imports_the_command_line(file: Path) -> None:
 
 
 @each_module
-def test_only_the_command_line_imports_workflows(file: Path) -> None:
-    if is_one_of(file, ("commands/", "workflows/")):
+def test_only_the_command_line_and_the_service_import_workflows(file: Path) -> None:
+    if is_one_of(file, ("commands/", "service/", "workflows/")):
         return
     assert [i.name for i in imports(file) if f"{i.name}.".startswith("chanas.workflows.")] == []
 

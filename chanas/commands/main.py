@@ -24,6 +24,8 @@ from chanas.commands import supernet as supernet_commands
 from chanas.commands import target as target_commands
 from chanas.commands.options import Run, Seed, Shared, Target
 from chanas.commands.search_text import say
+from chanas.commands.service import client as client_commands
+from chanas.commands.service import serve as serve_commands
 from chanas.commands.sweeps import sweep as sweep_commands
 from chanas.core.units import parse_latency_s
 from chanas.errors import ChanasError
@@ -44,6 +46,8 @@ app = typer.Typer(
 app.add_typer(device_commands.app, name="device", short_help="Serve this device over RPC, list others.")
 app.add_typer(jobs_commands.app, name="jobs", short_help="Tune several tables and networks on one machine.")
 app.add_typer(lut_commands.app, name="lut", short_help="Show, check, fill, compare latency tables.")
+app.add_typer(serve_commands.app, name="serve", short_help="Tune for a team: jobs over HTTP.")
+app.add_typer(client_commands.app, name="service", short_help="Hand jobs to a service, watch and fetch them.")
 app.add_typer(sweep_commands.app, name="sweep", short_help="Run a command with many values of its parameters.")
 app.add_typer(target_commands.app, name="target", short_help="List, show, check hardware targets.")
 app.command(short_help="Write a network as a C library, for devices without Python.")(bundle_commands.export)

@@ -1,0 +1,1 @@
+"""Commands of the service: the one that serves, and those of its clients."""

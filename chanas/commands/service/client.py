@@ -1,0 +1,187 @@
+"""`chanas service`: jobs handed to a service, watched and fetched. Nothing is kept here between calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chanas.core.units import format_latency, parse_latency_s
+from chanas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from chanas.service.client import ServiceClient
+
+TOKEN = "CHANAS_TOKEN"
+_TORCHVISION = "torchvision:"
+
+Url = Annotated[str, typer.Option(help="The service's address.", envvar="CHANAS_SERVICE")]
+Job = Annotated[str, typer.Argument(help="Id of a job.")]
+DEFAULT_URL = "http://127.0.0.1:8765"
+
+app = typer.Typer(
+    help=f"Hand jobs to a service, watch them, fetch what they made. {TOKEN} in the environment is the token.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _client(url: str) -> ServiceClient:
+    from chanas.service.client import ServiceClient
+
+    return ServiceClient(url, os.environ.get(TOKEN) or None)
+
+
+@app.command()
+def submit(
+    kind: Annotated[str, typer.Argument(help="model, table or search.")],
+    model: Annotated[str | None, typer.Option(help="Of a model: FILE.onnx or torchvision:NAME.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Of a model: NAME=1,3,224,224, of an input that the file leaves open.")
+    ] = None,
+    space: Annotated[str | None, typer.Option(help="Of a table or search: a preset, or FILE.yaml.")] = None,
+    num_classes: Annotated[int | None, typer.Option(help="Of a table or search.")] = None,
+    sub_space: Annotated[list[str] | None, typer.Option(help="Of a table or search: only this; repeatable.")] = None,
+    calibrate: Annotated[int | None, typer.Option(help="Of a table or search: networks to calibrate with.")] = None,
+    accuracy_table: Annotated[Path | None, typer.Option(help="Of a search: CSV of accuracies.")] = None,
+    target: Annotated[str, typer.Option(help="The service's target.")] = "cpu",
+    latency: Annotated[str | None, typer.Option(help="Most latency, such as 5ms, of a model or search.")] = None,
+    accuracy: Annotated[float | None, typer.Option(help="Of a search: least top-1, from 0 to 1.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Hurried to end by then; a model: tuned no longer.")] = None,
+    priority: Annotated[int, typer.Option(help="From -10 to 10; the higher goes first.")] = 0,
+    trials: Annotated[int | None, typer.Option(help="Schedule points per operator on average.")] = None,
+    transfer: Annotated[bool, typer.Option(help="Begin with what other jobs have learned.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: the same one is the same job.")] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Submit a job and print its id."""
+    client = _client(url)
+    demand = {
+        "latency_s": None if latency is None else parse_latency_s(latency),
+        "accuracy": accuracy,
+        "minutes": minutes,
+        "priority": priority or None,
+    }
+    request: dict[str, Any] = {
+        "kind": kind,
+        "target": target,
+        "model": None if model is None else _named_or_sent(client, model, ".onnx", model.startswith(_TORCHVISION)),
+        "shapes": dict(map(_parse_shape, shape)) if shape else None,
+        "space": None if space is None else _named_or_sent(client, space, ".yaml", "." not in space),
+        "num_classes": num_classes,
+        "sub_spaces": sub_space or None,
+        "calibrate": calibrate,
+        "accuracies": None if accuracy_table is None else client.upload(accuracy_table),
+        "trials": trials,
+        "seed": seed or None,
+        "transfer": None if transfer else False,
+        "demand": {name: value for name, value in demand.items() if value is not None} or None,
+    }
+    given = {name: value for name, value in request.items() if value is not None}
+    typer.echo(client.submit(given, key or uuid.uuid4().hex)["id"])
+
+
+def _named_or_sent(client: ServiceClient, text: str, suffix: str, is_name: bool) -> str:
+    """A name as it is; the hash of a file that is sent."""
+    if is_name:
+        return text
+    if not text.endswith(suffix):
+        raise ConfigError(f"expected a file *{suffix}, got '{text}'")
+    return client.upload(Path(text))
+
+
+def _parse_shape(text: str) -> tuple[str, list[int]]:
+    name, _, extents = text.partition("=")
+    try:
+        return name, [int(extent) for extent in extents.split(",")]
+    except ValueError:
+        raise ConfigError(f"expected a shape such as image=1,3,224,224, got '{text}'") from None
+
+
+@app.command("list")
+def list_(
+    state: Annotated[str | None, typer.Option(help="queued, paused, running, complete, failed or cancelled.")] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """List your jobs, the newest first."""
+    for job in _client(url).jobs(state):
+        typer.echo(_line(job))
+
+
+def _line(job: dict[str, Any]) -> str:
+    request, result = job["request"], job["result"] or {}
+    about = request.get("model") or request.get("space") or ""
+    told = [job["error"] or ""]
+    if result.get("latency_s") is not None:
+        told.append(format_latency(result["latency_s"]))
+    if result.get("accuracy") is not None:
+        told.append(f"top-1 {result['accuracy']:.2%}")
+    if result.get("met") is False:
+        told.append("demand not met")
+    if result.get("at_once"):
+        told.append("was there already")
+    return f"{job['id']}  {job['state']:9s} {job['kind']:6s} {about[:40]:40s} {', '.join(filter(None, told))}".rstrip()
+
+
+@app.command()
+def show(job: Job, url: Url = DEFAULT_URL) -> None:
+    """Print all that is known of a job, as JSON."""
+    typer.echo(json.dumps(_client(url).show(job), indent=1, sort_keys=True))
+
+
+@app.command()
+def watch(job: Job, url: Url = DEFAULT_URL) -> None:
+    """Print what happens to a job to its end. 1 where it fails, is cancelled, or does not meet its demand."""
+    client = _client(url)
+    for kind, data in client.watch(job):
+        if kind == "state":
+            typer.echo(data["state"], err=True)
+        else:
+            typer.echo(", ".join(f"{name} {number}" for name, number in sorted(data.items())), err=True)
+    found = client.show(job)
+    typer.echo(_line(found))
+    if found["state"] != "complete" or found["result"]["met"] is False:
+        raise typer.Exit(1)
+
+
+@app.command()
+def log(job: Job, url: Url = DEFAULT_URL) -> None:
+    """Print the end of what a job has printed."""
+    typer.echo(_client(url).log(job), nl=False)
+
+
+def _ask_for(job: str, what: str, url: str) -> None:
+    typer.echo(_line(_client(url).ask_for(job, what)))
+
+
+@app.command()
+def cancel(job: Job, url: Url = DEFAULT_URL) -> None:
+    """End a job; what it has learned is kept."""
+    _ask_for(job, "cancel", url)
+
+
+@app.command()
+def pause(job: Job, url: Url = DEFAULT_URL) -> None:
+    """Break a job off; what it has learned is kept."""
+    _ask_for(job, "pause", url)
+
+
+@app.command()
+def resume(job: Job, url: Url = DEFAULT_URL) -> None:
+    """Queue a paused job again."""
+    _ask_for(job, "resume", url)
+
+
+@app.command()
+def fetch(job: Job, out: Annotated[Path, typer.Argument(help="Folder to make.")], url: Url = DEFAULT_URL) -> None:
+    """Fetch what a job made: a tuned network, a bundle, or a latency table. 1 where its demand is not met."""
+    found = _client(url).fetch(job, out)
+    typer.echo(out)
+    if found["result"]["met"] is False:
+        typer.echo(f"the demand of job {job} is not met", err=True)
+        raise typer.Exit(1)

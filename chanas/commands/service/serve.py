@@ -1,0 +1,88 @@
+"""`chanas serve`: the service, and the tokens that it demands."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chanas.core.usage import Usage
+
+DEFAULT_DATA = Path("service")
+
+Data = Annotated[Path, typer.Option(help="Folder of the service: database, uploads, records, bundles.")]
+
+app = typer.Typer(
+    help="Tune for a team: jobs over HTTP on this machine's device (docs/service.md).",
+    rich_markup_mode=None,
+    invoke_without_command=True,
+)
+tokens = typer.Typer(help="Make, list and remove tokens.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(tokens, name="token")
+
+
+@app.callback()
+def serve(
+    context: typer.Context,
+    data: Data = DEFAULT_DATA,
+    host: Annotated[str, typer.Option(help="Address; beyond this machine tokens are needed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port.", min=0, max=65535)] = 8765,
+    target: Annotated[str, typer.Option(help="The device of this machine that jobs share.")] = "cpu",
+    threads: Annotated[int, typer.Option(help="Threads of one inference.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Jobs that run at once; each is a process.", min=1, max=64)] = 4,
+    max_upload: Annotated[int, typer.Option(help="Largest upload in MiB.", min=1)] = 512,
+) -> None:
+    """Tune for a team: jobs over HTTP on this machine's device (docs/service.md)."""
+    if context.invoked_subcommand is not None:
+        return
+    from chanas.service.serve import Settings
+    from chanas.service.serve import serve as serve_until_stopped
+
+    settings = Settings(data, host, port, Usage(target, threads), max_upload, jobs)
+    serve_until_stopped(settings, tell=lambda line: typer.echo(line, err=True))
+
+
+@tokens.command("add")
+def add(
+    tenant: Annotated[str, typer.Argument(help="Whose jobs it shows: a-z, 0-9, _ and -.")], data: Data = DEFAULT_DATA
+) -> None:
+    """Make a token and print it, this once."""
+    from chanas.service.serve import open_database
+    from chanas.service.store.tokens import add_token
+
+    database = open_database(data)
+    try:
+        typer.echo(add_token(database, tenant))
+    finally:
+        database.close()
+
+
+@tokens.command("list")
+def list_(data: Data = DEFAULT_DATA) -> None:
+    """List number, tenant and date of each token."""
+    from chanas.service.serve import open_database
+    from chanas.service.store.tokens import list_tokens
+
+    database = open_database(data)
+    try:
+        for number, tenant, created in list_tokens(database):
+            typer.echo(f"{number}  {tenant:20s} {datetime.datetime.fromtimestamp(created):%Y-%m-%d %H:%M}")
+    finally:
+        database.close()
+
+
+@tokens.command("remove")
+def remove(
+    number: Annotated[str, typer.Argument(help="Its number, as `list` shows it.")], data: Data = DEFAULT_DATA
+) -> None:
+    """Refuse a token from now on."""
+    from chanas.service.serve import open_database
+    from chanas.service.store.tokens import remove_token
+
+    database = open_database(data)
+    try:
+        remove_token(database, number)
+    finally:
+        database.close()

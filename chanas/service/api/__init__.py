@@ -1,0 +1,1 @@
+"""The HTTP API: requests in, JSON, events and bundles out. FastAPI is imported here alone."""

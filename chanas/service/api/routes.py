@@ -1,0 +1,204 @@
+"""The routes of the API. Handlers are short: they read the database, or wait for one change of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+
+from chanas import __version__
+from chanas.errors import ServiceError
+from chanas.service.api.events import Hub
+from chanas.service.api.service import Service, service_of, tenant_asking
+from chanas.service.api.views import job_view
+from chanas.service.requests import parse_request
+from chanas.service.store.jobs import CANCEL, COMPLETE, ENDED, NOTHING, PAUSE, NewJob
+from chanas.service.store.use import MINUTE_S, read_best, read_use
+
+MAX_REQUEST_BYTES = 1 << 16
+MAX_LOG_BYTES = 1 << 18
+MAX_PAGE = 500
+DAY_MINUTES = 24 * 60
+
+Tenant = Annotated[str, Depends(tenant_asking)]
+Of = Annotated[Service, Depends(service_of)]
+State = Literal["queued", "paused", "running", "complete", "failed", "cancelled"]
+
+router = APIRouter(prefix="/v1")
+
+
+def _check_type(request: Request, expected: str) -> None:
+    """Demand a type that pages of other sites cannot send without asking first."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != expected:
+        raise ServiceError(f"expected Content-Type {expected}, got '{given}'", 415)
+
+
+async def _body(request: Request, max_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise ServiceError(f"expected at most {max_bytes} bytes; this is more", 413)
+    return bytes(body)
+
+
+@router.get("/health")
+async def health(service: Of) -> Response:
+    """Tell whether jobs run; needs no token."""
+    fault = service.runner.fault
+    told = {"status": "ok" if fault is None else "failed", "version": __version__}
+    return JSONResponse(told, 200 if fault is None else 503)
+
+
+@router.post("/uploads", status_code=201)
+async def upload(request: Request, service: Of, tenant: Tenant) -> Response:
+    """Store a file, the body as it is, under its SHA-256."""
+    _check_type(request, "application/octet-stream")
+    sha256, num_bytes = await service.uploads.receive(tenant, request.stream())
+    return JSONResponse({"upload": sha256, "num_bytes": num_bytes}, 201)
+
+
+@router.delete("/uploads/{sha256}", status_code=204)
+async def delete_upload(sha256: str, service: Of, tenant: Tenant) -> Response:
+    """Remove an upload of one's own."""
+    await asyncio.to_thread(service.uploads.delete, tenant, sha256)
+    return Response(status_code=204)
+
+
+@router.post("/jobs", status_code=201)
+async def submit(
+    request: Request,
+    service: Of,
+    tenant: Tenant,
+    key: Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)] = None,
+) -> Response:
+    """Submit a job: 201, or 200 where this key has submitted it before."""
+    _check_type(request, "application/json")
+    asked = parse_request(await _body(request, MAX_REQUEST_BYTES))
+    for sha256 in asked.uploads:
+        service.uploads.check(tenant, sha256)
+    minutes = asked.demand.minutes
+    new = NewJob(
+        tenant=tenant,
+        key=key,
+        digest=asked.digest(),
+        kind=asked.kind,
+        request=asked.model_dump(mode="json", exclude_unset=True),
+        content=service.runner.work.content(asked),
+        effort=asked.effort(),
+        target=asked.target,
+        priority=asked.demand.priority,
+        deadline=None if minutes is None else time.time() + MINUTE_S * minutes,
+        goals=asked.goals,
+        reuse=asked.transfer,
+    )
+    job, is_new = await asyncio.wrap_future(service.store.submit(new, service.max_open_jobs))
+    return JSONResponse(job_view(service.store.get(tenant, job)), 201 if is_new else 200)
+
+
+@router.get("/jobs")
+async def jobs(
+    service: Of,
+    tenant: Tenant,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
+    before: Annotated[int | None, Query(ge=0)] = None,
+    state: State | None = None,
+) -> Response:
+    """List jobs of one's own, the newest first; `before=next` gives the next page."""
+    rows = service.store.page(tenant, before, limit, state)
+    following = rows[-1]["seq"] if len(rows) == limit else None
+    return JSONResponse({"jobs": [job_view(row) for row in rows], "next": following})
+
+
+@router.get("/jobs/{job}")
+async def job(job: str, service: Of, tenant: Tenant) -> Response:
+    """Tell of a job."""
+    return JSONResponse(job_view(service.store.get(tenant, job)))
+
+
+@router.get("/jobs/{job}/events")
+async def events(
+    job: str,
+    request: Request,
+    service: Of,
+    tenant: Tenant,
+    last: Annotated[int, Header(alias="Last-Event-ID", ge=0)] = 0,
+) -> Response:
+    """Stream changes of a job, from the beginning or after the last event that was seen; 204 where none will come."""
+    hub: Hub = request.app.state.hub
+    row = service.store.get(tenant, job)
+    if row["state"] in ENDED and not service.store.events(job, last):
+        return Response(status_code=204)
+    hub.check_room(tenant)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    stream: AsyncIterator[str] = hub.stream(tenant, job, last)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+
+@router.post("/jobs/{job}/cancel", status_code=202)
+async def cancel(job: str, service: Of, tenant: Tenant) -> Response:
+    """End a job; what it has learned is kept."""
+    return await _want(service, tenant, job, CANCEL)
+
+
+@router.post("/jobs/{job}/pause", status_code=202)
+async def pause(job: str, service: Of, tenant: Tenant) -> Response:
+    """Break a job off until it is resumed; what it has learned is kept."""
+    return await _want(service, tenant, job, PAUSE)
+
+
+@router.post("/jobs/{job}/resume", status_code=202)
+async def resume(job: str, service: Of, tenant: Tenant) -> Response:
+    """Queue a paused job again."""
+    return await _want(service, tenant, job, NOTHING)
+
+
+async def _want(service: Service, tenant: str, job: str, wanted: str) -> Response:
+    await asyncio.wrap_future(service.store.want(tenant, job, wanted))
+    return JSONResponse(job_view(service.store.get(tenant, job)), 202)
+
+
+@router.get("/jobs/{job}/bundle")
+async def bundle(job: str, service: Of, tenant: Tenant) -> Response:
+    """Send the bundle of a complete job, a tar archive."""
+    row = service.store.get(tenant, job)
+    if row["state"] != COMPLETE or row["bundle"] is None:
+        raise ServiceError(f"job {job} has no bundle: it is {row['state']}", 409)
+    path = service.runner.work.bundle(row["bundle"])
+    return FileResponse(path, media_type="application/x-tar", filename=f"{job}.tar")
+
+
+@router.get("/jobs/{job}/log")
+async def log(job: str, service: Of, tenant: Tenant) -> Response:
+    """Send the end of what a job has printed."""
+    row = service.store.get(tenant, job)
+    return PlainTextResponse(await asyncio.to_thread(_tail, service.runner.work.log(row["id"])))
+
+
+def _tail(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - MAX_LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+@router.get("/devices")
+async def devices(
+    service: Of, tenant: Tenant, minutes: Annotated[int, Query(ge=1, le=7 * DAY_MINUTES)] = 60
+) -> Response:
+    """Tell of the devices: what they are, how busy each unit was in each of the last minutes, and what is fastest."""
+    told: dict[str, Any] = {
+        "devices": list(service.runner.work.devices()),
+        "use": read_use(service.database, time.time() - minutes * MINUTE_S),
+        "best": read_best(service.database, tenant),
+        "jobs": service.store.count(),
+    }
+    return JSONResponse(told)
