@@ -111,7 +111,7 @@ def num_lines(function: Function, *, with_signature: bool = True) -> int:
 def commands(package: Path = PACKAGE) -> set[str]:
     """Names of the functions that Typer makes commands of: decorated with `@app.command`, or passed to it."""
     found: set[str] = set()
-    for file in sorted((package / "commands").glob("*.py")):
+    for file in sorted((package / "commands").rglob("*.py")):
         module, name = ast.parse(file.read_text(encoding="utf-8")), name_of(file, package)
         rooms = {
             alias.asname or alias.name: f"{node.module}.{alias.name}"

@@ -23,6 +23,8 @@ _TIMEOUT_S = 60.0
 _WATCH_S = 60.0
 """Seconds without a heartbeat after which a stream is taken for dead."""
 _TRIES, _PAUSE_S = 5, 0.5
+_WATCH_TRIES = 120
+"""Tries to take up a stream: a service that is restarted is waited for, about a minute."""
 _NEVER = 599
 
 
@@ -135,7 +137,7 @@ class ServiceClient:
         Raises:
             ServiceError: there is no such job, or the service stays away.
         """
-        last, left = 0, self.tries
+        last, left = 0, _WATCH_TRIES
         while True:
             try:
                 path, headers = f"/v1/jobs/{quote(job, safe='')}/events", {"Last-Event-ID": str(last)}
@@ -143,7 +145,7 @@ class ServiceClient:
                     if response.status == 204:
                         return
                     for number, kind, data in _events(response):
-                        last, left = number or last, self.tries
+                        last, left = number or last, _WATCH_TRIES
                         yield kind, data
             except ServiceError as error:
                 left -= 1

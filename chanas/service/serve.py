@@ -65,22 +65,25 @@ class Settings:
             return False
 
 
-def check_packages() -> None:
+def check_packages(find: Callable[[str], object] = importlib.util.find_spec) -> None:
     """
     Raises:
         ConfigError: a package is missing that the service alone needs.
     """
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [name for name in _PACKAGES if find(name) is None]
     if missing:
         raise ConfigError(f"the service needs {', '.join(missing)}: pip install 'chanas[service]'")
 
 
-def open_database(data: Path) -> Database:
+def open_database(data: Path, *, must_exist: bool = False) -> Database:
     """The database of a data folder, which nobody else may read.
 
     Raises:
+        ConfigError: there is none, and it must exist.
         ChanasError: it cannot be opened.
     """
+    if must_exist and not DataFolder(data).database.is_file():
+        raise ConfigError(f"there is no data of a service in {data}; `chanas serve token add TENANT` makes it")
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -104,15 +107,18 @@ def open_service(
     from chanas.service.api.service import Service
 
     folder = DataFolder(settings.data)
+    without_tokens = ConfigError(
+        f"beyond this machine ({settings.host}) tokens are needed; make one with `chanas serve token add TENANT --data "
+        f"{settings.data}`"
+    )
+    if not settings.is_local and not folder.database.is_file():
+        raise without_tokens
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(contextlib.closing(open_database(settings.data)))
         busy = f"another service works in {settings.data}; end it, or name another --data"
         stack.enter_context(hold(folder.root / "service.lock", 0.0, busy))
         if not settings.is_local and not has_tokens(database):
-            raise ConfigError(
-                f"beyond this machine ({settings.host}) tokens are needed; make one with `chanas serve token add "
-                f"TENANT --data {settings.data}`"
-            )
+            raise without_tokens
         work = stack.enter_context(open_work(settings.usage, folder))
         store = JobStore(database)
         runner = Runner(database, store, work, settings.max_jobs, failed)

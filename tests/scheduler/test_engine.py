@@ -271,6 +271,8 @@ def test_a_stage_runs_on_the_unit_that_it_wants_unless_that_is_lost() -> None:
         (0, 3.0, 5.0, "done"),
         (0, 5.0, 7.0, "done"),
     ]
+
+
 def test_a_scheduler_that_is_observed_keeps_nothing_of_jobs_that_have_ended() -> None:
     spans: list[Span] = []
     scheduler = Scheduler(resources_of(ONE_OF_EACH), Interleaved(), SimulatedExecutor(), observe=spans.append)

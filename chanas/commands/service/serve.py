@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chanas.core.usage import Usage
+
+if TYPE_CHECKING:
+    from chanas.service.store.database import Database
 
 DEFAULT_DATA = Path("service")
 
@@ -44,33 +49,34 @@ def serve(
     serve_until_stopped(settings, tell=lambda line: typer.echo(line, err=True))
 
 
+@contextlib.contextmanager
+def _database(data: Path, must_exist: bool = True) -> Iterator[Database]:
+    from chanas.service.serve import open_database
+
+    with contextlib.closing(open_database(data, must_exist=must_exist)) as database:
+        yield database
+
+
 @tokens.command("add")
 def add(
     tenant: Annotated[str, typer.Argument(help="Whose jobs it shows: a-z, 0-9, _ and -.")], data: Data = DEFAULT_DATA
 ) -> None:
     """Make a token and print it, this once."""
-    from chanas.service.serve import open_database
-    from chanas.service.store.tokens import add_token
+    from chanas.service.store.tokens import add_token, check_tenant
 
-    database = open_database(data)
-    try:
+    check_tenant(tenant)
+    with _database(data, must_exist=False) as database:
         typer.echo(add_token(database, tenant))
-    finally:
-        database.close()
 
 
 @tokens.command("list")
 def list_(data: Data = DEFAULT_DATA) -> None:
     """List number, tenant and date of each token."""
-    from chanas.service.serve import open_database
     from chanas.service.store.tokens import list_tokens
 
-    database = open_database(data)
-    try:
+    with _database(data) as database:
         for number, tenant, created in list_tokens(database):
             typer.echo(f"{number}  {tenant:20s} {datetime.datetime.fromtimestamp(created):%Y-%m-%d %H:%M}")
-    finally:
-        database.close()
 
 
 @tokens.command("remove")
@@ -78,11 +84,7 @@ def remove(
     number: Annotated[str, typer.Argument(help="Its number, as `list` shows it.")], data: Data = DEFAULT_DATA
 ) -> None:
     """Refuse a token from now on."""
-    from chanas.service.serve import open_database
     from chanas.service.store.tokens import remove_token
 
-    database = open_database(data)
-    try:
+    with _database(data) as database:
         remove_token(database, number)
-    finally:
-        database.close()

@@ -19,14 +19,19 @@ _ID_BYTES, _SECRET_BYTES = 6, 32
 _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
+def check_tenant(tenant: str) -> None:
+    """Raises ConfigError: it is no name of a tenant."""
+    if not _TENANT.fullmatch(tenant):
+        raise ConfigError(f"expected a tenant of at most 40 of a-z, 0-9, '_' and '-', got '{tenant}'")
+
+
 def add_token(database: Database, tenant: str) -> str:
     """Make a token of a tenant; nothing but what is returned says it ever again.
 
     Raises:
         ConfigError: the tenant's name is none.
     """
-    if not _TENANT.fullmatch(tenant):
-        raise ConfigError(f"expected a tenant of at most 40 of a-z, 0-9, '_' and '-', got '{tenant}'")
+    check_tenant(tenant)
     number, secret = secrets.token_hex(_ID_BYTES), secrets.token_urlsafe(_SECRET_BYTES)
     row = (number, tenant, _hash(number, secret), time.time())
     database.write(lambda db: db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", row)).result()

@@ -24,7 +24,7 @@ RUN = Path("sweeps/a/rows/001-a")
 
 def commands(group: TyperGroup, prefix: str = "") -> Iterator[str]:
     for name, command in group.commands.items():
-        yield from commands(command, f"{name} ") if isinstance(command, TyperGroup) else [f"{prefix}{name}"]
+        yield from commands(command, f"{prefix}{name} ") if isinstance(command, TyperGroup) else [f"{prefix}{name}"]
 
 
 def line(words: str, goes_on: bool = False, **parameters: Any) -> list[str]:
