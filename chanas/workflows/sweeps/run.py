@@ -221,17 +221,21 @@ def _locked(folder: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _terminations() -> Iterator[None]:
-    """SIGTERM ends the sweep as Ctrl-C does."""
+    """SIGTERM ends the sweep as Ctrl-C does. Where Ctrl-C is ignored, as shells have it in the background of a script,
+    runs would inherit that and could not be interrupted: what ignores it is then a handler, which they don't inherit."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
+        before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
     except ValueError:  # not in the main thread, which alone gets signals
         yield
         return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

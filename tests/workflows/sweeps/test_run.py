@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -91,7 +92,8 @@ def test_runs_side_by_side_share_the_cores(tmp_path: Path) -> None:
     assert {int(start[2]) for row in rows for start in starts(row)} <= {num_cores // 2, num_cores - num_cores // 2, 1}
 
 
-def test_an_interruption_keeps_rows_and_the_next_call_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background"])
+def test_an_interruption_keeps_rows_and_the_next_call_goes_on(tmp_path: Path, handler: Any) -> None:
     asked = grid(parameters={"does": ["fails", "hangs", ""]}, fixed={"trials": 1}, at_once=2)
 
     def interrupt(_line: str) -> None:
@@ -100,8 +102,13 @@ def test_an_interruption_keeps_rows_and_the_next_call_goes_on(tmp_path: Path) ->
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(asked, tmp_path, arguments, progress=False, tell=interrupt)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_sweep(asked, tmp_path, arguments, progress=False, tell=interrupt)
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert stored(tmp_path)[:2] == ["failed", "interrupted"]
     rows, told = run(tmp_path, asked)
     assert [row.status for row in rows] == ["failed", "complete", "complete"]
