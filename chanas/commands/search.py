@@ -19,6 +19,7 @@ from chanas.errors import ConfigError
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
+    from chanas.bundle.codesign import CoDesign
     from chanas.search.config import SearchConfig
     from chanas.workflows.searching.sources import AccuracyFile, AccuracySource
     from chanas.workflows.searching.targets import Latencies
@@ -28,6 +29,9 @@ def search(
     latency: Annotated[
         list[str] | None,
         typer.Option(help="Latency budget, such as 2ms; or TARGET:BUDGET, such as cpu-2t:2ms, repeatable."),
+    ] = None,
+    accuracy: Annotated[
+        float | None, typer.Option(help="Instead of a budget: the fastest network of this top-1 at least, as 0.753.")
     ] = None,
     per_target: Annotated[
         bool, typer.Option("--per-target", help="A search and a bundle for each TARGET:BUDGET, not one for all.")
@@ -72,8 +76,8 @@ def search(
     seed: Seed = 0,
 ) -> None:
     """Find the most accurate network inside the budget, prove it, and emit the bundle; or measure the Pareto front."""
-    if (not latency) != pareto or (points is not None and not pareto):
-        raise ConfigError("expected --latency, such as --latency 2ms, or --pareto (with --points, if any)")
+    if [bool(latency), accuracy is not None, pareto].count(True) != 1 or (points is not None and not pareto):
+        raise ConfigError("expected --latency, such as --latency 2ms, --accuracy, or --pareto (with --points, if any)")
     if accuracy_table is None and (space is not None or num_classes is not None):
         raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
     limits = Limits(
@@ -104,6 +108,8 @@ def search(
                 "expected --per-target with --latency TARGET:BUDGET, such as cpu:5ms (and --unproven, if any)"
             )
         request.per_target(latency_s, unproven)
+    elif accuracy is not None:
+        request.fastest(accuracy)
     elif latency_s is None:
         request.front(points)
     else:
@@ -160,6 +166,23 @@ class _Request:
         )
         say(search_text.front_lines(front, self.run))
 
+    def fastest(self, top1: float) -> None:
+        """The fastest network that is so accurate."""
+        from chanas import workflows
+
+        source = self.source(str(self.usage.name))
+        bundle = workflows.search_fastest(
+            self.run,
+            top1=top1,
+            source=source,
+            usage=self.usage,
+            config=self.config,
+            limits=self.limits,
+            seed=self.seed,
+        )
+        typer.echo(f"{'accuracy wanted':19s} {top1:.2%}, at the smallest latency budget that has it")
+        self._say(bundle, source)
+
     def bundle(self, latency_s: Latencies) -> None:
         """One network inside all budgets."""
         from chanas import workflows
@@ -174,6 +197,9 @@ class _Request:
             limits=self.limits,
             seed=self.seed,
         )
+        self._say(bundle, source)
+
+    def _say(self, bundle: CoDesign, source: AccuracySource) -> None:
         if source.table is not None:
             typer.echo(f"{'accuracies':19s} {source.table.describe()}")
         say_bundle(bundle, self.run)

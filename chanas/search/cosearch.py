@@ -121,8 +121,8 @@ class _Steps:
         job, first_limits_s = self.job, self.job.first_limits()
         if self.prove is None:
             return pick_by_prediction(self.propose, self.prove_timed, first_limits_s)
-        by_target = {t.name: t.budget_s for t in job.targets}
-        return prove_rounds(self.propose, self.prove_timed, by_target, first_limits_s, job.config.max_rounds)
+        by_target, rounds = {t.name: t.budget_s for t in job.targets}, job.config.max_rounds
+        return prove_rounds(self.propose, self.prove_timed, by_target, first_limits_s, rounds, enough=job.enough)
 
     def propose(self, limits_s: tuple[float, ...], tried: set[str]) -> list[Proposal]:
         """Architectures to prove that aren't in `tried`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -36,6 +37,7 @@ class Job:
     latencies  one for each target, with the budgets as limits; the first is the latency of all pictures
     errors     relative standard error of each target's table
     known      some architectures that meet every limit, int16[N, L]
+    enough     accuracy in [0, 1] beyond which the faster one is the better one
     """
 
     task: Task
@@ -46,6 +48,7 @@ class Job:
     errors: tuple[float, ...]
     seed: int
     known: Genomes
+    enough: float = math.inf
 
     @property
     def space(self) -> SearchSpace:

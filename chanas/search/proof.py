@@ -6,6 +6,7 @@ An architecture is named the winner only when its whole compiled network was mea
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -172,15 +173,17 @@ def prove_rounds(
     max_rounds: int,
     *,
     widen: bool = True,
+    enough: float = math.inf,
 ) -> tuple[Finalist, list[Finalist]]:
     """The winner and all finalists: rounds of `propose(limits_s, tried)` and `prove`, until the best measures inside.
 
     `propose` gives architectures not yet tried; `budgets_s` are seconds by target, the limits are in their order. Of
-    those that measured inside every budget, the best accuracy wins, the faster one when equal. While there is none, or
-    the limits move and a more accurate one was outside or all left room, another round follows, in which only what is
-    predicted to beat the winner so far is proven. Its limits are the budgets over the worst measured-over-predicted
-    ratio: tighter on targets where one was outside, wider (unless `widen` is false) where all were inside and one came
-    near the limit. Where the device is lost in such a round, the winner so far stands.
+    those that measured inside every budget, the best accuracy wins, the faster one when equal; accuracies from
+    `enough` on are equal. While there is none, or the limits move and a more accurate one was outside or all left room,
+    another round follows, in which only what is predicted to beat the winner so far is proven. Its limits are the
+    budgets over the worst measured-over-predicted ratio: tighter on targets where one was outside, wider (unless
+    `widen` is false) where all were inside and one came near the limit. Where the device is lost in such a round, the
+    winner so far stands.
 
     Raises:
         ChanasError: a proof is not of every target.
@@ -208,10 +211,10 @@ def prove_rounds(
         if any(len(f.measured_s) != len(budgets) for f in measured):
             raise ChanasError(f"expected finalists measured on each of {', '.join(budgets_s)}")
         inside = [f for f in measured if all(m <= b for m, b in zip(f.measured_s, budgets, strict=True))]
-        winner = max(inside, key=lambda f: (f.top1, [-s for s in f.measured_s]), default=None)
+        winner = max(inside, key=lambda f: (min(f.top1, enough), [-s for s in f.measured_s]), default=None)
         following_s = _following_limits(limits_s, budgets, measured, widen)
         moves = [new - old for new, old in zip(following_s, limits_s, strict=True)]
-        is_best = winner is not None and all(f.top1 <= winner.top1 for f in measured)
+        is_best = winner is not None and all(min(f.top1, enough) <= winner.top1 for f in measured)
         if winner is not None and max(moves) <= 0.0 and (is_best or min(moves) == 0.0):
             break
         limits_s = following_s

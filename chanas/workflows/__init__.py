@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chanas.workflows.searching.front import search_front as search_front
     from chanas.workflows.searching.per_target import search_per_target as search_per_target
     from chanas.workflows.searching.search import search as search
+    from chanas.workflows.searching.search import search_fastest as search_fastest
     from chanas.workflows.searching.sources import open_source as open_source
     from chanas.workflows.stages.reporting import report as report
     from chanas.workflows.stages.training import evaluate as evaluate
@@ -33,6 +34,7 @@ _MODULES = {
     "preschedule": "stages.tuning",
     "report": "stages.reporting",
     "search": "searching.search",
+    "search_fastest": "searching.search",
     "search_front": "searching.front",
     "search_per_target": "searching.per_target",
     "train_supernet": "stages.training",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.usage import HERE, Usage
+from chanas.errors import ConfigError
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.workflows.searching.hand_over import hand_over
@@ -77,4 +78,44 @@ def search_on(
         job = new_job(task, targets, constraints, config, seed)
         prover = source.prover(targets, scratch, progress)
         outcome = cosearch(job, source.accuracies(), prover, progress=progress)
+        return hand_over(run.bundle, outcome, prover, limits, seed)
+
+
+def search_fastest(
+    run: RunDirectory,
+    *,
+    top1: float,
+    source: AccuracySource | None = None,
+    usage: Usage = HERE,
+    config: SearchConfig | None = None,
+    limits: Limits = NO_LIMITS,
+    seed: int = 0,
+    progress: bool = True,
+) -> CoDesign:
+    """Search for the fastest network with an accuracy of at least `top1`, and leave its bundle in `run.bundle`.
+
+    The accuracy is the one on holdout, or the predicted one where accuracies come from a file. The bundle's latency
+    budget is the smallest at which such a network was found.
+
+    Args:
+        top1: from 0 to 1.
+
+    Raises:
+        ConfigError: `top1` is none.
+        InfeasibleError: no network is so accurate, or none is inside `limits`.
+        ChanasError: as `search` says.
+    """
+    if not 0.0 < top1 < 1.0:
+        raise ConfigError(f"expected an accuracy between 0 and 1, such as 0.753, got {top1:g}")
+    from chanas.search.evolution.constraints import NO_LIMIT_S, further_constraints
+    from chanas.search.fastest import search_fastest as cosearch
+
+    source = source or SupernetSource(run)
+    with hold_targets(run, source, NO_LIMIT_S, usage) as (target,), scratch_folder() as scratch:
+        task, prover = source.task, source.prover([target], scratch, progress)
+        constraints = further_constraints(task.space, task.num_classes, limits, [target.hardware])
+        accuracies = source.accuracies()
+        outcome = cosearch(
+            task, target, top1, accuracies, prover, constraints=constraints, config=config, seed=seed, progress=progress
+        )
         return hand_over(run.bundle, outcome, prover, limits, seed)

@@ -221,8 +221,11 @@ def _locked(folder: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _terminations() -> Iterator[None]:
-    """SIGTERM ends the sweep as Ctrl-C does. Where Ctrl-C is ignored, as shells have it in the background of a script,
-    runs would inherit that and could not be interrupted: what ignores it is then a handler, which they don't inherit."""
+    """SIGTERM ends the sweep as Ctrl-C does.
+
+    Where Ctrl-C is ignored, as shells have it in the background of a script, runs would inherit that and could not be
+    interrupted: a handler that does nothing ignores it, too, and is not inherited.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,0 +1,148 @@
+"""The fastest architecture of a wanted accuracy: the smallest latency budget at which the search finds one.
+
+Without a budget the objectives of the co-search (paper, equation 1) change places: latency falls while the accuracy
+stays at or above a goal. Budgets are found by bisection on predictions, then each is searched as if it had been asked
+for, until what is found and measured has the accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from chanas.core.task import Task
+from chanas.errors import InfeasibleError
+from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.config import SearchConfig
+from chanas.search.cosearch import SearchOutcome, new_job, search
+from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint, least
+from chanas.search.job import Job
+from chanas.search.learning import Learned, Source, learn
+from chanas.search.proof import Prove
+from chanas.search.target import SearchTarget
+
+PRECISION = 0.005
+"""Share of a latency to which the smallest budget is found."""
+
+_MAX_SEARCHES = 6
+_STEP = 1.01  # by which a budget grows at least, where what it has given misses the goal
+
+MakeJob = Callable[[float], Job]
+
+
+def search_fastest(
+    task: Task,
+    target: SearchTarget,
+    top1: float,
+    source: Source,
+    prove: Prove,
+    *,
+    constraints: Sequence[Constraint] = (),
+    config: SearchConfig | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> SearchOutcome:
+    """The fastest architecture whose top-1 is at least `top1`: measured on `target`, evaluated on holdout, or predicted
+    where there are no weights. Its budget is in the outcome's target.
+
+    Raises:
+        InfeasibleError: no architecture is predicted to be so accurate, or none that was evaluated is.
+        MeasureError: no finalist could be compiled and measured.
+        LUTError: the table is of another space, or has holes that the settings do not allow.
+    """
+    config = config or SearchConfig()
+
+    def job_of(budget_s: float) -> Job:
+        job = new_job(task, [replace(target, budget_s=budget_s)], constraints, config, seed)
+        return replace(job, enough=top1)
+
+    learned = _learn(job_of, top1, source, config, progress)
+    trial = source.store.search / "trial.json"
+    goal, budget_s, best = top1, 0.0, None
+    for _ in range(_MAX_SEARCHES):
+        budget_s = max(budget_s, smallest_budget_s(job_of, learned.predictor, goal)) if best is None else budget_s
+        try:
+            outcome = search(job_of(budget_s), source, prove, learned=learned, result=trial, progress=progress)
+        except InfeasibleError as outside:  # all measured more than the budget, whatever the table says
+            if best is not None:
+                break
+            error, budget_s = outside, _STEP * budget_s
+            continue
+        if outcome.winner.top1 >= top1:
+            trial.replace(source.store.search / "result.json")
+            best = replace(outcome, result=source.store.search / "result.json")
+            if math.isnan(outcome.winner.proof.top1_holdout):
+                break
+            budget_s = outcome.winner.measured_s[0] / _STEP
+        elif best is not None:
+            break
+        else:
+            error = _missed(outcome, top1)
+            outside_s = [f.measured_s[0] for f in outcome.finalists if f.proof.error is None and f.top1 >= top1]
+            budget_s = max(_STEP * budget_s, min(outside_s, default=0.0))
+            goal = max(goal, top1 + _shortfall(outcome, top1))
+    trial.unlink(missing_ok=True)
+    if best is None:
+        raise error
+    return best
+
+
+def smallest_budget_s(job_of: MakeJob, predictor: AccuracyPredictor, top1: float) -> float:
+    """The smallest latency limit, to `PRECISION` of it, inside which an evolution finds a predicted top-1 of `top1`.
+
+    Raises:
+        InfeasibleError: it finds none without a limit.
+    """
+    job = job_of(NO_LIMIT_S)
+
+    def best(limit_s: float) -> tuple[float, float]:
+        """The best predicted top-1 inside a limit, and the seconds of the architecture that has it."""
+        try:
+            found = job.evolve(predictor, (limit_s,), None)
+        except InfeasibleError:  # the others' limits leave nothing that is so fast
+            return -math.inf, limit_s
+        return float(found.fitness[0]), float(job.latencies[0].cost(found.genomes[:1])[0])
+
+    most, high_s = best(NO_LIMIT_S)
+    if most < top1:
+        raise InfeasibleError(
+            f"no network is predicted to have an accuracy of {top1:.2%}: the most accurate one has {most:.2%}; "
+            "ask for less, or relax the limits"
+        )
+    low_s = least(job.latencies[0].table)[0]
+    if best(low_s)[0] >= top1:
+        return low_s
+    while high_s > low_s * (1.0 + PRECISION):
+        middle_s = math.sqrt(low_s * high_s)
+        accuracy, latency_s = best(middle_s)
+        if accuracy >= top1:
+            high_s = min(middle_s, latency_s)
+        else:
+            low_s = middle_s
+    return high_s
+
+
+def _learn(job_of: MakeJob, top1: float, source: Source, config: SearchConfig, progress: bool) -> Learned:
+    """Learn all over the space first; where there are weights to evaluate, then near the budget that this asks for."""
+    without = config.model_copy(update={"refine_evaluations": 0})
+    job = replace(job_of(NO_LIMIT_S), config=without)
+    learned = learn([job], source, progress)
+    if not learned.evaluations.can_grow or not config.refine_evaluations:
+        return replace(learned, job=job_of(NO_LIMIT_S))
+    budget_s = smallest_budget_s(job_of, learned.predictor, top1)
+    return learn([job_of(budget_s)], source, progress)
+
+
+def _missed(outcome: SearchOutcome, top1: float) -> InfeasibleError:
+    found = outcome.winner
+    return InfeasibleError(
+        f"no network with an accuracy of {top1:.2%} was found in {_MAX_SEARCHES} searches: the last one found "
+        f"{found.top1:.2%} ({found.architecture.key}); ask for less"
+    )
+
+
+def _shortfall(outcome: SearchOutcome, top1: float) -> float:
+    """The most by which predictions of finalists that miss the goal were too high; never negative."""
+    proofs = [f for f in outcome.finalists if f.proof.error is None and f.top1 < top1]
+    return max((min(f.proposal.predicted_top1 - f.top1, top1 - f.top1) for f in proofs), default=0.0)

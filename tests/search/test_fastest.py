@@ -1,0 +1,100 @@
+"""The fastest architecture of a wanted accuracy, on synthetic tables, accuracies and measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.genome import encode, sample
+from chanas.core.latency import LatencyLUT
+from chanas.core.task import Task
+from chanas.errors import InfeasibleError
+from chanas.files.run import RunDirectory
+from chanas.search.config import SearchConfig
+from chanas.search.cosearch import SearchOutcome
+from chanas.search.evolution.constraints import macs_constraint
+from chanas.search.evolution.evolution import EvolutionConfig
+from chanas.search.fastest import search_fastest
+from chanas.search.learning import Source
+from chanas.search.proof import Proof, Timing
+from chanas.search.target import SearchTarget
+
+FAST = SearchConfig(
+    num_evaluations=40,
+    initial_evaluations=20,
+    evaluation_batch=10,
+    refine_evaluations=8,
+    refine_batch=4,
+    predictor="ridge",
+    cross_validate=("ridge",),
+    num_samples=100,
+    num_cloud=0,
+    pareto_generations=0,
+    evolution=EvolutionConfig(population=40, generations=30),
+)
+NUM_CLASSES = 10
+Fastest = Callable[..., SearchOutcome]
+
+
+@pytest.fixture
+def fastest(
+    tmp_path: Path, demo_space: SearchSpace, make_lut: Callable[..., LatencyLUT], make_accuracy: Callable[..., Any]
+) -> Fastest:
+    lut, truth = make_lut(demo_space), make_accuracy(demo_space, noise=0.0)
+
+    def find(top1: float, ratio: float = 1.02, constraints: Sequence[Any] = ()) -> SearchOutcome:
+        def prove(architectures: Sequence[Architecture]) -> list[Proof]:
+            genomes = encode(demo_space, architectures)
+            seconds, found = lut.latency_s(demo_space, NUM_CLASSES, genomes), truth.many(genomes)
+            return [
+                Proof(a, (Timing("cpu", ratio * s, 1e-7),), t, 1e-6)
+                for a, s, t in zip(architectures, seconds.tolist(), found.tolist(), strict=True)
+            ]
+
+        target = SearchTarget(lut.header.target, 0.0, lut)
+        source = Source(RunDirectory(tmp_path), "abc", truth)
+        task = Task(demo_space, NUM_CLASSES)
+        return search_fastest(task, target, top1, source, prove, constraints=constraints, config=FAST, progress=False)
+
+    return find
+
+
+@pytest.mark.parametrize("ratio", [0.9, 1.0, 1.1])
+def test_the_fastest_that_is_accurate_enough_wins(
+    fastest: Fastest,
+    ratio: float,
+    tmp_path: Path,
+    demo_space: SearchSpace,
+    make_lut: Callable[..., LatencyLUT],
+    make_accuracy: Callable[..., Any],
+) -> None:
+    genomes = sample(demo_space, 1000, np.random.default_rng(1))
+    seconds = make_lut(demo_space).latency_s(demo_space, NUM_CLASSES, genomes)
+    top1 = make_accuracy(demo_space, noise=0.0).many(genomes)
+    goal = float(np.quantile(top1, 0.8))
+    outcome = fastest(goal, ratio)
+    assert outcome.winner.top1 >= goal
+    accurate = [f.measured_s[0] for f in outcome.finalists if f.top1 >= goal]
+    assert outcome.winner.measured_s[0] == min(accurate) <= outcome.targets[0].budget_s
+    assert outcome.winner.measured_s[0] < ratio * np.quantile(seconds[top1 >= goal], 0.05)
+    assert json.loads((tmp_path / "search/result.json").read_text())["winner"] == outcome.architecture.key
+    assert not (tmp_path / "search/trial.json").exists()
+
+
+def test_an_accuracy_that_nothing_has_is_refused_with_the_best_there_is(fastest: Fastest) -> None:
+    with pytest.raises(
+        InfeasibleError, match=r"accuracy of 99\.90%: the most accurate one has \d\d\.\d\d%; ask for less"
+    ):
+        fastest(0.999)
+
+
+def test_other_limits_hold(fastest: Fastest, demo_space: SearchSpace) -> None:
+    limit = macs_constraint(demo_space, NUM_CLASSES, demo_space.smallest.num_macs(demo_space, NUM_CLASSES))
+    outcome = fastest(0.05, constraints=[limit])
+    assert outcome.architecture.num_macs(demo_space, NUM_CLASSES) <= limit.limit
