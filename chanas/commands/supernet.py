@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def train_supernet(
     run: Run = DEFAULT_RUN,
-    config: Annotated[str | None, typer.Option(help="Training config: digits, imagenet-mbv3, or YAML.")] = None,
+    config: Annotated[str | None, typer.Option(help="Config: digits, imagenet-mbv3, transfer, or YAML.")] = None,
     space: Annotated[str | None, typer.Option(help="Search space: a preset (mbv3, mbv3-32) or YAML.")] = None,
     dataset: Annotated[str | None, typer.Option(help="digits, imagefolder, or a torchvision set on disk.")] = None,
     root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
@@ -26,6 +26,7 @@ def train_supernet(
     seed: Annotated[int | None, typer.Option(help="Seed; the config's by default.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the config's by default.")] = None,
     gap_weight: Annotated[float | None, typer.Option(help="λ of the gap term; the config's by default.")] = None,
+    init: Annotated[Path | None, typer.Option(help="Run directory of a supernet to take weights from.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files too.")] = False,
@@ -38,7 +39,7 @@ def train_supernet(
         RunDirectory(run),
         config=config,
         space=space,
-        changes=Changes(dataset, root, convert_rgb or None, seed, device, gap_weight),
+        changes=Changes(dataset, root, convert_rgb or None, seed, device, gap_weight, init),
         resume=resume,
         overwrite=overwrite,
         tensorboard=tensorboard,
@@ -85,6 +86,9 @@ def finetune(
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Fresh weights, to compare.")] = False,
     epochs: Annotated[float | None, typer.Option(help="Passes over the train split; 25 by default.")] = None,
     base_lr: Annotated[float | None, typer.Option(help="Peak learning rate; from the supernet's by default.")] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="FOLDER/CLASS/IMAGE, of any classes; the supernet's by default.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; the supernet's by default.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
@@ -96,16 +100,17 @@ def finetune(
     summary = workflows.finetune(
         RunDirectory(run),
         architecture,
-        Finetuning(EPOCHS if epochs is None else epochs, base_lr, from_scratch, seed),
+        Finetuning(EPOCHS if epochs is None else epochs, base_lr, from_scratch, seed, images),
         resume=resume,
         overwrite=overwrite,
     )
     if not summary.training.is_main:
         return
     start = "fresh weights" if from_scratch else "inherited weights"
+    inherited = "" if summary.top1_inherited is None else f"{summary.top1_inherited:.2%} inherited, "
     typer.echo(
         f"network    {summary.training.checkpoint} after {summary.training.num_steps} steps from {start}\n"
-        f"holdout    {summary.top1_inherited:.2%} inherited, {summary.top1:.2%} now"
+        f"holdout    {inherited}{summary.top1:.2%} now"
     )
 
 

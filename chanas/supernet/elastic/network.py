@@ -284,12 +284,20 @@ class Supernet(nn.Module):
         return static.to(self.stem.conv.conv.weight.device).train(self.training)
 
     @torch.no_grad()
-    def inherit(self, static: StaticNetwork) -> None:
-        """Take over the weights and BN statistics of a static network of the same `only` architecture."""
-        assert self.only is not None
-        for module, source in zip(self._path(self.only), static.blocks, strict=True):
+    def inherit(self, other: StaticNetwork | Supernet) -> None:
+        """Take over the weights and BN statistics of a static network of the same `only` architecture, or of a supernet
+        with the same layers; the last layer is left as it is where the other has another number of classes."""
+        if isinstance(other, Supernet):
+            modules, sources = [*self.children()], [*other.children()]
+        else:
+            assert self.only is not None
+            modules, sources = cast(list[nn.Module], self._path(self.only)), [*other.blocks]
+        for module, source in zip(modules, sources, strict=True):
             state = {k: v for k, v in source.state_dict().items() if not k.endswith("num_batches_tracked")}
-            cast(nn.Module, module).load_state_dict(state)  # the elastic modules mirror the static ones name by name
+            if isinstance(module, ElasticClassifier) and state["linear.bias"].shape[0] != self.num_classes:
+                own = module.state_dict()
+                state |= {name: own[name] for name in ("linear.weight", "linear.bias")}
+            module.load_state_dict(state)  # the elastic modules mirror the static ones name by name
 
     def sort_channels(self) -> None:
         """Order every block's mid channels by importance, so that a smaller expand ratio keeps the best of them.

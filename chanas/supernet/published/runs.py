@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chanas.core.arch import SearchSpace
 from chanas.files.run import RunDirectory
@@ -21,8 +20,7 @@ from chanas.supernet.training.resume import refuse_existing
 from chanas.supernet.training.state import Progress, setup_header
 
 _FOR_A_LOOK = 500
-_TRAINING = "imagenet-mbv3"  # how they were trained, but for one machine
-_HERE: dict[str, Any] = {"batch_size": 64, "gap_batch_size": 32, "device": "cpu", "precision": "f32", "compile": False}
+_TRAINING = "transfer"  # what trains them further
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def keep(run: RunDirectory, supernet: Supernet, published: dict[str, str], image
     space = supernet.space
     root = None if images is None else str(images)
     config = TrainConfig.load(_TRAINING).changed(
-        data={"dataset": IMAGENET, "root": root, "convert_rgb": True}, space=space.name, **_HERE
+        data={"dataset": IMAGENET, "root": root, "convert_rgb": True}, space=space.name
     )
     data = load_data(config.data, config.seed)
     header = {

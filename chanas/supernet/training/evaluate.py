@@ -20,7 +20,7 @@ from chanas.supernet.data.sources import IntArray
 from chanas.supernet.elastic.calibrate import num_correct, recalibrate
 from chanas.supernet.elastic.distributed import World
 from chanas.supernet.elastic.network import Supernet
-from chanas.supernet.training.checkpoint import checkpoint_path, read_checkpoint, splits_path
+from chanas.supernet.training.checkpoint import Checkpoint, checkpoint_path, read_checkpoint, splits_path
 from chanas.supernet.training.phases import TrainConfig
 
 MAX_BATCH = 128  # larger ones fall out of a core's cache and are no faster
@@ -130,18 +130,13 @@ class SupernetEvaluator:
         checkpoint = read_checkpoint(run)
         header = checkpoint.header
         config = TrainConfig.from_json(header["config"], "checkpoint config")
-        space = SearchSpace.from_json(header["space"])
         data = load_data(config.data, config.seed, splits_path(run))
         if data.splits.digest != header["splits_digest"]:
             raise CheckpointError(
                 f"{splits_path(run)} is not the one of the checkpoint beside it; restore it, "
                 "or train again with --overwrite"
             )
-        key = header.get("architecture")
-        only = None if key is None else Architecture.from_key(key)
-        supernet = Supernet(space, header["num_classes"], only)
-        load_weights(supernet, checkpoint.part("ema") or checkpoint.part("supernet"))
-        supernet.eval().requires_grad_(False).to(device)
+        supernet = read_supernet(checkpoint).to(device)
         digest = file_digest(checkpoint_path(run))
         return cls(supernet, data, config, digest, bool(header["done"]), int(header["step"]))
 
@@ -198,6 +193,20 @@ class SupernetEvaluator:
         """
         indices = self.data.indices(split, max_images)
         return self.data.images(indices, resolution), self.data.source.labels[indices]
+
+
+def read_supernet(checkpoint: Checkpoint) -> Supernet:
+    """The frozen supernet (or network of one architecture) of a checkpoint: the weights that are handed on.
+
+    Raises:
+        CheckpointError: names or shapes are not those of the checkpoint's space.
+    """
+    header = checkpoint.header
+    key = header.get("architecture")
+    only = None if key is None else Architecture.from_key(key)
+    supernet = Supernet(SearchSpace.from_json(header["space"]), header["num_classes"], only)
+    load_weights(supernet, checkpoint.part("ema") or checkpoint.part("supernet"))
+    return supernet.eval().requires_grad_(False)
 
 
 def load_weights(supernet: Supernet, tensors: dict[str, Tensor]) -> None:

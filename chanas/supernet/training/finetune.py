@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from chanas.core.arch import Architecture
 from chanas.errors import ConfigError
@@ -11,7 +12,7 @@ from chanas.supernet.training.checkpoint import splits_path
 from chanas.supernet.training.evaluate import SupernetEvaluator
 from chanas.supernet.training.phases import TrainConfig
 from chanas.supernet.training.resume import stored_setup
-from chanas.supernet.training.train import SingleNetwork, TrainSummary, train_supernet
+from chanas.supernet.training.train import Start, TrainSummary, train_supernet
 
 EPOCHS = 25.0  # once-for-all's shorter fine-tuning (its "#25" networks)
 FINETUNE_LR_SHARE = 0.1  # inherited weights are near a minimum: a tenth of the last phase's peak stays near it
@@ -23,8 +24,8 @@ class FinetuneSummary:
     """The result of a call of `finetune`; accuracies in [0, 1] are on holdout."""
 
     architecture: Architecture
-    top1_inherited: float
-    """With the supernet's weights, before any training of its own."""
+    top1_inherited: float | None
+    """With the supernet's weights, before any training of its own; None on other images than the supernet's."""
     top1: float
     training: TrainSummary
 
@@ -35,9 +36,11 @@ class Finetuning:
 
     epochs        passes over the train split
     base_lr       peak learning rate for `optimizer.lr_batch_size` images; by default a tenth of the supernet's last
-                  phase's, and from scratch the highest of its phases
+                  phase's, all of it on other images, and from scratch the highest of its phases
     from_scratch  start from fresh weights instead of the inherited ones
     seed          of order, augmentation and fresh weights; the supernet's by default
+    images        a folder of images (`FOLDER/CLASS/IMAGE`) to train on instead of the supernet's, of any classes; those
+                  that are not RGB are converted
 
     Raises:
         ConfigError: there is nothing to pass over.
@@ -47,6 +50,7 @@ class Finetuning:
     base_lr: float | None = None
     from_scratch: bool = False
     seed: int | None = None
+    images: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.epochs > 0:
@@ -65,7 +69,8 @@ def finetune(
     overwrite: bool = False,
     progress: bool = True,
 ) -> FinetuneSummary:
-    """Train one architecture of the run's supernet, on the same splits, and leave it in `run.finetuned(...)`.
+    """Train one architecture of the run's supernet, on the same splits or on other images, and leave it in
+    `run.finetuned(...)`.
 
     Args:
         run: holds the supernet.
@@ -86,7 +91,9 @@ def finetune(
         config = stored_setup(own_run)[1]
     else:
         config = finetune_config(evaluator.config, recipe)
-    single = SingleNetwork(architecture, None if recipe.from_scratch else inherited, splits_path(run))
+    start = Start(
+        architecture, None if recipe.from_scratch else inherited, splits_path(run) if recipe.images is None else None
+    )
     summary = train_supernet(
         own_run,
         evaluator.space,
@@ -94,9 +101,11 @@ def finetune(
         resume=resume,
         overwrite=overwrite,
         progress=progress,
-        single=single,
+        start=start,
     )
-    return FinetuneSummary(architecture, evaluator.top1(architecture), summary.top1["only"], summary)
+    inherits_task = config.data == evaluator.config.data
+    top1_inherited = evaluator.top1(architecture) if inherits_task else None
+    return FinetuneSummary(architecture, top1_inherited, summary.top1["only"], summary)
 
 
 def finetune_config(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
@@ -104,11 +113,15 @@ def finetune_config(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
     base_lr, from_scratch, epochs = recipe.base_lr, recipe.from_scratch, recipe.epochs
     if base_lr is None:
         peaks = [phase.base_lr for phase in stored.phases]
-        base_lr = max(peaks) if from_scratch else FINETUNE_LR_SHARE * peaks[-1]
+        share = FINETUNE_LR_SHARE if recipe.images is None else 1.0  # the last layer's weights are fresh
+        base_lr = max(peaks) if from_scratch else share * peaks[-1]
     phase = {
         "name": "from-scratch" if from_scratch else "finetune",
         "epochs": epochs,
         "warmup_epochs": WARMUP_SHARE * epochs,
         "base_lr": base_lr,
     }
-    return stored.changed(phases=[phase], seed=stored.seed if recipe.seed is None else recipe.seed)
+    images = {}
+    if recipe.images is not None:
+        images = {"dataset": "imagefolder", "root": str(recipe.images), "convert_rgb": True}
+    return stored.changed(data=images, phases=[phase], seed=stored.seed if recipe.seed is None else recipe.seed)

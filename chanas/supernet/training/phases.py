@@ -180,7 +180,7 @@ class TrainConfig(BaseModel):
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> TrainConfig:
-        """A preset by name (`digits`, `imagenet-mbv3`) or a YAML file by path.
+        """A preset by name (`digits`, `imagenet-mbv3`, `transfer`) or a YAML file by path.
 
         Raises:
             ConfigError: there is no such preset or file, or it is not a training config.

@@ -78,14 +78,18 @@ class TrainSummary:
 
 
 @dataclass(frozen=True)
-class SingleNetwork:
-    """One architecture that is trained instead of a whole supernet."""
+class Start:
+    """The start of a training, where that is not a whole supernet with fresh weights and splits."""
 
-    architecture: Architecture
-    inherited: StaticNetwork | None
-    """The weights to start from; None for fresh ones."""
-    splits: Path
-    """The splits file of the supernet, so that no image changes sides."""
+    architecture: Architecture | None = None
+    """The one that is trained alone."""
+    inherited: StaticNetwork | Supernet | None = None
+    """The weights, of that architecture or of a supernet; for other classes the last layer's are fresh."""
+    splits: Path | None = None
+    """The splits file of a supernet, so that no image changes sides."""
+
+
+FRESH = Start()
 
 
 def train_supernet(
@@ -97,7 +101,7 @@ def train_supernet(
     overwrite: bool = False,
     tensorboard: bool = False,
     progress: bool = True,
-    single: SingleNetwork | None = None,
+    start: Start = FRESH,
 ) -> TrainSummary:
     """Train the supernet of `space` and leave its checkpoint, splits and metrics in `run.supernet`.
 
@@ -113,7 +117,8 @@ def train_supernet(
         overwrite: start anew although there is a checkpoint.
         tensorboard: write the metrics as TensorBoard's event files too.
         progress: show a progress bar.
-        single: train one architecture of the space instead.
+        start: one architecture of the space to train alone, weights to begin with; not looked at when resuming, but for
+            the architecture.
 
     Raises:
         ConfigError: a phase names a choice that the space lacks, the space is not for RGB images, a step's images
@@ -135,7 +140,7 @@ def train_supernet(
         if not resume and not overwrite:
             refuse_existing(run)
         world.wait()  # before anything is written, every rank has seen that it may be
-        trainer = Trainer(run, space, config, resume, world, tensorboard, single)
+        trainer = Trainer(run, space, config, resume, world, tensorboard, start)
         return trainer.train(progress and world.is_main)
 
 
@@ -150,38 +155,28 @@ class Trainer:
         resume: bool,
         world: World = World(),  # noqa: B008 (frozen)
         tensorboard: bool = False,
-        single: SingleNetwork | None = None,
+        start: Start = FRESH,
     ) -> None:
         self.run, self.space, self.config, self.world = run, space, config, world
         self._began = time.perf_counter()
-        self.only = only = None if single is None else single.architecture
+        self.only = only = start.architecture
         saved = None
         if resume:
             saved, path = resumable(run)
             check_resumable(saved.header, path, space, config, only)
             if path != ckpt.checkpoint_path(run):
                 self._say(f"{ckpt.checkpoint_path(run)} is damaged; going on from {path}")
-        stored_splits = ckpt.splits_path(run) if resume else None if single is None else single.splits
+        stored_splits = ckpt.splits_path(run) if resume else start.splits
         self.data = load_data(config.data, config.seed, stored_splits)
         num_train = len(self.data.indices("train"))
         if config.objective.add_gap_to_train:
             num_train += len(self.data.indices("gap"))
         if not num_train:
-            raise DataError(f"data set {self.data.source.name} has no images to train on; name their folder (--root)")
+            raise DataError(f"data set {self.data.source.name} has no images to train on; name a folder of some")
         self.schedule = Schedule(config, space, num_train, only)
         self.device = torch.device(f"cuda:{world.local_rank}" if config.device == "cuda" else "cpu")
         self.images = EvaluationImages(self.data, self.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            self.network = Supernet(space, self.data.num_classes, only)
-        if single is not None and single.inherited is not None:
-            self.network.inherit(single.inherited)
-        self.network.to(self.device)
-        self.network.activation_checkpointing = config.activation_checkpointing
-        if config.compile:
-            self.network.compile_recurring()
-        if config.sync_batch_norm:
-            self.network.synchronise(world)
+        self.network = self._new_network(start)
         self.execution = Execution.of(
             self.network, world, config.precision, config.num_micro_batches, config.channels_last
         )
@@ -202,6 +197,28 @@ class Trainer:
                 ckpt.metrics_path(run).unlink(missing_ok=True)
                 save_splits(ckpt.splits_path(run), self.data.splits)
             self._save(done=False, good=True)
+
+    def _new_network(self, start: Start) -> Supernet:
+        """The network as training begins with it."""
+        config = self.config
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            network = Supernet(self.space, self.data.num_classes, self.only)
+        if start.inherited is not None:
+            try:
+                network.inherit(start.inherited)
+            except RuntimeError as error:
+                raise CheckpointError(
+                    f"the weights to begin with are not of space '{self.space.name}' "
+                    f"({str(error).splitlines()[-1].strip()})"
+                ) from error
+        network.to(self.device)
+        network.activation_checkpointing = config.activation_checkpointing
+        if config.compile:
+            network.compile_recurring()
+        if config.sync_batch_norm:
+            network.synchronise(self.world)
+        return network
 
     def _settle_threads(self, stored: int | None) -> None:
         """Settle the number of threads: one process takes the stored one, the config's or the fastest; several take

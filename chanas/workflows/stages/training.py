@@ -20,19 +20,21 @@ if TYPE_CHECKING:
     from chanas.supernet.training.phases import TrainConfig
     from chanas.supernet.training.train import TrainSummary
 
-DEFAULT_TRAINING = "digits"
+DEFAULT_TRAINING, TRANSFER = "digits", "transfer"
 PUBLISHED = ("ofa",)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Entries of a training config that are replaced; None leaves them as they are.
+    """Differences of a training from its config; None is none.
 
     dataset      digits, imagefolder, or a torchvision set on disk
     root         where the data set lies
     convert_rgb  convert images that are not RGB
     seed, device
     gap_weight   λ of equation 3
+    init         run directory of a supernet whose weights training begins with; for other classes the last layer's are
+                 fresh
     """
 
     dataset: str | None = None
@@ -41,9 +43,10 @@ class Changes:
     seed: int | None = None
     device: str | None = None
     gap_weight: float | None = None
+    init: Path | None = None
 
     def made_to(self, config: TrainConfig) -> TrainConfig:
-        """The config with what is given here."""
+        """The config with its entries that are given here."""
         own: dict[str, Any] = {"seed": self.seed, "device": self.device}
         own = {key: value for key, value in own.items() if value is not None}
         if self.gap_weight is not None:
@@ -67,22 +70,35 @@ def train_supernet(
     tensorboard: bool = False,
     progress: bool = True,
 ) -> TrainSummary:
-    """Train the supernet; `changes` override the training config, and resuming takes up what was stored.
+    """Train the supernet; `changes` override the training config, and resuming takes up what was stored. With other
+    weights to begin with, the space is theirs and the config `transfer` where none is named.
 
     Raises:
         ChanasError: as `chanas.supernet.training.train.train_supernet` says.
     """
+    from chanas.supernet.training.checkpoint import read_checkpoint
+    from chanas.supernet.training.evaluate import read_supernet
     from chanas.supernet.training.phases import TrainConfig
     from chanas.supernet.training.resume import stored_setup
+    from chanas.supernet.training.train import FRESH, Start
     from chanas.supernet.training.train import train_supernet as train
 
+    inherited = None if changes.init is None else read_supernet(read_checkpoint(RunDirectory(changes.init)))
     if resume and config is None:
         loaded, settings = stored_setup(run)
     else:
-        settings = TrainConfig.load(config or DEFAULT_TRAINING)
-        loaded = SearchSpace.load(space or settings.space)
-    changed = changes.made_to(settings)
-    return train(run, loaded, changed, resume=resume, overwrite=overwrite, tensorboard=tensorboard, progress=progress)
+        settings = TrainConfig.load(config or (DEFAULT_TRAINING if changes.init is None else TRANSFER))
+        loaded = inherited.space if inherited and space is None else SearchSpace.load(space or settings.space)
+    return train(
+        run,
+        loaded,
+        changes.made_to(settings),
+        resume=resume,
+        overwrite=overwrite,
+        tensorboard=tensorboard,
+        progress=progress,
+        start=FRESH if inherited is None else Start(inherited=inherited),
+    )
 
 
 def import_supernet(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,12 @@ from chanas.network.static import StaticNetwork
 from chanas.supernet.data.imagenet import NUM_CLASSES
 from chanas.supernet.elastic.network import Supernet
 from chanas.supernet.published.runs import import_ofa, keep
-from chanas.supernet.training.checkpoint import read_header
-from chanas.supernet.training.evaluate import SupernetEvaluator
+from chanas.supernet.training.checkpoint import read_checkpoint, read_header
+from chanas.supernet.training.evaluate import SupernetEvaluator, read_supernet
+from chanas.supernet.training.finetune import Finetuning, finetune
+from chanas.supernet.training.phases import TrainConfig
 from chanas.supernet.training.resume import stored_setup
+from chanas.supernet.training.train import Start, train_supernet
 
 from .test_ofa import random_checkpoint, saved
 
@@ -89,3 +93,40 @@ def test_with_images_statistics_and_accuracies_are_its_own(
         means(evaluator.extract(tiny_space.smallest)), means(tiny(tiny_space).extract(tiny_space.smallest))
     )
     assert evaluator.top1(tiny_space.largest) == summary.top1_largest  # of all holdout images: they are few
+
+
+def test_a_sub_network_learns_other_classes(tmp_path: Path, images: Path, tiny_space: SearchSpace) -> None:
+    run, architecture = RunDirectory(tmp_path), tiny_space.smallest
+    keep(run, tiny(tiny_space), FROM)
+    with pytest.raises(DataError, match="no images to train on"):
+        finetune(run, architecture, Finetuning(epochs=1), progress=False)
+    recipe = Finetuning(epochs=2, base_lr=1e-9, images=images)
+    summary = finetune(run, architecture, recipe, progress=False)
+    assert summary.top1_inherited is None
+    own = SupernetEvaluator.load(run.finetuned(architecture.key, False))
+    assert own.class_names == ("goldfish", "zebra")
+    ours, theirs = (e.extract(architecture).state_dict() for e in (own, SupernetEvaluator.load(run)))
+    last = max(name for name in theirs if name.endswith("linear.weight"))
+    assert ours[last].shape[0] == 2
+    for name, tensor in theirs.items():
+        if "linear" not in name and "running" not in name and "num_batches" not in name:
+            torch.testing.assert_close(ours[name], tensor, msg=name)
+
+
+def test_a_supernet_begins_with_the_weights_of_another(tmp_path: Path, images: Path, tiny_space: SearchSpace) -> None:
+    config = TrainConfig.load("transfer").changed(
+        data={"root": str(images), "num_workers": 0},
+        phases=[{"name": "a", "steps": 1, "base_lr": 1e-9}],
+        batch_size=8,
+        gap_batch_size=4,
+    )
+    run, given = RunDirectory(tmp_path / "mine"), tiny(tiny_space)
+    train_supernet(run, tiny_space, config, progress=False, start=Start(inherited=given))
+    weights = read_supernet(read_checkpoint(run)).state_dict()
+    assert weights["classifier.linear.weight"].shape[0] == 2
+    for name, tensor in given.state_dict().items():
+        if "linear" not in name and "running" not in name:
+            torch.testing.assert_close(weights[name], tensor, msg=name)
+    wider = dataclasses.replace(tiny_space, head_width=64)
+    with pytest.raises(CheckpointError, match="not of space 'tiny'"):
+        train_supernet(RunDirectory(tmp_path / "wider"), wider, config, progress=False, start=Start(inherited=given))

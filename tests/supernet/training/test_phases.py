@@ -14,7 +14,9 @@ from chanas.supernet.training.phases import PhaseConfig, Schedule, TrainConfig
 MakeConfig = Callable[..., TrainConfig]
 
 
-@pytest.mark.parametrize(("name", "space"), [("digits", "mbv3-32"), ("imagenet-mbv3", "mbv3")])
+@pytest.mark.parametrize(
+    ("name", "space"), [("digits", "mbv3-32"), ("imagenet-mbv3", "mbv3"), ("transfer", "ofa-mbv3-w1.0")]
+)
 def test_a_preset_fits_its_space(name: str, space: str) -> None:
     config = TrainConfig.load(name)
     assert config.space == space
