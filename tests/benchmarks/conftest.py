@@ -34,6 +34,7 @@ OWN = (
     "rpc_overhead",
     "subjects",
     "subspace_rules",
+    "transfer",
     "tune_convergence",
     "tune_models",
     "tuning",

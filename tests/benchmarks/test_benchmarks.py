@@ -36,6 +36,7 @@ SCRIPTS = (
     "network_latency",
     "operator_peak",
     "subspace_rules",
+    "transfer",
     "tune_models",
     "rpc_overhead",
     "tuning_efficiency",

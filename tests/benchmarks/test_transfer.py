@@ -1,0 +1,122 @@
+"""benchmarks/transfer.py: nobody looks at the new device, and the figures are what they are called."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chanas.core.arch import SearchSpace
+from chanas.core.genome import decode, sample
+
+DEVICES = ("fast_1", "fast_32", "slow_1", "slow_32", "titan_rtx_64")
+
+
+@pytest.fixture
+def script(load: Any) -> ModuleType:
+    module: ModuleType = load("transfer")
+    return module
+
+
+@pytest.fixture
+def data_file(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """40 networks; devices differ in what a multiply-add and a kernel cost. Slots beyond a depth are filled."""
+    space = SearchSpace.load("mbv3")
+    path = tmp_path / "measured.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["d", "ks", "e", "r", *(f"{name}_ms" for name in DEVICES)])
+        for a in decode(space, sample(space, 40, rng)):
+            slots = [pair for stage in a.stages for pair in (*stage, *[(7, 3)] * (4 - len(stage)))]
+            macs, kernels = a.num_macs(space) * 1e-8, sum(a.depths) * 0.1
+            columns = [a.depths, [k for k, _ in slots], [e for _, e in slots]]
+            times = [(macs * (1 + i) + kernels / (1 + i)) * rng.normal(1, 0.01) for i in range(len(DEVICES))]
+            writer.writerow([*(" ".join(map(str, c)) for c in columns), a.resolution, *times])
+    return path
+
+
+def test_a_file_is_read_without_the_copied_device(script: ModuleType, data_file: Path) -> None:
+    data = script.read_measured(data_file)
+    assert data.devices == DEVICES[:4]
+    assert data.gpus == ("fast", "fast", "slow", "slow")
+    assert data.log_latencies.shape == (40, 4)
+    first = next(csv.DictReader(data_file.read_text(encoding="utf-8").splitlines()))
+    (architecture,) = decode(data.space, data.genomes[:1])
+    assert " ".join(map(str, architecture.depths)) == first["d"]
+    assert str(architecture.resolution) == first["r"]
+    assert np.exp(data.log_latencies[0, 0]) == pytest.approx(float(first["fast_1_ms"]))
+
+
+def test_nobody_sees_more_of_the_new_gpu_than_what_was_measured(script: ModuleType, data_file: Path) -> None:
+    data = script.read_measured(data_file)
+    chosen, known = np.arange(6), [2, 3]
+    spoilt = data.log_latencies.copy()
+    spoilt[6:, :2] = 9.0
+    changed = script.Measured(data.space, data.genomes, data.devices, spoilt)
+    before, after = script.contenders(data), script.contenders(changed)
+    assert set(before) == {"chanas", "ridge", "ridge-smoothed", "nearest", "table"}
+    for kind, predict in before.items():
+        measured = data.log_latencies[chosen, 0]
+        again = after[kind](known, chosen, measured)
+        np.testing.assert_allclose(again, predict(known, chosen, measured), rtol=1e-9, err_msg=kind)
+
+
+def test_ranks_and_errors_are_those_of_their_names(script: ModuleType, rng: np.random.Generator) -> None:
+    from scipy.stats import spearmanr
+
+    a, b = rng.normal(size=(2, 30))
+    assert script.spearman(a, b) == pytest.approx(spearmanr(a, b).statistic)
+    assert script.mape_percent(np.log([1.1, 2.0]), np.log([1.0, 2.5])) == pytest.approx(15.0)
+
+
+def test_regret_is_what_the_chosen_network_lacks(script: ModuleType) -> None:
+    top1 = np.array([0.70, 0.75, 0.80, 0.85])
+    truth = np.array([1.0, 2.0, 3.0, 4.0])
+    assert script.regret_points(truth, truth, top1, 3.0) == pytest.approx(0.0)
+    assert script.regret_points(truth + 1.0, truth, top1, 3.0) == pytest.approx(5.0)  # too slow, it says
+    assert script.regret_points(truth - 1.0, truth, top1, 3.0) == pytest.approx(0.0)  # finalists are timed
+    assert script.regret_points(truth + 9.0, truth, top1, 3.0) == pytest.approx(10.0)  # the one predicted fastest
+
+
+def row(script: ModuleType, kind: str, spearman: float, draw: int = 0, device: str = "a") -> Any:
+    return script.Row(10, device, draw, kind, spearman, 10.0 * (1.0 - spearman), 1.0 - spearman)
+
+
+def test_the_lead_is_over_the_best_baseline_of_each_score(script: ModuleType) -> None:
+    others = {"ridge": 0.8, "nearest": 0.9, "table": 0.7, "ridge-smoothed": 0.99}
+    rows = [row(script, kind, value) for kind, value in others.items()]
+    rows += [row(script, "chanas", 0.9, draw=0), row(script, "chanas", 0.98, draw=1)]
+    figures = script.figures_of(rows, {"a": {"spearman": 0.95, "mape_percent": 2.0}})
+    assert figures["spearman_10"].value == pytest.approx(0.94)
+    assert figures["spearman_10"].met is True
+    assert figures["mape_percent_10"].met is True
+    assert figures["spearman_lead_10"].value == pytest.approx(0.04)
+    assert figures["mape_percent_lead_10"].value == pytest.approx(0.4)
+    assert figures["regret_points_lead_10"].met is True
+    assert figures["ceiling_spearman"].value == pytest.approx(0.95)
+
+
+def test_spread_is_that_between_draws_of_the_mean_over_devices(script: ModuleType) -> None:
+    rows = [row(script, "chanas", s, draw, device) for s, draw, device in ((0.8, 0, "a"), (1.0, 0, "b"), (0.7, 1, "a"))]
+    assert script.summary(rows, "spearman") == (pytest.approx(0.8), pytest.approx(0.1))
+
+
+def test_a_quick_run_judges_everybody_and_writes_nothing(
+    script: ModuleType, common: ModuleType, data_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.main(["--quick", "--data", str(data_file), "latency"])
+    lines = capsys.readouterr().out.splitlines()
+    figures = json.loads(lines[-1])
+    assert {"spearman_5", "mape_percent_10", "regret_points_10", "ceiling_spearman"} <= set(figures)
+    assert sum(line.split()[:2] == ["10", "table"] for line in lines) == 1
+    assert not common.RESULTS.exists()
+
+
+def test_a_missing_file_is_one_line(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="transfer: error: there is no file"):
+        script.main(["--data", str(tmp_path / "none.csv"), "latency"])
