@@ -8,19 +8,17 @@ for, until what is found and measured has the accuracy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import SearchOutcome, new_job, search
-from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint, least
+from chanas.search.evolution.constraints import NO_LIMIT_S, least
 from chanas.search.job import Job
 from chanas.search.learning import Learned, Source, learn
 from chanas.search.proof import Prove
-from chanas.search.target import SearchTarget
 
 PRECISION = 0.005
 """Share of a latency to which the smallest budget is found."""
@@ -31,31 +29,26 @@ _STEP = 1.01  # by which a budget grows at least, where what it has given misses
 MakeJob = Callable[[float], Job]
 
 
-def search_fastest(
-    task: Task,
-    target: SearchTarget,
-    top1: float,
-    source: Source,
-    prove: Prove,
-    *,
-    constraints: Sequence[Constraint] = (),
-    config: SearchConfig | None = None,
-    seed: int = 0,
-    progress: bool = True,
-) -> SearchOutcome:
-    """The fastest architecture whose top-1 is at least `top1`: measured on `target`, evaluated on holdout, or predicted
-    where there are no weights. Its budget is in the outcome's target.
+def search_fastest(job: Job, top1: float, source: Source, prove: Prove, *, progress: bool = True) -> SearchOutcome:
+    """The fastest architecture whose top-1 is at least `top1`: its latency is measured on the target, its accuracy on
+    holdout, or predicted where there are no weights. Its budget is in the outcome's target.
+
+    Args:
+        job: of one target, whose budget is `NO_LIMIT_S`, from `new_job`.
+        top1: in [0, 1].
+        source: of accuracies.
+        prove: compiles, checks, measures and evaluates finalists.
 
     Raises:
         InfeasibleError: no architecture is predicted to be so accurate, or none that was evaluated is.
         MeasureError: no finalist could be compiled and measured.
-        LUTError: the table is of another space, or has holes that the settings do not allow.
     """
-    config = config or SearchConfig()
+    config = job.config
 
     def job_of(budget_s: float) -> Job:
-        job = new_job(task, [replace(target, budget_s=budget_s)], constraints, config, seed)
-        return replace(job, enough=top1)
+        (target,) = job.targets
+        inside = new_job(job.task, [replace(target, budget_s=budget_s)], job.others, config, job.seed)
+        return replace(inside, enough=top1)
 
     learned = _learn(job_of, top1, source, config, progress)
     trial = source.store.search / "trial.json"

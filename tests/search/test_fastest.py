@@ -17,8 +17,8 @@ from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
-from chanas.search.cosearch import SearchOutcome
-from chanas.search.evolution.constraints import macs_constraint
+from chanas.search.cosearch import SearchOutcome, new_job
+from chanas.search.evolution.constraints import NO_LIMIT_S, macs_constraint
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.fastest import search_fastest
 from chanas.search.learning import Source
@@ -57,10 +57,9 @@ def fastest(
                 for a, s, t in zip(architectures, seconds.tolist(), found.tolist(), strict=True)
             ]
 
-        target = SearchTarget(lut.header.target, 0.0, lut)
-        source = Source(RunDirectory(tmp_path), "abc", truth)
-        task = Task(demo_space, NUM_CLASSES)
-        return search_fastest(task, target, top1, source, prove, constraints=constraints, config=FAST, progress=False)
+        target, task = SearchTarget(lut.header.target, NO_LIMIT_S, lut), Task(demo_space, NUM_CLASSES)
+        job = new_job(task, [target], constraints, FAST)
+        return search_fastest(job, top1, Source(RunDirectory(tmp_path), "abc", truth), prove, progress=False)
 
     return find
 

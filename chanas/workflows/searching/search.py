@@ -107,15 +107,15 @@ def search_fastest(
     """
     if not 0.0 < top1 < 1.0:
         raise ConfigError(f"expected an accuracy between 0 and 1, such as 0.753, got {top1:g}")
+    from chanas.search.cosearch import new_job
     from chanas.search.evolution.constraints import NO_LIMIT_S, further_constraints
     from chanas.search.fastest import search_fastest as cosearch
 
     source = source or SupernetSource(run)
     with hold_targets(run, source, NO_LIMIT_S, usage) as (target,), scratch_folder() as scratch:
-        task, prover = source.task, source.prover([target], scratch, progress)
+        task = source.task
         constraints = further_constraints(task.space, task.num_classes, limits, [target.hardware])
-        accuracies = source.accuracies()
-        outcome = cosearch(
-            task, target, top1, accuracies, prover, constraints=constraints, config=config, seed=seed, progress=progress
-        )
+        job = new_job(task, [target], constraints, config, seed)
+        prover = source.prover([target], scratch, progress)
+        outcome = cosearch(job, top1, source.accuracies(), prover, progress=progress)
         return hand_over(run.bundle, outcome, prover, limits, seed)
