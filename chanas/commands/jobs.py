@@ -1,4 +1,4 @@
-"""The commands of `chanas jobs`: several tunings on one machine."""
+"""The commands of `chanas jobs`: several tunings on shared machines."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import typer
 from chanas.core.units import format_latency
 
 if TYPE_CHECKING:
-    from chanas.workflows.jobs.control import JobState, Order
+    from chanas.workflows.jobs.control import JobState, Order, Request
     from chanas.workflows.jobs.run import JobResult
 
 app = typer.Typer(
-    help="Tune several tables and networks on one machine, each stage where and when it disturbs no other.",
+    help="Tune several tables and networks on shared machines, each stage where and when it disturbs no other.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
+File = Annotated[Path, typer.Argument(help="YAML: target, threads, policy, devices and jobs (docs/formats.md).")]
 Name = Annotated[str, typer.Argument(help="Name of a job.")]
 Folder = Annotated[Path, typer.Option("--out", help="Folder in which `chanas jobs run` is at work.")]
 _FOLDER = Path("jobs")
@@ -26,7 +27,7 @@ _FOLDER = Path("jobs")
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="YAML: target, threads, policy and jobs (docs/formats.md).")],
+    file: File,
     out: Annotated[Path, typer.Option(help="Folder for logs, the trace and a page about it.")] = _FOLDER,
 ) -> None:
     """Run the tunings of a file side by side; what was measured before is reused. 1 where one fails or is ended."""
@@ -45,41 +46,56 @@ def run(
 
 
 @app.command()
+def add(file: File, out: Folder = _FOLDER) -> None:
+    """Add the jobs of a file to those that run, on the same devices."""
+    from chanas.workflows.jobs.control import Request
+    from chanas.workflows.jobs.plan import read_file
+
+    _send(Request(do="add", file=read_file(file), folder=Path.cwd()), out)
+
+
+@app.command()
 def status(
     name: Annotated[str | None, typer.Argument(help="Name of a job; all by default.")] = None, out: Folder = _FOLDER
 ) -> None:
     """Tell the state of jobs that run, which stages of them run where, and how many wait."""
-    _send("status", name, out)
+    _order("status", name, out)
 
 
 @app.command()
 def pause(name: Name, out: Folder = _FOLDER) -> None:
     """Start nothing of a job until it is resumed; what runs of it ends."""
-    _send("pause", name, out)
+    _order("pause", name, out)
 
 
 @app.command()
 def resume(name: Name, out: Folder = _FOLDER) -> None:
     """Go on with a paused job."""
-    _send("resume", name, out)
+    _order("resume", name, out)
 
 
 @app.command()
 def cancel(name: Name, out: Folder = _FOLDER) -> None:
     """End a job once what runs of it has ended; what it has measured is kept."""
-    _send("cancel", name, out)
+    _order("cancel", name, out)
 
 
 @app.command()
 def kill(name: Name, out: Folder = _FOLDER) -> None:
     """End a job now; what it has measured is kept."""
-    _send("kill", name, out)
+    _order("kill", name, out)
 
 
-def _send(order: Order, name: str | None, folder: Path) -> None:
-    from chanas.workflows.jobs.control import Request, ask
+def _order(order: Order, name: str | None, folder: Path) -> None:
+    from chanas.workflows.jobs.control import Request
 
-    for job in ask(folder, Request(do=order, name=name)):
+    _send(Request(do=order, name=name), folder)
+
+
+def _send(request: Request, folder: Path) -> None:
+    from chanas.workflows.jobs.control import ask
+
+    for job in ask(folder, request):
         typer.echo(f"{job.name:10s} {_state(job)}")
 
 

@@ -109,6 +109,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
     "zip": {"parameters": {"trials": [1, 2], "seed": [0]}, "combine": "zip"},
 }
 JOBS: dict[str, dict[str, Any]] = {
+    "devices": {"devices": [{"cores": [0, 1]}]},
     "key": {"jobs": [JOB | {"trails": 3}]},
     "policy": {"policy": "fifo"},
     "runs": {"jobs": [JOB, JOB | {"name": "b"}]},

@@ -33,7 +33,7 @@ def tune(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
 
 def play(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
     """Build a few at once and time each, round after round."""
-    name, pool = plan["job"]["name"], SharedPool(exchange, plan["num_builders"], plan["overlap"])
+    name, pool = plan["job"]["name"], SharedPool(exchange, plan["num_builders"], plan["overlap"], plan["num_devices"])
     builders, timers = set(), set()
     for _ in itertools.count() if name.startswith("endless") else range(NUM_ROUNDS):
         building = {pool.build(Ping(), TIMEOUT_S) for _ in range(NUM_BUILDS)}

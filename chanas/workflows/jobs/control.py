@@ -7,10 +7,10 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -19,7 +19,9 @@ from chanas.scheduler.board import Status
 from chanas.scheduler.engine import Scheduler
 
 SOCKET = "jobs.sock"
-Order = Literal["status", "pause", "resume", "cancel", "kill"]
+Order = Literal["status", "pause", "resume", "cancel", "kill", "add"]
+Add = Callable[[dict[Any, Any], Path], Sequence[str]]
+"""Adds the jobs of a file, as it is read, which was named in a folder; returns their names."""
 
 _MAX_BYTES, _NUM_CHARACTERS = 1 << 20, 300
 _REQUEST_S, _REPLY_S = 2.0, 60.0
@@ -31,14 +33,19 @@ class _Message(BaseModel):
 
 
 class Request(_Message):
-    """An order to the job of a name, or a question about one or all."""
+    """An order to the job of a name, or a question about one or all; or jobs to be added: the content of a `file`, in
+    which paths are relative to `folder`."""
 
     do: Order
     name: str | None = None
+    file: dict[Any, Any] | None = None
+    folder: Path | None = None
 
     @model_validator(mode="after")
-    def _names_a_job(self) -> Request:
-        if self.name is None and self.do != "status":
+    def _is_whole(self) -> Request:
+        if self.do == "add" and (self.file is None or self.folder is None):
+            raise ValueError("'add' needs the content of a file of jobs, and a folder")
+        if self.name is None and self.do not in ("status", "add"):
             raise ValueError(f"'{self.do}' needs the name of a job")
         return self
 
@@ -66,13 +73,17 @@ class Reply(_Message):
     error: str | None = None
 
 
-def obey(scheduler: Scheduler, request: Request) -> Reply:
+def obey(scheduler: Scheduler, add: Add, request: Request) -> Reply:
     """Carry out a request, and look at what has become of the job."""
 
     def act() -> Future[tuple[JobState, ...]]:
-        if request.name is not None:
+        names: Collection[str] | None = None
+        if request.file is not None and request.folder is not None:
+            names = add(request.file, request.folder)
+        elif request.name is not None:
             _act(scheduler, request.do, request.name)
-        return scheduler.ask(lambda: _states(scheduler, request.name))  # once the order has taken effect
+            names = (request.name,)
+        return scheduler.ask(lambda: _states(scheduler, names))  # once the order has taken effect
 
     try:
         return Reply(jobs=scheduler.ask(act).result().result())
@@ -102,7 +113,7 @@ def _act(scheduler: Scheduler, do: Order, name: str) -> None:
             scheduler.kill(name)
 
 
-def _states(scheduler: Scheduler, name: str | None) -> tuple[JobState, ...]:
+def _states(scheduler: Scheduler, names: Collection[str] | None) -> tuple[JobState, ...]:
     board = scheduler.board
     return tuple(
         JobState(
@@ -116,7 +127,7 @@ def _states(scheduler: Scheduler, name: str | None) -> tuple[JobState, ...]:
             error=entry.error,
         )
         for entry in scheduler.jobs.values()
-        if name in (None, entry.name)
+        if names is None or entry.name in names
     )
 
 

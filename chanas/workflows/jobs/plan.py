@@ -1,4 +1,4 @@
-"""A file of tuning jobs: which tables and networks, on which device, by which policy."""
+"""A file of tuning jobs: which tables and networks, on which devices, by which policy."""
 
 from __future__ import annotations
 
@@ -18,6 +18,26 @@ EXCLUSIVE = tuple(name for name, make in POLICIES.items() if not make().shares)
 """Policies that let no two stages disturb each other."""
 
 _NAME = re.compile(r"[\w.-]+")
+
+
+class DevicePlan(BaseModel):
+    """A device of this machine, by the cores that are its own; or devices that a tracker (`rpc`) knows by a key: `num`
+    of them, by default all that are free and alike."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cores: tuple[int, ...] = ()
+    rpc: str | None = None
+    key: str | None = None
+    num: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _is_here_or_there(self) -> DevicePlan:
+        remote = self.rpc is not None and self.key is not None
+        half = remote != bool({"rpc", "key", "num"} & self.model_fields_set)
+        if half or remote == bool(self.cores):
+            raise ValueError("expected the cores of a device of this machine, or rpc and key of devices elsewhere")
+        return self
 
 
 class JobPlan(BaseModel):
@@ -42,6 +62,7 @@ class JobPlan(BaseModel):
     cost_model: str = "gp"
     warm_start: str | None = None
     seed: int = 0
+    key: str | None = None
     user: str = ""
     priority: int = 0
     deadline_minutes: float | None = Field(default=None, gt=0)
@@ -60,7 +81,7 @@ class JobPlan(BaseModel):
 
 
 class JobsFile(BaseModel):
-    """Jobs that share a device of this machine, which is used in one way."""
+    """Jobs that share devices, which are used in one way. Where none are listed this machine is one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,6 +89,7 @@ class JobsFile(BaseModel):
     target: str = "cpu"
     threads: int = Field(default=1, ge=1)
     policy: str = "slack"
+    devices: tuple[DevicePlan, ...] = ()
 
     @model_validator(mode="after")
     def _differ(self) -> JobsFile:
@@ -82,6 +104,43 @@ class JobsFile(BaseModel):
                 raise ValueError(f"each job needs a {what} of its own, got {twice[0]} more than once")
         return self
 
+    @model_validator(mode="after")
+    def _has_devices(self) -> JobsFile:
+        cores = [core for device in self.devices for core in device.cores]
+        keys = [device.key for device in self.devices if device.key is not None]
+        if cores and self.target != "cpu":
+            raise ValueError(f"devices with cores are of target cpu, got {self.target}")
+        if any(device.cores and len(device.cores) != self.threads for device in self.devices):
+            raise ValueError(f"each device needs {self.threads} of the cores, as many as there are threads")
+        if len({*cores}) < len(cores) or len({*keys}) < len(keys):
+            raise ValueError("no two devices may have a core or a key in common")
+        for job in self.jobs:
+            key = self.key_of(job)
+            dtypes = {j.dtype for j in self.jobs if self.key_of(j) == key}
+            if key and len(dtypes) > 1:
+                raise ValueError(f"jobs on devices of one key are of one dtype, got {', '.join(sorted(dtypes))}")
+        return self
+
+    @property
+    def local(self) -> tuple[tuple[int, ...], ...]:
+        """The cores of each device of this machine that is listed."""
+        return tuple(device.cores for device in self.devices if device.cores)
+
+    def key_of(self, job: JobPlan) -> str:
+        """The key of the devices that time for a job: its own, or the only one; none ("") for those of this machine.
+
+        Raises:
+            ValueError: there are no such devices.
+        """
+        keys = [device.key for device in self.devices if device.key is not None]
+        if job.key is None and (self.local or not keys):
+            return ""
+        if job.key is None and len(keys) == 1:
+            return keys[0]
+        if job.key not in keys:
+            raise ValueError(f"job '{job.name}' needs a key of the devices, got {job.key}; known: {', '.join(keys)}")
+        return job.key
+
     def usage(self, job: JobPlan) -> Usage:
         """The use that a job makes of the device."""
         return Usage(self.target, self.threads, job.dtype)
@@ -93,8 +152,16 @@ def read_jobs(path: Path) -> JobsFile:
     Raises:
         ConfigError: it cannot be read, or does not say what it should.
     """
-    data = read_mapping(path, path, "file of jobs", "target, threads, policy and jobs", ConfigError)
-    return parse_jobs(data, str(path))
+    return parse_jobs(read_file(path), str(path))
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read the content of a file of jobs, whatever it says.
+
+    Raises:
+        ConfigError: it cannot be read, or is no mapping.
+    """
+    return read_mapping(path, path, "file of jobs", "target, threads, policy, devices and jobs", ConfigError)
 
 
 def parse_jobs(data: dict[str, Any], name: str) -> JobsFile:
@@ -110,6 +177,7 @@ def parse_jobs(data: dict[str, Any], name: str) -> JobsFile:
         place = ".".join(str(part) for part in fault["loc"])
         message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected", 1)
         if fault["type"] == "extra_forbidden":
-            known = JobPlan.model_fields if len(fault["loc"]) > 1 else JobsFile.model_fields
+            parts: dict[Any, type[BaseModel]] = {"jobs": JobPlan, "devices": DevicePlan}
+            known = parts.get(fault["loc"][0] if len(fault["loc"]) > 1 else "", JobsFile).model_fields
             message = f"unknown key; known: {', '.join(sorted(known))}"
         raise ConfigError(f"{name}: {f'{place}: ' if place else ''}{message}"[:400]) from None

@@ -1,9 +1,10 @@
-"""Jobs of a file, run on this machine: each tuning in a process of its own, their stages by one policy."""
+"""Jobs of a file, run by this machine: each tuning in a process of its own, their stages by one policy."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,22 +12,27 @@ from typing import Any
 
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
+from chanas.devices.cores import split_cores
 from chanas.devices.gpu_use import check_free
 from chanas.devices.host import load_used
-from chanas.errors import SchedulerError
+from chanas.errors import ConfigError, SchedulerError
 from chanas.files.writing import write_json
+from chanas.prescheduler.measuring.remote.device import RETURN_WITHIN_S
+from chanas.prescheduler.measuring.remote.pool import HeldDevices, held_devices
+from chanas.prescheduler.measuring.remote.tracker import parse_address
 from chanas.prescheduler.measuring.shared.client import Client
 from chanas.prescheduler.measuring.shared.job import TuningJob
-from chanas.prescheduler.measuring.shared.workers import SharedWorkers, open_shared_workers
+from chanas.prescheduler.measuring.shared.workers import SharedWorkers, Tell, open_kinds
 from chanas.report.jobs.page import build_schedule_page
 from chanas.scheduler.board import Entry
 from chanas.scheduler.engine import Scheduler, Terms
 from chanas.scheduler.policies import policy
-from chanas.scheduler.pools import PoolExecutor
+from chanas.scheduler.pools import PoolExecutor, PoolMaker
+from chanas.scheduler.resources import Resource
 from chanas.scheduler.trace import Trace
 from chanas.workflows.jobs.client import COMMAND
 from chanas.workflows.jobs.control import obey, served
-from chanas.workflows.jobs.plan import JobPlan, JobsFile
+from chanas.workflows.jobs.plan import JobPlan, JobsFile, parse_jobs
 
 TRACE, PAGE = "trace.json", "jobs.html"
 
@@ -58,6 +64,54 @@ class JobsResult:
     trace: Trace
 
 
+@dataclass(frozen=True)
+class _Machines:
+    """Workers by the key of their devices ("": this machine's), and the devices elsewhere that are held."""
+
+    kinds: dict[str, SharedWorkers]
+    held: dict[str, HeldDevices]
+
+    def target(self, key: str, plan: JobPlan, plans: JobsFile) -> HardwareTarget:
+        """The devices of a job, used as it wants."""
+        return self.held[key].target if key else load_used(plans.usage(plan))
+
+    def resources(self) -> list[Resource]:
+        """Resources that stages need."""
+        return list({r.name: r for workers in self.kinds.values() for r in workers.resources()}.values())
+
+    def pools(self) -> dict[str, PoolMaker]:
+        """Pools of these resources."""
+        return {name: pool for workers in self.kinds.values() for name, pool in workers.pools().items()}
+
+    def watch(self, lose: Tell, restore: Tell) -> None:
+        """Tell of devices that are lost, and of those that are back."""
+        for workers in self.kinds.values():
+            workers.watch(lose, restore)
+
+    def close(self) -> None:
+        """End all processes."""
+        for workers in self.kinds.values():
+            workers.close()
+
+
+@contextlib.contextmanager
+def _open_machines(plans: JobsFile) -> Iterator[_Machines]:
+    with contextlib.ExitStack() as stack:
+        held = {}
+        for device in plans.devices:
+            if device.key is None or device.rpc is None:
+                continue
+            jobs = [job for job in plans.jobs if plans.key_of(job) == device.key]
+            usage = plans.usage((jobs or plans.jobs)[0])
+            place = parse_address(device.rpc), device.key, usage.threads, usage.dtype, device.num
+            held[device.key] = stack.enter_context(held_devices(*place, target=usage.device))
+        here = [] if held and not plans.local else [load_used(plans.usage(job)) for job in plans.jobs]
+        check_free(here, shared=False)
+        target = dataclasses.replace((here or [h.target for h in held.values()])[0], dtype="float32")
+        local = plans.local or ([split_cores(plans.threads)[0]] if here else [])
+        yield _Machines(stack.enter_context(open_kinds(target, local, held)), held)
+
+
 def run_jobs(
     plans: JobsFile,
     folder: Path,
@@ -76,51 +130,116 @@ def run_jobs(
         tell: gets a line when a job has ended.
 
     Raises:
-        ChanasError: the device is not there, is in use, or cannot be used so.
+        ChanasError: a device is not there, is in use, or cannot be used so.
         SchedulerError: a file in the folder cannot be written, or jobs are run in it already.
     """
-    targets = {plan.name: load_used(plans.usage(plan)) for plan in plans.jobs}
-    check_free(targets.values(), shared=False)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SchedulerError(f"folder {folder} cannot be made: {error.strerror or error}") from error
-    shared = dataclasses.replace(next(iter(targets.values())), dtype="float32")
-    facts: dict[str, dict[str, Any]] = {}
-    jobs: dict[str, TuningJob] = {}
+    with _open_machines(plans) as machines:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SchedulerError(f"folder {folder} cannot be made: {error.strerror or error}") from error
+        return _run(plans, machines, folder, command, tell)
 
-    def end(entry: Entry) -> None:
-        jobs[entry.name].close()
-        tell(f"job {entry.name}: {entry.status}{f', {entry.error}' if entry.error else ''}")
 
-    with open_shared_workers(shared) as workers, PoolExecutor(workers.pools()) as executor:
-        scheduler = Scheduler(workers.resources(), policy(plans.policy), executor, ended=end, is_patient=True)
-        start_s = executor.now_s
-        for plan in plans.jobs:
-            client = Client(
-                plan.name,
-                command,
-                describe_job(plan, plans.usage(plan), targets[plan.name], workers),
-                folder / f"{plan.name}.log",
-            )
-            jobs[plan.name] = TuningJob(client, workers, partial(facts.__setitem__, plan.name))
-            due_s = None if plan.deadline_minutes is None else start_s + 60.0 * plan.deadline_minutes
-            scheduler.join(plan.name, jobs[plan.name], Terms(user=plan.user, priority=plan.priority, deadline_s=due_s))
-        with served(folder, partial(obey, scheduler)):
+def _run(
+    plans: JobsFile, machines: _Machines, folder: Path, command: Sequence[str], tell: Callable[[str], None]
+) -> JobsResult:
+    with PoolExecutor(machines.pools()) as executor:
+        jobs = _Jobs(plans, machines, executor, folder, command, tell)
+        scheduler = jobs.scheduler
+        jobs.join(plans, Path.cwd())
+        with served(folder, partial(obey, scheduler, jobs.add)):
             try:
                 trace = scheduler.run()
             finally:
-                for job in jobs.values():
-                    job.close()
-                workers.close()
+                jobs.close()
+                machines.close()
                 write_json(folder / TRACE, scheduler.trace.to_json())
                 build_schedule_page(folder / TRACE, folder / PAGE)
     seconds = trace.completion_s()
     results = tuple(
-        JobResult(n, str(e.status), seconds[n], e.error, folder / f"{n}.log", facts.get(n, {}))
+        JobResult(n, str(e.status), seconds[n], e.error, folder / f"{n}.log", jobs.facts.get(n, {}))
         for n, e in scheduler.jobs.items()
     )
     return JobsResult(folder / PAGE, results, trace)
+
+
+class _Jobs:
+    """The jobs of a scheduler: those of its file, and those that are added while they run."""
+
+    def __init__(
+        self,
+        plans: JobsFile,
+        machines: _Machines,
+        executor: PoolExecutor,
+        folder: Path,
+        command: Sequence[str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.scheduler = Scheduler(
+            machines.resources(),
+            policy(plans.policy),
+            executor,
+            ended=self._end,
+            is_patient=True,
+        )
+        self.scheduler.return_within_s = RETURN_WITHIN_S
+        machines.watch(self.scheduler.lose, self.scheduler.restore)
+        self._plans, self._machines = plans, machines
+        self._folder, self._command, self._tell = folder, command, tell
+        self._jobs: dict[str, TuningJob] = {}
+        self._runs: dict[str, Path] = {}
+
+    def _end(self, entry: Entry) -> None:
+        self._jobs[entry.name].close()
+        self._tell(f"job {entry.name}: {entry.status}{f', {entry.error}' if entry.error else ''}")
+
+    def add(self, file: dict[Any, Any], place: Path) -> list[str]:
+        """Take in the jobs of another file, by their names; paths in it are relative to `place`.
+
+        Raises:
+            ConfigError: it does not say what it should, or not the same of the devices.
+            SchedulerError: a name was there before, or the run directory belongs to a job that has not ended.
+        """
+        before = self._plans.model_dump(mode="json", exclude={"jobs"}, exclude_unset=True)
+        plans = parse_jobs(before | file, "added jobs")
+        for name in JobsFile.model_fields.keys() - {"jobs"}:
+            if getattr(plans, name) != getattr(self._plans, name):
+                raise ConfigError(f"the jobs that run were begun with another {name}; leave it out of what is added")
+        at_work = {self._runs[entry.name] for entry in self.scheduler.board.entries}
+        for plan in plans.jobs:
+            if plan.name in self._jobs:
+                raise SchedulerError(f"expected a new name for a job, got '{plan.name}' again")
+            if (place / plan.run).resolve() in at_work:
+                raise SchedulerError(f"another job is at work in {plan.run}; name another run")
+        self.join(plans, place)
+        return [plan.name for plan in plans.jobs]
+
+    def join(self, plans: JobsFile, place: Path) -> None:
+        """Hand all jobs of a file to the scheduler."""
+        targets = [self._machines.target(plans.key_of(plan), plan, plans) for plan in plans.jobs]
+        for plan, target in zip(plans.jobs, targets, strict=True):
+            name, workers = plan.name, self._machines.kinds[plans.key_of(plan)]
+            described = describe_job(plan, plans.usage(plan), target, workers)
+            client = Client(name, self._command, described, self._folder / f"{name}.log", place)
+            self._jobs[name] = TuningJob(client, workers, partial(self._keep, name, place), len(self._jobs))
+            self._runs[name] = (place / plan.run).resolve()
+            due_s = None
+            if plan.deadline_minutes is not None:
+                due_s = self.scheduler.executor.now_s + 60.0 * plan.deadline_minutes
+            terms = Terms(user=plan.user, priority=plan.priority, deadline_s=due_s)
+            self.scheduler.join(name, self._jobs[name], terms)
+
+    def _keep(self, name: str, place: Path, facts: dict[str, Any]) -> None:
+        if "path" in facts and place != Path.cwd():
+            facts = facts | {"path": str(place / facts["path"])}
+        self.facts[name] = facts
+
+    def close(self) -> None:
+        """End the processes of all jobs."""
+        for job in self._jobs.values():
+            job.close()
 
 
 def describe_job(plan: JobPlan, usage: Usage, target: HardwareTarget, workers: SharedWorkers) -> dict[str, Any]:
@@ -130,5 +249,6 @@ def describe_job(plan: JobPlan, usage: Usage, target: HardwareTarget, workers: S
         "usage": {"device": usage.device, "threads": usage.threads, "dtype": usage.dtype},
         "target": target.to_json(),
         "num_builders": len(workers.slots),
+        "num_devices": len(workers.devices),
         "overlap": workers.overlap,
     }

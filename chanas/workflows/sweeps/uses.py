@@ -51,6 +51,7 @@ NOT_SWEPT = {
     "device list": "it tells what others have",
     "device serve": "it does not end by itself",
     "import-supernet": "there is nothing to vary",
+    "jobs add": "it is about jobs that run",
     "jobs cancel": "it is about jobs that run",
     "jobs kill": "it is about jobs that run",
     "jobs pause": "it is about jobs that run",

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -45,6 +46,10 @@ class Held:
         return Outlook({}, 0.0)
 
 
+def add_none(_file: dict[Any, Any], _folder: Path) -> Sequence[str]:
+    raise AssertionError
+
+
 @contextlib.contextmanager
 def jobs_at_work() -> Iterator[Scheduler]:
     """Job `a` runs on the only unit of the host, `b` waits for it."""
@@ -67,14 +72,14 @@ def jobs_at_work() -> Iterator[Scheduler]:
 def test_an_order_is_answered_with_what_has_become_of_the_job() -> None:
     orders: tuple[Order, ...] = ("pause", "resume", "cancel", "kill")
     with jobs_at_work() as scheduler:
-        statuses = [obey(scheduler, Request(do=do, name="a")).jobs[0].status for do in orders]
+        statuses = [obey(scheduler, add_none, Request(do=do, name="a")).jobs[0].status for do in orders]
     assert statuses == ["paused", "open", "cancelled", "killed"]
 
 
 def test_a_state_says_what_runs_where_and_what_waits() -> None:
     with jobs_at_work() as scheduler:
-        a, b = obey(scheduler, Request(do="status")).jobs
-        assert obey(scheduler, Request(do="status", name="b")).jobs[0].name == "b"
+        a, b = obey(scheduler, add_none, Request(do="status")).jobs
+        assert obey(scheduler, add_none, Request(do="status", name="b")).jobs[0].name == "b"
     assert (a.name, a.status, a.runs, a.num_waiting) == ("a", "open", ("build on host 0",), 0)
     assert (b.name, b.status, b.runs, b.num_waiting) == ("b", "open", (), 1)
 
@@ -83,7 +88,7 @@ def test_an_order_that_comes_too_late_is_refused() -> None:
     with jobs_at_work() as scheduler:
 
         def refusal(do: Order, name: str) -> str | None:
-            return obey(scheduler, Request(do=do, name=name)).error
+            return obey(scheduler, add_none, Request(do=do, name=name)).error
 
         assert refusal("pause", "c") == "unknown job 'c'; known: a, b"
         assert refusal("cancel", "a") is None
@@ -93,9 +98,25 @@ def test_an_order_that_comes_too_late_is_refused() -> None:
     assert refusal("status", "a") == "all jobs have ended"
 
 
-def test_orders_need_the_name_of_a_job() -> None:
+def test_orders_need_the_name_of_a_job_or_a_file_of_jobs() -> None:
     with pytest.raises(ValidationError, match="'kill' needs the name of a job"):
         Request(do="kill")
+    with pytest.raises(ValidationError, match="'add' needs the content of a file"):
+        Request(do="add", file={})
+
+
+def test_the_answer_about_jobs_that_are_added_is_their_states(tmp_path: Path) -> None:
+    with jobs_at_work() as scheduler:
+
+        def add(file: dict[Any, Any], folder: Path) -> Sequence[str]:
+            assert folder == tmp_path
+            done = Held()
+            done.may_end.set()
+            scheduler.join(file["name"], done)
+            return [file["name"]]
+
+        reply = obey(scheduler, add, Request(do="add", file={"name": "c"}, folder=tmp_path))
+    assert [(job.name, job.num_waiting) for job in reply.jobs] == [("c", 1)]
 
 
 def test_a_request_comes_through_and_its_reply_back(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from chanas.errors import ConfigError
 from chanas.workflows.jobs.plan import parse_jobs, read_jobs
 
 TABLE = {"name": "a", "run": "runs/a"}
+PI = {"rpc": "here:9190", "key": "pi"}
 NETWORK = {"name": "b", "run": "runs/b", "model": "torchvision:resnet18"}
 
 
@@ -34,6 +35,14 @@ def test_a_file_of_jobs(tmp_path: Path) -> None:
     assert network.shapes == {"x": (1, 3, 8, 8)}
 
 
+def test_a_job_is_timed_here_unless_it_names_a_key_or_there_is_only_one() -> None:
+    both = parsed(TABLE, NETWORK | {"key": "pi"}, devices=[{"cores": [0]}, {"cores": [1]}, PI])
+    assert [both.key_of(job) for job in both.jobs] == ["", "pi"]
+    assert both.local == ((0,), (1,))
+    elsewhere = parsed(TABLE, devices=[PI])
+    assert elsewhere.key_of(elsewhere.jobs[0]) == "pi"
+
+
 @pytest.mark.parametrize(
     ("jobs", "options", "told"),
     [
@@ -41,12 +50,23 @@ def test_a_file_of_jobs(tmp_path: Path) -> None:
         ((TABLE, TABLE | {"run": "c"}), {}, "name of its own, got a"),
         ((TABLE, TABLE | {"name": "c", "run": "runs/../runs/a"}), {}, "run of its own"),
         ((TABLE | {"trails": 3},), {}, "unknown key; known: calibrate"),
-        ((TABLE,), {"device": "cpu"}, "unknown key; known: jobs"),
+        ((TABLE,), {"device": "cpu"}, "unknown key; known: devices"),
         ((TABLE | {"minutes": 3},), {}, "minutes can't be set for a table"),
         ((TABLE | {"early_stop": False},), {}, "early_stop can't be set for a table"),
         ((NETWORK | {"calibrate": 3},), {}, "calibrate can't be set for a network"),
         ((TABLE | {"trials": 0},), {}, "trials"),
         ((TABLE | {"name": "a/b"},), {}, "letters, digits"),
+        ((TABLE,), {"devices": [{"cores": []}]}, "expected the cores"),
+        ((TABLE,), {"devices": [{"rpc": "here:1"}]}, "expected the cores"),
+        ((TABLE,), {"devices": [{"cores": [0], "key": "a"}]}, "expected the cores"),
+        ((TABLE,), {"devices": [{"core": [0]}]}, "unknown key; known: cores"),
+        ((TABLE,), {"devices": [{"cores": [0]}], "threads": 2}, "needs 2 of the cores"),
+        ((TABLE,), {"devices": [{"cores": [0]}], "target": "cuda"}, "target cpu"),
+        ((TABLE,), {"devices": [{"cores": [0]}, {"cores": [0]}]}, "in common"),
+        ((TABLE,), {"devices": [PI, PI]}, "in common"),
+        ((TABLE,), {"devices": [PI, PI | {"key": "zen"}]}, "job 'a' needs a key"),
+        ((TABLE | {"key": "b"},), {"devices": [PI]}, "known: pi"),
+        ((TABLE, TABLE | {"name": "c", "run": "c", "dtype": "bf16"}), {"devices": [PI]}, "of one dtype"),
         ((TABLE,), {"policy": "fifo"}, "unknown policy 'fifo'"),
         ((TABLE,), {"policy": "synchronous"}, "unknown policy 'synchronous'"),
     ],

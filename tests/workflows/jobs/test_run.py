@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,11 +34,15 @@ def quick_workers() -> Iterator[None]:
         yield
 
 
-def run(folder: Path, *names: str) -> tuple[JobsResult, list[str]]:
+def run(folder: Path, *names: str, **settings: Any) -> tuple[JobsResult, list[str]]:
     """All jobs to their ends, and what was told meanwhile."""
     told: list[str] = []
-    jobs = [{"name": name, "run": str(folder / name)} for name in names]
-    return run_jobs(parse_jobs({"jobs": jobs}, "test"), folder / "out", command=TUNING, tell=told.append), told
+    plans = parse_jobs({"jobs": jobs_in(folder, *names), **settings}, "test")
+    return run_jobs(plans, folder / "out", command=TUNING, tell=told.append), told
+
+
+def jobs_in(folder: Path, *names: str) -> list[dict[str, str]]:
+    return [{"name": name, "run": str(folder / name)} for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +64,56 @@ def test_jobs_share_builders_and_nothing_else(both: tuple[JobsResult, list[str]]
     assert not {*a["timers"]} & {*other["timers"]}
     assert len({*a["builders"], *other["builders"]}) <= max(1, (os.cpu_count() or 1) - 1)
     assert sorted(told) == ["job a: complete", "job renews: complete"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_where_devices_take_all_cores_each_core_does_one_thing_at_a_time(tmp_path: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    result, _ = run(tmp_path, "a", "b", devices=[{"cores": [core]} for core in cores])
+    assert [job.status for job in result.results] == ["complete", "complete"]
+    assert result.trace.num_units == {HOST: len(cores)}
+    assert overlaps(result.trace.spans) == []
+    for job in result.results:  # a process of its own on each device that timed for it
+        timed_on = {span.unit for span in result.trace.spans if span.job == job.name and span.kind == MEASURE}
+        assert len(job.facts["timers"]) == len(timed_on)
+
+
+def test_jobs_that_are_added_run_where_they_were_named(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    out, added = tmp_path / "out", {"name": "endless-2", "run": "b"}
+
+    def order(do: Order, **fields: Any) -> str:
+        try:
+            return ask(out, Request(do=do, **fields))[0].status
+        except SchedulerError as error:
+            return str(error)
+
+    def add() -> list[str]:
+        wait_until(lambda: order("status") == "open")
+        files = [
+            {"jobs": [added]},
+            {"jobs": [added]},
+            {"jobs": [added | {"name": "c"}]},
+            {"jobs": [added], "threads": 2},
+            {"jobs": [{}]},
+        ]
+        told = [order("add", file=file, folder=elsewhere) for file in files]
+        wait_until(lambda: BUILD in str(ask(out, Request(do="status", name="endless-2"))[0].runs))
+        return [*told, *(order("kill", name=name) for name in ("endless-1", "endless-2"))]
+
+    plans = parse_jobs({"jobs": jobs_in(tmp_path, "endless-1")}, "test")
+    with ThreadPoolExecutor(1) as thread:
+        told = thread.submit(add)
+        result = run_jobs(plans, out, command=TUNING)
+    first, again, busy, other, *rest = told.result()
+    assert (first, rest[1:]) == ("open", ["killed", "killed"])
+    assert "new name" in again
+    assert "at work in b" in busy
+    assert "another threads" in other
+    assert "jobs.0.name" in rest[0]
+    assert [job.name for job in result.results] == ["endless-1", "endless-2"]
+    wait_until((elsewhere / "b.kept").exists)
 
 
 def test_a_job_times_in_one_process_until_it_asks_for_another(both: tuple[JobsResult, list[str]]) -> None:

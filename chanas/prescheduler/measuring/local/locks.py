@@ -10,7 +10,7 @@ import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -37,28 +37,34 @@ def _device_folder() -> Path:
 
 
 @contextlib.contextmanager
-def device_lock(gives_up: Callable[[], bool] = lambda: False, gpu: str | None = None) -> Iterator[None]:
+def device_lock(
+    gives_up: Callable[[], bool] = lambda: False, gpu: str | None = None, cores: Collection[int] = ()
+) -> Iterator[None]:
     """Hold the device while something is timed, so that two runs on one machine don't disturb each other's figures.
 
     The lock is fair: a holder that releases and re-acquires it waits behind earlier waiters. Each GPU (`gpu` names it)
-    has a lock of its own, apart from the processor's.
+    has a lock of its own, apart from the processor's. Of a processor some `cores` alone may be held: beside those who
+    hold others of it, not beside those who hold all of it.
 
     Raises:
         MeasureError: `gives_up` became true while waiting.
         ChanasError: the locks' folder cannot be written.
     """
     path = _device_folder() / f"chanas-device-{os.getuid()}{'' if gpu is None else f'-{gpu}'}"
-    with open(f"{path}.lock", "w") as device, open(f"{path}.next", "w") as following:
+    with contextlib.ExitStack() as stack:
+        device, following = (stack.enter_context(open(f"{path}.{name}", "w")) for name in ("lock", "next"))
         _wait(following, gives_up)
-        _wait(device, gives_up)
+        _wait(device, gives_up, fcntl.LOCK_SH if cores else fcntl.LOCK_EX)
         fcntl.flock(following, fcntl.LOCK_UN)
+        for core in sorted(cores):  # in one order, so that no two wait for each other
+            _wait(stack.enter_context(open(f"{path}-core{core}.lock", "w")), gives_up)
         yield
 
 
-def _wait(file: IO[str], gives_up: Callable[[], bool]) -> None:
+def _wait(file: IO[str], gives_up: Callable[[], bool], kind: int = fcntl.LOCK_EX) -> None:
     while True:
         with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
             return
         if gives_up():
             raise MeasureError("given up while another process was timing on this machine")

@@ -30,10 +30,13 @@ class Client:
         command: what Python runs: it serves turns (`serving.main`).
         plan: handed to the process, as JSON.
         log: gets what it prints.
+        folder: in which it works; None: this process's.
     """
 
-    def __init__(self, name: str, command: Sequence[str], plan: Mapping[str, Any], log: Path) -> None:
-        self.name, self.log = name, log
+    def __init__(
+        self, name: str, command: Sequence[str], plan: Mapping[str, Any], log: Path, folder: Path | None = None
+    ) -> None:
+        self.name, self.log, self._folder = name, log, folder
         self._command, self._plan = tuple(command), dict(plan)
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
@@ -92,6 +95,7 @@ class Client:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                cwd=self._folder,
                 start_new_session=True,  # Ctrl-C is for the scheduler alone
             )
         if hasattr(os, "sched_setaffinity"):

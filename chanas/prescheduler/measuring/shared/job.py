@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -59,12 +60,19 @@ class TuningJob:
         client: its process.
         workers: what carries out its requests.
         done: called with the facts that the tuning ends with.
+        first_device: the unit that is the tuning's first device: where several tunings begin with different ones, no
+            device has to do more than the others.
     """
 
     def __init__(
-        self, client: Client, workers: SharedWorkers, done: Callable[[dict[str, Any]], None] = lambda _result: None
+        self,
+        client: Client,
+        workers: SharedWorkers,
+        done: Callable[[dict[str, Any]], None] = lambda _result: None,
+        first_device: int = 0,
     ) -> None:
         self._client, self._workers, self._done = client, workers, done
+        self._first_device = first_device
         self._at_work = threading.Lock()  # held by the slot whose turn it is
         self._answers: deque[Answered] = deque()  # filled by the scheduler's thread, emptied by that of a slot
         self._asks: dict[int, Ask] = {}
@@ -89,9 +97,9 @@ class TuningJob:
         """
         self._num_open -= 1
         if stage.token.start == self._num_starts:
-            if outcome.error is not None:
+            if outcome.error is not None and not (outcome.died and stage.token.number in self._asks):
                 raise SchedulerError(outcome.error)
-            self._take(stage.token.number, outcome.value)
+            self._take(stage.token.number, outcome.value if outcome.error is None else _crash(outcome.error))
         if self._answers and not (self._has_turn or self._ended):
             self._offers.append(self._turn(LEARN))
         self._num_open += len(self._offers)
@@ -117,7 +125,7 @@ class TuningJob:
             self._num_starts, self._killed = self._num_starts + 1, None
             self._answers.clear()
         self._asks, self._unwanted = {}, set()
-        self._workers.timers.stop(self._client.name)
+        self._workers.stop(self._client.name)
         self._offers = [self._turn(START, _START_S)]
 
     def _take_rest(self, rest: Rest | _Killed) -> None:
@@ -130,7 +138,7 @@ class TuningJob:
         self._num_left = rest.num_left
         self._unwanted |= set(rest.withdrawn)
         if rest.renew:
-            self._workers.timers.stop(self._client.name)
+            self._workers.renew(self._client.name)
         if rest.ended:
             self._done(rest.result or {})
         for ask in rest.asks:
@@ -149,8 +157,9 @@ class TuningJob:
 
     def _time(self, ask: Ask) -> Stage:
         token = _Token(self._num_starts, ask.number)
-        work = partial(self._answer, token, ask)
-        return Stage(MEASURE, self._workers.times_on, work, next_resource=HOST, token=token)
+        work, num = partial(self._time_it, token, ask), len(self._workers.devices)
+        unit = None if ask.device is None else (ask.device + self._first_device) % num
+        return Stage(MEASURE, self._workers.times_on, work, next_resource=HOST, token=token, unit=unit)
 
     def _serve_turn(self, token: _Token, slot: Slot) -> Rest | _Killed:
         """Compute, by the thread of a slot. Answers that come meanwhile are for the next turn."""
@@ -176,6 +185,10 @@ class TuningJob:
             self._killed = _Killed(str(error))
             return self._killed
 
+    def _time_it(self, token: _Token, ask: Ask, slot: Slot) -> Answer:
+        device = (slot.unit - self._first_device) % len(self._workers.devices)
+        return dataclasses.replace(self._answer(token, ask, slot), device=device)
+
     def _answer(self, token: _Token, ask: Ask, slot: Slot) -> Answer:
         if token.start != self._num_starts or ask.number in self._unwanted:
             return Answer(None, WorkerError(ErrorKind.STOPPED, "withdrawn"))
@@ -196,4 +209,9 @@ class TuningJob:
     def close(self) -> None:
         """End its processes."""
         self._client.close()
-        self._workers.timers.stop(self._client.name)
+        self._workers.stop(self._client.name)
+
+
+def _crash(reason: str) -> Answer:
+    """The answer about what workers died over again and again."""
+    return Answer(None, WorkerError(ErrorKind.CRASH, f"{reason}, as those before it"))

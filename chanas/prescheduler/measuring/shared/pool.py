@@ -23,12 +23,11 @@ class SharedPool:
         exchange: ends a turn.
         num_builders: slots of the host.
         overlap: builds and timings may go on at the same time.
+        num_devices: that time.
     """
 
-    num_devices = 1
-
-    def __init__(self, exchange: Exchange, num_builders: int, overlap: bool) -> None:
-        self.num_builders, self.overlap = num_builders, overlap
+    def __init__(self, exchange: Exchange, num_builders: int, overlap: bool, num_devices: int = 1) -> None:
+        self.num_builders, self.overlap, self.num_devices = num_builders, overlap, num_devices
         self.timing_s = self.building_s = 0.0
         self._exchange = exchange
         self._numbers = itertools.count()
@@ -47,15 +46,16 @@ class SharedPool:
         return self._ask(request, timeout_s, times=False)
 
     def measure(self, request: Request, timeout_s: float, device: int | None = None) -> Future[Answer]:
-        """Time on the device."""
-        return self._ask(request, timeout_s, times=True)
+        """Time on the device of this number, or on any."""
+        return self._ask(request, timeout_s, times=True, device=device)
 
     def renew_timers(self) -> None:
         """Time in a new process from now on."""
         self._renew = True
 
-    def _ask(self, request: Request, timeout_s: float, *, times: bool) -> Future[Answer]:
-        ask = Ask(number=next(self._numbers), times=times, timeout_s=timeout_s, request=request.to_json())
+    def _ask(self, request: Request, timeout_s: float, *, times: bool, device: int | None = None) -> Future[Answer]:
+        number = next(self._numbers)
+        ask = Ask(number=number, times=times, timeout_s=timeout_s, request=request.to_json(), device=device)
         future = Awaited(self._settle)
         self._open[ask.number] = ask, future
         self._asks.append(ask)

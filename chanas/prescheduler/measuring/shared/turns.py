@@ -17,12 +17,14 @@ from chanas.prescheduler.measuring.wire import fields_from_json, fields_to_json
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """A request to a worker, by the number that its answer will have; one that `times` is for the device."""
+    """A request to a worker, by the number that its answer will have; one that `times` is for the `device` of this
+    number as long as that is there, or for any."""
 
     number: int
     times: bool
     timeout_s: float
     request: dict[str, Any]
+    device: int | None = None
 
     def read(self) -> Request:
         """The request itself."""

@@ -1,78 +1,55 @@
-"""The machine that several tunings share: slots of the host that compile, each on a core of its own, and the device."""
+"""The machines that several tunings share: slots of this host that compile, each on a core of its own, and devices."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import kept_off, split_cores
-from chanas.devices.gpu_use import gpu_of
+from chanas.errors import ConfigError
 from chanas.prescheduler.measuring.answers import Answer
-from chanas.prescheduler.measuring.local.locks import device_lock
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess, worker_command
+from chanas.prescheduler.measuring.remote.pool import HeldDevices
+from chanas.prescheduler.measuring.shared.timers import LocalTimer, RemoteTimer, Timer, raise_if_killed
 from chanas.prescheduler.measuring.shared.turns import Ask
 from chanas.scheduler.jobs import DEVICE, HOST
 from chanas.scheduler.pools import PoolMaker
 from chanas.scheduler.resources import Resource
 
-
-class Timers:
-    """Processes that time, one for each tuning: it finds the caches and pages that it would find alone."""
-
-    def __init__(self, target: HardwareTarget) -> None:
-        self._target = target
-        self._cores = split_cores(target.num_threads)[0]
-        self._gpu = gpu_of(target)
-        self._processes: dict[str, WorkerProcess] = {}
-        self._changed = threading.Lock()
-        self._closed = False
-
-    def answer(self, job: str, ask: Ask) -> Answer:
-        """Time for a tuning, not while another process times on this machine; waiting for that is no part of it."""
-        with self._changed:
-            if job not in self._processes:
-                process = WorkerProcess(self._target.num_threads, self._cores, worker_command(self._target))
-                self._processes[job] = process
-            process = self._processes[job]
-        with device_lock(lambda: self._closed, self._gpu):
-            return process.call(ask.read(), ask.timeout_s)
-
-    def stop(self, job: str) -> None:
-        """End the process of a tuning, and what it times; the next timing starts another."""
-        with self._changed:
-            process = self._processes.pop(job, None)
-        if process is not None:
-            process.close()
-
-    def close(self) -> None:
-        """End all of them."""
-        self._closed = True
-        for job in list(self._processes):
-            self.stop(job)
+Tell = Callable[[str, int], None]
+"""Takes the unit of a resource out of service, or into it again."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A core of the host, and the process that compiles on it; or, without a core, the device."""
+    """A unit of a resource: a core of the host and the process that compiles on it, a device, or both in one, which
+    does one thing at a time."""
 
-    timers: Timers
+    unit: int = 0
     core: int = 0
     builder: WorkerProcess | None = None
+    device: Timer | None = None
 
     def answer(self, job: str, ask: Ask) -> Answer:
-        """Carry out a tuning's request."""
-        if ask.times or self.builder is None:
-            return self.timers.answer(job, ask)
-        return self.builder.call(ask.read(), ask.timeout_s)
+        """Carry out a tuning's request.
+
+        Raises:
+            WorkerDiedError: the worker was killed, or the device lost.
+        """
+        if ask.times:
+            assert self.device is not None
+            return self.device.answer(job, ask)
+        assert self.builder is not None
+        return raise_if_killed(self.builder.call(ask.read(), ask.timeout_s))
 
 
 Work = Callable[[Slot], Any]
-"""The work of a stage on this machine."""
+"""The work of a stage on these machines."""
 
 
 class _SlotThread(ThreadPoolExecutor):
@@ -88,34 +65,53 @@ class _SlotThread(ThreadPoolExecutor):
 
 @dataclass(frozen=True)
 class SharedWorkers:
-    """Slots and the device as resources of a scheduler. Where the device needs all cores, there is one slot, which is
-    the device too."""
+    """Slots, and devices that are alike, as resources of a scheduler.
 
-    timers: Timers
+    times_on  the resource whose units are the devices; `HOST` where the slots are the devices
+    overlap   something can be built while something is timed
+    """
+
     slots: tuple[Slot, ...]
-    overlap: bool
-
-    @property
-    def times_on(self) -> str:
-        """The resource that times."""
-        return DEVICE if self.overlap else HOST
+    devices: tuple[Timer, ...]
+    times_on: str = DEVICE
+    overlap: bool = True
 
     def resources(self) -> list[Resource]:
         """Resources that stages need."""
         host = Resource(HOST, len(self.slots))
-        return [host, Resource(DEVICE)] if self.overlap else [host]
+        return [host] if self.times_on == HOST else [host, Resource(self.times_on, len(self.devices))]
 
     def pools(self) -> dict[str, PoolMaker]:
         """Pools of these resources, for `PoolExecutor`."""
 
-        def host(unit: int) -> Executor:
-            return _SlotThread(self.slots[unit])
+        def device(unit: int) -> Executor:
+            return _SlotThread(Slot(unit, device=self.devices[unit]))
 
-        return {HOST: host, DEVICE: lambda _unit: _SlotThread(Slot(self.timers))}
+        return {self.times_on: device, HOST: lambda unit: _SlotThread(self.slots[unit])}
+
+    def renew(self, job: str) -> None:
+        """Time for a tuning in new processes from now on."""
+        for device in self.devices:
+            device.renew(job)
+
+    def stop(self, job: str) -> None:
+        """Time no more for a tuning."""
+        for device in self.devices:
+            device.stop(job)
+
+    def watch(self, lose: Tell, restore: Tell) -> None:
+        """Tell of devices that are lost, and of those that are back."""
+
+        def changed(unit: int, is_there: bool) -> None:
+            (restore if is_there else lose)(self.times_on, unit)
+
+        for unit, device in enumerate(self.devices):
+            device.watch(partial(changed, unit))
 
     def close(self) -> None:
         """End all processes; what they are asked is lost."""
-        self.timers.close()
+        for device in self.devices:
+            device.close()
         for slot in self.slots:
             if slot.builder is not None:
                 slot.builder.close()
@@ -123,13 +119,56 @@ class SharedWorkers:
 
 @contextlib.contextmanager
 def open_shared_workers(target: HardwareTarget) -> Iterator[SharedWorkers]:
-    """The workers of this machine, with the cores that time kept free of this process."""
-    timing, compiling = split_cores(target.num_threads)
-    timers = Timers(target)
-    slots = [Slot(timers, c, WorkerProcess(1, [c], worker_command(target))) for c in compiling or timing[:1]]
-    workers = SharedWorkers(timers, tuple(slots), bool(compiling))
+    """The workers of this machine and its one device, with the cores that time kept free of this process."""
+    with open_kinds(target, [split_cores(target.num_threads)[0]], {}) as kinds:
+        yield kinds[""]
+
+
+@contextlib.contextmanager
+def open_kinds(
+    target: HardwareTarget, local: Sequence[Sequence[int]], held: Mapping[str, HeldDevices]
+) -> Iterator[dict[str, SharedWorkers]]:
+    """The workers of this machine, by the key of the devices that time; those of this machine have none ("").
+
+    Host work runs on cores that are no device's. Where there are no others, each device of this machine is a slot, too:
+    a core either times or does host work.
+
+    Args:
+        target: any of them: what compiles for all.
+        local: the cores of each device of this machine.
+        held: devices elsewhere, by their key.
+
+    Raises:
+        ConfigError: a device has cores that are not there, or no core is left beside one that a tracker knows.
+    """
+    own = split_cores(0)[1]
+    missing = sorted({core for cores in local for core in cores} - {*own})
+    if missing:
+        raise ConfigError(f"expected cores among {', '.join(map(str, own))}, got {', '.join(map(str, missing))}")
+    timing = {core for cores in local for core in cores}
+    for found in held.values():
+        if any(device.is_local for device in found.devices):
+            timing |= {*split_cores(target.num_threads)[0]}
+    hosts = [core for core in own if core not in timing]
+    if not (hosts or local):
+        raise ConfigError("a device of the tracker is this machine and has all of it; name it by its cores instead")
+    devices = tuple(LocalTimer(target, cores, beside=len(local) > 1) for cores in local)
+    slots = tuple(
+        Slot(unit, core, WorkerProcess(1, [core], worker_command(target)), device)
+        for unit, (core, device) in enumerate(
+            [(core, None) for core in hosts] or [(device.cores[0], device) for device in devices]
+        )
+    )
+    kinds = {key: SharedWorkers(slots, _remote(found), f"{DEVICE}@{key}") for key, found in held.items()}
+    if devices:
+        kinds[""] = SharedWorkers(slots, devices, DEVICE if hosts else HOST, bool(hosts) or len(slots) > 1)
     try:
-        with kept_off(timing):
-            yield workers
+        with kept_off(sorted(timing)):
+            yield kinds
     finally:
-        workers.close()
+        for workers in kinds.values():
+            workers.close()
+
+
+def _remote(held: HeldDevices) -> tuple[Timer, ...]:
+    return tuple(RemoteTimer(device) for device in held.devices)

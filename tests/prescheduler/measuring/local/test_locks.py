@@ -55,6 +55,17 @@ def test_a_gpu_is_timed_while_the_processor_is() -> None:
 
 
 # ---- the device -----------------------------------------------------------------------------------------------------
+def test_cores_are_held_beside_others_and_not_beside_the_whole_processor() -> None:
+    with device_lock(cores=(1, 2)):
+        with device_lock(lambda: True, cores=(0,)):
+            pass
+        for others in ((2, 3), ()):
+            with pytest.raises(MeasureError), device_lock(lambda: True, cores=others):
+                pass
+    with device_lock(), pytest.raises(MeasureError), device_lock(lambda: True, cores=(0,)):
+        pass
+
+
 def test_what_is_timed_waits_for_another_process_and_that_is_not_its_own_time(
     pool: WorkerPool, holder: subprocess.Popen[str]
 ) -> None:

@@ -27,11 +27,13 @@ class Script:
     def __init__(self, *rests: Rest | SchedulerError) -> None:
         self._rests = list(rests)
         self.heard: list[list[int]] = []
+        self.answers: list[Answered] = []
         self.is_closed = False
 
     def turn(self, core: int, answers: Sequence[Answered]) -> Rest:
         assert core == 7
         self.heard.append([answered.number for answered in answers])
+        self.answers += answers
         rest = self._rests.pop(0)
         if isinstance(rest, SchedulerError):
             raise rest
@@ -48,11 +50,15 @@ class Timers:
     def stop(self, job: str) -> None:
         self.stopped.append(job)
 
+    renew = stop
 
+
+@dataclass
 class Core:
     """A slot that answers at once."""
 
-    core = 7
+    unit: int = 0
+    core: int = 7
 
     def answer(self, job: str, ask: Ask) -> Answer:
         assert job == "a"
@@ -64,14 +70,14 @@ def asks(*kinds: str, first: int = 0) -> tuple[Ask, ...]:
     return tuple(Ask(number=n, times=k == MEASURE, timeout_s=1.0, request=Ping().to_json()) for n, k in numbered)
 
 
-def job_of(script: Script, timers: Timers | None = None, overlap: bool = True, **options: Any) -> TuningJob:
-    workers = SharedWorkers(cast(Any, timers or Timers()), (), overlap)
+def job_of(script: Script, *timers: Timers, times_on: str = DEVICE, **options: Any) -> TuningJob:
+    workers = SharedWorkers((), cast(Any, timers or (Timers(),)), times_on)
     return TuningJob(cast(Client, script), workers, **options)
 
 
-def run(job: TuningJob, stage: Stage) -> list[Stage]:
+def run(job: TuningJob, stage: Stage, unit: int = 0) -> list[Stage]:
     """Run a stage, and return those that follow."""
-    job.take(stage, Outcome(stage.work(cast(Slot, Core()))))
+    job.take(stage, Outcome(stage.work(cast(Slot, Core(unit)))))
     return job.offer()
 
 
@@ -125,7 +131,7 @@ def test_what_is_withdrawn_is_not_carried_out() -> None:
 
 
 def test_without_a_device_of_its_own_the_host_times() -> None:
-    job = job_of(Script(Rest(asks=asks(BUILD, MEASURE))), overlap=False)
+    job = job_of(Script(Rest(asks=asks(BUILD, MEASURE))), times_on=HOST)
     assert described(run(job, job.offer()[0])) == [(BUILD, HOST, HOST), (MEASURE, HOST, HOST)]
 
 
@@ -149,6 +155,33 @@ def test_a_tuning_that_cannot_go_on_ends_its_job(rest: Rest) -> None:
     job = job_of(Script(rest))
     with pytest.raises(SchedulerError, match=r"planted|waits"):
         run(job, job.offer()[0])
+
+
+def test_a_device_is_a_unit_and_tunings_begin_with_different_ones() -> None:
+    wanted = [
+        Ask(number=n, times=True, timeout_s=1.0, request=Ping().to_json(), device=d) for n, d in enumerate((0, 1))
+    ]
+    script = Script(Rest(asks=(*wanted, *asks(MEASURE, first=2))), Rest(ended=True))
+    job = job_of(script, Timers(), Timers(), first_device=1)
+    stages = run(job, job.offer()[0])
+    assert [stage.unit for stage in stages] == [1, 0, None]
+    [turn] = run(job, stages[0], unit=1)
+    for stage in stages[1:]:  # the device that the third one wanted is lost
+        run(job, stage, unit=0)
+    run(job, turn)
+    assert [(a.number, a.answer.device) for a in script.answers] == [(0, 0), (1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("kind", [BUILD, MEASURE])
+def test_a_candidate_over_which_workers_die_again_and_again_fails_alone(kind: str) -> None:
+    script = Script(Rest(asks=asks(kind)), Rest(ended=True))
+    job = job_of(script)
+    [stage] = run(job, job.offer()[0])
+    job.take(stage, Outcome(error="the device was lost", died=True))
+    run(job, job.offer()[0])
+    [answered] = script.answers
+    assert answered.answer.error is not None
+    assert answered.answer.error.kind is ErrorKind.CRASH
 
 
 def test_a_worker_that_cannot_start_ends_its_job() -> None:

@@ -1,0 +1,87 @@
+"""chanas/prescheduler/measuring/shared/timers.py: a device elsewhere that is lost, and is back."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any, cast
+
+import pytest
+
+from chanas.errors import TargetError
+from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.prescheduler.measuring.remote.device import Description, DeviceLostError
+from chanas.prescheduler.measuring.requests import Ping
+from chanas.prescheduler.measuring.shared.timers import RemoteTimer, raise_if_killed
+from chanas.prescheduler.measuring.shared.turns import Ask
+from chanas.scheduler.jobs import WorkerDiedError
+
+from ...cases import HOST
+
+ASK = Ask(number=0, times=True, timeout_s=1.0, request=Ping().to_json())
+WITHIN_S = 20.0
+
+
+class Device:
+    """Stands where a `RemoteDevice` stands. It is lost over its first call, and found again at the third look."""
+
+    key = "pi4"
+
+    def __init__(self) -> None:
+        self.looks: list[Any] = [
+            WorkerError(ErrorKind.BUSY, "in use"),
+            TargetError("of another kind"),
+            Description(HOST, "", "", "", "", ""),
+        ]
+        self.stopped = False
+        self.is_lost = False
+
+    def attempt(self, _request: Ping, _timeout_s: float) -> Answer:
+        if not self.is_lost:
+            self.is_lost = True
+            raise DeviceLostError("reset by peer")
+        return Answer({}, None)
+
+    def try_connect(self) -> Any:
+        look = self.looks.pop(0)
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_a_device_that_is_lost_is_looked_for_until_it_is_back() -> None:
+    device, told = Device(), queue.SimpleQueue[bool]()
+    timer = RemoteTimer(cast(Any, device), poll_s=0.001)
+    timer.watch(told.put)
+    with pytest.raises(WorkerDiedError, match=r"key 'pi4' was lost: reset"):
+        timer.answer("a", ASK)
+    assert [told.get(timeout=WITHIN_S), told.get(timeout=WITHIN_S)] == [False, True]
+    assert device.looks == []
+    assert timer.answer("a", ASK).error is None
+
+
+def test_what_is_timed_is_given_up_for_the_job_alone_that_it_is_for() -> None:
+    device, stopped = Device(), list[bool]()
+    timer = RemoteTimer(cast(Any, device))
+
+    def attempt(_request: Ping, _timeout_s: float) -> Answer:
+        for job in ("b", "a"):
+            timer.stop(job)
+            stopped.append(device.stopped)
+        return Answer({}, None)
+
+    device.attempt = attempt  # type: ignore[method-assign]
+    timer.answer("a", ASK)
+    assert stopped == [False, True]
+
+
+@pytest.mark.parametrize(("signal", "is_killed"), [("signal 9 (SIGKILL)", True), ("signal 11 (SIGSEGV)", False)])
+def test_a_worker_that_somebody_kills_costs_no_candidate(signal: str, is_killed: bool) -> None:
+    answer = Answer(None, WorkerError(ErrorKind.CRASH, f"the worker ended with {signal} in build"))
+    if is_killed:
+        with pytest.raises(WorkerDiedError):
+            raise_if_killed(answer)
+    else:
+        assert raise_if_killed(answer) is answer
