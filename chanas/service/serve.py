@@ -153,6 +153,7 @@ def serve(
     import uvicorn
 
     from chanas.service.api.app import create_app
+    from chanas.service.page.site import add_page
 
     faults: list[str] = []
 
@@ -162,7 +163,7 @@ def serve(
 
     with open_service(settings, open_work, fail) as service:
         config = uvicorn.Config(
-            create_app(service),
+            add_page(create_app(service)),
             host=settings.host,
             port=settings.port,
             log_level="warning",

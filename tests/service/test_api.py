@@ -24,25 +24,10 @@ from chanas.service.store.jobs import ENDED, JobStore
 from chanas.service.store.tokens import add_token, list_tokens, remove_token
 from chanas.service.store.uploads import Uploads
 
+from .conftest import MAX_BYTES
+
 MODEL = {"kind": "model", "model": "torchvision:a"}
 FILE = {"Content-Type": "application/octet-stream"}
-MAX_BYTES = 1000
-
-
-@pytest.fixture
-def service(folder: DataFolder, database: Database, store: JobStore) -> Iterator[Service]:
-    runner = Runner(database, store, MockWork(folder))
-    runner.start()
-    yield Service(database, store, Uploads(database, folder.uploads, MAX_BYTES), runner)
-    runner.stop()
-
-
-@pytest.fixture
-def idle(folder: DataFolder, database: Database, store: JobStore) -> Service:
-    """A service that runs nothing."""
-    return Service(
-        database, store, Uploads(database, folder.uploads, MAX_BYTES), Runner(database, store, MockWork(folder))
-    )
 
 
 def client_of(service: Service, token: str | None = None, **headers: str) -> TestClient:

@@ -1,1 +1,1 @@
-"""The HTTP API: requests in, JSON, events and bundles out. FastAPI is imported here alone."""
+"""The HTTP API: requests in, JSON, events and bundles out. FastAPI is imported here and by the page alone."""

@@ -8,14 +8,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chanas.service.api.service import Service
-from chanas.service.store.tokens import has_tokens
+from chanas.service.api.service import Service, is_open
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADERS = {
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "referrer-policy": "same-origin",  # with no-referrer browsers would not say where a form of ours comes from
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
 }
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host")
 
@@ -50,7 +50,7 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if method not in ("GET", "HEAD") and origin is not None and urlsplit(origin).netloc != host:
             return 403, "requests of other sites' pages are refused"
-        if self._service.is_local and not has_tokens(self._service.database):
+        if is_open(self._service):
             if urlsplit(f"//{host}").hostname not in _LOOPBACK:
                 return 421, "without tokens this service answers to localhost alone; `chanas serve token add` makes one"
             if any(name in headers for name in _FORWARDED):

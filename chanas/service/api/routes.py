@@ -14,10 +14,10 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Res
 from chanas import __version__
 from chanas.errors import ServiceError
 from chanas.service.api.events import Hub
-from chanas.service.api.service import Service, service_of, tenant_asking
+from chanas.service.api.service import Service, service_of, submit_request, tenant_asking
 from chanas.service.api.views import job_view
 from chanas.service.requests import parse_request
-from chanas.service.store.jobs import CANCEL, COMPLETE, ENDED, NOTHING, PAUSE, NewJob
+from chanas.service.store.jobs import CANCEL, COMPLETE, ENDED, NOTHING, PAUSE
 from chanas.service.store.use import MINUTE_S, read_best, read_use
 
 MAX_REQUEST_BYTES = 1 << 16
@@ -39,7 +39,12 @@ def _check_type(request: Request, expected: str) -> None:
         raise ServiceError(f"expected Content-Type {expected}, got '{given}'", 415)
 
 
-async def _body(request: Request, max_bytes: int) -> bytes:
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        ServiceError: it is longer (413).
+    """
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -80,26 +85,9 @@ async def submit(
 ) -> Response:
     """Submit a job: 201, or 200 where this key has submitted it before."""
     _check_type(request, "application/json")
-    asked = parse_request(await _body(request, MAX_REQUEST_BYTES))
-    for sha256 in asked.uploads:
-        service.uploads.check(tenant, sha256)
-    minutes = asked.demand.minutes
-    new = NewJob(
-        tenant=tenant,
-        key=key,
-        digest=asked.digest(),
-        kind=asked.kind,
-        request=asked.model_dump(mode="json", exclude_unset=True),
-        content=service.runner.work.content(asked),
-        effort=asked.effort(),
-        target=asked.target,
-        priority=asked.demand.priority,
-        deadline=None if minutes is None else time.time() + MINUTE_S * minutes,
-        goals=asked.goals,
-        reuse=asked.transfer,
-    )
-    job, is_new = await asyncio.wrap_future(service.store.submit(new, service.max_open_jobs))
-    return JSONResponse(job_view(service.store.get(tenant, job)), 201 if is_new else 200)
+    asked = parse_request(await read_body(request, MAX_REQUEST_BYTES))
+    found, is_new = await submit_request(service, tenant, asked, key)
+    return JSONResponse(found, 201 if is_new else 200)
 
 
 @router.get("/jobs")
@@ -178,7 +166,12 @@ async def bundle(job: str, service: Of, tenant: Tenant) -> Response:
 async def log(job: str, service: Of, tenant: Tenant) -> Response:
     """Send the end of what a job has printed."""
     row = service.store.get(tenant, job)
-    return PlainTextResponse(await asyncio.to_thread(_tail, service.runner.work.log(row["id"])))
+    return PlainTextResponse(await read_log(service, row["id"]))
+
+
+async def read_log(service: Service, job: str) -> str:
+    """The end of what a job has printed."""
+    return await asyncio.to_thread(_tail, service.runner.work.log(job))
 
 
 def _tail(path: Path) -> str:

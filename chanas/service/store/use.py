@@ -39,13 +39,15 @@ def note_use(database: Database, use: Mapping[tuple[str, int, int], float], now_
     return database.write(change)
 
 
-def read_use(database: Database, since_s: float) -> list[dict[str, Any]]:
-    """Resource, unit, minute (since 1970) and busy seconds of each minute from a time on that has any."""
+def read_use(database: Database, since_s: float, step: int = 1) -> list[dict[str, Any]]:
+    """Resource, unit, minute (since 1970) and busy seconds of each `step` minutes from a time on that have any;
+    `minute` is the first of them."""
     rows = database.read().execute(
-        "SELECT resource, unit, minute, busy FROM use WHERE minute >= ? ORDER BY minute, resource, unit",
-        (int(since_s // MINUTE_S),),
+        "SELECT resource, unit, minute / :step * :step AS first, SUM(busy) AS busy FROM use WHERE minute >= :since "
+        "GROUP BY first, resource, unit ORDER BY first, resource, unit",
+        {"step": step, "since": int(since_s // MINUTE_S)},
     )
-    return [dict(row) for row in rows]
+    return [{"resource": r["resource"], "unit": r["unit"], "minute": r["first"], "busy": r["busy"]} for r in rows]
 
 
 def read_best(database: Database, tenant: str) -> list[dict[str, Any]]:
