@@ -61,6 +61,7 @@ def search(
     *,
     learned: Learned | None = None,
     result: Path | None = None,
+    with_alike: bool = False,
     progress: bool = True,
 ) -> SearchOutcome:
     """The most accurate architecture that measures inside every latency budget, and inside every other constraint.
@@ -72,12 +73,13 @@ def search(
             measured: the winner is then the best by prediction (and by evaluation), without timings.
         learned: what several searches have learnt together (`learn`), instead of learning here.
         result: the file to write instead of `search/result.json`.
+        with_alike: draw architectures that are as good as the best, for what sets networks of several targets apart.
 
     Raises:
         InfeasibleError: nothing meets the constraints when measured (after max_rounds).
         MeasureError: no finalist could be compiled and measured.
     """
-    began, is_one_of_several = time.perf_counter(), learned is not None
+    began = time.perf_counter()
     if learned is None:
         learned = learn([job], source, progress)
     learning_s = time.perf_counter() - began
@@ -93,7 +95,7 @@ def search(
         steps.regrets(),
     )
     learned.predictor.save(source.store.search)
-    document = steps.document(outcome, source.digest, with_alike=is_one_of_several)
+    document = steps.document(outcome, source.digest, with_alike=with_alike)
     seconds = {  # the pictures in the document are counted
         "learning": learning_s,
         "searching": time.perf_counter() - began - learning_s - steps.proving_s,

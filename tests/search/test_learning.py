@@ -128,7 +128,7 @@ def test_a_search_with_what_was_learnt_evaluates_nothing_and_writes_where_it_is_
     def prove(found: Any) -> list[Proof]:
         return [Proof(a, (Timing("cpu-2t", lab.seconds(1, a.key), 1e-7),), 0.9, 1e-6) for a in found]
 
-    outcome = search(lab.jobs[1], lab.source(), prove, learned=learned, result=path, progress=False)
+    outcome = search(lab.jobs[1], lab.source(), prove, learned=learned, result=path, with_alike=True, progress=False)
     assert lab.truth.asked == []
     assert outcome.result == path
     assert not (lab.run.search / "result.json").exists()

@@ -153,6 +153,7 @@ class _Searches:
                 self.source.accuracies(),
                 None if target.elsewhere else prover,
                 learned=learned,
+                with_alike=True,
                 result=self.run.target_result(target.name),
                 progress=self.progress,
             )
