@@ -211,6 +211,14 @@ class CoDesign:
         logits = [self._run(np.resize(part, (batch, *expected))) for part in parts]
         return np.concatenate(logits)[: len(given)]
 
+    def inference(self, images: Array) -> Callable[[], Array]:
+        """One inference of images float32[N, 3, R, R], as many as the module takes at once, to be timed.
+
+        Raises:
+            TargetError: the module is for another device.
+        """
+        return functools.partial(self._run, images if len(images) > 1 else images[0])
+
     def classify(self, paths: Sequence[Path], convert_rgb: bool = False) -> list[Prediction]:
         """The class of each image file.
 

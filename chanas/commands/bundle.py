@@ -13,7 +13,7 @@ from chanas.commands import search_text
 from chanas.commands.options import Shared, holds_tuned, require_bundle
 from chanas.commands.search_text import say
 from chanas.core.units import format_bytes, format_latency
-from chanas.errors import ConfigError, ModelError
+from chanas.errors import ConfigError, ModelError, unknown_name
 
 if TYPE_CHECKING:
     from chanas.bundle.benchmark import BenchmarkRow
@@ -119,17 +119,51 @@ def export(
     name: Annotated[
         str | None, typer.Option(help="What the C function is called after; by default the folder.")
     ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", help="c, or a file for another runtime: onnx, torchscript, pt2.")
+    ] = "c",
+    batch: Annotated[int | None, typer.Option(help="Of such a file: images at once; any number by default.")] = None,
 ) -> None:
-    """Write a static library, a C header with one function, and an example: for a device without Python."""
+    """Write a static library, a C header with one function, and an example: for a device without Python. Or a found
+    network with its weights as a file that other runtimes read."""
+    if format_ != "c":
+        if name is not None:
+            raise ConfigError("--name goes with --format c")
+        _export_file(bundle, out, target, format_, batch)
+        return
+    if batch is not None:
+        raise ConfigError("--batch goes with --format onnx and pt2; the C function takes one image")
     if holds_tuned(bundle):
         from chanas.export.tuned_library import export_tuned
 
-        exported = export_tuned(bundle, out, target, name)
+        _say_exported(export_tuned(bundle, out, target, name))
     else:
         from chanas.export.c_library import export as export_bundle
 
         require_bundle(bundle)
-        exported = export_bundle(bundle, out, target, name)
+        _say_exported(export_bundle(bundle, out, target, name))
+
+
+def _export_file(source: Path, out: Path, target: str | None, kind: str, batch: int | None) -> None:
+    from chanas.prescheduler.measuring.local.locks import device_lock
+    from chanas.workflows.models.network_file import FORMATS, export_file
+
+    if kind not in FORMATS:
+        raise ConfigError(unknown_name("format", kind, ("c", *FORMATS)))
+    if holds_tuned(source):
+        raise ConfigError(f"{source} was tuned from a file, which other runtimes read; it is exported with --format c")
+    with device_lock():
+        file = export_file(source, out, kind, target, batch)
+    typer.echo(
+        f"file       {file.path}: {format_bytes(file.path.stat().st_size)}, images at once: {batch or 'any number'}"
+    )
+    typer.echo(f"network    {file.key}")
+    typer.echo(f"checked    {file.describe_check()}")
+    typer.echo(f"cost       {file.describe_cost()}")
+    typer.echo("more       `chanas bench` times a bundle beside PyTorch, a tuned network beside other runtimes")
+
+
+def _say_exported(exported: Exported) -> None:
     for line in _export_lines(exported):
         typer.echo(line)
 

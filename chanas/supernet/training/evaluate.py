@@ -145,6 +145,11 @@ class SupernetEvaluator:
         return self._supernet.space
 
     @property
+    def only(self) -> Architecture | None:
+        """The architecture, where it was trained alone."""
+        return self._supernet.only
+
+    @property
     def num_classes(self) -> int:
         return self._supernet.num_classes
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
 from chanas.devices.cores import limited_to
 from chanas.devices.timing import Call as TimedCall
-from chanas.devices.timing import TimingSettings, seconds_per_call, time_in_turns
+from chanas.devices.timing import Clock, TimingSettings, seconds_per_call, time_in_turns
 from chanas.errors import ModelError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.workflows.models.contenders import (
@@ -106,7 +106,7 @@ def benchmark_tuned(
             [[(call, ())] for call in calls.values()],
             _NUM_WARM_UP,
             TimingSettings(settings.rounds, _MIN_ROUND_S),
-            seconds_per_call if num_threads == 1 else _after_a_pause,
+            clock_of(num_threads),
         )
         medians = {name: summary.seconds for name, summary in zip(calls, summaries, strict=True)}
         if opened is not None and settings.with_untuned:
@@ -128,6 +128,11 @@ def _noted(notes: dict[str, str], name: str) -> Iterator[None]:
         notes[name] = str(error)
     except Exception as error:
         notes[name] = f"did not compile: {describe(error, MAX_TEXT)}"
+
+
+def clock_of(num_threads: int) -> Clock:
+    """The clock for contenders that have so many threads."""
+    return seconds_per_call if num_threads == 1 else _after_a_pause
 
 
 def _after_a_pause(turns: Iterator[TimedCall], num_calls: int) -> float:

@@ -105,6 +105,7 @@ def test_a_sub_network_learns_other_classes(tmp_path: Path, images: Path, tiny_s
     assert summary.top1_inherited is None
     own = SupernetEvaluator.load(run.finetuned(architecture.key, False))
     assert own.class_names == ("goldfish", "zebra")
+    assert own.only == architecture
     ours, theirs = (e.extract(architecture).state_dict() for e in (own, SupernetEvaluator.load(run)))
     last = max(name for name in theirs if name.endswith("linear.weight"))
     assert ours[last].shape[0] == 2
