@@ -35,6 +35,7 @@ OWN = (
     "subjects",
     "subspace_rules",
     "transfer",
+    "transfer_tables",
     "tune_convergence",
     "tune_models",
     "tuning",

@@ -37,6 +37,7 @@ SCRIPTS = (
     "operator_peak",
     "subspace_rules",
     "transfer",
+    "transfer_tables",
     "tune_models",
     "rpc_overhead",
     "tuning_efficiency",
