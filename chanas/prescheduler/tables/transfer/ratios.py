@@ -50,7 +50,7 @@ Indices = Sequence[int] | npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of N blocks before one of them is measured on the new device.
+    """Knowledge of N blocks before one of them is measured on the new device.
 
     log_seconds        float64[N]     s
     known              bool[N]        whether the first table has the block
