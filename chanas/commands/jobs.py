@@ -29,12 +29,16 @@ _FOLDER = Path("jobs")
 def run(
     file: File,
     out: Annotated[Path, typer.Option(help="Folder for logs, the trace and a page about it.")] = _FOLDER,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Build on a dask cluster: tcp://HOST:PORT, or local[:NUMBER] of processes here."),
+    ] = None,
 ) -> None:
     """Run the tunings of a file side by side; what was measured before is reused. 1 where one fails or is ended."""
     from chanas.workflows.jobs.plan import read_jobs
     from chanas.workflows.jobs.run import run_jobs
 
-    result = run_jobs(read_jobs(file), out, tell=lambda line: typer.echo(line, err=True))
+    result = run_jobs(read_jobs(file), out, cluster=cluster, tell=lambda line: typer.echo(line, err=True))
     for job in result.results:
         typer.echo(f"{job.name:10s} {_described(job)}")
     trace = result.trace

@@ -111,6 +111,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
 JOBS: dict[str, dict[str, Any]] = {
     "devices": {"devices": [{"cores": [0, 1]}]},
     "key": {"jobs": [JOB | {"trails": 3}]},
+    "one": {},
     "policy": {"policy": "fifo"},
     "runs": {"jobs": [JOB, JOB | {"name": "b"}]},
     "threads": {"threads": 9999},

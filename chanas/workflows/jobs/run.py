@@ -95,7 +95,7 @@ class _Machines:
 
 
 @contextlib.contextmanager
-def _open_machines(plans: JobsFile) -> Iterator[_Machines]:
+def _open_machines(plans: JobsFile, cluster: str | None) -> Iterator[_Machines]:
     with contextlib.ExitStack() as stack:
         held = {}
         for device in plans.devices:
@@ -109,13 +109,14 @@ def _open_machines(plans: JobsFile) -> Iterator[_Machines]:
         check_free(here, shared=False)
         target = dataclasses.replace((here or [h.target for h in held.values()])[0], dtype="float32")
         local = plans.local or ([split_cores(plans.threads)[0]] if here else [])
-        yield _Machines(stack.enter_context(open_kinds(target, local, held)), held)
+        yield _Machines(stack.enter_context(open_kinds(target, local, held, cluster)), held)
 
 
 def run_jobs(
     plans: JobsFile,
     folder: Path,
     *,
+    cluster: str | None = None,
     command: Sequence[str] = COMMAND,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> JobsResult:
@@ -126,6 +127,8 @@ def run_jobs(
 
     Args:
         folder: for logs (`NAME.log`), the trace (`trace.json`) and a page about it (`jobs.html`).
+        cluster: of dask, which builds instead of this machine's cores: `tcp://HOST:PORT`, `tls://…`, `local` or
+            `local:NUMBER` of processes.
         command: what Python runs in the process of a job.
         tell: gets a line when a job has ended.
 
@@ -133,7 +136,7 @@ def run_jobs(
         ChanasError: a device is not there, is in use, or cannot be used so.
         SchedulerError: a file in the folder cannot be written, or jobs are run in it already.
     """
-    with _open_machines(plans) as machines:
+    with _open_machines(plans, cluster) as machines:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -248,7 +251,7 @@ def describe_job(plan: JobPlan, usage: Usage, target: HardwareTarget, workers: S
         "job": plan.model_dump(mode="json", exclude_unset=True),
         "usage": {"device": usage.device, "threads": usage.threads, "dtype": usage.dtype},
         "target": target.to_json(),
-        "num_builders": len(workers.slots),
+        "num_builders": workers.num_builders,
         "num_devices": len(workers.devices),
         "overlap": workers.overlap,
     }

@@ -153,7 +153,7 @@ class TuningJob:
     def _build(self, ask: Ask) -> Stage:
         token = _Token(self._num_starts, ask.number)
         work = partial(self._serve_build, token, ask)
-        return Stage(BUILD, HOST, work, next_resource=self._workers.times_on, token=token)
+        return Stage(BUILD, self._workers.builds_on, work, next_resource=self._workers.times_on, token=token)
 
     def _time(self, ask: Ask) -> Stage:
         token = _Token(self._num_starts, ask.number)
@@ -201,9 +201,12 @@ class TuningJob:
             return Outlook({}, 0.0)
         num_builds = self._num_left + sum(not ask.times for ask in self._asks.values())
         num_timings = self._num_left + len(self._asks)
-        work_s = {HOST: num_builds * expected(BUILD) + (1 + num_timings) * expected(LEARN)}
-        times_on = self._workers.times_on
-        work_s[times_on] = work_s.get(times_on, 0.0) + num_timings * expected(MEASURE)
+        work_s = {HOST: (1 + num_timings) * expected(LEARN)}
+        for name, seconds in (
+            (self._workers.builds_on, num_builds * expected(BUILD)),
+            (self._workers.times_on, num_timings * expected(MEASURE)),
+        ):
+            work_s[name] = work_s.get(name, 0.0) + seconds
         return Outlook(work_s, max(seconds / num_units[name] for name, seconds in work_s.items()))
 
     def close(self) -> None:

@@ -30,6 +30,14 @@ class Ask:
         """The request itself."""
         return read_request(self.request, _kinds(Request))
 
+    def to_json(self) -> dict[str, Any]:
+        return fields_to_json(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Ask:
+        ask: Ask = fields_from_json(cls, data)
+        return ask
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:

@@ -15,6 +15,7 @@ from chanas.errors import ConfigError
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.prescheduler.measuring.remote.pool import HeldDevices
+from chanas.prescheduler.measuring.shared.cluster import RESOURCE, Cluster, check_cluster, open_cluster
 from chanas.prescheduler.measuring.shared.timers import LocalTimer, RemoteTimer, Timer, raise_if_killed
 from chanas.prescheduler.measuring.shared.turns import Ask
 from chanas.scheduler.jobs import DEVICE, HOST
@@ -28,12 +29,13 @@ Tell = Callable[[str, int], None]
 @dataclass(frozen=True)
 class Slot:
     """A unit of a resource: a core of the host and the process that compiles on it, a device, or both in one, which
-    does one thing at a time."""
+    does one thing at a time; or a unit of a cluster, whose builds are passed on by the core."""
 
     unit: int = 0
     core: int = 0
     builder: WorkerProcess | None = None
     device: Timer | None = None
+    cluster: Cluster | None = None
 
     def answer(self, job: str, ask: Ask) -> Answer:
         """Carry out a tuning's request.
@@ -44,6 +46,8 @@ class Slot:
         if ask.times:
             assert self.device is not None
             return self.device.answer(job, ask)
+        if self.cluster is not None:
+            return self.cluster.answer(ask)
         assert self.builder is not None
         return raise_if_killed(self.builder.call(ask.read(), ask.timeout_s))
 
@@ -69,17 +73,29 @@ class SharedWorkers:
 
     times_on  the resource whose units are the devices; `HOST` where the slots are the devices
     overlap   something can be built while something is timed
+    cluster   builds, where the slots don't
     """
 
     slots: tuple[Slot, ...]
     devices: tuple[Timer, ...]
     times_on: str = DEVICE
     overlap: bool = True
+    cluster: Cluster | None = None
+
+    @property
+    def builds_on(self) -> str:
+        """The resource that builds."""
+        return HOST if self.cluster is None else RESOURCE
+
+    @property
+    def num_builders(self) -> int:
+        """Builds at the same time."""
+        return len(self.slots) if self.cluster is None else self.cluster.num_units
 
     def resources(self) -> list[Resource]:
         """Resources that stages need."""
-        host = Resource(HOST, len(self.slots))
-        return [host] if self.times_on == HOST else [host, Resource(self.times_on, len(self.devices))]
+        num_units = {HOST: len(self.slots), self.builds_on: self.num_builders, self.times_on: len(self.devices)}
+        return [Resource(name, num) for name, num in num_units.items()]
 
     def pools(self) -> dict[str, PoolMaker]:
         """Pools of these resources, for `PoolExecutor`."""
@@ -87,7 +103,10 @@ class SharedWorkers:
         def device(unit: int) -> Executor:
             return _SlotThread(Slot(unit, device=self.devices[unit]))
 
-        return {self.times_on: device, HOST: lambda unit: _SlotThread(self.slots[unit])}
+        def cluster(unit: int) -> Executor:
+            return _SlotThread(Slot(unit, self.slots[unit % len(self.slots)].core, cluster=self.cluster))
+
+        return {RESOURCE: cluster, self.times_on: device, HOST: lambda unit: _SlotThread(self.slots[unit])}
 
     def renew(self, job: str) -> None:
         """Time for a tuning in new processes from now on."""
@@ -107,11 +126,15 @@ class SharedWorkers:
 
         for unit, device in enumerate(self.devices):
             device.watch(partial(changed, unit))
+        if self.cluster is not None:
+            self.cluster.watch(lose, restore)
 
     def close(self) -> None:
         """End all processes; what they are asked is lost."""
         for device in self.devices:
             device.close()
+        if self.cluster is not None:
+            self.cluster.close()
         for slot in self.slots:
             if slot.builder is not None:
                 slot.builder.close()
@@ -126,7 +149,10 @@ def open_shared_workers(target: HardwareTarget) -> Iterator[SharedWorkers]:
 
 @contextlib.contextmanager
 def open_kinds(
-    target: HardwareTarget, local: Sequence[Sequence[int]], held: Mapping[str, HeldDevices]
+    target: HardwareTarget,
+    local: Sequence[Sequence[int]],
+    held: Mapping[str, HeldDevices],
+    cluster: str | None = None,
 ) -> Iterator[dict[str, SharedWorkers]]:
     """The workers of this machine, by the key of the devices that time; those of this machine have none ("").
 
@@ -137,6 +163,7 @@ def open_kinds(
         target: any of them: what compiles for all.
         local: the cores of each device of this machine.
         held: devices elsewhere, by their key.
+        cluster: the address of one that builds (`open_cluster`).
 
     Raises:
         ConfigError: a device has cores that are not there, or no core is left beside one that a tracker knows.
@@ -150,6 +177,10 @@ def open_kinds(
         if any(device.is_local for device in found.devices):
             timing |= {*split_cores(target.num_threads)[0]}
     hosts = [core for core in own if core not in timing]
+    if cluster is not None:
+        check_cluster(cluster)
+    if not hosts and cluster is not None and cluster.startswith("local"):
+        raise ConfigError("devices have all cores of this machine, so that none is left for a local cluster")
     if not (hosts or local):
         raise ConfigError("a device of the tracker is this machine and has all of it; name it by its cores instead")
     devices = tuple(LocalTimer(target, cores, beside=len(local) > 1) for cores in local)
@@ -159,15 +190,17 @@ def open_kinds(
             [(core, None) for core in hosts] or [(device.cores[0], device) for device in devices]
         )
     )
-    kinds = {key: SharedWorkers(slots, _remote(found), f"{DEVICE}@{key}") for key, found in held.items()}
-    if devices:
-        kinds[""] = SharedWorkers(slots, devices, DEVICE if hosts else HOST, bool(hosts) or len(slots) > 1)
-    try:
-        with kept_off(sorted(timing)):
-            yield kinds
-    finally:
+    with kept_off(sorted(timing)), contextlib.ExitStack() as stack:
+        builds = None if cluster is None else stack.enter_context(open_cluster(cluster, len(slots), target))
+        overlap = builds is not None or bool(hosts) or len(slots) > 1
+        kinds = {
+            key: SharedWorkers(slots, _remote(found), f"{DEVICE}@{key}", cluster=builds) for key, found in held.items()
+        }
+        if devices:
+            kinds[""] = SharedWorkers(slots, devices, DEVICE if hosts else HOST, overlap, builds)
         for workers in kinds.values():
-            workers.close()
+            stack.callback(workers.close)
+        yield kinds
 
 
 def _remote(held: HeldDevices) -> tuple[Timer, ...]:

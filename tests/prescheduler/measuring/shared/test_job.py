@@ -12,6 +12,7 @@ from chanas.errors import SchedulerError
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind
 from chanas.prescheduler.measuring.requests import Ping
 from chanas.prescheduler.measuring.shared.client import Client, ProcessKilledError
+from chanas.prescheduler.measuring.shared.cluster import RESOURCE
 from chanas.prescheduler.measuring.shared.job import MAX_STARTS, TuningJob
 from chanas.prescheduler.measuring.shared.turns import Answered, Ask, Rest
 from chanas.prescheduler.measuring.shared.workers import SharedWorkers, Slot
@@ -128,6 +129,19 @@ def test_what_is_withdrawn_is_not_carried_out() -> None:
     [turn] = run(job, timing)
     run(job, turn)
     assert build.work(cast(Slot, Core())).answer.error.kind is ErrorKind.STOPPED
+
+
+def test_a_cluster_builds_and_the_host_learns() -> None:
+    workers = SharedWorkers((), cast(Any, (Timers(),)), cluster=cast(Any, object()))
+    job = TuningJob(cast(Client, Script(Rest(asks=asks(BUILD, MEASURE)))), workers)
+    [start] = job.offer()
+    assert described([start, *run(job, start)]) == [
+        (START, HOST, HOST),
+        (BUILD, RESOURCE, DEVICE),
+        (MEASURE, DEVICE, HOST),
+    ]
+    outlook = job.outlook({BUILD: 2.0, MEASURE: 10.0, LEARN: 1.0}.__getitem__, {HOST: 1, DEVICE: 1, RESOURCE: 4})
+    assert outlook.work_s == {HOST: 3.0, RESOURCE: 2.0, DEVICE: 20.0}
 
 
 def test_without_a_device_of_its_own_the_host_times() -> None:

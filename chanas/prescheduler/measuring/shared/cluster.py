@@ -1,0 +1,284 @@
+"""Builds on a dask cluster: processes of this machine, or workers on other ones, which need chanas and no common disk.
+
+A build is sent as a text and the files that it reads; an answer's text and the files that it made come back. Nothing of
+them is pickled by us, but dask pickles what it carries: whoever reaches a cluster can run any code on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import os
+import platform
+import re
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Executor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import chanas
+from chanas.core.processor import host_processor
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.errors import ConfigError, SchedulerError, one_line
+from chanas.prescheduler.kernels.backends import BACKENDS
+from chanas.prescheduler.measuring.answers import Answer
+from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
+from chanas.prescheduler.measuring.requests import BuildModule, BuildOperators, BuildRequest, Request
+from chanas.prescheduler.measuring.shared.timers import raise_if_killed
+from chanas.prescheduler.measuring.shared.turns import Ask
+from chanas.scheduler.jobs import WorkerDiedError
+
+if TYPE_CHECKING:
+    import distributed
+
+RESOURCE = "cluster"
+Files = Mapping[str, bytes]
+"""Contents by name, relative to the folder of a build."""
+
+_LOCAL = re.compile(r"local(:(?P<num>[1-9]\d*))?")
+_CONNECT_S, _POLL_S, _RETURN_WITHIN_S = 20.0, 1.0, 120.0
+_MAX_TEXT = 200
+
+
+# ---- on a worker ----------------------------------------------------------------------------------------------------
+def versions() -> dict[str, str]:
+    """The facts of a machine that have to be the same wherever something is built."""
+    return {"chanas": chanas.__version__, "TVM": tvm_version(), "machine": platform.machine()}
+
+
+def build(ask: str, kind: str, files: Files) -> tuple[str, dict[str, bytes]]:
+    """Carry out a build in a folder of its own.
+
+    Args:
+        ask: JSON of an `Ask`, whose paths are names in that folder.
+        kind: of the target: the backend whose worker builds.
+        files: that it reads.
+
+    Returns:
+        JSON of the answer, and the files that were made.
+    """
+    asked = Ask.from_json(json.loads(ask))
+    with tempfile.TemporaryDirectory(prefix="chanas-build-") as name:
+        folder = Path(name)
+        for path, content in files.items():
+            (folder / path).write_bytes(content)
+        request = _with_paths(asked.read(), lambda path: folder / path)
+        answer = _worker(threading.get_ident(), kind).call(request, asked.timeout_s)
+        made = _contents(folder, request.library) if isinstance(request, BuildRequest) else {}
+    return json.dumps(answer.to_json()), made
+
+
+def _contents(folder: Path, library: Path) -> dict[str, bytes]:
+    paths = sorted(library.rglob("*")) if library.is_dir() else [library]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
+
+
+@functools.cache
+def _worker(_thread: int, kind: str) -> WorkerProcess:
+    """The process that compiles for a thread of a dask worker: it ends with that thread."""
+    return WorkerProcess(1, sorted(os.sched_getaffinity(0)), BACKENDS[kind].worker)
+
+
+def dask_setup(_worker: object) -> None:
+    """Leave Ctrl-C to the process that started this one; called by dask in the workers of a local cluster."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+# ---- here -----------------------------------------------------------------------------------------------------------
+def _with_paths(request: Request, moved: Callable[[Path], Path]) -> Request:
+    """The same build with other paths.
+
+    Raises:
+        ConfigError: it is none that is sent to a cluster.
+    """
+    if not isinstance(request, BuildRequest):
+        return request
+    changed = dataclasses.replace(request, library=moved(request.library))
+    if isinstance(changed, BuildModule):
+        return dataclasses.replace(changed, module=moved(changed.module))
+    if isinstance(changed, BuildOperators):
+        return dataclasses.replace(changed, compiled=[None if p is None else moved(p) for p in changed.compiled])
+    return changed
+
+
+def _for_anyone(request: Request) -> Request:
+    """The same request for a processor that is named, where it is that of this machine."""
+    if not isinstance(request, BuildRequest) or request.target.mcpu or request.target.gpu is not None:
+        return request
+    here = host_processor()
+    return dataclasses.replace(request, target=dataclasses.replace(request.target, mcpu=here.mcpu, mattr=here.mattr))
+
+
+class Cluster:
+    """Units of a resource that build: as many as the workers have threads now. Which worker takes a build is dask's
+    choice; one that dies over it costs that build, which another one does.
+
+    Args:
+        client: connected.
+        target: whose builds are sent.
+        poll_s: seconds between two looks at the workers.
+        return_within_s: how long a build waits for a worker where there is none.
+
+    Raises:
+        SchedulerError: there are no workers, or not of our versions.
+    """
+
+    def __init__(
+        self,
+        client: distributed.Client,
+        target: HardwareTarget,
+        *,
+        poll_s: float = _POLL_S,
+        return_within_s: float = _RETURN_WITHIN_S,
+    ) -> None:
+        self._client, self._kind = client, target.kind
+        self._poll_s, self._return_within_s = poll_s, return_within_s
+        self._check()
+        self.num_units = self._num_threads()
+        self._executor: Executor = client.get_executor(pure=False)  # type: ignore[no-untyped-call]
+        self._lost: list[int] = []
+        self._closed = threading.Event()
+
+    def _check(self) -> None:
+        here = versions()
+        for worker, there in self._client.run(versions).items():
+            for what, mine in here.items():
+                if there[what] != mine:
+                    raise SchedulerError(f"worker {worker} has {what} {there[what]}, here it is {mine}; use the same")
+
+    def _num_threads(self) -> int:
+        return sum(self._client.nthreads().values())  # type: ignore[no-untyped-call]
+
+    def answer(self, ask: Ask) -> Answer:
+        """Build on a worker.
+
+        Raises:
+            WorkerDiedError: workers died over it, or there is none.
+        """
+        request, files = _for_anyone(ask.read()), dict[str, bytes]()
+
+        def pack(path: Path) -> Path:
+            name = f"{len(files)}-{path.name}"
+            files[name] = path.read_bytes() if path.is_file() else b""
+            return Path(name)
+
+        packed = _with_paths(request, pack)
+        sent = {name: content for name, content in files.items() if content}
+        text = json.dumps(dataclasses.replace(ask, request=packed.to_json()).to_json())
+        answer, made = self._result(text, sent)
+        if isinstance(request, BuildRequest) and isinstance(packed, BuildRequest):
+            for name, content in made.items():
+                path = request.library / Path(name).relative_to(packed.library)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(content)
+        return raise_if_killed(Answer.from_json(json.loads(answer)))
+
+    def _result(self, ask: str, files: Files) -> tuple[str, dict[str, bytes]]:
+        from distributed.scheduler import KilledWorker
+
+        since_s = time.monotonic()
+        future = self._executor.submit(build, ask, self._kind, files)
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    return future.result(self._poll_s)
+                since_s = time.monotonic() if len(self._lost) < self.num_units else since_s
+                if (
+                    self._closed.is_set()
+                    or future.done()
+                    or self._is_cut_off
+                    or time.monotonic() - since_s > self._return_within_s
+                ):
+                    raise WorkerDiedError("no worker of the cluster is left")
+        except (KilledWorker, CancelledError) as error:
+            raise WorkerDiedError(f"a worker of the cluster died: {one_line(error, _MAX_TEXT)}") from error
+        finally:
+            if not self._is_cut_off:
+                future.cancel()
+
+    @property
+    def _is_cut_off(self) -> bool:
+        return str(self._client.status) == "closed"
+
+    def watch(self, lose: Callable[[str, int], None], restore: Callable[[str, int], None]) -> None:
+        """Tell of workers that are gone, and of others in their place."""
+
+        def look() -> None:
+            while not self._closed.wait(self._poll_s):
+                try:
+                    num_there = self._num_threads()
+                except Exception:  # whatever dask raises where its scheduler is gone
+                    num_there = 0
+                while self.num_units - len(self._lost) > num_there:
+                    self._lost.append(self.num_units - len(self._lost) - 1)
+                    lose(RESOURCE, self._lost[-1])
+                while self._lost and self.num_units - len(self._lost) < num_there:
+                    restore(RESOURCE, self._lost.pop())
+
+        threading.Thread(target=look, daemon=True).start()
+
+    def close(self) -> None:
+        """Give up what is built."""
+        self._closed.set()
+
+
+def check_cluster(address: str) -> None:
+    """Raises ConfigError: it is no cluster's address, or dask is not installed."""
+    if not _LOCAL.fullmatch(address) and not address.startswith(("tcp://", "tls://")):
+        raise ConfigError(
+            f"expected --cluster local, local:NUMBER, tcp://HOST:PORT or tls://HOST:PORT, got '{address}'"
+        )
+    try:
+        import distributed  # noqa: F401
+    except ImportError:
+        raise ConfigError("--cluster needs dask: pip install 'chanas[cluster]'") from None
+
+
+@contextlib.contextmanager
+def open_cluster(address: str, num_workers: int, target: HardwareTarget) -> Iterator[Cluster]:
+    """The cluster of an address; `local` starts `num_workers` processes on the cores of this one, `local:3` three.
+
+    Raises:
+        SchedulerError: it is not there, has no workers, or not of our versions.
+    """
+    import distributed
+
+    found = _LOCAL.fullmatch(address)
+    with contextlib.ExitStack() as stack:
+        try:
+            place: str | distributed.LocalCluster = address
+            if found is not None:
+                num = int(found["num"] or num_workers)
+                place = stack.enter_context(_local(num))
+            client = stack.enter_context(
+                distributed.Client(place, timeout=_CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
+            )
+            client.wait_for_workers(1, timeout=_CONNECT_S)
+        except (OSError, TimeoutError, ValueError) as error:
+            reason = one_line(error, _MAX_TEXT) or "no answer"
+            raise SchedulerError(
+                f"no cluster with workers is at {address} ({reason}); start `dask scheduler` there and `dask worker`s"
+            ) from error
+        cluster = Cluster(client, target)
+        stack.callback(cluster.close)
+        yield cluster
+
+
+def _local(num: int) -> distributed.LocalCluster:
+    import distributed
+
+    return distributed.LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=num,
+        threads_per_worker=1,
+        memory_limit=0,
+        dashboard_address=None,
+        silence_logs=logging.CRITICAL,
+        preload=[__name__],
+    )
