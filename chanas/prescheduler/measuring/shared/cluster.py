@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Executor
+from concurrent.futures import CancelledError, Executor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,6 +144,9 @@ class Cluster:
         self.num_units = self._num_threads()
         self._executor: Executor = client.get_executor(pure=False)  # type: ignore[no-untyped-call]
         self._lost: list[int] = []
+        self._lose: Callable[[str, int], None] = lambda _resource, _unit: None
+        self._restore: Callable[[str, int], None] = self._lose
+        self._counting = threading.Lock()
         self._closed = threading.Event()
 
     def _check(self) -> None:
@@ -184,24 +187,23 @@ class Cluster:
         from distributed.scheduler import KilledWorker
 
         since_s = time.monotonic()
-        future = self._executor.submit(build, ask, self._kind, files)
         try:
-            while True:
-                with contextlib.suppress(TimeoutError):
-                    return future.result(self._poll_s)
-                since_s = time.monotonic() if len(self._lost) < self.num_units else since_s
-                if (
-                    self._closed.is_set()
-                    or future.done()
-                    or self._is_cut_off
-                    or time.monotonic() - since_s > self._return_within_s
-                ):
-                    raise WorkerDiedError("no worker of the cluster is left")
-        except (KilledWorker, CancelledError) as error:
+            future = self._executor.submit(build, ask, self._kind, files)
+            try:
+                while True:
+                    if wait([future], self._poll_s).done:
+                        return future.result()
+                    since_s = time.monotonic() if len(self._lost) < self.num_units else since_s
+                    if self._closed.is_set() or time.monotonic() - since_s > self._return_within_s:
+                        raise WorkerDiedError("no worker of the cluster is left")
+            finally:
+                if not self._is_cut_off:
+                    future.cancel()
+        except Exception as error:
+            if not (self._is_cut_off or isinstance(error, KilledWorker | CancelledError)):
+                raise
+            self._count()  # before the build is run again
             raise WorkerDiedError(f"a worker of the cluster died: {one_line(error, _MAX_TEXT)}") from error
-        finally:
-            if not self._is_cut_off:
-                future.cancel()
 
     @property
     def _is_cut_off(self) -> bool:
@@ -209,20 +211,26 @@ class Cluster:
 
     def watch(self, lose: Callable[[str, int], None], restore: Callable[[str, int], None]) -> None:
         """Tell of workers that are gone, and of others in their place."""
+        self._lose, self._restore = lose, restore
 
         def look() -> None:
             while not self._closed.wait(self._poll_s):
-                try:
-                    num_there = self._num_threads()
-                except Exception:  # whatever dask raises where its scheduler is gone
-                    num_there = 0
-                while self.num_units - len(self._lost) > num_there:
-                    self._lost.append(self.num_units - len(self._lost) - 1)
-                    lose(RESOURCE, self._lost[-1])
-                while self._lost and self.num_units - len(self._lost) < num_there:
-                    restore(RESOURCE, self._lost.pop())
+                self._count()
 
         threading.Thread(target=look, daemon=True).start()
+
+    def _count(self) -> None:
+        """Have as many units in service as there are threads."""
+        try:
+            num_there = 0 if self._is_cut_off else self._num_threads()
+        except Exception:  # whatever dask raises where its scheduler is gone
+            num_there = 0
+        with self._counting:
+            while self.num_units - len(self._lost) > num_there:
+                self._lost.append(self.num_units - len(self._lost) - 1)
+                self._lose(RESOURCE, self._lost[-1])
+            while self._lost and self.num_units - len(self._lost) < num_there:
+                self._restore(RESOURCE, self._lost.pop())
 
     def close(self) -> None:
         """Give up what is built."""
