@@ -16,6 +16,7 @@ from chanas.supernet.training.phases import TrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NEED_DATA = {"imagenet_headline"}  # accuracies that are published elsewhere
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -39,7 +40,7 @@ def test_the_settings_of_the_examples_are_settings() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if e.stem not in NEED_DATA], ids=lambda path: path.stem)
 def test_an_example_runs_to_its_end(example: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -1,0 +1,208 @@
+# %% [markdown]
+# # As accurate as the networks that people use, and faster
+#
+# For each accuracy asked for: the fastest sub-network of once-for-all's MobileNetV3 supernet that is predicted to have
+# it, compiled for this machine. Then all of them, and torchvision's networks of known accuracy in the runtimes that
+# people use, are timed in turns, one process, same cores. A figure and a file of results come out.
+#
+#     .venv/bin/pip install '.[bench]'
+#     .venv/bin/python examples/imagenet_headline.py --accuracies ofa_mbv3_accuracy.csv
+#
+# The accuracies are a CSV file as `docs/formats.md` describes it. Intel's DyNAS-T publishes some for this supernet
+# (IntelLabs/DyNAS-T, notebooks/data; Apache-2.0). With `--supernet FILE`, once-for-all's checkpoint, the bundles hold
+# its weights; without, they are programs without weights, which take as long.
+
+# %%
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from chanas import workflows
+from chanas.bundle.codesign import CoDesign
+from chanas.core.latency import LatencyLUT
+from chanas.core.units import format_latency
+from chanas.core.usage import Usage
+from chanas.devices.cores import limited_to
+from chanas.devices.host import load_used
+from chanas.devices.timing import TimingSettings, time_in_turns
+from chanas.errors import InfeasibleError, ModelError
+from chanas.files.run import RunDirectory
+from chanas.files.scratch import scratch_folder
+from chanas.files.writing import write_json
+from chanas.prescheduler.models.sources.opening import open_model
+from chanas.workflows.models.bench import clock_of
+from chanas.workflows.models.contenders import CONTENDERS, Subject
+from chanas.workflows.searching.hand_over import versions
+from chanas.workflows.searching.sources import AccuracyFile
+from chanas.workflows.stages.tuning import Tuning
+
+SPACE, NUM_CLASSES = "ofa-mbv3-w1.0", 1000
+# Top-1 of torchvision's weights, as its documentation has them (MobileNets: IMAGENET1K_V2, EfficientNet: V1).
+PUBLISHED = {"mobilenet_v2": 0.72154, "mobilenet_v3_large": 0.75274, "efficientnet_b0": 0.77692}
+
+parser = argparse.ArgumentParser(description="The fastest networks of wanted accuracies beside torchvision's.")
+parser.add_argument("--accuracies", type=Path, required=True, help="CSV of accuracies of once-for-all's sub-networks")
+parser.add_argument("--supernet", type=Path, help="once-for-all's checkpoint ofa_mbv3_d234_e346_k357_w1.0")
+parser.add_argument("--table", type=Path, help="a latency table of this machine, such as luts/mbv3-amd-zen4-cpu.json")
+parser.add_argument("--top1", type=float, nargs="+", default=[0.722, 0.735, 0.753, 0.765, 0.774])
+parser.add_argument("--beside", nargs="*", default=list(PUBLISHED), choices=list(PUBLISHED))
+parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
+parser.add_argument("--threads", type=int, default=1)
+parser.add_argument("--rounds", type=int, default=40)
+parser.add_argument("--run", type=Path, default=Path("runs/imagenet"))
+options = parser.parse_args()
+
+# %% [markdown]
+# ## The latency table of this machine
+# Made once: about four minutes for the blocks of 224 pixels. A table that was made on the same kind of processor saves
+# these; on another kind it is refused.
+
+# %%
+run, usage = RunDirectory(options.run), Usage(threads=options.threads, dtype=options.dtype)
+target = load_used(usage)
+if options.table is not None and not run.lut(usage.name).is_file():
+    LatencyLUT.load(options.table)
+    run.lut(usage.name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(options.table, run.lut(usage.name))
+if not run.lut(usage.name).is_file():
+    tuning = Tuning(num_trials=12, num_calibration=24, sub_spaces=["r224-w1"])
+    workflows.preschedule(run, usage, space=SPACE, num_classes=NUM_CLASSES, tuning=tuning)
+if options.supernet is not None and not (run.root / "supernet").is_dir():
+    workflows.import_supernet(run, "ofa", options.supernet)
+
+# %% [markdown]
+# ## The networks
+# One search for each accuracy. What is compiled is kept in `front/`.
+
+# %%
+source = workflows.open_source(run, AccuracyFile(options.accuracies, SPACE, NUM_CLASSES), usage.name)
+front: dict[float, CoDesign] = {}
+for top1 in options.top1:
+    kept = run.root / "front" / f"{usage.name}-{top1:g}"
+    if not kept.is_dir():
+        try:
+            workflows.search_fastest(run, top1=top1, source=source, usage=usage)
+        except InfeasibleError as reason:
+            print(f"{top1:.2%}: {reason}")
+            continue
+        kept.parent.mkdir(exist_ok=True)
+        shutil.copytree(run.bundle, kept.with_suffix(".part"))
+        os.replace(kept.with_suffix(".part"), kept)
+    front[top1] = CoDesign.load(kept)
+    found = front[top1]
+    size = f"{found.document['num_macs'] / 1e6:.0f}M MACs"
+    print(f"{top1:.2%}: {found.architecture.key}, {size}, predicted {found.predicted['top1']:.2%}")
+if not front:
+    raise SystemExit("no network has an accuracy that was asked for")
+
+# %% [markdown]
+# ## All of them in turns
+# The same cores and number of threads for each. A runtime that is not installed, or does not take a network, is left
+# out with a note.
+
+# %%
+image = np.random.default_rng(0).standard_normal((1, 3, 224, 224), dtype=np.float32)
+calls, notes = {}, {}
+for top1, bundle in front.items():
+    own = image[:, :, : bundle.architecture.resolution, : bundle.architecture.resolution]
+    calls["chanas", f"{top1:.1%}"] = bundle.inference(np.ascontiguousarray(own))
+with limited_to(options.threads), torch.inference_mode(), scratch_folder() as scratch:
+    for network in options.beside:
+        opened = open_model(f"torchvision:{network}")
+        subject = Subject(opened.program, scratch / f"{network}.onnx", opened.random_inputs(), options.threads)
+        for name, make in CONTENDERS.items():
+            try:
+                calls[name, network] = make(subject)
+            except ModelError as reason:
+                notes[f"{name}, {network}"] = str(reason)
+    settings = TimingSettings(options.rounds, 0.02)
+    timed = time_in_turns([[(call, ())] for call in calls.values()], 3, settings, clock_of(options.threads))
+seconds = {key: summary.seconds for key, summary in zip(calls, timed, strict=True)}
+spreads = {key: summary.spread_s for key, summary in zip(calls, timed, strict=True)}
+
+# %% [markdown]
+# ## The result
+# Of each network of torchvision's: how many times as fast is ours that is predicted to be as accurate at least?
+
+# %%
+rows = [
+    {
+        "runtime": runtime,
+        "network": network,
+        "latency_s": seconds[runtime, network],
+        "spread_s": spreads[runtime, network],
+    }
+    for runtime, network in calls
+]
+for row in rows:
+    latency, spread = format_latency(row["latency_s"]), format_latency(row["spread_s"])
+    print(f"{row['runtime']:15s} {row['network']:20s} {latency} ± {spread}")
+for name, note in notes.items():
+    print(f"{name}: {note}")
+ratios = {}
+for network in options.beside:
+    as_good = [t for t, bundle in front.items() if bundle.predicted["top1"] >= PUBLISHED[network]]
+    if not as_good:
+        print(f"{network}: no network of ours is predicted to have {PUBLISHED[network]:.2%}")
+        continue
+    ours = min(seconds["chanas", f"{t:.1%}"] for t in as_good)
+    ratios[network] = {name: seconds[name, network] / ours for name in CONTENDERS if (name, network) in seconds}
+    texts = ", ".join(f"{ratio:.2f}x {name}" for name, ratio in ratios[network].items())
+    print(f"{network} ({PUBLISHED[network]:.2%}): {format_latency(ours)}, {texts}")
+result = {
+    "target": target.to_json(),
+    "versions": versions(),
+    "accuracies": source.table.digest if source.table is not None else None,
+    "threads": options.threads,
+    "dtype": options.dtype,
+    "ours": {
+        f"{top1:.1%}": {
+            "architecture": bundle.architecture.key,
+            "macs": bundle.document["num_macs"],
+            "predicted_top1": bundle.predicted["top1"],
+            "has_weights": bundle.has_weights,
+        }
+        for top1, bundle in front.items()
+    },
+    "published_top1": PUBLISHED,
+    "rows": rows,
+    "ratios": ratios,
+    "notes": notes,
+}
+write_json(run.root / f"headline-{usage.name}.json", result)
+
+# %% [markdown]
+# ## The figure
+
+# %%
+with rc_context({"svg.hashsalt": "chanas", "font.size": 9}):
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    points = sorted((1e3 * seconds["chanas", f"{t:.1%}"], 100 * b.predicted["top1"]) for t, b in front.items())
+    axes.plot(*zip(*points, strict=True), "o-", label="chanas (predicted accuracy)", zorder=3)
+    marks = dict(zip(CONTENDERS, "sD^v", strict=True))
+    for runtime, mark in marks.items():
+        places = [(1e3 * seconds[runtime, n], 100 * PUBLISHED[n]) for n in options.beside if (runtime, n) in seconds]
+        if places:
+            axes.plot(*zip(*places, strict=True), mark, label=runtime, markersize=5)
+    for network in options.beside:
+        axes.axhline(100 * PUBLISHED[network], color="0.85", linewidth=0.8, zorder=0)
+        axes.text(
+            0.995, 100 * PUBLISHED[network], network, ha="right", va="bottom", transform=axes.get_yaxis_transform()
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel(
+        f"latency of one image, ms ({options.threads} thread{'s' if options.threads > 1 else ''}, {options.dtype})"
+    )
+    axes.set_ylabel("ImageNet top-1, %")
+    axes.legend(frameon=False, loc="lower right")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(run.root / f"headline-{usage.name}.svg", format="svg", metadata={"Date": None})
+print(f"{run.root / f'headline-{usage.name}.svg'}")
