@@ -1,14 +1,15 @@
 """How close the scheduler's policies come to the least time that tuning jobs can take on shared machines.
 
     python benchmarks/job_scheduler.py [--quick] --simulate [--mixes 1000] [--seed 0]
-    python benchmarks/job_scheduler.py [--quick] [--policy slack] [--repeats 3] [--seed 0] [--keep FOLDER]
+    python benchmarks/job_scheduler.py [--quick] [--policy slack] [--devices 1] [--repeats 3] [--seed 0] [--keep FOLDER]
 
 Without --simulate two tables and two networks are tuned on this machine, one after the other, then side by side
 (`chanas jobs run`), each time from nothing. How long do they take together, over the bound max(Σ host work / slots,
 Σ device work / devices, longest job alone) of their measured stages? And does what they find differ: the seconds of a
 network, of all blocks of a table? Another process that computes meanwhile spoils both. Seconds that were measured
 minutes apart differ by what the machine does; so the networks that were found alone and side by side are also timed in
-turns, in one process. (--again does that alone, for what an earlier run kept.)
+turns, in one process. (--again does that alone, for what an earlier run kept.) With --devices 2 the first two cores are
+a device each, alone and side by side; on two cores each of them times, compiles or learns, one thing at a time.
 
 With it mock jobs with given stage times run on a simulated clock, so that nothing is compiled or timed and the machine
 doesn't matter. Two questions:
@@ -28,6 +29,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -118,7 +120,10 @@ def tune_jobs(names: Sequence[str], folder: Path, policy_name: str, options: arg
 
     changes = {"trials": 2} if options.quick else {}
     jobs = [REAL_JOBS[n] | changes | {"name": n, "run": str(folder / n), "seed": options.seed} for n in names]
-    result = run_jobs(parse_jobs({"jobs": jobs, "policy": policy_name}, "jobs"), folder / "out")
+    settings: dict[str, Any] = {"jobs": jobs, "policy": policy_name}
+    if options.devices > 1:
+        settings["devices"] = [{"cores": [core]} for core in sorted(os.sched_getaffinity(0))[: options.devices]]
+    result = run_jobs(parse_jobs(settings, "jobs"), folder / "out")
     for job in result.results:
         if job.status != "complete":
             raise SystemExit(f"job {job.name} {job.status}: {job.error}")
@@ -171,14 +176,19 @@ def differences_in_turns(names: Sequence[str], folder: Path) -> dict[str, float]
     return found
 
 
+def result_name(options: argparse.Namespace) -> str:
+    """What the result of real jobs is called."""
+    return "tuning_jobs" if options.devices == 1 else f"tuning_jobs-{options.devices}-devices"
+
+
 def time_again(options: argparse.Namespace) -> None:
     """Time what an earlier run kept, and write it into its result."""
-    content = read_result("tuning_jobs", machine_kind())
+    content = read_result(result_name(options), machine_kind())
     for repeat, row in enumerate(content["repeats"]):
         row["difference_in_turns"] = differences_in_turns(list(content["jobs"]), options.keep / f"repeat-{repeat}")
         print(", ".join(f"{name} {value:+.1%}" for name, value in row["difference_in_turns"].items()), flush=True)
-    extra = {name: content[name] for name in ("seed", "policy", "jobs", "repeats")}
-    finish("tuning_jobs", real_figures(content["repeats"]), options.quick, extra)
+    extra = {name: content[name] for name in ("seed", "policy", "devices", "jobs", "repeats") if name in content}
+    finish(result_name(options), real_figures(content["repeats"]), options.quick, extra)
 
 
 def real_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
@@ -200,20 +210,21 @@ def real_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
 def tune_for_real(options: argparse.Namespace) -> None:
     """Repeats of all jobs, their table, and the result file."""
     names = list(REAL_JOBS)[:3:2] if options.quick else list(REAL_JOBS)
-    extra = {"seed": options.seed, "policy": options.policy, "jobs": {n: REAL_JOBS[n] for n in names}}
+    settings = {"seed": options.seed, "policy": options.policy, "devices": options.devices}
+    extra = settings | {"jobs": {n: REAL_JOBS[n] for n in names}}
     rows: list[dict[str, Any]] = []
     print(f"{'one by one':>11}{'together':>10}{'bound':>8}{'over it':>9}  busy, and what each job found beside alone")
     for repeat in range(1 if options.quick else options.repeats):
         with kept_folder(options.keep, f"repeat-{repeat}") as folder:
             rows.append(row := real_row(names, folder, options))
         if not options.quick:  # what is measured stays if the rest is cut off
-            write_result("tuning_jobs", real_figures(rows), extra | {"repeats": rows})
+            write_result(result_name(options), real_figures(rows), extra | {"repeats": rows})
         bound_s = max(row["work_bound_s"], row["longest_alone_s"])
         told = [f"{name} {share:.0%}" for name, share in row["busy"].items()]
         told += [f"{name} {difference:+.1%}" for name, difference in row["difference"].items()]
         seconds = f"{row['sequential_s']:>9.0f} s{row['makespan_s']:>8.0f} s{bound_s:>6.0f} s{row['ratio']:>9.3f}"
         print(f"{seconds}  {', '.join(told)}", flush=True)
-    finish("tuning_jobs", real_figures(rows), options.quick, extra | {"repeats": rows})
+    finish(result_name(options), real_figures(rows), options.quick, extra | {"repeats": rows})
 
 
 @contextlib.contextmanager
@@ -279,6 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--simulate", action="store_true", help="mock jobs on a simulated clock")
     parser.add_argument("--policy", default=KEEPS_BUSY, help="of jobs that are not simulated")
     parser.add_argument("--repeats", type=int, default=3, help="of jobs that are not simulated")
+    parser.add_argument("--devices", type=int, default=1, help="cores that are a device each, for real jobs")
     parser.add_argument("--keep", type=Path, help="folder for runs, logs and traces of jobs that are not simulated")
     parser.add_argument("--mixes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the first mix; the others follow")

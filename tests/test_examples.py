@@ -13,6 +13,7 @@ from python_names import faults
 from chanas.core.arch import SearchSpace
 from chanas.files.run import RunDirectory
 from chanas.supernet.training.phases import TrainConfig
+from chanas.workflows.jobs.plan import read_jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -36,6 +37,12 @@ def test_the_settings_of_the_examples_are_settings() -> None:
     assert len(space.sub_spaces) > 1
     for phase in TrainConfig.load(ROOT / "examples" / "short_training.yaml").phases:
         phase.restrict(space)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "jobs").iterdir()), ids=lambda path: path.stem)
+def test_files_of_jobs_name_a_device_for_each(path: Path) -> None:
+    plans = read_jobs(path)
+    assert {plans.key_of(job) for job in plans.jobs} == {device.key or "" for device in plans.devices}
 
 
 @pytest.mark.slow
