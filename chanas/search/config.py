@@ -30,10 +30,10 @@ class SearchConfig(BaseModel):
     )
     refine_batch: int = Field(default=8, ge=1, description="of these, how many between two fits")
 
-    predictor: Literal["mlp", "mlp-plain", "pairs", "ridge", "gp"] = "mlp"
+    predictor: Literal["mlp", "mlp-plain", "pairs", "ridge", "gp"] = "pairs"
     hidden: tuple[int, ...] = Field(default=(64, 64), min_length=1, description="hidden sizes of each perceptron")
     num_members: int = Field(default=5, ge=2, le=8, description="perceptrons in the ensemble")
-    cross_validate: tuple[Literal["mlp", "mlp-plain", "pairs", "ridge", "gp"], ...] = ("mlp", "ridge", "gp")
+    cross_validate: tuple[Literal["mlp", "mlp-plain", "pairs", "ridge", "gp"], ...] = ("pairs", "mlp", "ridge", "gp")
 
     rule: Literal["accuracy", "paper", "all"] = Field(default="accuracy", description="how the sub-space is chosen")
     compare_rules: bool = Field(default=False, description="report what each sub-space rule costs against all of them")

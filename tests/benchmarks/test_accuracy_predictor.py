@@ -80,8 +80,8 @@ def row(script: ModuleType, kind: str, rmse: float, num: int = 50, seed: int = 0
 def test_the_goal_is_the_worst_mean_ratio(script: ModuleType) -> None:
     rows = [
         *(row(script, "ridge", 1.0, num, seed) for num in (50, 1000) for seed in (0, 1)),
-        *(row(script, "mlp", rmse, 50, seed) for seed, rmse in enumerate((1.21, 1.0))),
-        *(row(script, "mlp", 0.5, 1000, seed) for seed in (0, 1)),
+        *(row(script, "pairs", rmse, 50, seed) for seed, rmse in enumerate((1.21, 1.0))),
+        *(row(script, "pairs", 0.5, 1000, seed) for seed in (0, 1)),
     ]
     figures = script.figures_of(rows)
     assert figures["largest_mean_ratio_to_ridge"].value == pytest.approx(1.1)

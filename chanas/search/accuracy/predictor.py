@@ -1,9 +1,9 @@
 """The accuracy predictor: top-1 of an architecture from its genome (paper, section 3.6), with its own uncertainty.
 
-Five kinds behind one class. `mlp`, the default, blends an ensemble of perceptrons with a ridge fit by what they prove
+Five kinds behind one class. `pairs`, the default, knows how blocks make up stages and the network, and needs the fewest
+evaluations. `mlp` blends an ensemble of perceptrons with a ridge fit by what they prove
 to be worth on rows that they have not seen: with few evaluations it is the ridge, with many it learns what a sum over
-blocks cannot say. `mlp-plain` is the perceptrons by themselves, as in the paper; `pairs` knows how blocks make up
-stages and the network, and needs the fewest evaluations; `ridge` and `gp` are yardsticks.
+blocks cannot say. `mlp-plain` is the perceptrons by themselves, as in the paper; `ridge` and `gp` are yardsticks.
 
 Notation: N architectures, F features, M members, H hidden sizes. Shape suffixes: _mnh is [M, N, H].
 """
@@ -220,7 +220,7 @@ class AccuracyPredictor:
     def __init__(
         self,
         space: SearchSpace,
-        kind: str = "mlp",
+        kind: str = "pairs",
         hidden: Sequence[int] = DEFAULT_HIDDEN,
         num_members: int = 5,
         seed: int = 0,

@@ -23,6 +23,7 @@ from chanas.files.run import RunDirectory
 from chanas.prescheduler.codegen.cpu.lowering import pipeline
 from chanas.prescheduler.kernels.cpu.blocks import schedule_block
 from chanas.search.accuracy.table import load_accuracy_table
+from chanas.search.config import SearchConfig
 from chanas.search.cosearch import SearchOutcome, new_job, search
 from chanas.search.learning import Source
 from chanas.search.proof import Proof, Timing
@@ -58,7 +59,8 @@ def outcome(space: SearchSpace, lut: LatencyLUT, tmp_path_factory: pytest.TempPa
         seconds = lut.latency_s(space, CLASSES, encode(space, architectures)).tolist()
         return [Proof(a, (Timing("cpu", s, 0.0),), 0.99) for a, s in zip(architectures, seconds, strict=True)]
 
-    job = new_job(Task(space, CLASSES), [SearchTarget(lut.header.target, median_latency_s(lut, space, CLASSES), lut)])
+    targets = [SearchTarget(lut.header.target, median_latency_s(lut, space, CLASSES), lut)]
+    job = new_job(Task(space, CLASSES), targets, config=SearchConfig(predictor="mlp"))  # the default then
     run = RunDirectory(tmp_path_factory.mktemp("run"))
     return search(job, Source(run, accuracies.digest, table=accuracies), prove, progress=False)
 
