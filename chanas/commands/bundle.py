@@ -124,7 +124,7 @@ def export(
     ] = "c",
     batch: Annotated[int | None, typer.Option(help="Of such a file: images at once; any number by default.")] = None,
 ) -> None:
-    """Write a static library, a C header with one function, and an example: for a device without Python. Or a found
+    """Write a static library, a C header, and examples: for a device without Python. Or a found
     network with its weights as a file that other runtimes read."""
     if format_ != "c":
         if name is not None:

@@ -26,6 +26,7 @@ from chanas.export.folders import (
     write_folder,
 )
 from chanas.export.kernels import build_kernels
+from chanas.export.signature import Tensor, signature
 from chanas.export.trials import Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import pack_block, split_tensors
@@ -43,6 +44,11 @@ _TITLE = "An image classifier"
 _CHECKED_IMAGES = 4
 _TOLERANCE = {"float32": FLOAT32_TOLERANCE, "bfloat16": BFLOAT16_NETWORK_TOLERANCE}
 _ITEM_BYTES = {"float32": 4, "uint16": 2}
+
+_BUFFERS = """\
+    /* Blocks write to these two in turns, and read what the one before them wrote. */
+    unsigned char even[{}] __attribute__((aligned(ALIGNMENT)));
+    unsigned char odd[{}] __attribute__((aligned(ALIGNMENT)));"""
 
 Points = tuple[tuple[Point, ...], ...]
 """A schedule point for each operator of each block."""
@@ -161,7 +167,11 @@ def _source_values(
     assert bundle.preprocess is not None
     resolution = bundle.architecture.resolution
     even_bytes, odd_bytes = _buffer_bytes(bundle.blocks, target)
+    shape = (bundle.space.in_channels, resolution, resolution)
+    image = Tensor("image", "image", shape, "float32")
+    logits = Tensor("logits", "logits", (len(bundle.class_names),), "float32")
     return {
+        **signature([image], [logits]),
         "ARCHITECTURE": bundle.architecture.key,
         "WEIGHTS_HASH": c_sources.comment(str(bundle.document["hashes"]["weights.safetensors"])),
         "CHANNELS": bundle.space.in_channels,
@@ -173,8 +183,7 @@ def _source_values(
         "STD": c_sources.numbers(bundle.preprocess.std),
         "KERNELS": "\n".join(f"INTERNAL kernel {symbol};" for symbol in dict.fromkeys(kernels.symbols)),
         "BLOCKS": ",\n".join(f"    {{{s}, {o}}}" for s, o in zip(kernels.symbols, offsets[:-1], strict=True)),
-        "EVEN_BYTES": even_bytes,
-        "ODD_BYTES": odd_bytes,
+        "BUFFERS": _BUFFERS.format(even_bytes, odd_bytes),
         "WORKSPACE_BYTES": kernels.workspace_bytes,
         "WEIGHT_BYTES": offsets[-1],
         "STATIC_BYTES": even_bytes + odd_bytes + kernels.workspace_bytes,

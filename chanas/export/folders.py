@@ -1,5 +1,5 @@
-"""The folder of an exported network, whatever the network: a static library with one function, its header, an example
-that uses it, which is built and tried before anything is written.
+"""The folder of an exported network, whatever the network: a static library, its header, files by which CMake and
+pkg-config find it, examples; the one in C is built and tried before anything is written.
 """
 
 from __future__ import annotations
@@ -199,7 +199,8 @@ def build_example(sources: Sources, scratch: Path) -> Path:
         TargetError: the compiler refuses it.
     """
     values, toolchain, name = sources.all_values(), sources.toolchain, sources.name
-    values |= {name: c_sources.filled(f"{name.lower()}.c", values) for name in ("RUNTIME", "EXAMPLE")}
+    parts = {"RUNTIME": "runtime.c", "EXAMPLE": "example.c", "HANDLES": "handles.c", "HANDLE_FUNCTIONS": "handles.h"}
+    values |= {part: c_sources.filled(template, values) for part, template in parts.items()}
     for template in (f"{sources.kind}/network.h", f"{sources.kind}/run.c", f"{sources.kind}/main.c", "weights.s"):
         file = template.rpartition("/")[2]
         _fill(template, values, scratch / (sources.header if file == "network.h" else file))
@@ -214,11 +215,18 @@ def write_folder(sources: Sources, check: Check | str, scratch: Path, out: Path)
     """Write what `build_example` made, whole or not at all."""
     values = sources.all_values()
     values["CHECKED"] = f"It was not run: {check}." if isinstance(check, str) else f"It was tried: {check.describe()}."
-    for template in ("Makefile", f"{sources.kind}/README"):
-        _fill(template, values, scratch / template.rpartition("/")[2])
     with replacing_folder(out) as folder:
-        for file in (sources.library, sources.header, "main.c", "Makefile", "README"):
+        for file in (sources.library, sources.header, "main.c"):
             shutil.copyfile(scratch / file, folder / file)
+        for template, file in {
+            f"{sources.kind}/README": "README",
+            "Makefile": "Makefile",
+            "threads.cpp": "threads.cpp",
+            "main.rs": "main.rs",
+            "package.cmake": f"{sources.name}-config.cmake",
+            "package.pc": f"{sources.name}.pc",
+        }.items():
+            _fill(template, values, folder / file)
     return Exported(
         folder=out,
         name=sources.name,

@@ -4,7 +4,6 @@ fills its outputs, whatever these are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from chanas.export.folders import (
 )
 from chanas.export.kernels import build_calls
 from chanas.export.memory_plan import MemoryPlan, plan_memory
+from chanas.export.signature import TAKEN, TYPES, Tensor, signature
 from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.codegen.c_toolchain import find_c_toolchain
@@ -39,18 +39,6 @@ from chanas.prescheduler.codegen.linkers import TOOLS, Tools
 from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE
 
 _TITLE = "A neural network"
-_C_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "uint16_t",
-    "int64": "int64_t",
-    "int32": "int32_t",
-    "int16": "int16_t",
-    "int8": "int8_t",
-    "uint8": "uint8_t",
-    "bool": "uint8_t",
-}
-_REMARKS = {"bool": ", 0 or 1", "float16": ", bits of numbers of 16 bits"}
 _MOST_BYTES = (1 << 31) - (1 << 26)
 """Compiled code reaches addresses up to 2 GiB away; the rest is for the code and what else is in a program."""
 _NUM_CHECKS = 2
@@ -58,39 +46,10 @@ _NUM_INDICES = 2
 """Whole numbers may be indices, of which any table has two."""
 _LEAST_OUTPUT = 0.01
 """Outputs this small are shares among many classes; even smaller ones may be what rounding left of a zero."""
+_BUFFERS = """\
+    /* What kernels leave for each other, and copies of inputs whose addresses are no multiples of the alignment. */
+    unsigned char memory[{}] __attribute__((aligned(ALIGNMENT)));"""
 _WEIGHTS_BASE, _MEMORY_BASE, _FIRST_INPUT_BASE = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An input or an output.
-
-    name    in the header
-    origin  its name in `tuned.json`
-    """
-
-    name: str
-    origin: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.size * np.dtype(self.dtype).itemsize
-
-    @property
-    def c_type(self) -> str:
-        return _C_TYPES[self.dtype]
-
-    def describe(self) -> str:
-        """`x   float [1][3][16][16]`"""
-        extents = "".join(f"[{extent}]" for extent in self.shape) or "[1]"
-        named = "" if self.origin == self.name else f", the network's {c_sources.comment(self.origin)}"
-        return f"      {self.name}   {self.c_type} {extents}{_REMARKS.get(self.dtype, '')}{named}"
 
 
 def export_tuned(
@@ -132,13 +91,14 @@ def export_tuned(
         check_size((network.folder / WEIGHTS).stat().st_size + plan.num_bytes)
         offsets, num_bytes = _write_weights(network, calls, scratch / "weights.bin")
         values = {
-            **_signature(name, inputs, outputs),
+            **signature(inputs, outputs),
+            **_described(name, inputs, outputs),
             **_driver(inputs, outputs, calls, plan, offsets),
             **_example(inputs, outputs),
             "NETWORK": c_sources.comment(_origin(network)),
             "WEIGHTS_HASH": c_sources.comment(str(network.document["hashes"][WEIGHTS])),
             "WEIGHT_BYTES": num_bytes,
-            "MEMORY_BYTES": max(plan.num_bytes, 1),
+            "BUFFERS": _BUFFERS.format(max(plan.num_bytes, 1)),
             "WORKSPACE_BYTES": calls.workspace_bytes,
             "STATIC_BYTES": plan.num_bytes + calls.workspace_bytes,
         }
@@ -176,9 +136,9 @@ def _tensors(network: TunedNetwork) -> tuple[list[Tensor], list[Tensor]]:
     """Inputs and outputs, under different names that C takes."""
     found: list[Tensor] = []
     for entry in (*network.document["inputs"], *network.document["outputs"]):
-        if entry["dtype"] not in _C_TYPES:
+        if entry["dtype"] not in TYPES:
             raise TargetError(f"{entry['name']} of {network.name} is {entry['dtype']}, for which C has no type")
-        name = c_sources.parameter(entry["name"], {t.name for t in found})
+        name = c_sources.parameter(entry["name"], TAKEN | {t.name for t in found})
         found.append(Tensor(name, entry["name"], tuple(entry["shape"]), entry["dtype"]))
     num = len(network.document["inputs"])
     return found[:num], found[num:]
@@ -216,15 +176,13 @@ def check_size(num_bytes: int) -> None:
 
 
 # ---- the sources ----------------------------------------------------------------------------------------------------
-def _signature(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, str]:
+def _described(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, str]:
     """Values of the placeholders in the header."""
-    parameters = [f"const {t.c_type} *{t.name}" for t in inputs] + [f"{t.c_type} *{t.name}" for t in outputs]
     sizes = (f"#define {name.upper()}_{t.name.upper()}_SIZE {t.size}" for t in (*inputs, *outputs))
     return {
         "SIZES": "\n".join(sizes),
         "INPUTS": "\n".join(t.describe() for t in inputs),
         "OUTPUTS": "\n".join(t.describe() for t in outputs),
-        "PARAMETERS": ", ".join(parameters),
     }
 
 
@@ -244,19 +202,14 @@ def _driver(
         return (_MEMORY_BASE, plan.offsets[place]) if place.kind == "buffer" else (_WEIGHTS_BASE, weights[place])
 
     arguments = [located(place) for call in calls.calls for place in call.arguments]
-    pointers = [f"in{i}" for i in range(len(inputs))] + [f"out{i}" for i in range(len(outputs))]
-    parameters = [f"const {t.c_type} *in{i}" for i, t in enumerate(inputs)]
-    parameters += [f"{t.c_type} *out{i}" for i, t in enumerate(outputs)]
     copies = [(i, *located(place)) for i, place in enumerate(calls.outputs)]
     return {
         "KERNELS": "\n".join(f"INTERNAL kernel {symbol};" for symbol in dict.fromkeys(c.symbol for c in calls.calls)),
         "MOST_ARGUMENTS": max(len(c.arguments) for c in calls.calls),
         "CALLS": "\n".join(f"    {{{call.symbol}, {len(call.arguments)}}}," for call in calls.calls),
         "PLACES": "\n".join(f"    {{{base}, {offset}}}," for base, offset in arguments),
-        "NUMBERED_PARAMETERS": ", ".join(parameters),
-        "ANY_IS_NULL": " || ".join(f"{pointer} == NULL" for pointer in pointers),
         "BASES": "\n".join(
-            f"        aligned_input(in{i}, {plan.offsets[Place('input', i)]}, {t.num_bytes}),"
+            f"        aligned_input(in{i}, handle->memory + {plan.offsets[Place('input', i)]}, {t.num_bytes}),"
             for i, t in enumerate(inputs)
         ),
         "COPIES": "\n".join(

@@ -109,6 +109,14 @@ def unlike(bundle: Path, narrow: Path, tmp_path_factory: pytest.TempPathFactory)
     return export(bundle, tmp_path_factory.mktemp("unlike") / "net", target=str(narrow), name="second")
 
 
+def files_of(name: str) -> set[str]:
+    return {f"lib{name}.a", f"{name}.h", f"{name}-config.cmake", f"{name}.pc", "main.rs", "threads.cpp"} | {
+        "main.c",
+        "Makefile",
+        "README",
+    }
+
+
 def build(folder: Path, program: Path, line: str) -> Path:
     """A program by a build line of a folder, which stays as it is."""
     copy = shutil.copytree(folder, program.parent / "copy", dirs_exist_ok=True)
@@ -186,7 +194,7 @@ def test_make_builds_the_example_too(exported: Exported, tmp_path: Path) -> None
     subprocess.run(["make", "-s"], cwd=copy, check=True)
     assert (copy / "first_net").is_file()
     subprocess.run(["make", "-s", "clean"], cwd=copy, check=True)
-    assert {p.name for p in copy.iterdir()} == {"libfirst_net.a", "first_net.h", "main.c", "Makefile", "README"}
+    assert {p.name for p in copy.iterdir()} == files_of("first_net")
 
 
 def test_header_and_example_are_c99_without_warnings(exported: Exported, tmp_path: Path) -> None:
@@ -205,7 +213,12 @@ def test_the_header_says_what_a_caller_must_know(exported: Exported, bundle: Pat
         ("WIDTH", str(resolution)),
         ("CLASSES", str(len(CLASSES))),
     ]
-    assert re.findall(r"\n\w[^\n]*\(.*\);", text) == ["\nint first_net_run(const float *image, float *logits);"]
+    assert re.findall(r"\n(\w[^\n]*\(.*\));", text) == [
+        "int first_net_run(const float *image, float *logits)",
+        "first_net_handle *first_net_create(void)",
+        "int first_net_run_with(first_net_handle *handle, size_t num, const float *image, float *logits)",
+        "void first_net_destroy(first_net_handle *handle)",
+    ]
     for fact in (
         loaded.architecture.key,
         HOST.device,
@@ -265,7 +278,7 @@ def test_a_library_asks_for_nothing_but_the_c_library(exported: Exported) -> Non
     rows = [line.split()[-2:] for line in listed.splitlines() if re.search(r" [A-Za-z] ", line)]
     defined = {name for kind, name in rows if kind != "U"}
     wanted = {name for kind, name in rows if kind == "U"} - defined
-    assert wanted <= {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
+    assert wanted <= {"memcpy", "memset", "memmove", "malloc", "free", "__tls_get_addr", "_GLOBAL_OFFSET_TABLE_"}
     assert all(name.startswith("first_net_") for kind, name in rows if kind in "TDBRC")
 
 
@@ -337,7 +350,7 @@ def test_an_earlier_export_is_replaced_whole(exported: Exported, bundle: Path, t
     out = shutil.copytree(exported.folder, tmp_path / "out")
     (out / "note").write_text("gone afterwards")
     export(bundle, out, name="again")
-    assert {p.name for p in out.iterdir()} == {"libagain.a", "again.h", "main.c", "Makefile", "README"}
+    assert {p.name for p in out.iterdir()} == files_of("again")
 
 
 # ---- other platforms ------------------------------------------------------------------------------------------------

@@ -228,7 +228,8 @@ def test_a_library_asks_for_nothing_but_the_c_library(second: Exported) -> None:
     rows = [line.split()[-2:] for line in listed.splitlines() if re.search(r" [A-Za-z] ", line)]
     defined = {name for kind, name in rows if kind != "U"}
     wanted = {name for kind, name in rows if kind == "U"} - defined
-    assert wanted <= {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_", "expf", "erff", "tanhf"}
+    of_handles = {"malloc", "free", "__tls_get_addr"}
+    assert wanted <= {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_", "expf", "erff", "tanhf"} | of_handles
     assert all(name.startswith("second_") for kind, name in rows if kind in "TDBRC")
 
 
@@ -255,13 +256,7 @@ def test_the_header_says_what_a_caller_must_know(second: Exported, attention: Pa
 
 def test_the_folder_tells_what_was_exported(exported: Exported, tuned_folder: Path) -> None:
     assert exported.name == "first_net"
-    assert {p.name for p in exported.folder.iterdir()} == {
-        "libfirst_net.a",
-        "first_net.h",
-        "main.c",
-        "Makefile",
-        "README",
-    }
+    assert {p.name for p in exported.folder.iterdir()} >= {"libfirst_net.a", "first_net.h", "main.c", "Makefile"}
     assert exported.schedules.is_tuned
     assert exported.schedules.measured_s == TunedNetwork.open(tuned_folder).document["measured"]["latency_s"]
     assert isinstance(exported.check, Check)

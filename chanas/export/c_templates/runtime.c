@@ -28,23 +28,29 @@ typedef int32_t kernel(void *self, const argument *arguments, int32_t count, arg
 
 INTERNAL extern const unsigned char @NAME@_weights[];
 
-/* What kernels need inside. */
-static unsigned char workspace[@WORKSPACE_BYTES@] __attribute__((aligned(ALIGNMENT)));
-static size_t used;
+/* The memory of one call. */
+struct @NAME@_handle {
+@BUFFERS@
+    unsigned char workspace[@WORKSPACE_BYTES@] __attribute__((aligned(ALIGNMENT))); /* what kernels need inside */
+    size_t used;                                                                   /* bytes of it */
+};
+
+/* The one that this thread runs with: kernels ask for memory and don't say whose. */
+static __thread @NAME@_handle *current;
 
 /* A stack: kernels give back all that they took since `at`, in any order. */
 static void *allocate(int device_type, int device_id, uint64_t size, int type_code, int bits) {
     (void)device_type, (void)device_id, (void)type_code, (void)bits;
-    if (size > sizeof workspace - used) return NULL;
-    void *at = workspace + used;
-    used += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (size > sizeof current->workspace - current->used) return NULL;
+    void *at = current->workspace + current->used;
+    current->used += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     return at;
 }
 
 static int give_back(int device_type, int device_id, void *at) {
     (void)device_type, (void)device_id;
-    size_t begin = (size_t)((unsigned char *)at - workspace);
-    if (begin < used) used = begin;
+    size_t begin = (size_t)((unsigned char *)at - current->workspace);
+    if (begin < current->used) current->used = begin;
     return 0;
 }
 

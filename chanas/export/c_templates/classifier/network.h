@@ -4,10 +4,12 @@
    compiled for   @DEVICE@
    schedules      @SCHEDULES@
    latency        @LATENCY@
-   memory         @WEIGHT_BYTES@ bytes of constant weights, @STATIC_BYTES@ of activations (static); no heap
+   memory         @WEIGHT_BYTES@ bytes of constant weights, @STATIC_BYTES@ of activations (static; no heap without handles)
    made by        chanas @VERSION@ from a bundle whose weights have the hash @WEIGHTS_HASH@ */
 #ifndef @MACRO@_H
 #define @MACRO@_H
+
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,9 +39,10 @@ extern const float @NAME@_mean[@MACRO@_CHANNELS], @NAME@_std[@MACRO@_CHANNELS];
    logits   float [CLASSES], written; softmax makes probabilities of them.
 
    Returns @MACRO@_OK or one of the other codes above. It runs in the calling thread alone. Activations lie in
-   memory of the library's own, so one call at a time; other networks made by chanas may run in other threads. */
+   memory of the library's own, so one call at a time; several threads take the functions below. */
 int @NAME@_run(const float *image, float *logits);
 
+@HANDLE_FUNCTIONS@
 #ifdef __cplusplus
 }
 #endif

@@ -4,11 +4,12 @@
    compiled for   @DEVICE@
    schedules      @SCHEDULES@
    latency        @LATENCY@
-   memory         @WEIGHT_BYTES@ bytes of constant weights, @STATIC_BYTES@ of activations (static); no heap
+   memory         @WEIGHT_BYTES@ bytes of constant weights, @STATIC_BYTES@ of activations (static; no heap without handles)
    made by        chanas @VERSION@ from weights that have the hash @WEIGHTS_HASH@ */
 #ifndef @MACRO@_H
 #define @MACRO@_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -32,10 +33,11 @@ extern "C" {
 @OUTPUTS@
 
    Returns @MACRO@_OK or one of the other codes above. It runs in the calling thread alone. Activations lie in
-   memory of the library's own, so one call at a time; other networks made by chanas may run in other threads. Whole
+   memory of the library's own, so one call at a time; several threads take the functions below. Whole
    numbers that choose something by its index have to be in range. */
 int @NAME@_run(@PARAMETERS@);
 
+@HANDLE_FUNCTIONS@
 #ifdef __cplusplus
 }
 #endif

@@ -1,6 +1,7 @@
 /* Calls the kernels of one network in order, and has what they need of a runtime. */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "@NAME@.h"
@@ -23,18 +24,16 @@ static const struct {
 @PLACES@
 };
 
-/* What kernels leave for each other, and copies of inputs whose addresses are no multiples of the alignment. */
-static unsigned char memory[@MEMORY_BYTES@] __attribute__((aligned(ALIGNMENT)));
-
-static unsigned char *aligned_input(const void *input, size_t copy, size_t size) {
-    return (uintptr_t)input % ALIGNMENT == 0 ? (unsigned char *)input : memcpy(memory + copy, input, size);
+/* The input where it is aligned, otherwise a copy at `copy`. */
+static unsigned char *aligned_input(const void *input, unsigned char *copy, size_t size) {
+    return (uintptr_t)input % ALIGNMENT == 0 ? (unsigned char *)input : memcpy(copy, input, size);
 }
 
-int @NAME@_run(@NUMBERED_PARAMETERS@) {
-    if (@ANY_IS_NULL@) return @MACRO@_NULL_POINTER;
+static int run_once(@NAME@_handle *handle, @NUMBERED_PARAMETERS@) {
+    current = handle;
     unsigned char *const bases[] = {
         (unsigned char *)@NAME@_weights, /* kernels only read them, and inputs */
-        memory,
+        handle->memory,
 @BASES@
     };
     for (size_t i = 0, next = 0; i < sizeof calls / sizeof *calls; ++i) {
@@ -42,9 +41,11 @@ int @NAME@_run(@NUMBERED_PARAMETERS@) {
         argument result = {0}, arguments[MOST_ARGUMENTS];
         for (int32_t k = 0; k < calls[i].num_arguments; ++k, ++next)
             arguments[k] = tensor_at(&tensors[k], bases[places[next].base] + places[next].offset);
-        used = 0;
+        handle->used = 0;
         if (calls[i].run(NULL, arguments, calls[i].num_arguments, &result) != 0) return @MACRO@_KERNEL_FAILED;
     }
 @COPIES@
     return @MACRO@_OK;
 }
+
+@HANDLES@

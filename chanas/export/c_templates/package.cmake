@@ -1,0 +1,10 @@
+# find_package(@NAME@ CONFIG REQUIRED) with this folder in CMAKE_PREFIX_PATH, or as @NAME@_DIR;
+# then target_link_libraries(app PRIVATE @NAME@::@NAME@)
+if(NOT TARGET @NAME@::@NAME@)
+  add_library(@NAME@::@NAME@ STATIC IMPORTED)
+  set_target_properties(@NAME@::@NAME@ PROPERTIES
+    IMPORTED_LOCATION "${CMAKE_CURRENT_LIST_DIR}/lib@NAME@.a"
+    IMPORTED_LINK_INTERFACE_LANGUAGES C
+    INTERFACE_INCLUDE_DIRECTORIES "${CMAKE_CURRENT_LIST_DIR}"
+    INTERFACE_LINK_LIBRARIES m)
+endif()
