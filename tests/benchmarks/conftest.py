@@ -32,6 +32,7 @@ OWN = (
     "random_networks",
     "roofline",
     "rpc_overhead",
+    "service_load",
     "subjects",
     "subspace_rules",
     "transfer",

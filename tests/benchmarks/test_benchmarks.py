@@ -40,6 +40,7 @@ SCRIPTS = (
     "transfer_tables",
     "tune_models",
     "rpc_overhead",
+    "service_load",
     "tuning_efficiency",
     "warm_start",
     "with_without",

@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Res
 from chanas import __version__
 from chanas.errors import ServiceError
 from chanas.service.api.events import Hub
-from chanas.service.api.service import Service, service_of, submit_request, tenant_asking
+from chanas.service.api.service import Service, service_asked, submit_request, tenant_asking
 from chanas.service.api.views import job_view
 from chanas.service.requests import parse_request
 from chanas.service.store.jobs import CANCEL, COMPLETE, ENDED, NOTHING, PAUSE
@@ -23,10 +23,12 @@ from chanas.service.store.use import MINUTE_S, read_best, read_use
 MAX_REQUEST_BYTES = 1 << 16
 MAX_LOG_BYTES = 1 << 18
 MAX_PAGE = 500
+MAX_WHOLE_BYTES = 1 << 18
+"""Bytes of a bundle that is read at once: a larger one is read by a thread, bit by bit."""
 DAY_MINUTES = 24 * 60
 
 Tenant = Annotated[str, Depends(tenant_asking)]
-Of = Annotated[Service, Depends(service_of)]
+Of = Annotated[Service, Depends(service_asked)]
 State = Literal["queued", "paused", "running", "complete", "failed", "cancelled"]
 
 router = APIRouter(prefix="/v1")
@@ -159,6 +161,9 @@ async def bundle(job: str, service: Of, tenant: Tenant) -> Response:
     if row["state"] != COMPLETE or row["bundle"] is None:
         raise ServiceError(f"job {job} has no bundle: it is {row['state']}", 409)
     path = service.runner.work.bundle(row["bundle"])
+    if path.stat().st_size <= MAX_WHOLE_BYTES:
+        headers = {"content-disposition": f'attachment; filename="{job}.tar"'}
+        return Response(path.read_bytes(), media_type="application/x-tar", headers=headers)
     return FileResponse(path, media_type="application/x-tar", filename=f"{job}.tar")
 
 
