@@ -90,7 +90,7 @@ def test_the_goal_is_the_worst_mean_ratio(script: ModuleType) -> None:
     assert figures["mean_ratio_to_ridge_50"].value == pytest.approx(1.1)
     assert figures["mean_ratio_to_ridge_1000"].value == pytest.approx(0.5)
     assert figures["ridge_rmse_points"].value == pytest.approx(1.0)
-    assert figures["mlp_top_decile_recall"].value == pytest.approx(0.25)
+    assert figures["pairs_top_decile_recall"].value == pytest.approx(0.25)
     assert script.figures_of([r for r in rows if r.num == 1000])["largest_mean_ratio_to_ridge"].met is True
 
 
