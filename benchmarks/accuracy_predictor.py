@@ -4,9 +4,9 @@
     python benchmarks/accuracy_predictor.py --data FILE [--quick] [--space mbv3] [--seeds 20] [--seed 0]
 
 Accuracies are SYNTHETIC, of three kinds and with two amounts of noise of evaluation (`benchmarks/labels.py`). With
---run they are those of the run's own sub-networks on its holdout images, too. Kinds of predictors: `pairs`, the default;
-`mlp`; `mlp-plain`, the paper's perceptrons by themselves; `ridge`; `gp`. All learn from the same architectures and
-are judged on others.
+--run they are those of the run's own sub-networks on its holdout images, too. Kinds of predictors: `pairs`, the
+default; `mlp`; `mlp-plain`, the paper's perceptrons by themselves; `ridge`; `gp`. All learn from the same architectures
+and are judged on others.
 
 Figures, each over seeds: root mean square error in points (hundredths of top-1), Kendall's tau, and the share of the
 true best tenth that is in the predicted best tenth. The goal: at no number of architectures is the error of the default
