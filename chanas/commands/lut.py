@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from chanas.workflows.stages.tables import OpenTable
 
 app = typer.Typer(
-    help="Look at latency tables, check them, fill their holes, compare and calibrate them.",
+    help="Look at latency tables, check them, fill their holes, compare, calibrate and adapt them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -150,7 +150,7 @@ def fill(
     shared: Shared = False,
     seed: Seed = 0,
 ) -> None:
-    """Tune and time the blocks that the run's table lacks, and nothing else."""
+    """Tune and time the blocks that the run's table lacks or has predicted, and nothing else."""
     from chanas.workflows.stages import tables
     from chanas.workflows.stages.tuning import Tuning
 
@@ -162,6 +162,8 @@ def fill(
         tuning=Tuning(trials, sub_space or (), cost_model, calibrate, warm_start),
         seed=seed,
     )
+    if summary.num_predicted:
+        typer.echo(f"predicted  {summary.num_predicted} of {summary.num_blocks} blocks, measured now")
     typer.echo(
         f"holes      {summary.num_holes} of {summary.num_blocks} blocks{', filled now' if summary.num_holes else ''}\n"
         f"trials     {summary.num_new_trials} new ({summary.num_failed_trials} failed)\n"
@@ -171,6 +173,50 @@ def fill(
         typer.echo(f"warm start {summary.warm_start}")
     if summary.lut.calibration is not None:
         typer.echo(f"sum        {summary.lut.calibration.describe()}")
+
+
+@app.command()
+def adapt(
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--from", help="Table of another processor, a file or one of chanas's; repeatable."),
+    ] = None,
+    run: Run = DEFAULT_RUN,
+    threads: Annotated[int, typer.Option(help="Threads of one inference.")] = 1,
+    dtype: Annotated[str, typer.Option(help="Weights and activations: f32; bf16 with AVX512_BF16.")] = "f32",
+    space: Space = None,
+    num_classes: Classes = None,
+    measure: Annotated[int, typer.Option(help="Blocks that are measured; all others are predicted.")] = 60,
+    sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
+    calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
+    rpc: RPC = None,
+    key: Key = None,
+    devices: Devices = None,
+    seed: Seed = 0,
+) -> None:
+    """Make a table of this processor from those of others: a few blocks measured here, all others predicted."""
+    from chanas.workflows.stages import adaptation
+
+    made = adaptation.adapt(
+        RunDirectory(run),
+        source or (),
+        _checked(usage_of("cpu", threads, dtype, 1, rpc, key, devices)),
+        space=space,
+        num_classes=num_classes,
+        effort=adaptation.Adaptation(measure, sub_space or (), calibrate),
+        seed=seed,
+    )
+    errors = sorted(made.predicted_errors)
+    doubt = f", ± {errors[len(errors) // 2]:.1%} (median)" if errors else ""
+    typer.echo(
+        f"measured   {len(made.lut.rows) - len(errors)} blocks, {made.num_new} of them now\n"
+        f"predicted  {len(errors)} blocks{doubt}\n"
+        f"table      {made.path}: {len(made.lut.rows)} blocks"
+    )
+    if made.holes:
+        typer.echo(f"holes      {len(made.holes)} blocks without a known schedule; `chanas lut fill` tunes them")
+    if made.lut.calibration is not None:
+        typer.echo(f"sum        {made.lut.calibration.describe()}")
 
 
 @app.command()

@@ -19,7 +19,8 @@ from chanas.errors import LUTError, unknown_name
 from chanas.files.documents import Document
 from chanas.files.writing import write_json
 
-SCHEMA = 1
+# Tables with predicted rows are of the newer schema; others are written as they always were.
+SCHEMA, PREDICTED_SCHEMA = 1, 2
 _DISAGREES = 0.05
 _ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
@@ -48,22 +49,26 @@ class LUTHeader:
     """The way a GPU was timed: clock, clock rates, caches."""
     space_version: int | None = None
     """Version of the schedule spaces of which the rows' points are; None in tables written before it was stored."""
+    adapted_from: tuple[dict[str, Any], ...] = ()
+    """Tables of other devices that rows were predicted from: `target`, `device`, `fingerprint`, `num_rows`."""
 
     def to_json(self) -> dict[str, Any]:
-        data = {**dataclasses.asdict(self), "target": self.target.to_json(), "warm_starts": list(self.warm_starts)}
-        return {key: value for key, value in data.items() if value or key != "timing"}
+        lists = {"warm_starts": list(self.warm_starts), "adapted_from": list(self.adapted_from)}
+        data = {**dataclasses.asdict(self), "target": self.target.to_json(), **lists}
+        return {key: value for key, value in data.items() if value or key not in ("timing", "adapted_from")}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LUTHeader:
-        warm_starts = tuple(data.get("warm_starts", ()))
-        return cls(**{**data, "target": HardwareTarget.from_json(data["target"]), "warm_starts": warm_starts})
+        lists = {name: tuple(data.get(name, ())) for name in ("warm_starts", "adapted_from")}
+        return cls(**{**data, "target": HardwareTarget.from_json(data["target"]), **lists})
 
 
 @dataclass(frozen=True)
 class LUTRow:
     """One block: seconds (median and spread of the repeats), and the schedule point of each operator in it.
 
-    `schedules` lists, in the block's order of execution, (workload key, schedule point).
+    `schedules` lists, in the block's order of execution, (workload key, schedule point). `predicted_error` is the
+    standard deviation of the logarithm of seconds that were predicted; None: they were measured.
     """
 
     median_s: float
@@ -71,9 +76,11 @@ class LUTRow:
     num_trials: int
     schedules: tuple[tuple[str, tuple[int, ...]], ...]
     measured_at: str = ""
+    predicted_error: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "schedules": [[key, list(point)] for key, point in self.schedules]}
+        data = {**dataclasses.asdict(self), "schedules": [[key, list(point)] for key, point in self.schedules]}
+        return {name: value for name, value in data.items() if value is not None}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LUTRow:
@@ -232,6 +239,10 @@ class LatencyLUT:
         """List those of `blocks` that the table has no row for."""
         return [b for b in blocks if b.key not in self.rows]
 
+    def predicted(self, blocks: Sequence[BlockConfig]) -> list[BlockConfig]:
+        """List those of `blocks` whose seconds were predicted."""
+        return [b for b in blocks if b.key in self.rows and self.rows[b.key].predicted_error is not None]
+
     def covered(self, space: SearchSpace, num_classes: int) -> tuple[SubSpace, ...]:
         """The sub-spaces that the table has every block of."""
         return tuple(s for s in space.sub_spaces if not self.missing(space.all_blocks(num_classes, (s,))))
@@ -309,7 +320,9 @@ class LatencyLUT:
     def save(self, path: Path) -> None:
         rows = {key: row.to_json() for key, row in self.rows.items()}
         calibration = None if self.calibration is None else self.calibration.to_json()
-        write_json(path, {"schema": SCHEMA, "header": self.header.to_json(), "calibration": calibration, "rows": rows})
+        is_measured = all(row.predicted_error is None for row in self.rows.values())
+        schema = SCHEMA if is_measured else PREDICTED_SCHEMA
+        write_json(path, {"schema": schema, "header": self.header.to_json(), "calibration": calibration, "rows": rows})
 
     @classmethod
     def load(cls, path: Path) -> LatencyLUT:
@@ -345,4 +358,4 @@ class _TableFile:
     calibration: Calibration | None = None
 
 
-_TABLE = Document("latency table", _TableFile, version=SCHEMA, error=LUTError)
+_TABLE = Document("latency table", _TableFile, version=PREDICTED_SCHEMA, error=LUTError, older=(SCHEMA,))

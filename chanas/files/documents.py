@@ -32,6 +32,7 @@ class Document:
     schema   the dataclass that it has to fit
     remedy   what to do about one that is damaged
     version  its `schema` number; None: it has none, or any
+    older    further numbers that are read as well
     error    what is raised when it is JSON, but not such a document
     """
 
@@ -40,6 +41,7 @@ class Document:
     remedy: str = "make it again"
     version: int | None = None
     error: type[ChanasError] = CheckpointError
+    older: tuple[int, ...] = ()
 
     def read(self, path: Path) -> dict[str, Any]:
         """The content of a file, as it stands there.
@@ -55,7 +57,7 @@ class Document:
         except ValueError as error:
             raise CheckpointError(f"{where} is cut short or damaged ({error}); {self.remedy}") from error
         found = data.get("schema") if isinstance(data, dict) else None
-        if self.version is not None and found is not None and found != self.version:
+        if self.version is not None and found is not None and found not in (self.version, *self.older):
             raise self.error(f"expected schema {self.version} of {where}, got {_shown(found)}; {self.remedy}")
         if (fault := first_fault(text, self.schema)) is not None:
             raise self.error(f"{where} is not written as expected: {fault}; {self.remedy}")

@@ -17,7 +17,8 @@ from chanas.core.latency import Calibration
 from chanas.core.usage import HERE, THIS_MACHINE, Usage
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.tables.lut_check import Remeasured, TableCheck, Tolerances
-from chanas.workflows.stages import tables
+from chanas.prescheduler.tables.transfer.adapt import AdaptedTable
+from chanas.workflows.stages import adaptation, tables
 from chanas.workflows.stages.tables import FillSummary, OpenTable
 
 CALIBRATION = Calibration(1e-5, 1.25, 1e-6, 8, 0.012, 0.034, 0.98, 0.1)
@@ -63,6 +64,31 @@ def test_compare_prints_both_files(run: RunDirectory, tiny_space: SearchSpace) -
     assert "networks B/A" in done.output
     data = json.loads(invoke("compare", run.lut("cpu"), other, "--space", run.root / "tiny.yaml", "--json").output)
     assert (data["only_a"], data["architectures"]["num"]) == (0, 1000)
+
+
+# ---- adapt ----------------------------------------------------------------------------------------------------------
+def test_adapt_says_how_many_rows_were_measured_and_predicted(
+    run: RunDirectory, tiny_space: SearchSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lut = random_table(tiny_space)
+    for key in list(lut.rows)[5:]:
+        lut.rows[key] = dataclasses.replace(lut.rows[key], predicted_error=0.034)
+    asked: dict[str, Any] = {}
+
+    def adapt(run: RunDirectory, sources: list[str], usage: Usage, **options: Any) -> AdaptedTable:
+        asked.update(sources=sources, usage=usage, **options)
+        return AdaptedTable(lut, run.lut("cpu"), 4, tiny_space.all_blocks(CLASSES)[:1])
+
+    monkeypatch.setattr(adaptation, "adapt", adapt)
+    done = invoke("adapt", "--from", "a.json", "--from", "b.json", "--run", run.root, "--measure", "20", "--threads", 2)
+    assert done.output.splitlines() == [
+        "measured   5 blocks, 4 of them now",
+        f"predicted  {len(lut.rows) - 5} blocks, ± 3.4% (median)",
+        f"table      {run.lut('cpu')}: {len(lut.rows)} blocks",
+        "holes      1 blocks without a known schedule; `chanas lut fill` tunes them",
+    ]
+    assert asked["sources"] == ["a.json", "b.json"]
+    assert (asked["usage"].threads, asked["effort"].num_measured) == (2, 20)
 
 
 # ---- check ----------------------------------------------------------------------------------------------------------

@@ -101,6 +101,31 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
+def test_predicted_rows_are_told_apart_and_kept_so(tiny_space: SearchSpace, table: LatencyLUT, tmp_path: Path) -> None:
+    blocks = tiny_space.all_blocks(CLASSES)
+    assert table.predicted(blocks) == []
+    table.rows[blocks[3].key] = dataclasses.replace(table.rows[blocks[3].key], predicted_error=0.07)
+    table.header = dataclasses.replace(table.header, adapted_from=({"target": "cpu", "num_rows": 9},))
+    table.save(tmp_path / "table.json")
+    again = LatencyLUT.load(tmp_path / "table.json")
+    assert again == table
+    assert again.predicted(blocks) == [blocks[3]]
+
+
+def test_only_tables_with_predicted_rows_are_of_the_newer_schema(table: LatencyLUT, tmp_path: Path) -> None:
+    """So that those that were measured stay what they were, and older readers refuse the others in one line."""
+    path = tmp_path / "table.json"
+    table.save(path)
+    measured = json.loads(path.read_text())
+    assert measured["schema"] == 1
+    assert not any("predicted_error" in row for row in measured["rows"].values())
+    assert "adapted_from" not in measured["header"]
+    key = next(iter(table.rows))
+    table.rows[key] = dataclasses.replace(table.rows[key], predicted_error=0.07)
+    table.save(path)
+    assert json.loads(path.read_text())["schema"] == 2
+
+
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_json_that_is_no_table_is_an_error(table: LatencyLUT, tmp_path: Path, damage: Damage) -> None:
     path = tmp_path / "cpu.json"

@@ -240,7 +240,7 @@ class _Build:
     def _fill(self, bench: _Bench, records: dict[Workload, list[TuningRecord]]) -> tuple[LatencyLUT, int]:
         """The table with a row for each block that could be timed, saved; and how many blocks were timed now."""
         target, store, path = self.target, bench.store, self.run.lut(self.target.name)
-        existing = _existing(self.run, self.task.space, target)
+        existing = existing_table(self.run, self.task.space, target)
         lut = LatencyLUT(self._header(store, records, existing), {} if existing is None else existing.rows)
         trials = {w.key: len(store.load(w.key)) for w in records}
         todo: list[BlockTask] = []
@@ -297,7 +297,8 @@ class _Build:
         )
         kept = () if existing is None else existing.rows.values()
         tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}
-        return dataclasses.replace(header, warm_starts=store.warm_starts(tuned))
+        adapted_from = () if existing is None else existing.header.adapted_from
+        return dataclasses.replace(header, warm_starts=store.warm_starts(tuned), adapted_from=adapted_from)
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,7 @@ def _remove_leftovers(folder: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def _existing(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> LatencyLUT | None:
+def existing_table(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> LatencyLUT | None:
     """An earlier table of these blocks and schedules on the same device; any other is replaced."""
     try:
         lut = LatencyLUT.load(run.lut(target.name))

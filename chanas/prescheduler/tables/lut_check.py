@@ -72,12 +72,14 @@ DEFAULT_SAMPLE = Sample()
 
 @dataclass(frozen=True)
 class Remeasured:
-    """A block or a network: the table's seconds and those of now, or the reason why there are none."""
+    """A block or a network: the table's seconds, which may be predicted, and those of now, or the reason why there are
+    none."""
 
     key: str
     old_s: float
     new_s: float | None
     error: str | None = None
+    is_predicted: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -87,7 +89,8 @@ class Remeasured:
         """One line of a table for people."""
         if self.new_s is None or self.ratio is None:
             return f"{format_latency(self.old_s):>9s} {'-':>9s} {'-':>7s}  {self.key}: {self.error}"
-        return f"{format_latency(self.old_s):>9s} {format_latency(self.new_s):>9s} {self.ratio:7.3f}  {self.key}"
+        note = " (predicted)" if self.is_predicted else ""
+        return f"{format_latency(self.old_s):>9s} {format_latency(self.new_s):>9s} {self.ratio:7.3f}  {self.key}{note}"
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,10 @@ class TableCheck:
             median, worst = _text(self.median_ratio), _text(self.worst.ratio)
             yield f"blocks     median ratio {median} (1 ± {limits.median:g}), worst {worst}"
         needed = int(np.ceil(limits.share * len(self.rows) - 1e-9))
+        predicted = [r.ratio for r in self.rows if r.is_predicted and r.ratio is not None]
+        if predicted:
+            error = float(np.mean([abs(1.0 / ratio - 1.0) for ratio in predicted]))
+            yield f"predicted  {len(predicted)} of {len(self.rows)} rows, off by {error:.1%} on average"
         yield f"rows       {self.num_within} of {len(self.rows)} within {limits.row:.0%}, {needed} needed"
         if self.networks:
             yield f"networks   median ratio {_text(self.network_ratio)} (1 ± {self.network_tolerance:.2g})"
@@ -179,6 +186,8 @@ class TableCheck:
             return "the table holds"
         if self.rows_hold:
             return "the blocks hold, but whole networks don't; run `chanas lut calibrate`"
+        if any(row.is_predicted for row in self.rows):
+            return "the table does not hold, of which a part was predicted; run `chanas lut fill` to measure that"
         return (
             "the table does not hold; end what else runs on the machine and check again, and if that does not help, "
             "move the table and records.sqlite away and run `chanas prescheduler`"
@@ -230,7 +239,8 @@ def check_rows(
     ):
         around = surroundings(space, num_classes, dtype=target.dtype)
         for (block, _, _), outcome in time_blocks(todo, pool, target, scratch, around):
-            found[block.key] = Remeasured(block.key, lut.block_s(block), outcome.seconds, outcome.error)
+            is_predicted = lut.rows[block.key].predicted_error is not None
+            found[block.key] = Remeasured(block.key, lut.block_s(block), outcome.seconds, outcome.error, is_predicted)
             bar.update()
     return tuple(found[key] for key in order)
 

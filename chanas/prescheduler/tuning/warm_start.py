@@ -141,7 +141,7 @@ def translate(
     for record in records:
         if record.seconds is None or not whence.contains(record.point):
             continue
-        points = tuple(_matching(whence.groups(record.point), space))
+        points = tuple(matching_points(whence.groups(record.point), space))
         if points:
             found[points] = min(record.seconds, found.get(points, record.seconds))
     if not found:
@@ -149,7 +149,7 @@ def translate(
     return Prior(tuple(found), np.array(list(found.values()), dtype=np.float64), target)
 
 
-def _matching(named: Named, space: ScheduleSpace[Any]) -> Iterator[Point]:
+def matching_points(named: Named, space: ScheduleSpace[Any]) -> Iterator[Point]:
     """Legal points that agree with `named` wherever both have a coordinate."""
     options = [(named[c.name],) if c.name in named else c.options for c in space.coordinates]
     for groups in itertools.product(*options):

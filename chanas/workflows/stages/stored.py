@@ -87,20 +87,28 @@ def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
     name, _, key = target.name.partition("@")
     device = GPU_TARGET if name.partition("-")[0] == GPU_TARGET else target.local_name
     wanted = TargetName(device, target.num_threads, target.dtype_name, target.batch, key)
-    return StageOrderError(
-        f"there is no latency table of target '{target.name}' in {run.root}{found}; run "
-        f"`{prescheduler_command(wanted)} --run {run.root}` first"
-    )
+    tune = f"`{prescheduler_command(wanted)} --run {run.root}`"
+    if device != GPU_TARGET:
+        adapt = " ".join(["chanas lut adapt --from TABLE", *_usage_options(wanted)])
+        tune += f" first, or, in minutes and from the table of another processor, `{adapt} --run {run.root}`"
+    else:
+        tune += " first"
+    return StageOrderError(f"there is no latency table of target '{target.name}' in {run.root}{found}; run {tune}")
 
 
 def prescheduler_command(target: TargetName) -> str:
     """The command that makes the table of a target."""
     options = [f"--target {target.device}"] if target.device == GPU_TARGET or not target.key else []
-    options += [f"--rpc HOST:PORT --key {target.key}"] if target.key else []
+    return " ".join(["chanas prescheduler", *options, *_usage_options(target)])
+
+
+def _usage_options(target: TargetName) -> list[str]:
+    """Options that say where a target is and how it is used."""
+    options = [f"--rpc HOST:PORT --key {target.key}"] if target.key else []
     options += [f"--threads {target.threads}"] if target.threads > 1 else []
     options += [f"--dtype {target.dtype}"] if target.dtype != "f32" else []
     options += [f"--batch {target.batch}"] if target.batch > 1 else []
-    return " ".join(["chanas prescheduler", *options])
+    return options
 
 
 def stored_task(run: RunDirectory) -> tuple[SearchSpace, int] | None:

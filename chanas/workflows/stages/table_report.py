@@ -43,7 +43,9 @@ class TableSummary:
 
     rows_by_kind        stem, mbconv, head, classifier -> how many
     measured            when the first and the last row were measured; empty without rows
-    median_spread       of the rows, relative to their seconds; None without rows
+    median_spread       of the measured rows, relative to their seconds; None without any
+    num_predicted       rows that were not measured
+    predicted_error     median of their relative standard deviations; None without any
     sub_spaces          empty where the search space is not at hand
     num_blocks          of the whole space, of which the table has `num_measured`; None where the space is not at hand
     slowest             blocks with their seconds, the slowest first
@@ -60,6 +62,8 @@ class TableSummary:
     sub_spaces: tuple[SubSpaceSummary, ...]
     slowest: tuple[tuple[str, float], ...]
     calibration: Calibration | None
+    num_predicted: int = 0
+    predicted_error: float | None = None
 
     @property
     def num_rows(self) -> int:
@@ -84,6 +88,10 @@ class TableSummary:
             yield f"warm start {start['source']}, records {start['digest']}: {came}"
         yield f"made       {header.created or '-'}, seed {header.seed}; rows {' to '.join(self.measured) or '-'}"
         yield f"rows       {self.num_rows}: {kinds}{spread}" if self.num_rows else "rows       0"
+        if self.predicted_error is not None:
+            origin = ", ".join(f"{source['target']} ({source['device']})" for source in header.adapted_from)
+            doubt = f"± {self.predicted_error:.1%} (median); `chanas lut fill` measures them"
+            yield f"predicted  {self.num_predicted} of {self.num_rows} rows, from {origin or '-'}: {doubt}"
         if self.num_blocks is None:
             yield "covered    unknown: the search space is not at hand; name it with --space"
         else:
@@ -154,12 +162,14 @@ def summarise(
             sub_spaces.append(SubSpaceSummary(sub_space.key, *counts, *map(float, ends)))
     rows = lut.rows
     when = sorted(row.measured_at for row in rows.values() if row.measured_at)
+    spreads = [row.spread_s / row.median_s for row in rows.values() if row.predicted_error is None]
+    errors = [row.predicted_error for row in rows.values() if row.predicted_error is not None]
     kinds = Counter(key.partition("-")[0] for key in rows)
     return TableSummary(
         header=lut.header,
         rows_by_kind={kind: kinds[kind] for kind in ("stem", "mbconv", "head", "classifier") if kind in kinds},
         measured=(when[0], when[-1]) if when else ("", ""),
-        median_spread=float(np.median([row.spread_s / row.median_s for row in rows.values()])) if rows else None,
+        median_spread=float(np.median(spreads)) if spreads else None,
         num_classes=num_classes,
         num_blocks=num_blocks,
         num_measured=num_measured,
@@ -167,6 +177,8 @@ def summarise(
         sub_spaces=tuple(sub_spaces),
         slowest=tuple(sorted(((k, r.median_s) for k, r in rows.items()), key=lambda p: (-p[1], p[0]))[:NUM_LISTED]),
         calibration=lut.calibration,
+        num_predicted=len(errors),
+        predicted_error=float(np.median(errors)) if errors else None,
     )
 
 

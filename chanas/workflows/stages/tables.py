@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chanas.core.arch import SearchSpace
+from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, in_batches
 from chanas.core.task import Task
@@ -44,6 +44,9 @@ from chanas.workflows.stages.tuning import (
 if TYPE_CHECKING:
     from chanas.prescheduler.measuring.local.pool import OpenPool
     from chanas.prescheduler.tables.lut_check import TableCheck, Tolerances
+
+# Predicted rows are replaced so many at a time: whoever ends `fill` in between keeps those before.
+_FILLED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -262,6 +265,8 @@ class FillSummary:
     lut: LatencyLUT
     warm_start: str = ""
     """The use of another device's records for it (`WarmStart.describe`)."""
+    num_predicted: int = 0
+    """Blocks that were predicted before."""
 
 
 def fill(
@@ -274,7 +279,8 @@ def fill(
     seed: int = 0,
     progress: bool = True,
 ) -> FillSummary:
-    """Tune and time the blocks that the run's table lacks, and no others; then calibrate it again if it changed.
+    """Tune and time the blocks that the run's table lacks or has predicted, and no others; then calibrate it again if
+    it changed. Of those predicted the first are those that leave the most doubt about networks.
 
     Networks for the calibration come from all sub-spaces that the table then covers. Arguments are those of
     `chanas.workflows.stages.tuning.preschedule`.
@@ -300,18 +306,35 @@ def fill(
         table.lut.check(loaded, hardware)
         check_schedules(table.lut)
         warm_start = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
-        holes = table.lut.missing(blocks)
+        holes, task = table.lut.missing(blocks), Task(loaded, table.num_classes)
+        predicted = _by_doubt(table.lut, task, blocks)
         lut, num_new, num_failed, started = table.lut, 0, 0, ""
-        if holes:
-            settings = TableSettings(config, only=holes, model=tuning.cost_model, seed=seed, warm_start=warm_start)
-            task = Task(loaded, table.num_classes)
+        for only in _groups(holes, predicted):
+            settings = TableSettings(config, only=only, model=tuning.cost_model, seed=seed, warm_start=warm_start)
             filled = preschedule(run, task, hardware, settings, progress=progress, open_pool=open_pool)
-            lut, num_new, num_failed = filled.lut, filled.num_new_trials, filled.num_failed_trials
-            started = filled.warm_start
-        if tuning.num_calibration and (holes or lut.calibration is None):
+            lut, started = filled.lut, filled.warm_start
+            num_new, num_failed = num_new + filled.num_new_trials, num_failed + filled.num_failed_trials
+        if tuning.num_calibration and (holes or predicted or lut.calibration is None):
             changed = OpenTable(table.path, lut, loaded, table.num_classes)
-            _calibrate(changed, hardware, open_pool, tuning.num_calibration, seed, progress)
-    return FillSummary(table.path, len(holes), len(blocks), num_new, num_failed, lut, started)
+            calibrate_on(changed, hardware, open_pool, tuning.num_calibration, seed, progress)
+    return FillSummary(table.path, len(holes), len(blocks), num_new, num_failed, lut, started, len(predicted))
+
+
+def _by_doubt(lut: LatencyLUT, task: Task, blocks: Sequence[BlockConfig]) -> list[BlockConfig]:
+    """Those of `blocks` that are predicted, those that leave the most doubt about networks first."""
+    if not lut.predicted(blocks):
+        return []
+    from chanas.prescheduler.tables.transfer.adapt import order_by_doubt
+
+    return [b for b in order_by_doubt(lut, task) if b in set(blocks)]
+
+
+def _groups(holes: Sequence[BlockConfig], predicted: Sequence[BlockConfig]) -> Iterator[Sequence[BlockConfig]]:
+    """Yield what is tuned and timed together: all holes, then predicted blocks, a few at a time."""
+    if holes:
+        yield holes
+    for start in range(0, len(predicted), _FILLED_AT_ONCE):
+        yield predicted[start : start + _FILLED_AT_ONCE]
 
 
 def calibrate(
@@ -335,10 +358,10 @@ def calibrate(
     """
     check_num_networks(num_networks)
     with table_device(table.lut, place) as (hardware, open_pool):
-        return _calibrate(table, hardware, open_pool, num_networks, seed, progress)
+        return calibrate_on(table, hardware, open_pool, num_networks, seed, progress)
 
 
-def _calibrate(
+def calibrate_on(
     table: OpenTable,
     hardware: HardwareTarget,
     open_pool: OpenPool | None,
@@ -346,6 +369,7 @@ def _calibrate(
     seed: int,
     progress: bool,
 ) -> Calibration:
+    """Calibrate a table on a device that is held, as `calibrate` says."""
     from chanas.prescheduler.measuring.local.locks import run_lock
     from chanas.prescheduler.tables.calibrate import calibrate as fit
 

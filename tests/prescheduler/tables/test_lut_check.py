@@ -184,6 +184,15 @@ def test_a_check_says_what_to_do_in_its_last_line() -> None:
     assert "networks   median ratio 1.000 (1 ± 0.1)" in text
 
 
+def test_rows_that_were_predicted_are_marked_and_to_be_filled(lut: LatencyLUT, synthetic_pool: SyntheticPool) -> None:
+    first, *_ = lut.rows
+    lut.rows[first] = dataclasses.replace(lut.rows[first], predicted_error=0.05, median_s=1.0)
+    done = check(lut, num_rows=100, num_networks=0)
+    assert [row.key for row in done.rows if row.is_predicted] == [first]
+    assert any(line.startswith("predicted  1 of") for line in done.lines())
+    assert "chanas lut fill" in done.verdict()
+
+
 def test_json_has_ratios_and_the_verdict() -> None:
     data = json.loads(json.dumps(judged(1.0, 2.0).to_json(), allow_nan=False))
     assert (data["holds"], data["median_ratio"], data["worst"]) == (False, 1.5, "block1")

@@ -109,6 +109,32 @@ def test_holes_are_filled_and_no_other_row_changes(
     assert before.rows.items() <= table(run).rows.items()
 
 
+def test_predicted_rows_are_measured_a_few_at_a_time(
+    run: RunDirectory, yaml_file: Path, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that whoever ends it keeps those before."""
+    monkeypatch.setattr(tables, "_FILLED_AT_ONCE", 1)
+    before = table(run)
+    guessed = {b.key: error for b, error in zip(NARROW[:3], (0.01, 0.5, 0.1), strict=True)}
+    for key, error in guessed.items():
+        before.rows[key] = dataclasses.replace(before.rows[key], median_s=1e-3, predicted_error=error)
+    before.save(run.lut("cpu"))
+
+    left: list[int] = []
+    save = LatencyLUT.save
+
+    def noted(lut: LatencyLUT, path: Path) -> None:
+        left.append(len(lut.predicted(NARROW)))
+        save(lut, path)
+
+    monkeypatch.setattr(LatencyLUT, "save", noted)
+    summary = fill(run, yaml_file, sub_spaces=["r8-w1"])
+    assert (summary.num_holes, summary.num_predicted) == (0, 3)
+    assert sorted(set(left), reverse=True) == [2, 1, 0]
+    assert all(table(run).rows[key].predicted_error is None for key in guessed)
+    assert all(table(run).rows[key].median_s < 1e-3 for key in guessed)
+
+
 def test_a_row_that_is_lost_comes_back(run: RunDirectory, yaml_file: Path, synthetic_pool: SyntheticPool) -> None:
     """From the records: nothing is measured."""
     whole = table(run)

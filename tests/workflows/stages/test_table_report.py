@@ -111,6 +111,19 @@ def test_an_empty_table_is_summed_up_too(tiny_space: SearchSpace, table: Latency
     json.dumps(summary.to_json(), allow_nan=False)
 
 
+def test_predicted_rows_are_counted_with_what_they_may_be_off(tiny_space: SearchSpace, table: LatencyLUT) -> None:
+    assert summarise(table, tiny_space, CLASSES).num_predicted == 0
+    for error, key in zip((0.02, 0.04, 0.5), list(table.rows)[:3], strict=True):
+        table.rows[key] = dataclasses.replace(table.rows[key], predicted_error=error, spread_s=0.0)
+    source = {"target": "cpu", "device": "Some CPU", "fingerprint": "f", "num_rows": 7}
+    table.header = dataclasses.replace(table.header, adapted_from=(source,))
+    summary = summarise(table, tiny_space, CLASSES)
+    assert (summary.num_predicted, summary.predicted_error) == (3, pytest.approx(0.04))
+    (line,) = [line for line in summary.lines() if line.startswith("predicted")]
+    assert "Some CPU" in line
+    assert f"3 of {len(table.rows)} rows" in line
+
+
 def test_a_summary_as_text_and_as_json(tiny_space: SearchSpace, half: LatencyLUT) -> None:
     half.calibration = CALIBRATION
     summary = summarise(half, tiny_space, CLASSES)

@@ -108,7 +108,7 @@ class Predicted:
 
 
 def prior_of(blocks: Sequence[BlockConfig], sources: Sequence[LatencyLUT]) -> Prior:
-    """Knowledge that tables of known devices have of `blocks`; ratios are to the first of them.
+    """Combine what tables of known devices say of `blocks`; ratios are to the first of them.
 
     Raises:
         LUTError: a table has none of the blocks.

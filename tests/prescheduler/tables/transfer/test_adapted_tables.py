@@ -1,0 +1,97 @@
+"""chanas/workflows/stages/adaptation.py: with the prescheduler behind it, from files to a run's table."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tables import save_space
+
+from chanas.core.arch import BlockConfig
+from chanas.core.latency import LatencyLUT
+from chanas.errors import ConfigError
+from chanas.files.run import RunDirectory
+from chanas.prescheduler.tables.transfer.adapt import AdaptedTable
+from chanas.workflows.stages import adaptation, tables
+from chanas.workflows.stages.adaptation import Adaptation, find_table
+from chanas.workflows.stages.tuning import Tuning
+
+from ...cases import HOST, NANO, NUM_CLASSES, SyntheticPool, block_of, random_lut
+
+SPACE = dataclasses.replace(NANO, expand_ratios=(2, 3))
+BLOCKS = SPACE.all_blocks(NUM_CLASSES)
+
+
+@pytest.fixture
+def yaml_file(tmp_path: Path) -> Path:
+    return save_space(SPACE, tmp_path / "nano.yaml")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    random_lut(SPACE, BLOCKS, HOST).save(tmp_path / "known.json")
+    return tmp_path / "known.json"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path / "run")
+
+
+def adapt(run: RunDirectory, source: Path, yaml_file: Path, **options: Any) -> AdaptedTable:
+    return adaptation.adapt(run, [source], space=yaml_file, effort=Adaptation(6, (), 0), progress=False, **options)
+
+
+def built(pool: SyntheticPool) -> list[BlockConfig]:
+    return [block for block in map(block_of, pool.built) if block is not None]
+
+
+def test_a_table_becomes_that_of_a_run(
+    run: RunDirectory, source: Path, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    made = adapt(run, source, yaml_file)
+    assert made.path == run.lut("cpu")
+    assert tables.open_table(None, run, space=yaml_file).lut == made.lut
+    assert len(built(synthetic_pool)) == 6
+    assert len(made.lut.predicted(BLOCKS)) == len(BLOCKS) - 6
+
+
+def test_a_classifier_of_other_classes_is_tuned(
+    run: RunDirectory, source: Path, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    made = adapt(run, source, yaml_file, num_classes=NUM_CLASSES + 2)
+    wanted = SPACE.all_blocks(NUM_CLASSES + 2)
+    new = [b for b in wanted if b not in BLOCKS]
+    assert new
+    assert LatencyLUT.load(run.lut("cpu")).missing(wanted) == []
+    assert all(made.lut.rows[b.key].num_trials > 0 for b in new)
+    assert made.lut.predicted(new) == []
+    assert made.lut.header.adapted_from
+
+
+def test_fill_measures_what_was_predicted_and_the_source_is_forgotten_no_sooner(
+    run: RunDirectory, source: Path, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    adapt(run, source, yaml_file)
+    tuning = Tuning(num_trials=1, cost_model="random", num_calibration=0)
+    filled = tables.fill(run, space=yaml_file, tuning=tuning, progress=False)
+    assert filled.num_predicted == len(BLOCKS) - 6
+    assert filled.lut.predicted(BLOCKS) == []
+    assert {b.key for b in built(synthetic_pool)} == {b.key for b in BLOCKS}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"num_measured": 4}, "at least 5 blocks"), ({"num_calibration": 2}, "networks")]
+)
+def test_too_few_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Adaptation(**options)
+
+
+def test_tables_are_found_by_path_and_by_name(source: Path) -> None:
+    assert find_table(source) == source
+    assert LatencyLUT.load(find_table("mbv3-amd-zen4-cpu")).header.space == "mbv3"
+    with pytest.raises(ConfigError, match="mbv3-amd-zen4-cpu"):
+        find_table("mbv3-amd-zen9-cpu")
