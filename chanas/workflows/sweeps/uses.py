@@ -31,6 +31,7 @@ USES = {
     "eval": Use(HOST, ("printed.top1",)),
     "export": Use(DEVICE),
     "finetune": Use(HOST, ("finetuned.top1_only",)),
+    "lut adapt": Use(DEVICE),
     "lut calibrate": Use(DEVICE, _TABLE[:1]),
     "lut check": Use(DEVICE, ("printed.median_ratio", "printed.num_within")),
     "lut compare": Use(HOST, ("printed.blocks.geometric_mean", "printed.architectures.kendall_tau")),
