@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -78,3 +79,64 @@ def _preemptive_s(tasks: Sequence[Task], speed: int) -> float:
             now_s += left_s
             end_s = max(end_s, now_s - tail)
     return end_s
+
+
+Chain = Sequence[tuple[str, float]]
+"""Resources and seconds of stages one after the other."""
+
+
+def two_chains_s(one: Chain, other: Chain, num_units: Mapping[str, int]) -> float:
+    """The least time in which two chains of stages can end, exactly: no schedule of more jobs is shorter.
+
+    Akers' geometry (1956): a point of the plane is how far both are, a schedule a path to the far corner that moves
+    along both axes at once or waits along one, and no path enters the rectangle of two stages on the same single unit.
+    A shortest path goes diagonally until it meets such a rectangle, and then around either side of it.
+    """
+    xs, ys = _ends([s for _, s in one]), _ends([s for _, s in other])
+    least_s: dict[tuple[int, int], float] = {(0, 0): 0.0}
+    queue = [(0.0, 0, 0)]
+    best_s = xs[-1] + ys[-1]
+    while queue:
+        now_s, i, j = heapq.heappop(queue)
+        rest_s = max(xs[-1] - xs[i], ys[-1] - ys[j])
+        if now_s > least_s[i, j] or now_s + rest_s >= best_s:
+            continue
+        met = _first_conflict(one, other, num_units, (xs, ys), (i, j))
+        if met is None:
+            best_s = now_s + rest_s
+            continue
+        for to in ((met[0], met[1] + 1), (met[0] + 1, met[1])):
+            at_s = now_s + max(xs[to[0]] - xs[i], ys[to[1]] - ys[j])
+            if at_s < least_s.get(to, float("inf")):
+                least_s[to] = at_s
+                heapq.heappush(queue, (at_s, *to))
+    return best_s
+
+
+def pairs_bound_s(chains: Sequence[Chain], num_units: Mapping[str, int], num_longest: int = 6) -> float:
+    """The most that any two of the longest jobs, each a chain, take without all others."""
+    longest = sorted(chains, key=lambda chain: sum(seconds for _, seconds in chain))[-num_longest:]
+    pairs = itertools.combinations(longest, 2)
+    return max((two_chains_s(one, other, num_units) for one, other in pairs), default=0.0)
+
+
+def _ends(seconds: Sequence[float]) -> list[float]:
+    return [0.0, *itertools.accumulate(seconds)]
+
+
+def _first_conflict(
+    one: Chain,
+    other: Chain,
+    num_units: Mapping[str, int],
+    ends: tuple[Sequence[float], Sequence[float]],
+    at: tuple[int, int],
+) -> tuple[int, int] | None:
+    """The first two stages on one unit that would be at work at once if nobody waited from a point on."""
+    (xs, ys), (i, j) = ends, at
+    x0, y0 = xs[i], ys[j]
+    while i < len(one) and j < len(other):
+        if one[i][0] == other[j][0] and num_units[one[i][0]] == 1:
+            return i, j
+        left, below = xs[i + 1] - x0, ys[j + 1] - y0
+        i, j = i + (left <= below), j + (below <= left)
+    return None

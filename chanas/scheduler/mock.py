@@ -137,6 +137,12 @@ class MockJob:
                 tasks.append(Task(self._resources[stage.kind], own[i], head_s, tail_s))
         return tasks
 
+    def line(self) -> list[tuple[str, float]] | None:
+        """Resource and seconds of its stages; None where some are side by side."""
+        if any(len(segment) > 1 for segment in self.segments):
+            return None
+        return [(self._resources[stage.kind], stage.seconds) for stage in self.stages()]
+
     def tasks(self, num_units: Mapping[str, int]) -> list[Task]:
         """All stages by the seconds that they do take, for bounds. Heads and tails are those of the job alone on these
         resources: eight measurements on one device are one after the other."""

@@ -1,6 +1,13 @@
 from __future__ import annotations
 
-from chanas.scheduler.bounds import Task, head_tail_bound_s, load_bound_s
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chanas.scheduler.bounds import Chain, Task, head_tail_bound_s, load_bound_s, two_chains_s
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, SELECT
 from chanas.scheduler.mock import batched_rounds
 
@@ -61,3 +68,47 @@ def test_a_job_alone_measures_its_candidates_one_after_the_other() -> None:
     assert load_bound_s(tasks, ONE) == 2 * (1.0 + 2.0 + 5 * 3.0 + 4.0)
     on_many = batched_rounds(2, 5, means_s).tasks({HOST: 9, DEVICE: 9})
     assert max(t.head_s + t.seconds + t.tail_s for t in on_many) == 20.0
+
+
+def least_by_trying(one: Chain, other: Chain) -> float:
+    """The least time of two chains of whole seconds, by trying all that can be done each second."""
+    left = {(tuple(one), tuple(other), 0, 0)}
+    seconds = 0
+    while ((), (), 0, 0) not in left:
+        left = set(_next_second(left))
+        seconds += 1
+    return float(seconds)
+
+
+def _next_second(states: Iterable[tuple[Chain, Chain, float, float]]) -> Iterator[tuple[Chain, Chain, float, float]]:
+    """All states after another second; of each chain what is left, and how long its first stage is at work."""
+    for one, other, done_one, done_other in states:
+        for works, also in itertools.product((True, False), repeat=2):
+            if (not works and done_one) or (not also and done_other):
+                continue  # a stage is not interrupted
+            if works and also and one and other and one[0][0] == other[0][0]:
+                continue
+            moved = [_move(c, d) if w else (c, d) for c, d, w in ((one, done_one, works), (other, done_other, also))]
+            yield moved[0][0], moved[1][0], moved[0][1], moved[1][1]
+
+
+def _move(chain: Chain, done: float) -> tuple[Chain, float]:
+    if not chain:
+        return chain, 0
+    return (chain[1:], 0) if done + 1 == chain[0][1] else (chain, done + 1)
+
+
+few = st.lists(st.tuples(st.sampled_from([HOST, DEVICE]), st.integers(1, 3)), max_size=3)
+
+
+@settings(max_examples=50)
+@given(few, few)
+def test_two_chains_take_as_long_as_the_best_of_all_schedules(one: Any, other: Any) -> None:
+    assert two_chains_s(one, other, {HOST: 1, DEVICE: 1}) == least_by_trying(one, other)
+
+
+@settings(max_examples=20)
+@given(few, few)
+def test_chains_that_have_a_unit_each_are_in_no_others_way(one: Any, other: Any) -> None:
+    longest_s = max(sum(seconds for _, seconds in chain) for chain in (one, other))
+    assert two_chains_s(one, other, {HOST: 2, DEVICE: 2}) == longest_s
