@@ -12,11 +12,12 @@ from starlette.testclient import TestClient
 from chanas.service.api.app import create_app
 from chanas.service.api.service import COOKIE, Service
 from chanas.service.folder import DataFolder
-from chanas.service.page.shown import about, duration, strips
+from chanas.service.page.shown import duration, strips
 from chanas.service.page.site import add_page
 from chanas.service.store.jobs import Made, state_of
 from chanas.service.store.tokens import add_token, remove_token
 from chanas.service.store.use import MINUTE_S, note_use
+from chanas.service.texts import about
 
 HOST = "http://127.0.0.1"
 OURS = {"Origin": HOST}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas.core.units import format_latency, parse_latency_s
+from chanas.core.units import parse_latency_s
 from chanas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TOKEN = "CHANAS_TOKEN"
 _TORCHVISION = "torchvision:"
+_MAX_CHARACTERS = 160
 
 Url = Annotated[str, typer.Option(help="The service's address.", envvar="CHANAS_SERVICE")]
 Job = Annotated[str, typer.Argument(help="Id of a job.")]
@@ -60,6 +61,10 @@ def submit(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Submit a job and print its id."""
+    if kind == "model" and model is None:
+        raise ConfigError("a model needs --model, FILE.onnx or torchvision:NAME")
+    if kind == "search" and (accuracy_table is None or latency is None):
+        raise ConfigError("a search needs --accuracy-table FILE.csv and --latency, such as 5ms")
     client = _client(url)
     demand = {
         "latency_s": None if latency is None else parse_latency_s(latency),
@@ -114,18 +119,11 @@ def list_(
 
 
 def _line(job: dict[str, Any]) -> str:
-    request, result = job["request"], job["result"] or {}
-    about = request.get("model") or request.get("space") or ""
-    told = [job["error"] or ""]
-    if result.get("latency_s") is not None:
-        told.append(format_latency(result["latency_s"]))
-    if result.get("accuracy") is not None:
-        told.append(f"top-1 {result['accuracy']:.2%}")
-    if result.get("met") is False:
-        told.append("demand not met")
-    if result.get("at_once"):
-        told.append("was there already")
-    return f"{job['id']}  {job['state']:9s} {job['kind']:6s} {about[:40]:40s} {', '.join(filter(None, told))}".rstrip()
+    from chanas.service.texts import about, outcome
+
+    told = f"to {job['wanted']}" if job["state"] == "running" and job["wanted"] else outcome(job)
+    told = told if len(told) <= _MAX_CHARACTERS else f"{told[:_MAX_CHARACTERS]}…"
+    return f"{job['id']}  {job['state']:9s} {job['kind']:6s} {about(job['request']):24s} {told}".rstrip()
 
 
 @app.command()

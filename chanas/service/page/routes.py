@@ -21,6 +21,7 @@ from chanas.service.page.render import SIGN_IN, PageRoute, go_to, page
 from chanas.service.requests import parse_request
 from chanas.service.store.jobs import CANCEL, NOTHING, PAUSE
 from chanas.service.store.use import MINUTE_S, read_best, read_use
+from chanas.service.texts import about
 
 MAX_FORM_BYTES = 1 << 13
 COOKIE_S = 7 * 24 * 3600
@@ -120,7 +121,7 @@ async def devices(
     told = list(service.runner.work.devices())
     use = read_use(service.database, now_s - span * MINUTE_S, shown.SPANS[span][1])
     resources = {name: num for device in told for name, num in device["resources"].items()}
-    best = [{**row, "about": shown.about(row["request"])} for row in read_best(service.database, tenant)]
+    best = [{**row, "about": about(row["request"])} for row in read_best(service.database, tenant)]
     return page(
         request,
         "devices.html",
