@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from chanas.core.usage import HERE, Usage
@@ -128,7 +129,12 @@ def open_service(
         yield Service(database, store, uploads, runner, settings.is_local)
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
+    """A socket that listens where the settings say.
+
+    Raises:
+        ConfigError: the address is taken, or none of this machine.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listening = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
@@ -165,9 +171,15 @@ def serve(
         faults.append(error)
         server.should_exit = True
 
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            app.state.hub.end()
+            super().handle_exit(sig, frame)
+
     with open_service(settings, open_work, fail) as service:
+        app = add_page(create_app(service))
         config = uvicorn.Config(
-            add_page(create_app(service)),
+            app,
             host=settings.host,
             port=settings.port,
             log_level="warning",
@@ -176,8 +188,8 @@ def serve(
             proxy_headers=False,
             timeout_graceful_shutdown=_STOP_S,
         )
-        server = uvicorn.Server(config)
-        listening = _listen(settings)
+        server = Server(config)
+        listening = listen(settings)
         port = listening.getsockname()[1]
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         tell(f"serving http://{shown}:{port} (pid {os.getpid()}), data in {settings.data}")

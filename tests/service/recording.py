@@ -111,6 +111,7 @@ def run_store(data: Path) -> None:
     """Run what is in the store, without HTTP."""
     database = Database(DataFolder(data).database)
     Runner(database, JobStore(database), RecordingWork(DataFolder(data))).start()
+    print("running", file=sys.stderr, flush=True)
     while True:
         time.sleep(1.0)
 

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -108,6 +109,13 @@ def test_events_are_told_to_the_end_and_taken_up_where_they_were(service: Servic
         rest = client.get(f"/v1/jobs/{job}/events", headers={"Last-Event-ID": numbers[0]}).text
         assert [line for line in rest.splitlines() if line.startswith("id: ")] == [f"id: {n}" for n in numbers[1:]]
         assert client.get(f"/v1/jobs/{job}/events", headers={"Last-Event-ID": numbers[-1]}).status_code == 204
+
+
+def test_streams_end_when_the_service_stops(idle: Service) -> None:
+    with watched(idle) as client:
+        job = client.post("/v1/jobs", json=MODEL).json()["id"]
+        threading.Timer(0.1, client.app.state.hub.end).start()  # type: ignore[attr-defined]
+        assert '"queued"' in client.get(f"/v1/jobs/{job}/events").text
 
 
 def test_pause_resume_and_cancel(idle: Service) -> None:

@@ -81,8 +81,10 @@ def test_a_runner_that_is_killed_five_times(tmp_path: Path) -> None:
         ]
         jobs = [future.result()[0] for future in [store.submit(new, 1000) for new in news]]
     for _ in range(5):
-        with process(str(data.root)):
-            time.sleep(rng.uniform(0.35, 0.8))
+        with process(str(data.root)) as started:
+            assert started.stderr is not None
+            assert started.stderr.readline() == b"running\n"
+            time.sleep(rng.uniform(0.0, 0.4))
     with process(str(data.root)):
         wait_for_all(data, "a", 20.0)
     check(data, jobs, "a")

@@ -23,6 +23,7 @@ class Hub:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
         self._num_of_tenant: Counter[str] = Counter()
+        self._is_ending = False
         store.listen(self.tell)
 
     def start(self) -> None:
@@ -38,6 +39,11 @@ class Hub:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake, jobs)
+
+    def end(self) -> None:
+        """End all streams, from any thread: a service that stops would wait for them. Whoever watches comes again."""
+        self._is_ending = True
+        self.tell(frozenset(self._waiting))
 
     def _wake(self, jobs: frozenset[str]) -> None:
         for job in jobs & self._waiting.keys():
@@ -69,7 +75,7 @@ class Hub:
                 if row["progress"] not in (None, told):
                     told = row["progress"]
                     yield f"event: progress\ndata: {told}\n\n"
-                if row["state"] in ENDED:
+                if row["state"] in ENDED or self._is_ending:
                     return
                 try:
                     await asyncio.wait_for(changed.wait(), self._heartbeat_s)
