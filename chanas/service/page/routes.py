@@ -24,6 +24,7 @@ from chanas.service.store.use import MINUTE_S, read_best, read_use
 from chanas.service.texts import about
 
 MAX_FORM_BYTES = 1 << 13
+MAX_KEY = 200
 COOKIE_S = 7 * 24 * 3600
 NUM_JOBS, NUM_BEST, NUM_LOG_LINES = 50, 50, 60
 _WANTED = {"cancel": CANCEL, "pause": PAUSE, "resume": NOTHING}
@@ -83,7 +84,7 @@ async def submit(service: Of, tenant: Tenant, form: Form) -> Response:
             demand["latency_s" if field == "latency_ms" else field] = value
     asked = {"kind": "model", "model": form.get("upload") or f"torchvision:{name.removeprefix('torchvision:')}"}
     text = json.dumps({**asked, "demand": demand}).encode()
-    job, _ = await submit_request(service, tenant, parse_request(text), form.get("key"))
+    job, _ = await submit_request(service, tenant, parse_request(text), form.get("key", "")[:MAX_KEY] or None)
     return go_to(f"/jobs/{job['id']}")
 
 
