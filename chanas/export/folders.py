@@ -21,6 +21,7 @@ from chanas.export import c_sources
 from chanas.export.trials import Check
 from chanas.files.writing import replacing_folder
 from chanas.prescheduler.codegen.c_toolchain import CToolchain
+from chanas.prescheduler.codegen.linkers import WASI, Platform
 from chanas.prescheduler.kernels.backends import backend_of
 
 _MADE_BY = "for C programs, made by `chanas export`."
@@ -87,6 +88,10 @@ class Sources:
         return f"{self.name}.h"
 
     @property
+    def is_wasm(self) -> bool:
+        return Platform.of(self.schedules.target.mtriple).system == WASI
+
+    @property
     def build_arguments(self) -> str:
         """The arguments of the compiler that build the example."""
         return shlex.join(self.toolchain.program_arguments(("main.c", self.library), self.name))
@@ -102,6 +107,7 @@ class Sources:
             "LATENCY": self.schedules.describe_latency(),
             "VERSION": chanas.__version__,
             "COMPILER": compiler,
+            "RUN": f"node --no-warnings wasi.mjs {self.name}" if self.is_wasm else f"./{self.name}",
             "BUILD_ARGUMENTS": self.build_arguments,
             "BUILD_LINE": f"{compiler} {self.build_arguments}",
             **self.values,
@@ -201,9 +207,10 @@ def build_example(sources: Sources, scratch: Path) -> Path:
     values, toolchain, name = sources.all_values(), sources.toolchain, sources.name
     parts = {"RUNTIME": "runtime.c", "EXAMPLE": "example.c", "HANDLES": "handles.c", "HANDLE_FUNCTIONS": "handles.h"}
     values |= {part: c_sources.filled(template, values) for part, template in parts.items()}
-    for template in (f"{sources.kind}/network.h", f"{sources.kind}/run.c", f"{sources.kind}/main.c", "weights.s"):
+    for template in (f"{sources.kind}/network.h", f"{sources.kind}/run.c", f"{sources.kind}/main.c"):
         file = template.rpartition("/")[2]
         _fill(template, values, scratch / (sources.header if file == "network.h" else file))
+    _fill("weights-wasm.s" if sources.is_wasm else "weights.s", values, scratch / "weights.s")
     objects = [toolchain.compile("run.c", f"{name}_run.o", scratch)]
     objects += [toolchain.compile("weights.s", f"{name}_weights.o", scratch)]
     toolchain.archive([*objects, *(path.name for path in sources.objects)], sources.library, scratch)
@@ -215,10 +222,12 @@ def write_folder(sources: Sources, check: Check | str, scratch: Path, out: Path)
     """Write what `build_example` made, whole or not at all."""
     values = sources.all_values()
     values["CHECKED"] = f"It was not run: {check}." if isinstance(check, str) else f"It was tried: {check.describe()}."
+    values["FOR_PAGES"] = c_sources.filled("page.txt", values) if sources.is_wasm else ""
     with replacing_folder(out) as folder:
         for file in (sources.library, sources.header, "main.c"):
             shutil.copyfile(scratch / file, folder / file)
         for template, file in {
+            **({"wasi.mjs": "wasi.mjs"} if sources.is_wasm else {}),
             f"{sources.kind}/README": "README",
             "Makefile": "Makefile",
             "threads.cpp": "threads.cpp",

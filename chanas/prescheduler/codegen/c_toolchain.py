@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chanas.errors import TargetError
-from chanas.prescheduler.codegen.linkers import LINUX, TOOLS, Platform, Tools, android_clang, is_native, no_ndk
+from chanas.prescheduler.codegen.linkers import LINUX, TOOLS, WASI, Platform, Tools, android_clang, is_native, no_ndk
 
 # Zig's compiler makes a platform's C library when it is first asked for a program: minutes on a busy core.
 _TIMEOUT_S = 600.0
@@ -101,10 +101,12 @@ def find_c_toolchain(triple: str, tools: Tools = TOOLS) -> CToolchain:
         if tools.which(compiler) and tools.which(archiver):
             return CToolchain(compiler, (compiler,), (archiver,), static=not native)
     is_linux = platform.system in LINUX
-    if is_linux and tools.zig() is not None:
+    if (is_linux or platform.system == WASI) and tools.zig() is not None:
         zig = ("python", "-m", "ziglang")  # not its path: build lines are for other machines too
-        static_linux = f"{platform.machine}-linux-musl"
-        return CToolchain("ziglang", (*zig, "cc", "-target", static_linux), (*zig, "ar"), static=True)
+        static = f"{platform.machine}-{'linux-musl' if is_linux else WASI}"
+        return CToolchain("ziglang", (*zig, "cc", "-target", static), (*zig, "ar"), static=True)
+    if platform.system == WASI:
+        raise TargetError(f"no C compiler for {triple} was found; `pip install ziglang`, which brings one")
     package = f", in Debian's package gcc-{name.replace('_', '-')}" if is_linux else ""
     wanted = "gcc and binutils" if native else f"gcc for {name} ({name}-gcc and {name}-ar{package})"
     remedy = ", or `pip install ziglang`, which brings one" if is_linux else ""

@@ -15,7 +15,7 @@ from typing import Any
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import TargetError
-from chanas.prescheduler.codegen.cpu.elf import rename_symbols
+from chanas.prescheduler.codegen.cpu import elf, wasm
 from chanas.prescheduler.codegen.cpu.lowering import pipeline
 from chanas.prescheduler.kernels.cpu.blocks import schedule_block
 from chanas.prescheduler.workloads.space import Point
@@ -86,7 +86,8 @@ def compile_kernel(name: str, symbol: str, function: Any, target: HardwareTarget
             return symbol
         return f"{name}_{_RUNTIME[found]}" if found in _RUNTIME else found
 
-    path.write_bytes(rename_symbols(path.read_bytes(), rename))
+    content = path.read_bytes()
+    path.write_bytes((wasm if content.startswith(wasm.MAGIC) else elf).rename_symbols(content, rename))
     return sum(aligned(int(size)) for size in sizes)
 
 
