@@ -1,4 +1,4 @@
-"""Exported networks in several threads, and in programs that CMake, pkg-config, C++ and Rust compilers build."""
+"""Exported networks in several threads, and in programs that CMake, pkg-config, C++, Rust and Java compilers build."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from chanas.bundle.codesign import CoDesign
 from chanas.core.arch import SearchSpace
 from chanas.export.c_library import export
 from chanas.export.folders import Exported
 from chanas.export.tuned_library import export_tuned
 from chanas.prescheduler.measuring.local.compiler import Compiler
 
-from ..bundle.test_codesign import HOST
+from ..bundle.test_codesign import HOST, logits_of_torch
 from .test_c_library import make_bundle, needs_compiler
 
 pytestmark = [pytest.mark.usefixtures("one_compiler"), needs_compiler]
@@ -118,3 +120,59 @@ def test_pkg_config_finds_it_and_a_batch_writes_no_further_than_its_end(classifi
     flags = run(["pkg-config", "--cflags", "--libs", "net"], tmp_path, path).split()
     run(["cc", "-std=c99", "-Wall", "-Werror", "limits.c", *flags, "-o", "limits"], tmp_path)
     run([tmp_path / "limits"], tmp_path)
+
+
+# ---- the native side of examples/android, on a desktop --------------------------------------------------------------
+ANDROID = Path(__file__).parents[2] / "examples" / "android" / "app" / "src" / "main"
+TRY = """
+import org.example.classifier.Network;
+
+public class Try {
+    public static void main(String[] arguments) throws Exception {
+        int[] pixels = new int[Network.size() * Network.size()];
+        for (int i = 0; i < pixels.length; ++i) pixels[i] = 0xff000000 | i * 1234567;
+        Thread[] threads = new Thread[4];
+        for (int t = 0; t < threads.length; ++t) {
+            threads[t] = new Thread(() -> {
+                try (Network network = new Network()) {
+                    StringBuilder line = new StringBuilder();
+                    for (float logit : network.logits(pixels)) line.append(logit).append(' ');
+                    System.out.println(line);
+                }
+            });
+            threads[t].start();
+        }
+        for (Thread thread : threads) thread.join();
+        try (Network network = new Network()) {
+            network.classify(new int[1]);
+        } catch (IllegalArgumentException expected) {
+            System.out.println("refused");
+        }
+    }
+}
+"""
+
+
+@pytest.mark.slow
+def test_java_classifies_by_the_native_side_of_the_android_example(classifier: Exported, tmp_path: Path) -> None:
+    needs("cmake", "javac", "java")
+    home = Path(str(shutil.which("javac"))).resolve().parents[1]
+    environment = {"JAVA_HOME": str(home)}
+    run(["cmake", "-S", ANDROID / "cpp", "-B", "build", f"-Dnet_DIR={classifier.folder}"], tmp_path, environment)
+    run(["cmake", "--build", "build"], tmp_path)
+    (tmp_path / "Try.java").write_text(TRY)
+    network = ANDROID / "java" / "org" / "example" / "classifier" / "Network.java"
+    run(["javac", "-d", "classes", "Try.java", network], tmp_path)
+    java = [home / "bin" / "java", "--enable-native-access=ALL-UNNAMED", "-Djava.library.path=build"]
+    *rows, last = run([*java, "-cp", "classes", "Try"], tmp_path).splitlines()
+    assert last == "refused"
+    bundle = classifier.folder.parent / "bundle"
+    preprocess = CoDesign.load(bundle).preprocess
+    assert preprocess is not None
+    size = preprocess.resolution
+    argb = (np.arange(size * size) * 1234567).reshape(size, size)
+    colours = np.stack([argb >> shift & 255 for shift in (16, 8, 0)]) / 255
+    image = (colours - np.reshape(preprocess.mean, (3, 1, 1))) / np.reshape(preprocess.std, (3, 1, 1))
+    (expected,) = logits_of_torch(bundle, image[None].astype(np.float32))
+    found = np.array([row.split() for row in rows], dtype=np.float32)
+    np.testing.assert_allclose(found, np.tile(expected, (4, 1)), rtol=1e-4, atol=1e-4)
