@@ -240,6 +240,24 @@ def test_header_and_example_are_c99_without_warnings(second: Exported, tmp_path:
         subprocess.run(["cc", *flags, "-c", str(source), "-o", str(tmp_path / "out.o")], check=True)
 
 
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        ("threads.cpp", ["c++", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-pthread", "libsecond.a", "-lm"]),
+        ("main.rs", ["rustc", "-D", "warnings", "-L", ".", "-l", "static=second", "-l", "m"]),
+    ],
+)
+def test_threads_run_it_whatever_its_inputs_and_outputs_are(
+    second: Exported, tmp_path: Path, source: str, command: list[str]
+) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    program = tmp_path / "program"
+    command = [command[0], "-o", str(program), source, *command[1:]]
+    subprocess.run(command, cwd=second.folder, check=True)
+    assert subprocess.run([program], capture_output=True, check=True).stdout == b"4 threads: all alike\n"
+
+
 def test_the_header_says_what_a_caller_must_know(second: Exported, attention: Path) -> None:
     text = (second.folder / "second.h").read_text()
     sizes = dict(re.findall(r"#define SECOND_(\w+)_SIZE (\d+)\n", text))
