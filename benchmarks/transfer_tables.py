@@ -39,7 +39,7 @@ from transfer import LIMITS, mape_percent, regret_points
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.genome import BlockTable, FloatArray, Genomes, sample
 from chanas.core.latency import LatencyLUT
-from chanas.prescheduler.tables.transfer.ratios import Prior, choose, predict, prior_of
+from chanas.prescheduler.tables.transfer.ratios import Prior, choose, fit_scales, predict, prior_of
 
 SHIPPED = Path(__file__).resolve().parent.parent / "chanas" / "luts"
 NUM_CLASSES = 1000
@@ -150,13 +150,29 @@ def rows_of(
     blocks = [b for b in space.all_blocks(NUM_CLASSES) if b.key in lut.rows]
     truth = np.log([lut.rows[b.key].median_s for b in blocks])
     judge = judge_of(space, lut, networks, seed)
-    others = sorted((n for n in tables if n != target), key=lambda n: -len(tables[n].rows))
+    others = by_size(tables, target)
     for names in [*((name,) for name in others), tuple(others)]:
         prior = prior_of(blocks, [tables[name] for name in names])
         for num in nums:
             if num <= MOST * min(int(prior.known.sum()), len(blocks)):
                 for scores in contend(prior, judge, blocks, truth, num, draws, seed):
                     yield Row(target=target, sources="+".join(names), num=num, num_rows=len(blocks), **scores)
+
+
+def left_out_error(tables: dict[str, LatencyLUT], target: str) -> float:
+    """Mean error in percent of each row of a new device, predicted from all its other rows and from all other tables:
+    the best that the model can do, since how lucky the tuning of a block was is in no other row."""
+    blocks = [b for b in SearchSpace.load("mbv3").all_blocks(NUM_CLASSES) if b.key in tables[target].rows]
+    truth = np.log([tables[target].rows[b.key].median_s for b in blocks])
+    prior = prior_of(blocks, [tables[name] for name in by_size(tables, target)])
+    scales, ratios = fit_scales(prior, range(len(blocks)), truth), truth - prior.log_seconds
+    precision = np.linalg.inv(prior.covariance(scales) + np.exp(2.0 * scales[-1]) * np.eye(len(blocks)))
+    return 100.0 * float(np.abs(np.expm1(precision @ (ratios - np.median(ratios)) / np.diag(precision))).mean())
+
+
+def by_size(tables: dict[str, LatencyLUT], target: str) -> list[str]:
+    """The other tables, that of the most rows first."""
+    return sorted((name for name in tables if name != target), key=lambda name: -len(tables[name].rows))
 
 
 def means(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -222,17 +238,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     heads = f"{'measured':>9}  {'kind':<8}{'rows, %':>9}{'inside':>8}{'networks, %':>13}{'tau':>7}{'regret':>8}"
     rows: list[Row] = []
+    left_out: dict[str, float] = {}
     with threadpool_limits(1):
         for target in [min(tables, key=lambda name: len(tables[name].rows))] if quick else tables:
             nums, networks = (QUICK_NUMS, QUICK_NETWORKS) if quick else (NUMS, NUM_NETWORKS)
             found = list(rows_of(tables, target, nums, 1 if quick else options.draws, networks, options.seed))
             print_means(target, means(found), heads)
             rows += found
+            left_out[target] = left_out_error(tables, target)
+            print(f"{target}: each row from all the others is off by {left_out[target]:.2f} %", flush=True)
     table = means(rows)
     extra = {
         "seed": options.seed,
         "draws": options.draws,
         "tables": {n: len(t.rows) for n, t in tables.items()},
+        "left_out_percent": left_out,
         "rows": table,
     }
     print()

@@ -20,6 +20,10 @@ y − s = r + noise, and r is normal around the median of what was measured, wit
 M is Matérn's kernel with ν = 5/2. That log(Σ t_o e^ρ_o) is about log Σ t_o + Σ W_o ρ_o makes operators add up. Scales
 and the noise are the most probable ones under log-normal priors, whose centres are what full tables of two processors,
 two dtypes and two numbers of threads said.
+
+Something else may have run while a block was timed. A measurement that lies more than three standard deviations from
+what all others say of it (its leave-one-out residual, from the inverse of K) is left out of the fit of the scales, and
+the square of that residual is added to its noise.
 """
 
 from __future__ import annotations
@@ -44,6 +48,9 @@ _SPREADS = np.array([0.7, 0.7, 0.7, 0.3, 0.7, 0.7, 0.4, 0.7, 0.4])
 _FARTHEST = 4.0
 # Blocks that scales are fitted to at most: a fit is cubic in them.
 _MAX_FITTED = 120
+# Deviations by which the others contradict a measurement that counts for little, rounds of finding these, and the share
+# of them from which on nobody knows who is right.
+_CONTRADICTED, _ROUNDS, _MOST_CONTRADICTED = 3.0, 3, 0.5
 
 Indices = Sequence[int] | npt.NDArray[np.int64]
 
@@ -194,12 +201,20 @@ def predict(prior: Prior, indices: Indices, log_seconds: FloatArray) -> Predicte
     chosen, y = np.asarray(indices, dtype=np.int64), np.asarray(log_seconds, dtype=np.float64)
     if not len(chosen) or chosen.shape != y.shape or not np.isfinite(y).all():
         raise LUTError(f"expected finite seconds of at least one block, got {y.shape} for blocks {chosen.shape}")
-    scales = fit_scales(prior, chosen, y)
-    covariance, noise = prior.covariance(scales), float(np.exp(2.0 * scales[-1]))
-    ratios = y - prior.log_seconds[chosen]
-    level = float(np.median(ratios))
+    ratios, trusted, excess = y - prior.log_seconds[chosen], np.ones(len(y), dtype=np.bool_), np.zeros(len(y))
+    for _ in range(_ROUNDS):
+        scales = fit_scales(prior, chosen[trusted], y[trusted])
+        covariance, noise = prior.covariance(scales), float(np.exp(2.0 * scales[-1]))
+        level = float(np.median(ratios[trusted]))
+        among = covariance[np.ix_(chosen, chosen)] + noise * np.eye(len(chosen))
+        precision = np.linalg.inv(among + np.diag(excess))
+        left_out = precision @ (ratios - level) / np.diag(precision)
+        contradicted = left_out**2 > _CONTRADICTED**2 * (1.0 / np.diag(precision) - excess)
+        if contradicted.mean() > _MOST_CONTRADICTED or (contradicted != trusted).all():
+            break
+        trusted, excess = ~contradicted, np.where(contradicted, left_out**2, 0.0)
     to_measured = covariance[:, chosen]
-    gain = np.linalg.solve(covariance[np.ix_(chosen, chosen)] + noise * np.eye(len(chosen)), to_measured.T).T
+    gain = to_measured @ np.linalg.inv(among + np.diag(excess))
     mean = prior.log_seconds + level + gain @ (ratios - level)
     variance = np.diag(covariance) - (gain * to_measured).sum(axis=1)
     return Predicted(mean, np.sqrt(np.maximum(variance, 0.0) + noise))

@@ -66,6 +66,14 @@ def test_what_was_measured_is_surer_than_what_was_not(prior: Prior) -> None:
     assert np.median(deviations[chosen]) < np.median(deviations[others])
 
 
+def test_timings_that_something_disturbed_count_for_little(prior: Prior) -> None:
+    chosen = choose(prior, 30)
+    disturbed = TRUTH[chosen]
+    disturbed[[4, 17]] += np.log(2.0)
+    calm, found = predict(prior, chosen, TRUTH[chosen]), predict(prior, chosen, disturbed)
+    assert error(found.log_seconds, chosen) < error(calm.log_seconds, chosen) + 0.01
+
+
 def test_a_further_device_like_the_new_one_helps() -> None:
     alike = dataclasses.replace(NEW, flops_per_s=2.2e10, luck=0.0)
     strange = Invented(flops_per_s=9e10, bytes_per_s=5e9, depthwise=0.4)
