@@ -33,6 +33,9 @@ Space = Annotated[
 ]
 Classes = Annotated[int | None, typer.Option(help="Classes; the supernet's or the table's by default.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
+# Relative standard deviation of a predicted row from which on the machine was most likely busy: from tables that were
+# measured well, rows are predicted to 3 to 10 % (docs/transfer.md).
+_UNSURE = 0.2
 AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 
 
@@ -213,6 +216,11 @@ def adapt(
         f"predicted  {len(errors)} blocks{doubt}\n"
         f"table      {made.path}: {len(made.lut.rows)} blocks"
     )
+    if errors and errors[len(errors) // 2] > _UNSURE:
+        typer.echo(
+            "unsure     the measured blocks contradict each other; end what else runs on the machine, move the table "
+            "and records.sqlite away, and adapt again"
+        )
     if made.holes:
         typer.echo(f"holes      {len(made.holes)} blocks without a known schedule; `chanas lut fill` tunes them")
     if made.lut.calibration is not None:

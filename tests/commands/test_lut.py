@@ -67,12 +67,13 @@ def test_compare_prints_both_files(run: RunDirectory, tiny_space: SearchSpace) -
 
 
 # ---- adapt ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("error", [0.034, 0.5])
 def test_adapt_says_how_many_rows_were_measured_and_predicted(
-    run: RunDirectory, tiny_space: SearchSpace, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, tiny_space: SearchSpace, monkeypatch: pytest.MonkeyPatch, error: float
 ) -> None:
     lut = random_table(tiny_space)
     for key in list(lut.rows)[5:]:
-        lut.rows[key] = dataclasses.replace(lut.rows[key], predicted_error=0.034)
+        lut.rows[key] = dataclasses.replace(lut.rows[key], predicted_error=error)
     asked: dict[str, Any] = {}
 
     def adapt(run: RunDirectory, sources: list[str], usage: Usage, **options: Any) -> AdaptedTable:
@@ -83,10 +84,12 @@ def test_adapt_says_how_many_rows_were_measured_and_predicted(
     done = invoke("adapt", "--from", "a.json", "--from", "b.json", "--run", run.root, "--measure", "20", "--threads", 2)
     assert done.output.splitlines() == [
         "measured   5 blocks, 4 of them now",
-        f"predicted  {len(lut.rows) - 5} blocks, ± 3.4% (median)",
+        f"predicted  {len(lut.rows) - 5} blocks, ± {error:.1%} (median)",
         f"table      {run.lut('cpu')}: {len(lut.rows)} blocks",
+        *(line for line in done.output.splitlines() if line.startswith("unsure") and error > 0.2),
         "holes      1 blocks without a known schedule; `chanas lut fill` tunes them",
     ]
+    assert ("records.sqlite" in done.output) == (error > 0.2)
     assert asked["sources"] == ["a.json", "b.json"]
     assert (asked["usage"].threads, asked["effort"].num_measured) == (2, 20)
 
