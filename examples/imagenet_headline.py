@@ -65,12 +65,13 @@ options = parser.parse_args()
 
 # %%
 run, usage = RunDirectory(options.run), Usage(threads=options.threads, dtype=options.dtype)
+device = str(usage.name)
 target = load_used(usage)
-if options.table is not None and not run.lut(usage.name).is_file():
+if options.table is not None and not run.lut(device).is_file():
     LatencyLUT.load(options.table)
-    run.lut(usage.name).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(options.table, run.lut(usage.name))
-if not run.lut(usage.name).is_file():
+    run.lut(device).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(options.table, run.lut(device))
+if not run.lut(device).is_file():
     tuning = Tuning(num_trials=12, num_calibration=24, sub_spaces=["r224-w1"])
     workflows.preschedule(run, usage, space=SPACE, num_classes=NUM_CLASSES, tuning=tuning)
 if options.supernet is not None and not (run.root / "supernet").is_dir():
@@ -81,10 +82,10 @@ if options.supernet is not None and not (run.root / "supernet").is_dir():
 # One search for each accuracy. What is compiled is kept in `front/`.
 
 # %%
-source = workflows.open_source(run, AccuracyFile(options.accuracies, SPACE, NUM_CLASSES), usage.name)
+source = workflows.open_source(run, AccuracyFile(options.accuracies, SPACE, NUM_CLASSES), device)
 front: dict[float, CoDesign] = {}
 for top1 in options.top1:
-    kept = run.root / "front" / f"{usage.name}-{top1:g}"
+    kept = run.root / "front" / f"{device}-{top1:g}"
     if not kept.is_dir():
         try:
             workflows.search_fastest(run, top1=top1, source=source, usage=usage)
@@ -175,7 +176,7 @@ result = {
     "ratios": ratios,
     "notes": notes,
 }
-write_json(run.root / f"headline-{usage.name}.json", result)
+write_json(run.root / f"headline-{device}.json", result)
 
 # %% [markdown]
 # ## The figure
@@ -204,5 +205,5 @@ with rc_context({"svg.hashsalt": "chanas", "font.size": 9}):
     axes.legend(frameon=False, loc="lower right")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.savefig(run.root / f"headline-{usage.name}.svg", format="svg", metadata={"Date": None})
-print(f"{run.root / f'headline-{usage.name}.svg'}")
+    figure.savefig(run.root / f"headline-{device}.svg", format="svg", metadata={"Date": None})
+print(f"{run.root / f'headline-{device}.svg'}")
