@@ -36,6 +36,7 @@ from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import write_json
 from chanas.prescheduler.models.sources.opening import open_model
+from chanas.search.config import SearchConfig
 from chanas.workflows.models.bench import clock_of
 from chanas.workflows.models.contenders import CONTENDERS, Subject
 from chanas.workflows.searching.hand_over import versions
@@ -83,12 +84,13 @@ if options.supernet is not None and not (run.root / "supernet").is_dir():
 
 # %%
 source = workflows.open_source(run, AccuracyFile(options.accuracies, SPACE, NUM_CLASSES), device)
+settings = SearchConfig(covered_only=True)  # the resolutions that the table has
 front: dict[float, CoDesign] = {}
 for top1 in options.top1:
     kept = run.root / "front" / f"{device}-{top1:g}"
     if not kept.is_dir():
         try:
-            workflows.search_fastest(run, top1=top1, source=source, usage=usage)
+            workflows.search_fastest(run, top1=top1, source=source, usage=usage, config=settings)
         except InfeasibleError as reason:
             print(f"{top1:.2%}: {reason}")
             continue
@@ -122,8 +124,8 @@ with limited_to(options.threads), torch.inference_mode(), scratch_folder() as sc
                 calls[name, network] = make(subject)
             except ModelError as reason:
                 notes[f"{name}, {network}"] = str(reason)
-    settings = TimingSettings(options.rounds, 0.02)
-    timed = time_in_turns([[(call, ())] for call in calls.values()], 3, settings, clock_of(options.threads))
+    turns = TimingSettings(options.rounds, 0.02)
+    timed = time_in_turns([[(call, ())] for call in calls.values()], 3, turns, clock_of(options.threads))
 seconds = {key: summary.seconds for key, summary in zip(calls, timed, strict=True)}
 spreads = {key: summary.spread_s for key, summary in zip(calls, timed, strict=True)}
 
