@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace, SubSpace
 from chanas.core.genome import FloatArray, Genomes, encode
 from chanas.errors import ArchitectureError, DataError
 from chanas.files.writing import file_digest
@@ -41,6 +41,7 @@ class AccuracyTable:
     num_rows        rows of the file, those outside the space and repetitions among them
     outside         one line for each row that is not in the space, with its line number and why
     digest          SHA-256 of the file
+    unknown         sub-spaces of which there is no accuracy at all
     """
 
     architectures: tuple[Architecture, ...]
@@ -49,6 +50,7 @@ class AccuracyTable:
     num_rows: int
     outside: tuple[str, ...]
     digest: str
+    unknown: tuple[SubSpace, ...] = ()
 
     @property
     def num_repeated(self) -> int:
@@ -63,6 +65,11 @@ class AccuracyTable:
         if self.outside:
             more = f"; and {len(self.outside) - _SHOWN} more" if len(self.outside) > _SHOWN else ""
             text += f", {len(self.outside)} rows outside the space left out ({'; '.join(self.outside[:_SHOWN])}{more})"
+        if self.unknown:
+            text += (
+                f"; none of {len(self.unknown)} sub-spaces (the first: {self.unknown[0].key}), whose predictions are "
+                "guesses: leave these out with --space FILE"
+            )
         return text
 
 
@@ -104,7 +111,9 @@ def load_accuracy_table(path: Path | str, space: SearchSpace) -> AccuracyTable:
     architectures = tuple(found)
     top1 = np.array([float(np.mean(v)) for v in found.values()])
     genomes = encode(space, architectures)
-    return AccuracyTable(architectures, genomes, top1, len(rows), tuple(outside), file_digest(path))
+    known = {a.sub_space for a in architectures}
+    unknown = tuple(s for s in space.sub_spaces if s not in known)
+    return AccuracyTable(architectures, genomes, top1, len(rows), tuple(outside), file_digest(path), unknown)
 
 
 def _columns(path: Path, header: Sequence[str], space: SearchSpace) -> dict[str, str]:

@@ -121,3 +121,13 @@ def test_a_missing_or_binary_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x81")
     with pytest.raises(DataError, match="cannot read the accuracy table"):
         load_accuracy_table(tmp_path / "binary.csv", SPACE)
+
+
+def test_sub_spaces_without_any_accuracy_are_told(tmp_path: Path, demo_space: SearchSpace) -> None:
+    every = decode(demo_space, sample(demo_space, 200, np.random.default_rng(0)))
+    home = every[0].sub_space
+    path = tmp_path / "some.csv"
+    path.write_text("architecture,top1\n" + "".join(f"{a.key},0.5\n" for a in every if a.sub_space == home))
+    found = load_accuracy_table(path, demo_space)
+    assert set(found.unknown) == {*demo_space.sub_spaces} - {home}
+    assert f"none of {len(found.unknown)} sub-spaces (the first: {found.unknown[0].key})" in found.describe()
