@@ -24,6 +24,7 @@ import torch
 import yaml
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from chanas import workflows
 from chanas.bundle.codesign import CoDesign
@@ -206,11 +207,14 @@ with rc_context({"svg.hashsalt": "chanas", "font.size": 9}):
             0.995, 100 * PUBLISHED[network], network, ha="right", va="bottom", transform=axes.get_yaxis_transform()
         )
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator([2, 3, 4, 5, 7, 10, 15, 20, 30, 50]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel(
         f"latency of one image, ms ({options.threads} thread{'s' if options.threads > 1 else ''}, {options.dtype})"
     )
     axes.set_ylabel("ImageNet top-1, %")
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc=(0.66, 0.22))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.savefig(run.root / f"headline-{device}.svg", format="svg", metadata={"Date": None})
