@@ -52,9 +52,9 @@ def search_fastest(job: Job, top1: float, source: Source, prove: Prove, *, progr
 
     learned = _learn(job_of, top1, source, config, progress)
     trial = source.store.search / "trial.json"
-    goal, budget_s, best = top1, 0.0, None
+    goal, best = top1, None
+    budget_s = smallest_budget_s(job_of, learned.predictor, goal)
     for _ in range(_MAX_SEARCHES):
-        budget_s = max(budget_s, smallest_budget_s(job_of, learned.predictor, goal)) if best is None else budget_s
         try:
             outcome = search(job_of(budget_s), source, prove, learned=learned, result=trial, progress=progress)
         except InfeasibleError as outside:  # all measured more than the budget, whatever the table says
@@ -74,7 +74,9 @@ def search_fastest(job: Job, top1: float, source: Source, prove: Prove, *, progr
             error = _missed(outcome, top1)
             outside_s = [f.measured_s[0] for f in outcome.finalists if f.proof.error is None and f.top1 >= top1]
             budget_s = max(_STEP * budget_s, min(outside_s, default=0.0))
-            goal = max(goal, top1 + _shortfall(outcome, top1))
+            if top1 + _shortfall(outcome, top1) > goal:
+                goal = top1 + _shortfall(outcome, top1)
+                budget_s = max(budget_s, smallest_budget_s(job_of, learned.predictor, goal))
     trial.unlink(missing_ok=True)
     if best is None:
         raise error

@@ -6,7 +6,8 @@ the data between them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from chanas.core.task import NO_LIMITS, Limits
@@ -21,6 +22,7 @@ from chanas.workflows.searching.targets import Latencies, hold_targets
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
     from chanas.search.config import SearchConfig
+    from chanas.search.cosearch import SearchOutcome
     from chanas.search.target import SearchTarget
 
 
@@ -67,18 +69,10 @@ def search_on(
     progress: bool = True,
 ) -> CoDesign:
     """Search as `search` does, on targets that are held."""
-    from chanas.search.cosearch import new_job
     from chanas.search.cosearch import search as cosearch
-    from chanas.search.evolution.constraints import further_constraints
 
-    task = source.task
-    with scratch_folder() as scratch:
-        constraints = further_constraints(task.space, task.num_classes, limits, [t.hardware for t in targets])
-        # what is out of reach is told before a supernet is loaded
-        job = new_job(task, targets, constraints, config, seed)
-        prover = source.prover(targets, scratch, progress)
-        outcome = cosearch(job, source.accuracies(), prover, progress=progress)
-        return hand_over(run.bundle, outcome, prover, limits, seed)
+    find = partial(cosearch, progress=progress)
+    return _find_on(run, targets, source, find, config=config, limits=limits, seed=seed, progress=progress)
 
 
 def search_fastest(
@@ -107,15 +101,34 @@ def search_fastest(
     """
     if not 0.0 < top1 < 1.0:
         raise ConfigError(f"expected an accuracy between 0 and 1, such as 0.753, got {top1:g}")
-    from chanas.search.cosearch import new_job
-    from chanas.search.evolution.constraints import NO_LIMIT_S, further_constraints
+    from chanas.search.evolution.constraints import NO_LIMIT_S
     from chanas.search.fastest import search_fastest as cosearch
 
-    source = source or SupernetSource(run)
-    with hold_targets(run, source, NO_LIMIT_S, usage) as (target,), scratch_folder() as scratch:
-        task = source.task
-        constraints = further_constraints(task.space, task.num_classes, limits, [target.hardware])
-        job = new_job(task, [target], constraints, config, seed)
-        prover = source.prover([target], scratch, progress)
-        outcome = cosearch(job, top1, source.accuracies(), prover, progress=progress)
+    source, find = source or SupernetSource(run), partial(cosearch, top1=top1, progress=progress)
+    with hold_targets(run, source, NO_LIMIT_S, usage) as targets:
+        return _find_on(run, targets, source, find, config=config, limits=limits, seed=seed, progress=progress)
+
+
+def _find_on(
+    run: RunDirectory,
+    targets: Sequence[SearchTarget],
+    source: AccuracySource,
+    find: Callable[..., SearchOutcome],
+    *,
+    config: SearchConfig | None,
+    limits: Limits,
+    seed: int,
+    progress: bool,
+) -> CoDesign:
+    """Find a network on targets that are held, and hand over its bundle. `find` takes job, accuracies and prover."""
+    from chanas.search.cosearch import new_job
+    from chanas.search.evolution.constraints import further_constraints
+
+    task = source.task
+    with scratch_folder() as scratch:
+        constraints = further_constraints(task.space, task.num_classes, limits, [t.hardware for t in targets])
+        # what is out of reach is told before a supernet is loaded
+        job = new_job(task, targets, constraints, config, seed)
+        prover = source.prover(targets, scratch, progress)
+        outcome = find(job, source=source.accuracies(), prove=prover)
         return hand_over(run.bundle, outcome, prover, limits, seed)
