@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import typer
 from typer.core import TyperGroup
 
 from chanas import __version__
-from chanas.commands.main import app, main
+from chanas.commands.main import command, main
 from chanas.core.arch import SearchSpace
 from chanas.core.target import tvm_version
 from chanas.devices import host
@@ -113,13 +112,11 @@ def test_a_command_prints_what_is_written_down(
 def commands(group: TyperGroup, name: str) -> Iterator[str]:
     """Names of a group and of all commands in it, as they are typed."""
     yield name
-    for command in group.commands.values():
-        typed = f"{name} {command.name}"
-        yield from commands(command, typed) if isinstance(command, TyperGroup) else [typed]
+    for part in group.commands.values():
+        typed = f"{name} {part.name}"
+        yield from commands(part, typed) if isinstance(part, TyperGroup) else [typed]
 
 
 def test_the_help_of_every_command_is_written_down() -> None:
-    group = typer.main.get_command(app)
-    assert isinstance(group, TyperGroup)
     known = {line for _, line in CASES}
-    assert {f"{name} --help" for name in commands(group, "chanas")} <= known
+    assert {f"{name} --help" for name in commands(command(), "chanas")} <= known

@@ -26,24 +26,11 @@ from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import SearchOutcome, new_job, search
 from chanas.search.evolution.constraints import Constraint, least, macs_constraint
-from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.learning import Source
 from chanas.search.proof import Proof, Timing
 from chanas.search.target import SearchTarget
 
-FAST = SearchConfig(
-    num_evaluations=40,
-    initial_evaluations=20,
-    evaluation_batch=10,
-    refine_evaluations=8,
-    refine_batch=4,
-    predictor="ridge",
-    num_samples=100,
-    evolution=EvolutionConfig(population=40, generations=30),
-    cross_validate=("ridge",),
-    num_cloud=50,
-    pareto_generations=10,
-)
+from .settings import FAST
 
 
 def target_of(lut: LatencyLUT, budget_s: float) -> SearchTarget:

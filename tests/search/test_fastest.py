@@ -16,28 +16,16 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.files.run import RunDirectory
-from chanas.search.config import SearchConfig
 from chanas.search.cosearch import SearchOutcome, new_job
 from chanas.search.evolution.constraints import NO_LIMIT_S, macs_constraint
-from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.fastest import search_fastest
 from chanas.search.learning import Source
 from chanas.search.proof import Proof, Timing
 from chanas.search.target import SearchTarget
 
-FAST = SearchConfig(
-    num_evaluations=40,
-    initial_evaluations=20,
-    evaluation_batch=10,
-    refine_evaluations=8,
-    refine_batch=4,
-    predictor="ridge",
-    cross_validate=("ridge",),
-    num_samples=100,
-    num_cloud=0,
-    pareto_generations=0,
-    evolution=EvolutionConfig(population=40, generations=30),
-)
+from . import settings
+
+FAST = settings.FAST.model_copy(update={"num_cloud": 0, "pareto_generations": 0})
 NUM_CLASSES = 10
 Fastest = Callable[..., SearchOutcome]
 

@@ -19,23 +19,13 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ConfigError, InfeasibleError, MeasureError
 from chanas.files.run import RunDirectory
-from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import least, macs_constraint
-from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.front import FrontPoint, mark_dominated, new_front, search_front, spread_over
 from chanas.search.learning import Source
 from chanas.search.proof import Proof, Timing
 
-FAST = SearchConfig(
-    num_evaluations=40,
-    initial_evaluations=20,
-    evaluation_batch=10,
-    refine_evaluations=8,
-    refine_batch=4,
-    predictor="ridge",
-    pareto_generations=15,
-    evolution=EvolutionConfig(population=40),
-)
+from .settings import FAST
+
 Search = Callable[..., tuple[FrontPoint, ...]]
 
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -282,23 +283,32 @@ class _Build:
         self, store: RecordStore, records: dict[Workload, list[TuningRecord]], existing: LatencyLUT | None
     ) -> LUTHeader:
         target, space, seed = self.target, self.task.space, self.settings.seed
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        header = LUTHeader(
-            target,
-            tvm_version(),
-            space.name,
-            space.digest,
-            target.dtype,
-            target.batch,
-            now,
-            seed,
-            timing=backend_of(target).timing,
-            space_version=backend_of(target).space_version,
-        )
+        header = new_header(target, space, seed=seed)
         kept = () if existing is None else existing.rows.values()
         tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}
         adapted_from = () if existing is None else existing.header.adapted_from
         return dataclasses.replace(header, warm_starts=store.warm_starts(tuned), adapted_from=adapted_from)
+
+
+def new_header(target: HardwareTarget, space: SearchSpace, **known: Any) -> LUTHeader:
+    """What a table made now of a space for a target says of itself.
+
+    Args:
+        known: more fields of the header.
+    """
+    backend = backend_of(target)
+    return LUTHeader(
+        target,
+        tvm_version(),
+        space.name,
+        space.digest,
+        target.dtype,
+        target.batch,
+        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        timing=backend.timing,
+        space_version=backend.space_version,
+        **known,
+    )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from chanas.core.usage import Usage
 from chanas.errors import ConfigError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.models.sources.torch_models import opened_program
-from chanas.workflows.models.chain import Effort, LoadedModel, Model, unproven_names
+from chanas.workflows.models.chain import BuiltModel, Effort, LoadedModel, Model, TunedModel, unproven_names
 
 OPENING = ["open", "simplify"]
 TUNING = [*OPENING, "lower", "tune"]
@@ -42,30 +42,34 @@ def test_a_network_that_is_tuned_twice_has_the_seconds_of_each_alone(loaded: Loa
     assert {name: second.watch.seconds[name] for name in OPENING} == opening
 
 
+@pytest.fixture(scope="module")
+def tuned(tuned_folder: Path) -> TunedModel:
+    return Model.load(tuned_folder.parent / "net.pt2").tune(trials=1, run=tuned_folder.parent, progress=False)
+
+
+@pytest.fixture(scope="module")
+def built(tuned: TunedModel) -> BuiltModel:
+    return tuned.build()
+
+
 def test_building_adds_to_a_copy_and_saving_again_adds_nothing(
-    loaded: LoadedModel, tuned_folder: Path, tmp_path: Path
+    tuned: TunedModel, built: BuiltModel, tmp_path: Path
 ) -> None:
-    tuned = loaded.tune(trials=1, run=tuned_folder.parent, progress=False)
-    built = tuned.build()
     assert list(tuned.watch.seconds) == TUNING
     assert list(built.watch.seconds) == BUILDING
     for folder in (built.save(tmp_path / "net").folder, built.save(tmp_path / "again").folder):
         document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
-        assert document["run_id"] == loaded.watch.run_id
+        assert document["run_id"] == tuned.watch.run_id
         assert document["seconds"] == pytest.approx(built.watch.seconds, abs=1e-3)
 
 
-def test_a_program_is_not_proven_on_another_device_than_it_was_tuned_for(
-    loaded: LoadedModel, tuned_folder: Path
-) -> None:
-    tuned = loaded.tune(trials=1, run=tuned_folder.parent, progress=False)
+def test_a_program_is_not_proven_on_another_device_than_it_was_tuned_for(tuned: TunedModel) -> None:
     elsewhere = dataclasses.replace(tuned, target=dataclasses.replace(tuned.target, fingerprint="0" * 12))
     with pytest.raises(TargetError, match="000000000000"):
         elsewhere.build()
 
 
-def test_what_is_no_tuned_network_is_not_replaced(loaded: LoadedModel, tuned_folder: Path) -> None:
-    built = loaded.tune(trials=1, run=tuned_folder.parent, progress=False).build()
+def test_what_is_no_tuned_network_is_not_replaced(built: BuiltModel, tuned_folder: Path) -> None:
     with pytest.raises(ConfigError, match="was not made by"):
         built.save(tuned_folder.parent)
     assert RunDirectory(tuned_folder.parent).records.is_file()

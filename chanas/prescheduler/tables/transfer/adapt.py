@@ -16,7 +16,7 @@ from chanas.core import genome
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
-from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import LUTError, MeasureError
 from chanas.files.run import RunDirectory
@@ -32,6 +32,7 @@ from chanas.prescheduler.tables.lut import (
     Schedules,
     StoredRounds,
     existing_table,
+    new_header,
     surroundings,
     time_blocks,
 )
@@ -262,18 +263,11 @@ class _Adaptation:
             }
             for lut in self.sources
         ]
-        return LUTHeader(
+        return new_header(
             target,
-            tvm_version(),
-            space.name,
-            space.digest,
-            target.dtype,
-            target.batch,
-            datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            space,
             built_in_s=total.wall_s or None,
             timing_s=total.timing_s if total.wall_s else None,
-            timing=backend_of(target).timing,
-            space_version=backend_of(target).space_version,
             adapted_from=(*before, *(note for note in notes if note not in before)),
         )
 
