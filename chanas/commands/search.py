@@ -11,7 +11,7 @@ import typer
 
 from chanas.commands import search_text
 from chanas.commands.options import RPC, Batch, Dtype, Key, Run, Seed, Shared, Target, Threads, usage_of
-from chanas.commands.search_text import say, say_bundle
+from chanas.commands.search_text import say, say_accuracies, say_bundle
 from chanas.core.task import Limits
 from chanas.core.units import parse_bytes, parse_count, parse_latency_s
 from chanas.core.usage import HERE, THIS_MACHINE, Usage
@@ -139,15 +139,17 @@ class _Request:
         from chanas.workflows.searching.targets import check_remote
 
         check_remote(latency_s, self.usage.place)
+        source = self.source(next(iter(latency_s)))
         found = search_per_target(
             self.run,
             latency_s=latency_s,
             place=replace(self.usage.place, unproven=unproven),
-            source=self.source(next(iter(latency_s))),
+            source=source,
             config=self.config,
             limits=self.limits,
             seed=self.seed,
         )
+        say_accuracies(source)
         say(found.lines())
         found.check()
 
@@ -155,15 +157,17 @@ class _Request:
         """The front of all budgets."""
         from chanas.workflows.searching.front import DEFAULT_POINTS, search_front
 
+        source = self.source(str(self.usage.name))
         front = search_front(
             self.run,
-            source=self.source(str(self.usage.name)),
+            source=source,
             usage=self.usage,
             num_points=DEFAULT_POINTS if points is None else points,
             config=self.config,
             limits=self.limits,
             seed=self.seed,
         )
+        say_accuracies(source)
         say(search_text.front_lines(front, self.run))
 
     def fastest(self, top1: float) -> None:
@@ -200,8 +204,7 @@ class _Request:
         self._say(bundle, source)
 
     def _say(self, bundle: CoDesign, source: AccuracySource) -> None:
-        if source.table is not None:
-            typer.echo(f"{'accuracies':19s} {source.table.describe()}")
+        say_accuracies(source)
         say_bundle(bundle, self.run)
         if self.config.compares_rules:
             say(search_text.regret_lines(self.run))
@@ -233,14 +236,15 @@ def ablate(
     accuracies = None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes)
     usage, directory = Usage(target, threads), RunDirectory(run)
     num_points = ablation.DEFAULT_POINTS if points is None else points
+    source = open_source(directory, accuracies, str(usage.name))
     result = ablation.ablate(
         directory,
         latency_s=budget_s,
         comparison=ablation.Comparison(schedules or ablation.DEFAULT_SCHEDULES, num_points),
-        source=open_source(directory, accuracies, str(usage.name)),
+        source=source,
         usage=usage,
         config=SearchConfig.parse({"rule": rule}),
         seed=seed,
     )
-    for line in result.lines():
-        typer.echo(line)
+    say_accuracies(source)
+    say(result.lines())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from chanas.bundle.benchmark import BenchmarkRow
     from chanas.bundle.codesign import CoDesign
     from chanas.search.front import FrontPoint
+    from chanas.workflows.searching.sources import AccuracySource
 
 NOTABLE_CHANGE = 0.1
 """Share by which a latency must differ from an earlier one to be told."""
@@ -128,6 +129,12 @@ def say(lines: Iterable[str]) -> None:
     """Print lines."""
     for line in lines:
         typer.echo(line)
+
+
+def say_accuracies(source: AccuracySource) -> None:
+    """Print what there is in a file of accuracies, if they are of one."""
+    if source.table is not None:
+        typer.echo(f"{'accuracies':19s} {source.table.describe()}")
 
 
 def say_bundle(bundle: CoDesign, run: RunDirectory) -> None:

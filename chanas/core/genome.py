@@ -8,7 +8,8 @@ A genome with its unused slots at -1 is canonical: equal architectures have equa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -181,6 +182,13 @@ def crossover(space: SearchSpace, mothers: Genomes, fathers: Genomes, rng: np.ra
     return np.where(np.concatenate([keep, from_father, by_slot, by_slot], axis=1), fathers, mothers)
 
 
+def sample_known(table: CostTable, num: int, rng: np.random.Generator) -> Genomes:
+    """About `num` genomes as `sample` draws them, without those of an infinite cost."""
+    is_known = np.isfinite(table.smallest()[0])
+    rows = sample(table.space, math.ceil(num * is_known.size / max(int(is_known.sum()), 1)), rng)
+    return rows[np.isfinite(table.of(rows))]
+
+
 class CostTable(Protocol):
     """Any cost of architectures that is computed for whole populations, and whose smallest value is known exactly."""
 
@@ -232,7 +240,7 @@ class BlockTable:
                 self.cost[r, w, slot, k, e] = cost(block)
         padded = np.zeros((*shape, self.layout.num_slots, len(space.kernel_sizes) + 1, len(space.expand_ratios) + 1))
         padded[..., :-1, :-1] = self.cost
-        self._flat = padded.ravel()
+        self._padded, self._flat = padded, padded.ravel()  # the second is a view of the first
         self._strides = np.array(padded.strides) // padded.itemsize
 
     def gather(self, genomes: Genomes) -> FloatArray:
@@ -254,6 +262,14 @@ class BlockTable:
         """Give blocks whose cost is unknown (NaN) a cost."""
         for costs in (self.fixed, self.cost, self._flat):
             costs[np.isnan(costs)] = value
+
+    def leave_out(self, sub_spaces: Iterable[SubSpace]) -> None:
+        """Give the architectures of some sub-spaces an infinite cost, known or not."""
+        for sub_space in sub_spaces:
+            r = self.space.resolutions.index(sub_space.resolution)
+            w = self.space.width_multipliers.index(sub_space.width_multiplier)
+            self.fixed[r, w] = np.inf
+            self.cost[r, w], self._padded[r, w] = 0.0, 0.0
 
     def of(self, genomes: Genomes) -> FloatArray:
         """Same as `sum`, under the name that a `CostTable` has for it."""

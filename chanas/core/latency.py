@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -247,28 +247,36 @@ class LatencyLUT:
         """The sub-spaces that the table has every block of."""
         return tuple(s for s in space.sub_spaces if not self.missing(space.all_blocks(num_classes, (s,))))
 
-    def table(self, space: SearchSpace, num_classes: int, *, with_holes: bool = False) -> LatencyTable:
+    def table(
+        self,
+        space: SearchSpace,
+        num_classes: int,
+        *,
+        with_holes: bool = False,
+        left_out: Collection[SubSpace] = (),
+    ) -> LatencyTable:
         """Seconds as dense arrays over a whole space, corrected by the calibration where there is one.
 
-        With holes allowed, an architecture that uses a missing block sums to NaN.
+        With holes allowed, an architecture that uses a missing block sums to NaN. Those of sub-spaces that are
+        `left_out` take for ever, and their blocks may be missing.
 
         Raises:
             LUTError: blocks of the space are missing; the message says how many and which command fills them.
         """
         self.check_space(space)
-        holes = self.missing(space.all_blocks(num_classes))
+        kept = tuple(s for s in space.sub_spaces if s not in left_out)
+        holes = self.missing(space.all_blocks(num_classes, kept))
         if holes and not with_holes:
             raise LUTError(
                 f"the LUT of target '{self.header.target.name}' lacks {len(holes)} blocks of space '{space.name}' "
                 f"with {num_classes} classes (the first: {holes[0].key}); run `chanas lut fill` to measure them, or "
                 "search only what is covered (`chanas search --covered-only`)"
             )
-        seconds = {b.key: math.nan for b in holes} | {key: row.median_s for key, row in self.rows.items()}
-        fit = self.calibration
-        if fit is None:
-            return LatencyTable(BlockTable(space, num_classes, lambda b: seconds[b.key]))
-        blocks = BlockTable(space, num_classes, lambda b: fit.scale * seconds[b.key] + fit.boundary_s, fit.start_s)
-        if fit.misses is None:
+        seconds, fit = {key: row.median_s for key, row in self.rows.items()}, self.calibration
+        scale, each_s, start_s = (1.0, 0.0, 0.0) if fit is None else (fit.scale, fit.boundary_s, fit.start_s)
+        blocks = BlockTable(space, num_classes, lambda b: scale * seconds.get(b.key, math.nan) + each_s, start_s)
+        blocks.leave_out(left_out)
+        if fit is None or fit.misses is None:
             return LatencyTable(blocks)
         return LatencyTable(blocks, BlockTable(space, num_classes, self.weight_bytes), fit.misses)
 

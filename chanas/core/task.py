@@ -9,10 +9,19 @@ from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 
 @dataclass(frozen=True)
 class Task:
-    """A search space, and the number of classes that its networks tell apart."""
+    """A search space, and the number of classes that its networks tell apart.
+
+    left_out  sub-spaces that searches keep away from: no accuracy of them is known
+    """
 
     space: SearchSpace
     num_classes: int
+    left_out: tuple[SubSpace, ...] = ()
+
+    @property
+    def sub_spaces(self) -> tuple[SubSpace, ...]:
+        """Those that are searched."""
+        return tuple(s for s in self.space.sub_spaces if s not in self.left_out)
 
     def blocks(self, sub_spaces: tuple[SubSpace, ...] | None = None) -> tuple[BlockConfig, ...]:
         """Every block of the space, or of some sub-spaces."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.genome import CostTable, FloatArray, Genomes, decode, encode, sample
+from chanas.core.genome import CostTable, FloatArray, Genomes, decode, encode, sample, sample_known
 from chanas.errors import ConfigError, InfeasibleError
 from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
@@ -63,10 +63,12 @@ def ranking_change(
 ) -> RankingChange:
     """Compare two tables over `num` random architectures of the space, and as many of each sub-space."""
     rng = np.random.default_rng([seed, _RANK])
-    anywhere = sample(space, num, rng)
+    anywhere = sample_known(tuned, num, rng)
     tuned_s, other_s = tuned.of(anywhere), other.of(anywhere)
     inside = {}
-    for sub_space in space.sub_spaces:
+    for sub_space, is_known in zip(space.sub_spaces, np.isfinite(tuned.smallest()[0]).flat, strict=True):
+        if not is_known:
+            continue
         genomes = sample(space, num, rng, sub_space)
         inside[sub_space.key] = kendall_tau(tuned.of(genomes), other.of(genomes))
     slowdown = float(np.exp(np.mean(np.log(other_s / tuned_s))))
@@ -183,7 +185,8 @@ def ablate(
     """Search with each table, measure what was found with tuned schedules, and compare.
 
     Args:
-        tables: seconds of every block by the name of its schedules; `TUNED` is one of them.
+        tables: seconds of every block by the name of its schedules; `TUNED` is one of them. They leave out the same
+            sub-spaces, if any.
         evaluations: what the predictor has learnt from; the fronts start from these architectures.
         prove: compiles with tuned schedules, checks, measures and evaluates. No architecture is given to it twice.
         budget_s: measured seconds with tuned schedules. Searching with another table, the limit is the latency under
@@ -198,15 +201,16 @@ def ablate(
     if num_points < 2:
         raise ConfigError(f"expected at least 2 points of each front, got {num_points}")
     space = predictor.space
+    partial = not np.isfinite(tables[TUNED].smallest()[0]).all()
     check_reachable([Constraint("latency", budget_s, tables[TUNED], "s")])
-    drawn = sample(space, NUM_FOR_SHARE, np.random.default_rng([seed, _SHARE]))
+    drawn = sample_known(tables[TUNED], NUM_FOR_SHARE, np.random.default_rng([seed, _SHARE]))
     share = float(np.mean(tables[TUNED].of(drawn) <= budget_s))
     search = _Search(space, predictor, evaluations, _Remembered(prove), budget_s, num_points, config, seed)
     plans = []
     for name, table in tables.items():
         limit_s = budget_s if name == TUNED else max(float(np.quantile(table.of(drawn), share)), least(table)[0])
         ranking = None if name == TUNED else ranking_change(space, tables[TUNED], table, seed)
-        plans.append(search.plan(name, Constraint("latency", limit_s, table, "s"), ranking))
+        plans.append(search.plan(name, Constraint("latency", limit_s, table, "s", partial), ranking))
     search.prove(list({a.key: a for plan in plans for a in plan.architectures()}.values()))  # all that is known at once
     found = {plan.name: search.finish(plan) for plan in plans}
     tuned = found.pop(TUNED)
@@ -313,6 +317,6 @@ class _Search:
 
         settings = self.config.evolution.model_copy(update={"generations": max(1, self.config.pareto_generations)})
         known, _ = self.evaluations.training_set()
-        front = nsga2(self.space, objectives, (), settings, self.rng(_FRONT), start=known)
+        front = nsga2(self.space, objectives, latency.left_out, settings, self.rng(_FRONT), start=known)
         genomes = front.genomes[spread_over(front.objectives[:, 0], self.num_points)]
         return propose_rows(self.space, genomes, self.predictor, [latency])

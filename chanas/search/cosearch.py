@@ -223,8 +223,9 @@ def latency_constraints(
         LUTError: a table is of another space, or has holes that are not allowed.
     """
     names = [f"latency on {t.name}" if len(targets) > 1 else "latency" for t in targets]
+    options: dict[str, Any] = {"covered_only": covered_only, "left_out": task.left_out}
     return tuple(
-        latency_constraint(t.lut, task.space, task.num_classes, t.budget_s, name=name, covered_only=covered_only)
+        latency_constraint(t.lut, task.space, task.num_classes, t.budget_s, name=name, **options)
         for t, name in zip(targets, names, strict=True)
     )
 

@@ -54,7 +54,7 @@ def search_fastest(job: Job, top1: float, source: Source, prove: Prove, *, progr
     trial = source.store.search / "trial.json"
     goal, best = top1, None
     budget_s = smallest_budget_s(job_of, learned.predictor, goal)
-    for _ in range(_MAX_SEARCHES):
+    for number in range(1, _MAX_SEARCHES + 1):
         try:
             outcome = search(job_of(budget_s), source, prove, learned=learned, result=trial, progress=progress)
         except InfeasibleError as outside:  # all measured more than the budget, whatever the table says
@@ -71,12 +71,15 @@ def search_fastest(job: Job, top1: float, source: Source, prove: Prove, *, progr
         elif best is not None:
             break
         else:
-            error = _missed(outcome, top1)
+            error = _missed(outcome, top1, number)
             outside_s = [f.measured_s[0] for f in outcome.finalists if f.proof.error is None and f.top1 >= top1]
             budget_s = max(_STEP * budget_s, min(outside_s, default=0.0))
             if top1 + _shortfall(outcome, top1) > goal:
                 goal = top1 + _shortfall(outcome, top1)
-                budget_s = max(budget_s, smallest_budget_s(job_of, learned.predictor, goal))
+                try:
+                    budget_s = max(budget_s, smallest_budget_s(job_of, learned.predictor, goal))
+                except InfeasibleError:  # of the raised goal, which nobody has asked for
+                    break
     trial.unlink(missing_ok=True)
     if best is None:
         raise error
@@ -129,10 +132,10 @@ def _learn(job_of: MakeJob, top1: float, source: Source, config: SearchConfig, p
     return learn([job_of(budget_s)], source, progress)
 
 
-def _missed(outcome: SearchOutcome, top1: float) -> InfeasibleError:
-    found = outcome.winner
+def _missed(outcome: SearchOutcome, top1: float, num_searches: int) -> InfeasibleError:
+    found, plural = outcome.winner, "es" if num_searches > 1 else ""
     return InfeasibleError(
-        f"no network with an accuracy of {top1:.2%} was found in {_MAX_SEARCHES} searches: the last one found "
+        f"no network with an accuracy of {top1:.2%} was found in {num_searches} search{plural}: the last one found "
         f"{found.top1:.2%} ({found.architecture.key}); ask for less"
     )
 

@@ -101,8 +101,7 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
         MeasureError: no point could be compiled and measured.
     """
     space, latency, config, seed = job.task.space, job.latency, job.config, job.seed
-    # what the table does not know takes for ever
-    limits = [latency, *job.constraints] if config.covered_only else list(job.constraints)
+    limits = [*latency.left_out, *job.constraints]
     evaluations = source.evaluations(space)
     settings = config.evolution.model_copy(update={"generations": max(1, config.pareto_generations)})
 
@@ -163,7 +162,9 @@ def new_front(
     if num_points < 2:
         raise ConfigError(f"expected at least 2 points of the front, got {num_points}")
     config = config or SearchConfig()
-    latency = latency_constraint(lut, task.space, task.num_classes, NO_LIMIT_S, covered_only=config.covered_only)
+    latency = latency_constraint(
+        lut, task.space, task.num_classes, NO_LIMIT_S, covered_only=config.covered_only, left_out=task.left_out
+    )
     check_together(task.space, [latency, *constraints], seed)
     return FrontJob(task, lut, latency, tuple(constraints), num_points, config, seed)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import MIN_TRAINING, AccuracyPredictor
 from chanas.search.accuracy.validation import CrossValidation, cross_validate
 from chanas.search.config import SearchConfig
-from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint
+from chanas.search.evolution.constraints import Constraint
 from chanas.search.evolution.evolution import EvolutionResult
 from chanas.search.evolution.pareto import nsga2
 
@@ -50,10 +49,7 @@ def pictures(
             return np.stack([latency.cost(genomes), -predictor.mean(genomes)], axis=1)
 
         start = None if run is None else run.genomes[: settings.population]
-        # what the table does not know takes for ever
-        whole = [replace(latency, limit=NO_LIMIT_S)] if config.covered_only else []
-        limits = [*whole, *others]
-        front = nsga2(space, objectives, limits, settings, rng, start=start)
+        front = nsga2(space, objectives, [*latency.left_out, *others], settings, rng, start=start)
         rows = zip(decode(space, front.genomes), front.objectives.tolist(), strict=True)
         pictures["pareto"] = [{"key": a.key, "latency_s": cost, "top1": -loss} for a, (cost, loss) in rows]
     return pictures

@@ -112,6 +112,19 @@ def test_both_winners_measure_inside_the_one_budget(bench: Bench, budget_s: floa
         assert measured == sorted(measured)
 
 
+def test_sub_spaces_that_are_left_out_are_neither_searched_nor_ranked(bench: Bench, budget_s: float) -> None:
+    home, *left_out = bench.space.sub_spaces
+    other = table(bench.space, scale=20.0)
+    for seconds in (bench.tuned, other):
+        seconds.leave_out(left_out)
+    found = bench.ablate(budget_s, other)
+    assert {Architecture.from_key(key).sub_space for key in bench.asked} == {home}
+    ranking = found.others[0].ranking
+    assert ranking is not None
+    assert ranking.sub_spaces.keys() == {home.key}
+    assert ranking.slowdown == pytest.approx(20.0)
+
+
 def test_no_network_is_measured_twice(bench: Bench, budget_s: float) -> None:
     bench.ablate(budget_s, table(bench.space, scale=3.0))
     assert len(bench.asked) == len(set(bench.asked))

@@ -60,7 +60,8 @@ class Bench:
 
     def search(self, budget_s: float, config: SearchConfig = FAST, **more: Any) -> SearchOutcome:
         targets = [target_of(self.lut, budget_s), *more.get("others", ())]
-        job = new_job(Task(self.space, 10), targets, more.get("constraints", ()), config, more.get("seed", 0))
+        task = Task(self.space, 10, more.get("left_out", ()))
+        job = new_job(task, targets, more.get("constraints", ()), config, more.get("seed", 0))
         source = Source(self.run, more.get("supernet", "abc"), self.truth, more.get("table"))
         return search(job, source, self.prove, progress=False)
 
@@ -305,6 +306,13 @@ def test_a_table_with_holes_is_searched_where_it_is_covered(bench: Bench) -> Non
     unknown = [s for s in bench.result["division"]["sub_spaces"] if s["key"] != home.key]
     assert {s["smallest_latency_s"] for s in unknown} == {None}
     assert all(math.isfinite(p["latency_s"]) for p in bench.result["pareto"])
+    # where accuracies are known of the same sub-space alone, the holes are of no interest
+    left_out = tuple(s for s in bench.space.sub_spaces if s != home)
+    found = bench.search(1.2e-4, left_out=left_out)
+    assert {f.architecture.sub_space for f in found.finalists} == {home}
+    assert all(math.isfinite(p["latency_s"]) for p in bench.result["pareto"])
+    with pytest.raises(LUTError, match="covers no sub-space that accuracies are known of"):
+        bench.search(1.2e-4, FAST.model_copy(update={"covered_only": True}), left_out=(home,))
 
 
 def test_what_each_rule_costs_is_told_when_it_is_asked_for(bench: Bench) -> None:

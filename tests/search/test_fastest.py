@@ -36,16 +36,18 @@ def fastest(
 ) -> Fastest:
     lut, truth = make_lut(demo_space), make_accuracy(demo_space, noise=0.0)
 
-    def find(top1: float, ratio: float = 1.02, constraints: Sequence[Any] = ()) -> SearchOutcome:
+    def find(
+        top1: float, ratio: float = 1.02, constraints: Sequence[Any] = (), lost: float = 0.0, **task_changes: Any
+    ) -> SearchOutcome:
         def prove(architectures: Sequence[Architecture]) -> list[Proof]:
             genomes = encode(demo_space, architectures)
-            seconds, found = lut.latency_s(demo_space, NUM_CLASSES, genomes), truth.many(genomes)
+            seconds, found = lut.latency_s(demo_space, NUM_CLASSES, genomes), truth.many(genomes) - lost
             return [
                 Proof(a, (Timing("cpu", ratio * s, 1e-7),), t, 1e-6)
                 for a, s, t in zip(architectures, seconds.tolist(), found.tolist(), strict=True)
             ]
 
-        target, task = SearchTarget(lut.header.target, NO_LIMIT_S, lut), Task(demo_space, NUM_CLASSES)
+        target, task = SearchTarget(lut.header.target, NO_LIMIT_S, lut), Task(demo_space, NUM_CLASSES, **task_changes)
         job = new_job(task, [target], constraints, FAST)
         return search_fastest(job, top1, Source(RunDirectory(tmp_path), "abc", truth), prove, progress=False)
 
@@ -79,6 +81,20 @@ def test_an_accuracy_that_nothing_has_is_refused_with_the_best_there_is(fastest:
         InfeasibleError, match=r"accuracy of 99\.90%: the most accurate one has \d\d\.\d\d%; ask for less"
     ):
         fastest(0.999)
+
+
+def test_a_goal_that_was_raised_out_of_reach_is_told_as_the_one_that_was_asked_for(
+    fastest: Fastest, tmp_path: Path
+) -> None:
+    with pytest.raises(InfeasibleError, match=r"accuracy of 84\.00% was found in \d search.*ask for less"):
+        fastest(0.84, lost=0.02)
+    assert not (tmp_path / "search/trial.json").exists()
+
+
+def test_sub_spaces_without_accuracies_are_left_out(fastest: Fastest, demo_space: SearchSpace) -> None:
+    *left_out, home = demo_space.sub_spaces
+    outcome = fastest(0.78, left_out=tuple(left_out))
+    assert {f.architecture.sub_space for f in outcome.finalists} == {home}
 
 
 def test_other_limits_hold(fastest: Fastest, demo_space: SearchSpace) -> None:

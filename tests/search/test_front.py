@@ -49,8 +49,8 @@ def front(
         ]
 
     def search(**changes: Any) -> tuple[FrontPoint, ...]:
-        own_prove = changes.pop("prove", prove)
-        job = new_front(Task(demo_space, 10), lut, **{"config": FAST, **changes})
+        own_prove, left_out = changes.pop("prove", prove), changes.pop("left_out", ())
+        job = new_front(Task(demo_space, 10, left_out), lut, **{"config": FAST, **changes})
         return search_front(job, Source(run, "abc", truth), own_prove, progress=False)
 
     return search
@@ -83,6 +83,11 @@ def test_every_point_meets_the_constraints(front: Search, demo_space: SearchSpac
     assert max(p.architecture.num_macs(demo_space, 10) for p in points) <= limit
     with pytest.raises(InfeasibleError, match="the smallest reachable is"):
         front(constraints=[macs_constraint(demo_space, 10, 10)])
+
+
+def test_sub_spaces_without_accuracies_are_left_out(front: Search, demo_space: SearchSpace) -> None:
+    home, *left_out = demo_space.sub_spaces
+    assert {p.architecture.sub_space for p in front(left_out=tuple(left_out))} == {home}
 
 
 def test_points_that_fail_come_last_and_all_failing_is_an_error(front: Search) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.task import Task
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.prescheduler.kernels.backends import backend_of
@@ -98,17 +99,17 @@ KINDS: dict[str, Kind] = {
 def default_table(
     path: Path,
     kind: str,
-    space: SearchSpace,
+    task: Task,
     target: HardwareTarget,
-    num_classes: int,
     *,
     seed: int = 0,
     progress: bool = True,
 ) -> LatencyLUT:
     """The table of a kind of default schedules, from `path` where it is there, and measured where rows are missing.
 
-    Rows have no schedules, and `header.compiler` says whose they are. A table of another space, device or compiler is
-    replaced. `path` is written every few blocks, so that a stopped run goes on.
+    Rows are of the sub-spaces that are searched. They have no schedules, and `header.compiler` says whose they are. A
+    table of another space, device or compiler is replaced. `path` is written every few blocks, so that a stopped run
+    goes on.
 
     Raises:
         ChanasError: there is no such kind.
@@ -121,13 +122,14 @@ def default_table(
         raise ChanasError(unknown_name("kind of default schedules", kind, KINDS))
     chosen = KINDS[kind]
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    header = LUTHeader(target, chosen.maker(), space.name, space.digest, target.dtype, created=now, seed=seed)
+    header = LUTHeader(target, chosen.maker(), task.space.name, task.space.digest, target.dtype, created=now, seed=seed)
     with run_lock(path.parent):
         lut = LatencyLUT(header, _existing(path, header))
-        todo = lut.missing(space.all_blocks(num_classes))
+        todo = lut.missing(task.blocks(task.sub_spaces))
         failed: dict[str, str] = {}
         if todo:
-            _fill(lut, path, chosen, todo, surroundings(space, num_classes, dtype=target.dtype), failed, progress)
+            around = surroundings(task.space, task.num_classes, dtype=target.dtype)
+            _fill(lut, path, chosen, todo, around, failed, progress)
     if failed:
         block, error = next(iter(failed.items()))
         raise MeasureError(

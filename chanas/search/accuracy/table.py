@@ -41,7 +41,7 @@ class AccuracyTable:
     num_rows        rows of the file, those outside the space and repetitions among them
     outside         one line for each row that is not in the space, with its line number and why
     digest          SHA-256 of the file
-    unknown         sub-spaces of which there is no accuracy at all
+    unknown         sub-spaces of which there is no accuracy at all: searches leave them out
     """
 
     architectures: tuple[Architecture, ...]
@@ -66,10 +66,7 @@ class AccuracyTable:
             more = f"; and {len(self.outside) - _SHOWN} more" if len(self.outside) > _SHOWN else ""
             text += f", {len(self.outside)} rows outside the space left out ({'; '.join(self.outside[:_SHOWN])}{more})"
         if self.unknown:
-            text += (
-                f"; none of {len(self.unknown)} sub-spaces (the first: {self.unknown[0].key}), whose predictions are "
-                "guesses: leave these out with --space FILE"
-            )
+            text += f"; none of {len(self.unknown)} sub-spaces, which are left out (the first: {self.unknown[0].key})"
         return text
 
 

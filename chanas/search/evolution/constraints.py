@@ -10,8 +10,8 @@ Notation: N architectures, L genome length, R resolutions, W widths.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.units import format_bytes, format_count, format_latency
-from chanas.errors import ConfigError, InfeasibleError
+from chanas.errors import ConfigError, InfeasibleError, LUTError
 from chanas.operators.memory import ActivationMemory
 
 _FORMATS: dict[str, Callable[[float], str]] = {"s": format_latency, "B": format_bytes}
@@ -35,6 +35,8 @@ NO_LIMIT_S = 1e9
 class Constraint:
     """The cost `name`, as `table` has it, must not exceed `limit`; both in `unit` ("s", "B" for bytes, else a count).
 
+    `partial` tells that architectures may be left out of a search, which have an infinite cost.
+
     Raises:
         ConfigError: the limit is not a positive finite number.
     """
@@ -43,10 +45,16 @@ class Constraint:
     limit: float
     table: CostTable
     unit: str
+    partial: bool = False
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.limit) and self.limit > 0):
             raise ConfigError(f"expected a limit above zero for {self.name}, got {self.limit:g} {self.unit}".rstrip())
+
+    @property
+    def left_out(self) -> list[Constraint]:
+        """No limit, but one that keeps a search away from the architectures that are left out, if there are any."""
+        return [replace(self, limit=NO_LIMIT_S)] if self.partial else []
 
     def cost(self, genomes: Genomes) -> FloatArray:
         """float64[N] in `unit`."""
@@ -76,15 +84,26 @@ def latency_constraint(
     *,
     name: str = "latency",
     covered_only: bool = False,
+    left_out: Collection[SubSpace] = (),
 ) -> Constraint:
     """Latency by the look-up table (paper, equation 5) at most `budget_s` seconds.
 
-    With `covered_only` an architecture with a block that the table lacks takes for ever.
+    Architectures of sub-spaces that are `left_out` take for ever; with `covered_only` those with a block that the table
+    lacks do, too.
+
+    Raises:
+        LUTError: the table is of another space, lacks blocks that it may not, or knows left-out sub-spaces only.
     """
-    table = lut.table(space, num_classes, with_holes=covered_only)
+    table = lut.table(space, num_classes, with_holes=covered_only, left_out=left_out)
     if covered_only:
         table.replace_nan(np.inf)
-    return Constraint(name, budget_s, table, "s")
+    if left_out and not np.isfinite(table.smallest()[0]).any():
+        wanted = ", ".join(s.key for s in space.sub_spaces if s not in left_out)
+        raise LUTError(
+            f"the LUT of target '{lut.header.target.name}' covers no sub-space that accuracies are known of "
+            f"({wanted}); run `chanas lut fill` to measure their blocks"
+        )
+    return Constraint(name, budget_s, table, "s", partial=covered_only or bool(left_out))
 
 
 def macs_constraint(space: SearchSpace, num_classes: int, limit: float) -> Constraint:

@@ -124,10 +124,10 @@ def ablate(
     source = source or SupernetSource(run)
     hardware, task = load_used(usage), source.task
     lut = LatencyLUT.load(stored_table(run, hardware))
-    budget_s = latency_s or median_latency_s(lut, task.space, task.num_classes)
+    budget_s = latency_s or median_latency_s(lut, task.space, task.num_classes, left_out=task.left_out)
     target = SearchTarget(hardware, budget_s, lut)
     check_tables([target], task.space)
-    latency = latency_constraint(lut, task.space, task.num_classes, budget_s)
+    latency = latency_constraint(lut, task.space, task.num_classes, budget_s, left_out=task.left_out)
     check_reachable([latency])  # told before a supernet is loaded
     with scratch_folder() as scratch:
         prover = source.prover([target], scratch, progress)
@@ -166,13 +166,11 @@ def _compare(
     luts, paths = {TUNED: target.lut}, {TUNED: run.lut(target.name)}
     for kind in comparison.schedules:
         paths[kind] = folder / f"{target.name}-{kind}.json"
-        luts[kind] = default_table(
-            paths[kind], kind, task.space, target.hardware, task.num_classes, seed=seed, progress=progress
-        )
+        luts[kind] = default_table(paths[kind], kind, task, target.hardware, seed=seed, progress=progress)
     evaluations = accuracies.evaluations(task.space)
     predictor, _ = teach_predictor(evaluations, [()], (), config, seed, progress)
     found = ablate(
-        {name: lut.table(task.space, task.num_classes) for name, lut in luts.items()},
+        {name: lut.table(task.space, task.num_classes, left_out=task.left_out) for name, lut in luts.items()},
         predictor,
         evaluations,
         prover,

@@ -4,11 +4,10 @@ says of its weights."""
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +116,7 @@ class Prover:
         """Compile networks with the schedules of a target's table, check them, and time them there in turns."""
         from chanas.prescheduler.tables.networks import compile_networks
 
-        here = [dataclasses.replace(job, library=self.library(a, target)) for a, job in jobs.items()]
+        here = [replace(job, library=self.library(a, target)) for a, job in jobs.items()]
         outcomes = compile_networks(target.lut, target.hardware, here, self.progress, target.open_pool)
         return dict(zip(jobs, outcomes, strict=True))
 
@@ -210,7 +209,7 @@ class TableSource(AccuracySource):
 
     def __init__(self, run: RunDirectory, task: Task, table: AccuracyTable) -> None:
         super().__init__(run, table)
-        self._task, self._digest = task, table.digest
+        self._task, self._digest = replace(task, left_out=table.unknown), table.digest
         self._known = dict(zip(table.architectures, table.top1.tolist(), strict=True))
 
     @property
@@ -252,6 +251,10 @@ class PublishedSource(SupernetSource):
     def __init__(self, run: RunDirectory, task: Task, table: AccuracyTable) -> None:
         super().__init__(run, table)
         self._file = TableSource(run, task, table)
+
+    @functools.cached_property
+    def task(self) -> Task:
+        return self._file.task
 
     @property
     def digest(self) -> str:

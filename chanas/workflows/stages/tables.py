@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, in_batches
 from chanas.core.task import Task
@@ -414,9 +414,11 @@ def table_error(run: RunDirectory, target_name: str) -> str:
     return describe_calibration(LatencyLUT.load(run.lut(target_name)).calibration)
 
 
-def median_latency_s(lut: LatencyLUT, space: SearchSpace, num_classes: int, seed: int = 0) -> float:
+def median_latency_s(
+    lut: LatencyLUT, space: SearchSpace, num_classes: int, seed: int = 0, left_out: Collection[SubSpace] = ()
+) -> float:
     """Half of the space's architectures are faster than this, by the table; rounded to two digits."""
-    from chanas.core import genome
+    from chanas.core.genome import sample_known
 
-    drawn = genome.sample(space, 2000, np.random.default_rng(seed))
-    return float(f"{np.median(lut.latency_s(space, num_classes, drawn)):.2g}")
+    table = lut.table(space, num_classes, left_out=left_out)
+    return float(f"{np.median(table.of(sample_known(table, 2000, np.random.default_rng(seed)))):.2g}")

@@ -12,6 +12,7 @@ import pytest
 
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
+from chanas.core.task import Task
 from chanas.errors import ChanasError, MeasureError
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
@@ -47,7 +48,8 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> Invented:
 
 
 def table(path: Path, kind: str = "invented", **changes: Any) -> LatencyLUT:
-    return default_table(path, kind, changes.pop("space", NANO), HOST, NUM_CLASSES, progress=False, **changes)
+    task = Task(changes.pop("space", NANO), NUM_CLASSES, changes.pop("left_out", ()))
+    return default_table(path, kind, task, HOST, progress=False, **changes)
 
 
 @pytest.mark.parametrize("kind", ["untuned", "pytorch"])
@@ -65,6 +67,12 @@ def test_what_is_there_is_not_measured_again(tmp_path: Path, invented: Invented)
     assert len(invented.asked) == len(BLOCKS)
     assert table(tmp_path / "cpu.json").rows == first.rows
     assert len(invented.asked) == len(BLOCKS)
+
+
+def test_sub_spaces_that_are_left_out_are_not_measured(tmp_path: Path, invented: Invented) -> None:
+    home, *left_out = NANO.sub_spaces
+    table(tmp_path / "cpu.json", left_out=tuple(left_out))
+    assert invented.asked == [b.key for b in NANO.all_blocks(NUM_CLASSES, (home,))]
 
 
 def test_a_stopped_run_goes_on(tmp_path: Path, invented: Invented) -> None:

@@ -130,4 +130,5 @@ def test_sub_spaces_without_any_accuracy_are_told(tmp_path: Path, demo_space: Se
     path.write_text("architecture,top1\n" + "".join(f"{a.key},0.5\n" for a in every if a.sub_space == home))
     found = load_accuracy_table(path, demo_space)
     assert set(found.unknown) == {*demo_space.sub_spaces} - {home}
-    assert f"none of {len(found.unknown)} sub-spaces (the first: {found.unknown[0].key})" in found.describe()
+    left_out = f"none of {len(found.unknown)} sub-spaces, which are left out (the first: {found.unknown[0].key})"
+    assert left_out in found.describe()

@@ -435,7 +435,8 @@ def test_the_command_hands_over_what_it_can_and_its_exit_code_says_that_one_fail
     command += ["--accuracy-table", str(folder / "accuracies.csv"), "--space", str(folder / "space.yaml")]
     done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, InfeasibleError)
-    first, second, *_ = done.output.splitlines()
+    accuracies, first, second, *_ = done.output.splitlines()
+    assert accuracies.startswith("accuracies ")
     assert first.startswith("cpu          budget 1 us: failed: no architecture")
     assert second.startswith("cpu-2t       budget 1 s: ")
     assert "1 of 2 targets failed" in str(done.exception)

@@ -41,6 +41,7 @@ def test_a_file_is_of_the_space_of_the_latency_table(tmp_path: Path, tiny_space:
     assert source.table is not None
     known = source.table.architectures[0]
     assert source.top1(known) == source.table.top1[0]
+    assert source.task.left_out == source.table.unknown
     unknown = next(a for a in (tiny_space.smallest, tiny_space.largest) if a not in source.table.architectures)
     assert source.top1(unknown) != source.top1(unknown)
 
