@@ -25,6 +25,7 @@ from chanas.commands import search_text
 from chanas.commands import supernet as supernet_commands
 from chanas.commands import target as target_commands
 from chanas.commands.options import Run, Seed, Shared, Target
+from chanas.commands.records import records as records_commands
 from chanas.commands.search_text import say
 from chanas.commands.service import client as client_commands
 from chanas.commands.service import serve as serve_commands
@@ -48,6 +49,7 @@ app = typer.Typer(
 app.add_typer(device_commands.app, name="device", short_help="Serve this device over RPC, list others.")
 app.add_typer(jobs_commands.app, name="jobs", short_help="Tune several tables and networks on one machine.")
 app.add_typer(lut_commands.app, name="lut", short_help="Show, check, fill, compare latency tables.")
+app.add_typer(records_commands.app, name="records", short_help="Collect tuning records in one file.")
 app.add_typer(serve_commands.app, name="serve", short_help="Tune for a team: jobs over HTTP.")
 app.add_typer(client_commands.app, name="service", short_help="Hand jobs to a service, watch and fetch them.")
 app.add_typer(sweep_commands.app, name="sweep", short_help="Run a command with many values of its parameters.")

@@ -172,8 +172,8 @@ def open_warm_start(source: str, run: RunDirectory, target: HardwareTarget) -> W
         CheckpointError: the file cannot be read.
     """
     path, name = _locate(source, run)
-    with _reading(path) as database:
-        known = _sources(database, path, target)
+    with open_records(path) as database:
+        known = known_sources(database, path, target)
         mine = device_key(target, tvm_version(), backend_of(target).space_version)
         usable = known
         if path.resolve() == run.records.resolve():  # its own are used in any case
@@ -194,7 +194,7 @@ def open_warm_start(source: str, run: RunDirectory, target: HardwareTarget) -> W
                 f"{'; '.join(nearest.differences(target))}; tune it without --warm-start"
             )
         chosen = min(fitting, key=lambda s: s.distance(target))
-        return WarmStart(chosen, path, target, _load(database, path, chosen))
+        return WarmStart(chosen, path, target, load_source(database, path, chosen))
 
 
 def _locate(source: str, run: RunDirectory) -> tuple[Path, str | None]:
@@ -215,8 +215,12 @@ def _locate(source: str, run: RunDirectory) -> tuple[Path, str | None]:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file, which stays as it is."""
+def open_records(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a file of records for reading; it stays as it is.
+
+    Raises:
+        CheckpointError: it cannot be read, or is of another schema.
+    """
     try:
         database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=60)
     except sqlite3.Error as error:
@@ -235,19 +239,20 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         database.close()
 
 
-def _sources(database: sqlite3.Connection, path: Path, target: HardwareTarget) -> list[Source]:
-    """Every device and dtype of the file, as far as it is known what device that is."""
-    described = _described(database, path, target)
+def known_sources(database: sqlite3.Connection, path: Path, target: HardwareTarget | None = None) -> list[Source]:
+    """Every device and dtype of the file, as far as it is known what device that is: from the file, from tables beside
+    it, or because it is `target`."""
+    described = _described(database, path)
     rows = database.execute("SELECT DISTINCT device, workload FROM records WHERE seconds IS NOT NULL").fetchall()
-    pairs = {(device, _dtype_of(workload)) for device, workload in rows}
+    pairs = {(device, dtype) for device, workload in rows if (dtype := _dtype_of(workload)) is not None}
     found = []
     for device, dtype in sorted(pairs):
         match = _DEVICE.fullmatch(device)
-        if match is None or dtype is None:
+        if match is None:
             continue
         hardware, spaces = described.get(device, (None, UNVERSIONED_SPACES["llvm"]))
         spaces = int(match["spaces"] or spaces)
-        if hardware is None and match["fingerprint"] == target.fingerprint:  # the same device, used in another way
+        if hardware is None and target is not None and match["fingerprint"] == target.fingerprint:  # used otherwise
             hardware = target
         if hardware is None:
             continue
@@ -256,9 +261,7 @@ def _sources(database: sqlite3.Connection, path: Path, target: HardwareTarget) -
     return found
 
 
-def _described(
-    database: sqlite3.Connection, path: Path, target: HardwareTarget
-) -> dict[str, tuple[HardwareTarget | None, int]]:
+def _described(database: sqlite3.Connection, path: Path) -> dict[str, tuple[HardwareTarget | None, int]]:
     """Devices by what records call them: from the file, or from tables that lie beside it."""
     found: dict[str, tuple[HardwareTarget | None, int]] = {}
     for table in sorted(RunDirectory(path.parent).luts.glob("*.json")):
@@ -286,7 +289,7 @@ def _name(match: re.Match[str], dtype: str) -> str:
     return str(TargetName("cpu", int(match["threads"]), short, key=match["place"] or ""))
 
 
-def _load(database: sqlite3.Connection, path: Path, source: Source) -> dict[str, tuple[TuningRecord, ...]]:
+def load_source(database: sqlite3.Connection, path: Path, source: Source) -> dict[str, tuple[TuningRecord, ...]]:
     """Valid records by workload, best first."""
     rows = database.execute(
         """SELECT r.workload, r.point, r.seconds, r.spread, r.same_as, a.seconds, a.spread, a.error

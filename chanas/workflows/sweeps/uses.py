@@ -39,6 +39,8 @@ USES = {
     "lut show": Use(HOST, ("printed.num_rows",)),
     "predict": Use(HOST),
     "prescheduler": Use(DEVICE, _TABLE),
+    "records export": Use(HOST),
+    "records show": Use(HOST),
     "report": Use(HOST),
     "search": Use(DEVICE, _BUNDLE),
     "target check": Use(DEVICE),

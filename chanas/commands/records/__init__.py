@@ -1,0 +1,1 @@
+"""The commands of `chanas records`: tuning records as a data set."""

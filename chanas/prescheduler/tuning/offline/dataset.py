@@ -1,0 +1,200 @@
+"""Tuning records as a data set in one file: `.npz`, arrays and JSON texts, nothing pickled (docs/formats.md).
+
+A task is an operator on a device. The label of a record is the task's shortest latency over the record's: 1 is best.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.core.target import HardwareTarget
+from chanas.errors import ConfigError, DataError, one_line
+from chanas.files.writing import replacing
+from chanas.prescheduler.tuning.offline import primitives, segments
+from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array, Rows
+from chanas.prescheduler.workloads.space import Point
+
+SCHEMA = 1
+_ARCHIVE = b"PK\x03\x04"
+FEATURES = {"primitives": primitives.WIDTH, "segments": segments.WIDTH}
+"""Numbers of a row, by what the rows are of."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that was measured: its target, the compiler's version and that of the schedule spaces."""
+
+    key: str
+    target: HardwareTarget
+    compiler: str
+    spaces: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "target": self.target.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Device:
+        return cls(**{**data, "target": HardwareTarget.from_json(data["target"])})
+
+    def describe(self) -> str:
+        """`cpu-2t (AMD EPYC, 7fde38404424)`"""
+        return f"{self.target.name} ({self.target.device}, {self.target.fingerprint})"
+
+
+@dataclass(frozen=True)
+class Task:
+    """An operator on a device: the device's place in `Dataset.devices`, the workload's key, operator and FLOPs."""
+
+    device: int
+    workload: str
+    op: str
+    num_flops: int
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """N records of T tasks.
+
+    task        int64[N], the task of each record
+    points      the schedule point of each
+    latency_s   float64[N]
+    label       float32[N], in (0, 1]
+    primitives  sequences of primitives
+    segments    features of stores; None: they were not extracted
+    """
+
+    devices: tuple[Device, ...]
+    tasks: tuple[Task, ...]
+    task: Int64Array
+    points: tuple[Point, ...]
+    latency_s: FloatArray
+    label: Float32Array
+    primitives: Rows
+    segments: Rows | None = None
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    def rows(self, features: str) -> Rows:
+        """The rows of all records.
+
+        Raises:
+            ConfigError: there are no such features, or they were not extracted.
+        """
+        if features not in FEATURES:
+            raise ConfigError(f"unknown features '{features}'; known: {', '.join(FEATURES)}")
+        rows = self.primitives if features == "primitives" else self.segments
+        if rows is None:
+            raise ConfigError("the records were exported without segments; export them again with --segments")
+        return rows
+
+    def counts(self) -> Int64Array:
+        """int64[T]: records of each task."""
+        return np.bincount(self.task, minlength=len(self.tasks)).astype(np.int64)
+
+    def of(self, chosen: Int64Array) -> Dataset:
+        """Some records, in that order, with the labels that they have; devices and tasks keep their places."""
+        return dataclasses.replace(
+            self,
+            task=self.task[chosen],
+            points=tuple(self.points[i] for i in chosen),
+            latency_s=self.latency_s[chosen],
+            label=self.label[chosen],
+            primitives=self.primitives.of(chosen),
+            segments=None if self.segments is None else self.segments.of(chosen),
+        )
+
+
+def labels(task: Int64Array, latency_s: FloatArray) -> Float32Array:
+    """float32[N]: the task's shortest latency over the record's. int64[N], float64[N] above zero."""
+    best_s = np.full(int(task.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(best_s, task, latency_s)
+    label: Float32Array = (best_s[task] / latency_s).astype(np.float32)
+    return label
+
+
+def save(data: Dataset, path: Path) -> None:
+    """Write the file whole.
+
+    Raises:
+        ChanasError: it cannot be written.
+    """
+    lengths = [len(point) for point in data.points]
+    arrays: dict[str, Any] = {
+        "header": np.array(json.dumps({"schema": SCHEMA, "features": FEATURES}, sort_keys=True)),
+        "devices": np.array(json.dumps([d.to_json() for d in data.devices], sort_keys=True)),
+        "tasks": np.array(json.dumps([dataclasses.asdict(t) for t in data.tasks], sort_keys=True)),
+        "task": data.task,
+        "points.values": np.array([n for point in data.points for n in point], dtype=np.int64),
+        "points.offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        "latency_s": data.latency_s,
+        "label": data.label,
+    }
+    for name, rows in (("primitives", data.primitives), ("segments", data.segments)):
+        if rows is not None:
+            arrays |= {f"{name}.values": rows.values, f"{name}.offsets": rows.offsets}
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def load(path: Path) -> Dataset:
+    """Read a file.
+
+    Raises:
+        DataError: there is none, it is no such file, is damaged, or of another version of chanas.
+    """
+    if not path.is_file():
+        raise DataError(f"there is no file of records {path}; `chanas records export` writes one")
+    try:
+        with open(path, "rb") as opened:
+            if opened.read(4) != _ARCHIVE:
+                raise DataError(f"{path} is no file of records; `chanas records export` writes one")
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        header = json.loads(str(arrays["header"]))
+        if header != {"schema": SCHEMA, "features": FEATURES}:
+            raise DataError(
+                f"expected records of schema {SCHEMA} with features {FEATURES}, got {header} in {path}; "
+                "export them again"
+            )
+        return _read(arrays)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is no file of records, or is damaged ({one_line(error)}); export it again") from error
+
+
+def _read(arrays: Mapping[str, Any]) -> Dataset:
+    def rows(name: str) -> Rows:
+        found = Rows(arrays[f"{name}.values"], arrays[f"{name}.offsets"])
+        if len(found) != num or found.offsets[-1] != len(found.values) or found.lengths.min(initial=1) < 1:
+            raise ValueError(f"rows of {name} do not fit the records")
+        return found
+
+    task, offsets = arrays["task"], arrays["points.offsets"].tolist()
+    num, values = len(task), arrays["points.values"].tolist()
+    data = Dataset(
+        tuple(Device.from_json(d) for d in json.loads(str(arrays["devices"]))),
+        tuple(Task(**t) for t in json.loads(str(arrays["tasks"]))),
+        task,
+        tuple(tuple(values[a:b]) for a, b in itertools.pairwise(offsets)),
+        arrays["latency_s"],
+        arrays["label"],
+        rows("primitives"),
+        rows("segments") if "segments.values" in arrays else None,
+    )
+    whole = num == len(data.points) == len(data.latency_s) == len(data.label)
+    if not whole or (num and not 0 <= task.min() <= task.max() < len(data.tasks)):
+        raise ValueError("arrays of different lengths")
+    return data

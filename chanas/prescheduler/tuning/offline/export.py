@@ -1,0 +1,174 @@
+"""Tuning records of run directories as one data set."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chanas.core.progress import progress_bar
+from chanas.errors import DataError, ScheduleError
+from chanas.files.run import RunDirectory
+from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.backends import backend_of, schedule_space
+from chanas.prescheduler.tuning.offline.dataset import Dataset, Device, Task, labels
+from chanas.prescheduler.tuning.offline.primitives import Rows, primitive_rows
+from chanas.prescheduler.tuning.offline.segments import Job, extract_all
+from chanas.prescheduler.tuning.warm_start import Source, known_sources, load_source, open_records
+from chanas.prescheduler.workloads.keys import workload_of_key
+from chanas.prescheduler.workloads.space import Point, ScheduleSpace
+
+
+@dataclass
+class Found:
+    """Seconds by device, workload and point; the first file that has a point counts. `skipped` counts by reason what
+    cannot be used."""
+
+    seconds: dict[Source, dict[str, dict[Point, float]]] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One task: its space and the points of it, with their seconds."""
+
+    source: Source
+    space: ScheduleSpace[Any]
+    points: list[Point]
+    seconds: list[float]
+
+
+def files_of_records(places: Iterable[Path]) -> list[Path]:
+    """Files of records: those named, of run directories, and of all run directories inside other folders (a sweep's, a
+    service's), in order.
+
+    Raises:
+        DataError: there is none at a place.
+    """
+    found: list[Path] = []
+    for place in places:
+        if place.is_file():
+            here = [place]
+        elif RunDirectory(place).records.is_file():
+            here = [RunDirectory(place).records]
+        else:
+            here = sorted(place.rglob("records.sqlite"))
+        if not here:
+            raise DataError(f"expected a run directory, a file of records or a folder of runs, got '{place}'")
+        found += here
+    return list(dict.fromkeys(found))
+
+
+def collect(files: Iterable[Path]) -> Found:
+    """Read the valid records of files of all devices that are known.
+
+    Raises:
+        CheckpointError: a file is no file of records, or damaged.
+    """
+    found = Found()
+    for file in files:
+        with open_records(file) as database:
+            for source in known_sources(database, file):
+                if source.spaces != backend_of(source.target).space_version:
+                    found.skipped["of devices with another version of the schedule spaces"] += 1
+                    continue
+                of_source = found.seconds.setdefault(source, {})
+                for workload, records in load_source(database, file, source).items():
+                    of_task = of_source.setdefault(workload, {})
+                    for record in records:
+                        if record.seconds:
+                            of_task.setdefault(record.point, record.seconds)
+    return found
+
+
+def make_dataset(found: Found, with_segments: bool, num_processes: int | None = None, progress: bool = True) -> Dataset:
+    """The data set of records, with features of stores (`segments`, for processors alone) where they are asked for.
+
+    Args:
+        found: what was read; what is left out is counted there.
+        num_processes: extract features of stores; as many as there are cores by default, none: this one.
+
+    Raises:
+        DataError: no record is left.
+        ScheduleError: features of stores are asked for of a GPU's records.
+    """
+    parts = list(_parts(found))
+    if not parts:
+        raise DataError("there are no valid records of known devices in these files")
+    sources = list(dict.fromkeys(part.source for part in parts))
+    total = sum(len(part.points) for part in parts)
+    jobs: list[Job] = [(p.space.workload.key, p.source.target, p.points) for p in parts]
+    stores = []
+    if with_segments:
+        processes = len(os.sched_getaffinity(0)) if num_processes is None else num_processes
+        with progress_bar(total, "extracting features", "record", progress) as bar:
+            for rows in extract_all(jobs, processes):
+                stores += rows
+                bar.update(len(rows))
+    task = np.repeat(np.arange(len(parts), dtype=np.int64), [len(part.points) for part in parts])
+    latency_s = np.array([s for part in parts for s in part.seconds], dtype=np.float64)
+    return Dataset(
+        tuple(Device(s.device, s.target, s.compiler, s.spaces) for s in sources),
+        tuple(_task(sources.index(part.source), part.space.workload) for part in parts),
+        task,
+        tuple(point for part in parts for point in part.points),
+        latency_s,
+        labels(task, latency_s),
+        _join([primitive_rows(part.space, part.points, part.source.target) for part in parts]),
+        Rows.join(stores) if with_segments else None,
+    )
+
+
+def _parts(found: Found) -> Iterator[_Part]:
+    """Every task whose space is there, with the points that are in it."""
+    for source, workloads in found.seconds.items():
+        for key, seconds in workloads.items():
+            try:
+                space = schedule_space(workload_of_key(key), source.target)
+            except ScheduleError:
+                found.skipped["of operators that are not there"] += len(seconds)
+                continue
+            points = [point for point in seconds if space.contains(point)]
+            if len(points) < len(seconds):
+                found.skipped["of points outside their spaces"] += len(seconds) - len(points)
+            if points:
+                yield _Part(source, space, points, [seconds[point] for point in points])
+
+
+def _task(device: int, workload: Workload) -> Task:
+    return Task(device, workload.key, workload.op, workload.num_flops)
+
+
+def _join(parts: Sequence[Rows]) -> Rows:
+    lengths = np.concatenate([part.lengths for part in parts])
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Rows(np.concatenate([part.values for part in parts]), offsets)
+
+
+def describe_dataset(data: Dataset) -> list[str]:
+    """Lines for people: records by device and family, and how often which FLOPs occur."""
+    counts, lines = data.counts(), []
+    lines.append(f"records    {len(data)}, {len(data.tasks)} tasks, {len(data.devices)} devices")
+    for i, device in enumerate(data.devices):
+        families: Counter[str] = Counter()
+        for task, num in zip(data.tasks, counts.tolist(), strict=True):
+            if task.device == i:
+                families[task.op] += num
+        by_family = ", ".join(f"{op} {num}" for op, num in families.most_common())
+        lines.append(f"device     {device.describe()}: {sum(families.values())} ({by_family})")
+    lengths = data.primitives.lengths
+    lines.append(f"sequences  {lengths.min()} to {lengths.max()} primitives")
+    if data.segments is not None:
+        stores = data.segments.lengths
+        lines.append(f"segments   {stores.min()} to {stores.max()} stores")
+    lines.append(f"per task   {counts.min()} to {counts.max()} records, median {np.median(counts):.0f}")
+    occurrences = Counter(task.num_flops for task in data.tasks)
+    lines += [f"flops      {flops / 1e6:.3g} M: {num} tasks" for flops, num in occurrences.most_common(8)]
+    if len(occurrences) > 8:
+        lines.append(f"           and {len(occurrences) - 8} other values")
+    return lines

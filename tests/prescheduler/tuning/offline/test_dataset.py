@@ -1,0 +1,112 @@
+"""chanas/prescheduler/tuning/offline/dataset.py and export.py: records of runs as one file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chanas.errors import CheckpointError, ConfigError, DataError
+from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.tuning.offline.dataset import Dataset, load, save
+from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
+from chanas.prescheduler.tuning.offline.segments import WIDTH, segment_rows
+
+from .records import ONE, TWO, WORKLOADS, dataset, store_run
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return dataset(tmp_path_factory.mktemp("runs"), (ONE, TWO))
+
+
+def test_every_valid_record_is_there(data: Dataset) -> None:
+    assert len(data.tasks) == 2 * len(WORKLOADS)
+    assert set(data.counts().tolist()) == {23}
+    assert [device.target.num_threads for device in data.devices] == [1, 2]
+
+
+def test_the_best_record_of_each_task_has_the_label_one(data: Dataset) -> None:
+    for task in range(len(data.tasks)):
+        here = data.task == task
+        assert data.label[here].max() == 1.0
+        assert data.label[here].argmax() == data.latency_s[here].argmin()
+
+
+def test_what_is_written_is_read_back(data: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "records.npz"
+    save(data, file)
+    read = load(file)
+    assert (read.devices, read.tasks, read.points) == (data.devices, data.tasks, data.points)
+    assert read.segments is None
+    for name in ("task", "latency_s", "label"):
+        assert np.array_equal(getattr(read, name), getattr(data, name))
+    assert np.array_equal(read.primitives.values, data.primitives.values)
+
+
+def test_a_point_of_two_files_counts_once(tmp_path: Path) -> None:
+    runs = [store_run(tmp_path / name) for name in ("a", "b")]
+    assert files_of_records([tmp_path]) == [run / "records.sqlite" for run in runs]
+    assert len(make_dataset(collect(files_of_records([tmp_path])), False)) == 23 * len(WORKLOADS)
+
+
+def test_points_of_other_spaces_are_left_out_and_counted(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path / "records.sqlite", ONE)
+    point = schedule_space(WORKLOADS[0], ONE).middle
+    store.add(WORKLOADS[0].key, [TuningRecord(point, 1.0), TuningRecord((1, 2, 3), 1.0)])
+    store.add("pointwise-of-old", [TuningRecord((1,), 1.0)])
+    store.add(Workload("squeeze", 7, 32, 32).key, [TuningRecord((1,), 1.0)])
+    store.close()
+    found = collect([tmp_path / "records.sqlite"])
+    assert make_dataset(found, False).points == (point,)
+    assert found.skipped == {"of points outside their spaces": 1, "of operators that are not there": 1}
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected a run directory, a file of records or a folder of runs"):
+        files_of_records([tmp_path])
+    (tmp_path / "records.sqlite").write_text("no database")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        collect([tmp_path / "records.sqlite"])
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "schema", "lengths"])
+def test_a_damaged_file_is_refused(data: Dataset, tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "records.npz"
+    save(data, file)
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-200])
+    elif damage == "text":
+        file.write_text("no archive")
+    else:
+        with np.load(file) as arrays:
+            changed = dict(arrays)
+        changed |= {"header": np.array(json.dumps({"schema": 9}))} if damage == "schema" else {"task": data.task[1:]}
+        np.savez(file, **changed)
+    with pytest.raises(DataError, match="export"):
+        load(file)
+
+
+def test_features_of_stores_have_to_be_there(data: Dataset) -> None:
+    with pytest.raises(ConfigError, match="--segments"):
+        data.rows("segments")
+
+
+def test_each_store_of_a_scheduled_function_has_a_row() -> None:
+    workload = WORKLOADS[0]
+    points = schedule_space(workload, ONE).points[:2]
+    rows = segment_rows(workload, ONE, points)
+    assert rows.values.shape == (rows.offsets[-1], WIDTH)
+    assert set(rows.lengths.tolist()) == {2}  # the sums and what follows them
+    assert not np.array_equal(rows.of(np.array([0])).values, rows.of(np.array([1])).values)
+
+
+def test_a_description_counts_by_device_and_family(data: Dataset) -> None:
+    lines = describe_dataset(data)
+    assert lines[0] == f"records    {len(data)}, 12 tasks, 2 devices"
+    assert lines[1].endswith(f"{len(data) // 2} (pointwise {len(data) // 2})")
+    assert sum("M: 2 tasks" in line for line in lines) == len(WORKLOADS)
