@@ -20,7 +20,12 @@ def train_supernet(
     run: Run = DEFAULT_RUN,
     config: Annotated[str | None, typer.Option(help="Config: digits, imagenet-mbv3, transfer, or YAML.")] = None,
     space: Annotated[str | None, typer.Option(help="Search space: a preset (mbv3, mbv3-32) or YAML.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="digits, imagefolder, or a torchvision set on disk.")] = None,
+    images: Annotated[
+        str | None, typer.Option(help="Images by their path: FOLDER/CLASS/IMAGE, tar shards, a saved data set.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Or digits, imagefolder, hf, webdataset, a torchvision set on disk.")
+    ] = None,
     root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
     convert_rgb: Annotated[bool, typer.Option("--convert-rgb", help="Convert images that are not RGB.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed; the config's by default.")] = None,
@@ -39,7 +44,7 @@ def train_supernet(
         RunDirectory(run),
         config=config,
         space=space,
-        changes=Changes(dataset, root, convert_rgb or None, seed, device, gap_weight, init),
+        changes=Changes(dataset, root, convert_rgb or None, seed, device, gap_weight, init, images),
         resume=resume,
         overwrite=overwrite,
         tensorboard=tensorboard,
@@ -59,7 +64,7 @@ def import_supernet(
     run: Run = DEFAULT_RUN,
     images: Annotated[
         Path | None,
-        typer.Option(help="FOLDER/CLASS/IMAGE of ImageNet's classes, for BN statistics and accuracies."),
+        typer.Option(help="Images of ImageNet's classes, for BN statistics and accuracies: FOLDER/CLASS/IMAGE, …"),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the supernet that is there.")] = False,
 ) -> None:
@@ -87,7 +92,7 @@ def finetune(
     epochs: Annotated[float | None, typer.Option(help="Passes over the train split; 25 by default.")] = None,
     base_lr: Annotated[float | None, typer.Option(help="Peak learning rate; from the supernet's by default.")] = None,
     images: Annotated[
-        Path | None, typer.Option(help="FOLDER/CLASS/IMAGE, of any classes; the supernet's by default.")
+        Path | None, typer.Option(help="Images of any classes: FOLDER/CLASS/IMAGE, …; the supernet's by default.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; the supernet's by default.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,

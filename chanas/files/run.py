@@ -34,9 +34,12 @@ class RunDirectory:
     def lut(self, target_name: str) -> Path:
         return self.luts / f"{target_name}.json"
 
-    def finetuned(self, key: str, from_scratch: bool) -> RunDirectory:
-        """The folder of one architecture that is trained on its own: checkpoint, splits and metrics."""
-        return RunDirectory(self.root / "finetuned" / key / ("from-scratch" if from_scratch else "inherited"))
+    def finetuned(self, key: str, from_scratch: bool, images: str = "") -> RunDirectory:
+        """The folder of one architecture that is trained on its own: checkpoint, splits and metrics. `images` is added
+        to its name for images that are not the supernet's."""
+        return RunDirectory(
+            self.root / "finetuned" / key / f"{'from-scratch' if from_scratch else 'inherited'}{images}"
+        )
 
     @property
     def search(self) -> Path:

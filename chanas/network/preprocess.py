@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,18 +103,36 @@ def open_rgb(path: Path, convert: bool = False) -> Image.Image:
     Raises:
         DataError: there is no such file, it is not a whole image, or it does not have three channels.
     """
+    return decode_rgb(path, str(path), convert)
+
+
+def decode_rgb(file: Path | IO[bytes], what: str, convert: bool) -> Image.Image:
+    """The image in `file`, as `open_rgb` gives it; errors call it `what`.
+
+    Raises:
+        DataError: it is not a whole image, or does not have three channels.
+    """
     try:
-        with Image.open(path) as file:
-            image = file.copy()
+        with Image.open(file) as opened:
+            image = opened.copy()
     except FileNotFoundError:
-        raise DataError(f"image {path} does not exist") from None
+        raise DataError(f"image {what} does not exist") from None
     except DECODING_ERRORS as error:
-        raise DataError(f"{path} is not an image that can be read ({error}); replace or remove it") from error
+        raise DataError(f"{what} is not an image that can be read ({error}); replace or remove it") from error
+    return as_rgb(image, what, convert)
+
+
+def as_rgb(image: Image.Image, what: str, convert: bool) -> Image.Image:
+    """An image of three channels; `convert` makes it one of other kinds.
+
+    Raises:
+        DataError: it has others, and `convert` is not set.
+    """
     if image.mode == "RGB":
         return image
     if not convert:
         raise DataError(
-            f"expected an RGB image of 3 channels, got mode {image.mode} ({len(image.getbands())} channels) in {path}; "
+            f"expected an RGB image of 3 channels, got mode {image.mode} ({len(image.getbands())} channels) in {what}; "
             "convert it, or let chanas do so with --convert-rgb"
         )
     return image.convert("RGB")

@@ -5,29 +5,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from chanas.errors import DataError
 from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.encoded import EncodedSource
+from chanas.supernet.data.hugging_face import hugging_face
 from chanas.supernet.data.image_folder import FileSource, class_folders, list_folders
+from chanas.supernet.data.places import kind_of
+from chanas.supernet.data.shards import shards
 
 NUM_CLASSES = 1000
 _SYNSET = re.compile(r"n\d{8}")
 
 
-def imagenet(config: DataConfig) -> FileSource:
+def imagenet(config: DataConfig) -> FileSource | EncodedSource:
     """`root/class/image`, a class called by its number (0 to 999) or its name, or all 1,000 of them by their synsets;
-    no images where there is no `root`.
+    or tar shards or a data set of Hugging Face whose classes are called so, or are 1,000 in ImageNet's order; no images
+    where there is no `root`.
 
     Raises:
-        DataError: there is no such folder, its folders are not called like that, or an image is of no use.
+        DataError: there is no such folder, its classes are not called like that, or an image is of no use.
     """
     root, names = config.root, _class_names()
     if root is None:
         nothing = np.zeros(0, np.int64)
         return FileSource("imagenet", names, nothing, Path(), (), nothing, config.convert_rgb)
+    if (kind := kind_of(root)) != "imagefolder":
+        found = (shards if kind == "webdataset" else hugging_face)(config)
+        numbers = np.array(_labels(root, found.class_names, names), dtype=np.int64)
+        return replace(found, name=f"imagenet {root}", class_names=names, labels=numbers[found.labels], is_test=None)
     if not root.is_dir():
         raise DataError(f"image folder {root} does not exist")
     folders = class_folders(root)
@@ -45,12 +55,18 @@ def _class_names() -> tuple[str, ...]:
     return tuple(MobileNet_V3_Large_Weights.IMAGENET1K_V1.meta["categories"])
 
 
+def _are_in_order(classes: Sequence[str], names: Sequence[str]) -> bool:
+    """True if 1,000 classes are ImageNet's: nearly all begin with its names, as `tench, Tinca tinca` does."""
+    same = [a.partition(",")[0].lower() == b.lower() for a, b in zip(classes, names, strict=True)]
+    return sum(same) > 0.9 * len(same)
+
+
 def _labels(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[int]:
-    """Class of each folder."""
+    """Number of each class, by its name in `root`."""
     plain = [name.replace(" ", "_").lower() for name in names]
     by_name = {name: number for number, name in enumerate(plain) if plain.count(name) == 1}
     by_number = {number: number for number in range(NUM_CLASSES)}
-    if len(folders) == NUM_CLASSES and all(map(_SYNSET.fullmatch, folders)):
+    if len(folders) == NUM_CLASSES and (all(map(_SYNSET.fullmatch, folders)) or _are_in_order(folders, names)):
         return list(range(NUM_CLASSES))  # the numbers follow the synsets' order
     if all(folder.isdecimal() for folder in folders):
         found = [by_number.get(int(folder)) for folder in folders]
@@ -61,7 +77,7 @@ def _labels(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[in
         strange = next((f for f, label in zip(folders, found, strict=True) if label is None), None)
         what = f"'{strange}' is not" if strange else "two are of one class" if folders else "there is none"
         raise DataError(
-            f"expected folders of ImageNet's classes in {root}, called by number (0 to 999), by name (goldfish), "
+            f"expected ImageNet's classes in {root}, called by number (0 to 999), by name (goldfish), "
             f"or all 1,000 by synset (n01443537); {what}"
         )
     return labels

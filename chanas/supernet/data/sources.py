@@ -17,10 +17,13 @@ import numpy.typing as npt
 from PIL import Image
 
 from chanas.errors import DataError, unknown_name
-from chanas.network.preprocess import DECODING_ERRORS
+from chanas.network.preprocess import DECODING_ERRORS, as_rgb
 from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.hugging_face import hugging_face
 from chanas.supernet.data.image_folder import content_digest, image_folder, name_and_size_lines
 from chanas.supernet.data.imagenet import imagenet
+from chanas.supernet.data.places import kind_of
+from chanas.supernet.data.shards import shards
 
 IntArray = npt.NDArray[np.int64]
 
@@ -118,7 +121,7 @@ class TorchvisionSource:
             image = part[place][0]
         except DECODING_ERRORS as error:
             raise DataError(f"{what} cannot be read ({error}); fetch the set again") from error
-        return _rgb(image, what, self.convert_rgb)
+        return as_rgb(image, what, self.convert_rgb)
 
     def digest(self) -> str:
         """Hash the labels, and the names and sizes of the files if the set tells them (DataError: one is gone)."""
@@ -137,6 +140,13 @@ class TorchvisionSource:
             ) from error
         names = (os.path.relpath(path, part.root) for path in paths)
         return content_digest(name_and_size_lines(names, sizes)).encode()
+
+
+def named_images(images: Path | str) -> dict[str, str]:
+    """`dataset` and `root` of a config: of a path, whatever kind of data set lies there, or of a set by its name."""
+    if isinstance(images, str) and images in SOURCES:
+        return {"dataset": images}
+    return {"dataset": kind_of(Path(images)), "root": str(images)}
 
 
 def load_source(config: DataConfig) -> ImageSource:
@@ -231,6 +241,8 @@ def _torchvision(config: DataConfig) -> ImageSource:
 SOURCES: dict[str, Callable[[DataConfig], ImageSource]] = {
     "digits": _digits,
     "imagefolder": image_folder,
+    "hf": hugging_face,
+    "webdataset": shards,
     IMAGENET: imagenet,
     **dict.fromkeys(TORCHVISION_SETS, _torchvision),
 }
@@ -256,13 +268,3 @@ def _labels(part: Any) -> IntArray:
     if (samples := getattr(part, "_samples", None)) is not None:
         return np.asarray([label for _, label in samples], dtype=np.int64)
     return np.asarray([part[i][1] for i in range(len(part))], dtype=np.int64)
-
-
-def _rgb(image: Image.Image, what: str, convert: bool) -> Image.Image:
-    if image.mode == "RGB":
-        return image
-    if not convert:
-        raise DataError(
-            f"expected an RGB image of 3 channels, got mode {image.mode} in {what}; set convert_rgb to convert it"
-        )
-    return image.convert("RGB")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chanas.core.arch import Architecture
 from chanas.errors import ConfigError
 from chanas.files.run import RunDirectory
+from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.sources import named_images
 from chanas.supernet.training.checkpoint import splits_path
 from chanas.supernet.training.evaluate import SupernetEvaluator
 from chanas.supernet.training.phases import TrainConfig
@@ -39,8 +44,8 @@ class Finetuning:
                   phase's, all of it on other images, and from scratch the highest of its phases
     from_scratch  start from fresh weights instead of the inherited ones
     seed          of order, augmentation and fresh weights; the supernet's by default
-    images        a folder of images (`FOLDER/CLASS/IMAGE`) to train on instead of the supernet's, of any classes; those
-                  that are not RGB are converted
+    images        to train on instead of the supernet's, of any classes: a folder (`FOLDER/CLASS/IMAGE`), tar shards or
+                  a data set of Hugging Face by their path, or a set by its name; those that are not RGB are converted
 
     Raises:
         ConfigError: there is nothing to pass over.
@@ -50,7 +55,7 @@ class Finetuning:
     base_lr: float | None = None
     from_scratch: bool = False
     seed: int | None = None
-    images: Path | None = None
+    images: Path | str | None = None
 
     def __post_init__(self) -> None:
         if not self.epochs > 0:
@@ -70,7 +75,7 @@ def finetune(
     progress: bool = True,
 ) -> FinetuneSummary:
     """Train one architecture of the run's supernet, on the same splits or on other images, and leave it in
-    `run.finetuned(...)`.
+    `run.finetuned(...)`: a folder for each set of images.
 
     Args:
         run: holds the supernet.
@@ -86,7 +91,7 @@ def finetune(
     """
     evaluator = SupernetEvaluator.load(run)
     inherited = evaluator.extract(architecture)
-    own_run = run.finetuned(architecture.key, recipe.from_scratch)
+    own_run = run.finetuned(architecture.key, recipe.from_scratch, _folder_suffix(recipe.images))
     if resume:
         config = stored_setup(own_run)[1]
     else:
@@ -108,6 +113,16 @@ def finetune(
     return FinetuneSummary(architecture, top1_inherited, summary.top1["only"], summary)
 
 
+def _folder_suffix(images: Path | str | None) -> str:
+    """The end of a folder's name, which tells sets of images apart; nothing for the supernet's own."""
+    if images is None:
+        return ""
+    named = DataConfig.model_validate(named_images(images))  # with an absolute path
+    place = named.dataset if named.root is None else str(named.root)
+    stem = re.sub(r"[^\w.-]+", "_", Path(place).name)
+    return f"-{stem}-{hashlib.sha256(f'{named.dataset} {place}'.encode()).hexdigest()[:8]}"
+
+
 def finetune_config(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
     """The supernet's config with one phase: its data, batch, objective and optimiser, so that results compare."""
     base_lr, from_scratch, epochs = recipe.base_lr, recipe.from_scratch, recipe.epochs
@@ -121,7 +136,7 @@ def finetune_config(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
         "warmup_epochs": WARMUP_SHARE * epochs,
         "base_lr": base_lr,
     }
-    images = {}
+    images: dict[str, Any] = {}
     if recipe.images is not None:
-        images = {"dataset": "imagefolder", "root": str(recipe.images), "convert_rgb": True}
+        images = {**named_images(recipe.images), "convert_rgb": True}
     return stored.changed(data=images, phases=[phase], seed=stored.seed if recipe.seed is None else recipe.seed)

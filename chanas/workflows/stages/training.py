@@ -28,8 +28,10 @@ PUBLISHED = ("ofa",)
 class Changes:
     """Differences of a training from its config; None is none.
 
-    dataset      digits, imagefolder, or a torchvision set on disk
+    dataset      digits, imagefolder, hf, webdataset, or a torchvision set on disk
     root         where the data set lies
+    images       instead of both: a folder of images, tar shards or a data set of Hugging Face by their path, or a set
+                 by its name
     convert_rgb  convert images that are not RGB
     seed, device
     gap_weight   λ of equation 3
@@ -44,6 +46,7 @@ class Changes:
     device: str | None = None
     gap_weight: float | None = None
     init: Path | None = None
+    images: Path | str | None = None
 
     def made_to(self, config: TrainConfig) -> TrainConfig:
         """The config with its entries that are given here."""
@@ -51,8 +54,14 @@ class Changes:
         own = {key: value for key, value in own.items() if value is not None}
         if self.gap_weight is not None:
             own["objective"] = {**config.objective.model_dump(), "gap_weight": self.gap_weight}
+        if self.images is not None and (self.dataset or self.root):
+            raise ConfigError("name images by a path, or by dataset and root, not by both")
         root = None if self.root is None else str(self.root)
-        images = {"dataset": self.dataset, "root": root, "convert_rgb": self.convert_rgb}
+        images: dict[str, Any] = {"dataset": self.dataset, "root": root, "convert_rgb": self.convert_rgb}
+        if self.images is not None:
+            from chanas.supernet.data.sources import named_images
+
+            images |= named_images(self.images)
         return config.changed(data={k: v for k, v in images.items() if v is not None}, **own)
 
 

@@ -16,6 +16,8 @@ from chanas.supernet.data.images import load_data
 from chanas.supernet.data.sources import load_source
 from chanas.supernet.data.splits import MIN_DRAWN, SPLITS, load_splits, save_splits
 
+from ..tars import png, write_shard
+
 
 def config(root: Path | None) -> DataConfig:
     return DataConfig(dataset="imagenet", root=root)
@@ -63,6 +65,20 @@ def test_other_folders_are_refused(names: list[str], said: str, tmp_path: Path) 
         load_source(config(folders(tmp_path, names)))
     with pytest.raises(DataError, match="does not exist"):
         load_source(config(tmp_path / "nowhere"))
+
+
+def test_shards_with_numbers_or_names_as_labels_are_such_images(tmp_path: Path) -> None:
+    for name, labels in {"numbers": ("1", "340"), "names": ("goldfish", "zebra")}.items():
+        members = {f"{i}.{ending}": data for i in range(4) for ending, data in _sample(labels[i % 2]).items()}
+        source = load_source(config(write_shard(tmp_path / f"{name}.tar", members)))
+        assert source.labels.tolist() == [1, 340, 1, 340]
+        assert source.class_names[340] == "zebra"
+    with pytest.raises(DataError, match="'gnu' is not"):
+        load_source(config(write_shard(tmp_path / "odd.tar", {f"1.{k}": v for k, v in _sample("gnu").items()})))
+
+
+def _sample(label: str) -> dict[str, bytes]:
+    return {"png": png(7), "cls": label.encode()}
 
 
 def test_images_are_split_whatever_their_classes(tmp_path: Path) -> None:

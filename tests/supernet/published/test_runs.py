@@ -103,7 +103,8 @@ def test_a_sub_network_learns_other_classes(tmp_path: Path, images: Path, tiny_s
     recipe = Finetuning(epochs=2, base_lr=1e-9, images=images)
     summary = finetune(run, architecture, recipe, progress=False)
     assert summary.top1_inherited is None
-    own = SupernetEvaluator.load(run.finetuned(architecture.key, False))
+    (folder,) = (run.root / "finetuned" / architecture.key).iterdir()
+    own = SupernetEvaluator.load(RunDirectory(folder))
     assert own.class_names == ("goldfish", "zebra")
     assert own.only == architecture
     ours, theirs = (e.extract(architecture).state_dict() for e in (own, SupernetEvaluator.load(run)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,6 +86,23 @@ def test_a_killed_call_goes_on(
     assert (summary.training.resumed_from, summary.training.num_steps) == (0, 3)
     with pytest.raises(CheckpointError, match="holds a finished run"):
         finetune(supernet, architecture, recipe=Finetuning(epochs=EPOCHS), progress=False)
+
+
+def test_each_set_of_images_has_a_folder_of_its_own(
+    supernet: RunDirectory, tiny_space: SearchSpace, image_folder: Path
+) -> None:
+    other, architecture = image_folder.with_name("others"), dataclasses.replace(tiny_space.smallest, resolution=16)
+    shutil.copytree(image_folder, other)
+    recipes = [Finetuning(epochs=2, images=images) for images in (image_folder, other)]
+    for recipe in recipes:
+        finetune(supernet, architecture, recipe, progress=False)
+    folders = sorted((supernet.root / "finetuned" / architecture.key).iterdir())
+    assert [folder.name[:16] for folder in folders] == ["inherited-images", "inherited-others"]
+    with pytest.raises(CheckpointError, match=r"inherited-others-.* holds a finished run"):
+        finetune(supernet, architecture, recipes[1], progress=False)
+    assert finetune(supernet, architecture, recipes[1], resume=True, progress=False).training.resumed_from == 2
+    with pytest.raises(CheckpointError, match="nothing to resume"):
+        finetune(supernet, architecture, resume=True, progress=False)
 
 
 def test_a_strange_architecture_is_refused(supernet: RunDirectory, tiny_space: SearchSpace) -> None:
