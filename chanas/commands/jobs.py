@@ -31,7 +31,7 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder for logs, the trace and a page about it.")] = _FOLDER,
     cluster: Annotated[
         str | None,
-        typer.Option(help="Build on a dask cluster: tcp://HOST:PORT, or local[:NUMBER] of processes here."),
+        typer.Option(help="Build and learn on a dask cluster: tcp://HOST:PORT, or local[:NUMBER] of processes here."),
     ] = None,
 ) -> None:
     """Run the tunings of a file side by side; what was measured before is reused. 1 where one fails or is ended."""

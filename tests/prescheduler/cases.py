@@ -268,6 +268,7 @@ class SyntheticPool:
         self.code: Callable[[BuildOperator], str] | None = None
         self.timing_s = self.building_s = 0.0
         self.num_renewed = 0
+        self.compute = None
         self.expected: list[int] = []
 
     def renew_timers(self) -> None:

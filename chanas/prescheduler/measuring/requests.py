@@ -149,6 +149,14 @@ class CompilePoint(CompileRequest):
     point: Point
 
 
+# ---- learning -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Learn(Request):
+    """Compute what a cost model asks, from its `question` alone; the answer is JSON, too."""
+
+    question: dict[str, Any]
+
+
 # ---- timing ---------------------------------------------------------------------------------------------------------
 _ALONE, _IN_TURNS = TimingSettings(), TimingSettings(repeats=15)
 _NETWORK = TimingSettings(repeats=15, min_repeat_s=0.01)

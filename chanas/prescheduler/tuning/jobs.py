@@ -283,7 +283,7 @@ class TuningJobs:
 
     def _tuner(self, workload: Workload) -> OperatorTuner:
         if workload.op not in self._models:
-            self._models[workload.op] = cost_model(self.model, self.target, self.seed)
+            self._models[workload.op] = cost_model(self.model, self.target, self.seed, self.pool.compute)
         space, kept = schedule_space(workload, self.target), self.store.load(workload.key)
         seed = (self.seed << 32) + case_seed(workload.key)
         prior = None if self.warm_start is None else self.warm_start.prior(space)

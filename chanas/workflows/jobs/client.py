@@ -27,7 +27,7 @@ def tune(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
 def hold_shared(plan: dict[str, Any], exchange: Exchange) -> HoldDevice:
     """A hold of the device that a plan is about, which is asked turn by turn."""
     target = HardwareTarget.from_json(plan["target"])
-    pool = SharedPool(exchange, plan["num_builders"], plan["overlap"], plan["num_devices"])
+    pool = SharedPool(exchange, plan["num_builders"], plan["overlap"], plan["num_devices"], learns=plan["learns"])
 
     @contextlib.contextmanager
     def hold(_usage: Usage) -> Iterator[tuple[HardwareTarget, OpenPool]]:

@@ -23,6 +23,7 @@ from chanas.prescheduler.measuring.remote.tracker import parse_address
 from chanas.prescheduler.measuring.shared.client import Client
 from chanas.prescheduler.measuring.shared.job import TuningJob
 from chanas.prescheduler.measuring.shared.workers import SharedWorkers, Tell, open_kinds
+from chanas.prescheduler.tuning.cost_model.solving import answer
 from chanas.report.jobs.page import build_schedule_page
 from chanas.scheduler.board import Entry
 from chanas.scheduler.engine import Scheduler, Terms
@@ -109,7 +110,7 @@ def _open_machines(plans: JobsFile, cluster: str | None) -> Iterator[_Machines]:
         check_free(here, shared=False)
         target = dataclasses.replace((here or [h.target for h in held.values()])[0], dtype="float32")
         local = plans.local or ([split_cores(plans.threads)[0]] if here else [])
-        yield _Machines(stack.enter_context(open_kinds(target, local, held, cluster)), held)
+        yield _Machines(stack.enter_context(open_kinds(target, local, held, cluster, answer)), held)
 
 
 def run_jobs(
@@ -127,7 +128,7 @@ def run_jobs(
 
     Args:
         folder: for logs (`NAME.log`), the trace (`trace.json`) and a page about it (`jobs.html`).
-        cluster: of dask, which builds instead of this machine's cores: `tcp://HOST:PORT`, `tls://…`, `local` or
+        cluster: of dask, which builds and learns instead of this machine's cores: `tcp://HOST:PORT`, `tls://…`, `local` or
             `local:NUMBER` of processes.
         command: what Python runs in the process of a job.
         tell: gets a line when a job has ended.
@@ -254,4 +255,5 @@ def describe_job(plan: JobPlan, usage: Usage, target: HardwareTarget, workers: S
         "num_builders": workers.num_builders,
         "num_devices": len(workers.devices),
         "overlap": workers.overlap,
+        "learns": workers.learns,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.tuning.cost_model.solving import answer
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
@@ -51,6 +53,25 @@ def explore(tuner: OperatorTuner, measure: Callable[[Point], TuningRecord] = rec
         asked += batch
         tuner.observe([measure(p) for p in batch])
     return asked
+
+
+@pytest.mark.parametrize("space", [LARGE, SMALL])
+def test_a_cost_model_that_is_computed_elsewhere_asks_for_the_same_points(space: ScheduleSpace) -> None:
+    """What goes there and comes back is text, and both models share what they know of other operators."""
+    questions: list[str] = []
+
+    def compute(question: dict[str, Any]) -> dict[str, Any]:
+        questions.append(json.dumps(question))
+        found: dict[str, Any] = json.loads(json.dumps(answer(json.loads(questions[-1]))))
+        return found
+
+    config, similar = TuneConfig(num_trials=40), schedule_space(Workload("pointwise", 14, 96, 96), HERE)
+    asked = []
+    for model in (cost_model("gp", HERE, 0), cost_model("gp", HERE, 0, compute)):
+        tuners = [OperatorTuner(each, model, config, [], 0) for each in (similar, space)]
+        asked.append([(explore(tuner), tuner.expected_improvement()) for tuner in tuners])
+    assert asked[0] == asked[1]
+    assert questions
 
 
 @every_model

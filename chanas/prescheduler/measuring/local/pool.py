@@ -29,6 +29,9 @@ from chanas.prescheduler.measuring.local.locks import device_lock
 from chanas.prescheduler.measuring.local.worker_process import START_TIMEOUT_S, WorkerProcess, worker_command
 from chanas.prescheduler.measuring.requests import Ping, Request
 
+Compute = Callable[[dict[str, Any]], dict[str, Any]]
+"""Takes a question and gives its answer, both JSON."""
+
 
 class Pool(Protocol):
     """Builds on cores here and times on devices: this machine (`WorkerPool`) or others (`remote.pool`).
@@ -41,6 +44,8 @@ class Pool(Protocol):
     overlap: bool
     timing_s: float
     building_s: float
+    compute: Compute | None
+    """Has what a cost model asks computed elsewhere; None: it is computed where it is asked."""
 
     def build(self, request: Request, timeout_s: float) -> Future[Answer]: ...
 
@@ -101,6 +106,7 @@ class TaskPool:
     """
 
     num_devices = 1
+    compute: Compute | None = None
 
     def __init__(self, builders: Sequence[WorkerProcess]) -> None:
         self.num_builders = len(builders)

@@ -1,4 +1,5 @@
-"""Builds on a dask cluster: processes of this machine, or workers on other ones, which need chanas and no common disk.
+"""Builds and learning on a dask cluster: processes of this machine, or workers on other ones, which need chanas and no
+common disk.
 
 A build is sent as a text and the files that it reads; an answer's text and the files that it made come back. Nothing of
 them is pickled by us, but dask pickles what it carries: whoever reaches a cluster can run any code on it.
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import chanas
 from chanas.core.processor import host_processor
@@ -29,8 +30,9 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ConfigError, SchedulerError, one_line
 from chanas.prescheduler.kernels.backends import BACKENDS
 from chanas.prescheduler.measuring.answers import Answer
+from chanas.prescheduler.measuring.local.pool import Compute
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
-from chanas.prescheduler.measuring.requests import BuildModule, BuildOperators, BuildRequest, Request
+from chanas.prescheduler.measuring.requests import BuildModule, BuildOperators, BuildRequest, Learn, Request
 from chanas.prescheduler.measuring.shared.timers import raise_if_killed
 from chanas.prescheduler.measuring.shared.turns import Ask
 from chanas.scheduler.jobs import WorkerDiedError
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 RESOURCE = "cluster"
 Files = Mapping[str, bytes]
 """Contents by name, relative to the folder of a build."""
+
+Found = TypeVar("Found")
 
 _LOCAL = re.compile(r"local(:(?P<num>[1-9]\d*))?")
 _CONNECT_S, _POLL_S, _RETURN_WITHIN_S = 20.0, 1.0, 120.0
@@ -123,6 +127,7 @@ class Cluster:
     Args:
         client: connected.
         target: whose builds are sent.
+        learn: computes what cost models ask (`Learn`); called on a worker. None: that is computed where it is asked.
         poll_s: seconds between two looks at the workers.
         return_within_s: how long a build waits for a worker where there is none.
 
@@ -135,10 +140,12 @@ class Cluster:
         client: distributed.Client,
         target: HardwareTarget,
         *,
+        learn: Compute | None = None,
         poll_s: float = _POLL_S,
         return_within_s: float = _RETURN_WITHIN_S,
     ) -> None:
-        self._client, self._kind = client, target.kind
+        self._client, self._kind, self._learn = client, target.kind, learn
+        self.learns = learn is not None
         self._poll_s, self._return_within_s = poll_s, return_within_s
         self._check()
         self.num_units = self._num_threads()
@@ -160,12 +167,18 @@ class Cluster:
         return sum(self._client.nthreads().values())  # type: ignore[no-untyped-call]
 
     def answer(self, ask: Ask) -> Answer:
-        """Build on a worker.
+        """Build on a worker, or compute what a cost model asks.
 
         Raises:
             WorkerDiedError: workers died over it, or there is none.
         """
-        request, files = _for_anyone(ask.read()), dict[str, bytes]()
+        asked, files = ask.read(), dict[str, bytes]()
+        if isinstance(asked, Learn):
+            assert self._learn is not None
+            since_s = time.monotonic()
+            found = self._result(self._learn, asked.question)
+            return Answer(found, None, time.monotonic() - since_s)
+        request = _for_anyone(asked)
 
         def pack(path: Path) -> Path:
             name = f"{len(files)}-{path.name}"
@@ -175,7 +188,7 @@ class Cluster:
         packed = _with_paths(request, pack)
         sent = {name: content for name, content in files.items() if content}
         text = json.dumps(dataclasses.replace(ask, request=packed.to_json()).to_json())
-        answer, made = self._result(text, sent)
+        answer, made = self._result(build, text, self._kind, sent)
         if isinstance(request, BuildRequest) and isinstance(packed, BuildRequest):
             for name, content in made.items():
                 path = request.library / Path(name).relative_to(packed.library)
@@ -183,12 +196,12 @@ class Cluster:
                 path.write_bytes(content)
         return raise_if_killed(Answer.from_json(json.loads(answer)))
 
-    def _result(self, ask: str, files: Files) -> tuple[str, dict[str, bytes]]:
+    def _result(self, work: Callable[..., Found], *arguments: Any) -> Found:
         from distributed.scheduler import KilledWorker
 
         since_s = time.monotonic()
         try:
-            future = self._executor.submit(build, ask, self._kind, files)
+            future = self._executor.submit(work, *arguments)
             try:
                 while True:
                     if wait([future], self._poll_s).done:
@@ -250,7 +263,9 @@ def check_cluster(address: str) -> None:
 
 
 @contextlib.contextmanager
-def open_cluster(address: str, num_workers: int, target: HardwareTarget) -> Iterator[Cluster]:
+def open_cluster(
+    address: str, num_workers: int, target: HardwareTarget, learn: Compute | None = None
+) -> Iterator[Cluster]:
     """The cluster of an address; `local` starts `num_workers` processes on the cores of this one, `local:3` three.
 
     Raises:
@@ -274,7 +289,7 @@ def open_cluster(address: str, num_workers: int, target: HardwareTarget) -> Iter
             raise SchedulerError(
                 f"no cluster with workers is at {address} ({reason}); start `dask scheduler` there and `dask worker`s"
             ) from error
-        cluster = Cluster(client, target)
+        cluster = Cluster(client, target, learn=learn)
         stack.callback(cluster.close)
         yield cluster
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from chanas.errors import SchedulerError
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.prescheduler.measuring.requests import Learn
 from chanas.prescheduler.measuring.shared.client import Client, ProcessKilledError
 from chanas.prescheduler.measuring.shared.turns import Answered, Ask, Rest
 from chanas.prescheduler.measuring.shared.workers import SharedWorkers, Slot
@@ -152,6 +153,9 @@ class TuningJob:
 
     def _build(self, ask: Ask) -> Stage:
         token = _Token(self._num_starts, ask.number)
+        if _is_learning(ask):  # what follows in the tuning is more than a millisecond: a turn
+            work_there = partial(self._answer, token, ask)
+            return Stage(LEARN, self._workers.builds_on, work_there, next_resource=HOST, token=token)
         work = partial(self._serve_build, token, ask)
         return Stage(BUILD, self._workers.builds_on, work, next_resource=self._workers.times_on, token=token)
 
@@ -199,8 +203,9 @@ class TuningJob:
         from. Alone its busiest resource would be busy all the time."""
         if self._ended:
             return Outlook({}, 0.0)
-        num_builds = self._num_left + sum(not ask.times for ask in self._asks.values())
-        num_timings = self._num_left + len(self._asks)
+        asks = [ask for ask in self._asks.values() if not _is_learning(ask)]
+        num_builds = self._num_left + sum(not ask.times for ask in asks)
+        num_timings = self._num_left + len(asks)
         work_s = {HOST: (1 + num_timings) * expected(LEARN)}
         for name, seconds in (
             (self._workers.builds_on, num_builds * expected(BUILD)),
@@ -213,6 +218,10 @@ class TuningJob:
         """End its processes."""
         self._client.close()
         self._workers.stop(self._client.name)
+
+
+def _is_learning(ask: Ask) -> bool:
+    return bool(ask.request["call"] == Learn.call)
 
 
 def _crash(reason: str) -> Answer:

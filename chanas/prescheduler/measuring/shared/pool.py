@@ -7,10 +7,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from chanas.errors import MeasureError
 from chanas.prescheduler.measuring.answers import Answer
-from chanas.prescheduler.measuring.local.pool import Awaited
-from chanas.prescheduler.measuring.requests import Request
+from chanas.prescheduler.measuring.local.pool import Awaited, Compute
+from chanas.prescheduler.measuring.requests import Learn, Request
 from chanas.prescheduler.measuring.shared.turns import Ask, Rest, Turn
+
+LEARN_TIMEOUT_S = 600.0
+"""Many times what a fit to some hundred records takes."""
 
 Exchange = Callable[[Rest], Turn]
 """Ends a turn, and waits for the next one."""
@@ -24,11 +28,15 @@ class SharedPool:
         num_builders: slots of the host.
         overlap: builds and timings may go on at the same time.
         num_devices: that time.
+        learns: what cost models ask is computed elsewhere, too.
     """
 
-    def __init__(self, exchange: Exchange, num_builders: int, overlap: bool, num_devices: int = 1) -> None:
+    def __init__(
+        self, exchange: Exchange, num_builders: int, overlap: bool, num_devices: int = 1, *, learns: bool = False
+    ) -> None:
         self.num_builders, self.overlap, self.num_devices = num_builders, overlap, num_devices
         self.timing_s = self.building_s = 0.0
+        self.compute: Compute | None = self._compute if learns else None
         self._exchange = exchange
         self._numbers = itertools.count()
         self._open: dict[int, tuple[Ask, Future[Answer]]] = {}
@@ -52,6 +60,13 @@ class SharedPool:
     def renew_timers(self) -> None:
         """Time in a new process from now on."""
         self._renew = True
+
+    def _compute(self, question: dict[str, Any]) -> dict[str, Any]:
+        answer = self._ask(Learn(question=question), LEARN_TIMEOUT_S, times=False).result()
+        if answer.error is not None:
+            raise MeasureError(f"what was learned elsewhere was lost: {answer.error}; run the same command again")
+        found: dict[str, Any] = answer.result
+        return found
 
     def _ask(self, request: Request, timeout_s: float, *, times: bool, device: int | None = None) -> Future[Answer]:
         number = next(self._numbers)

@@ -13,6 +13,7 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ConfigError
 from chanas.prescheduler.measuring.answers import Answer
+from chanas.prescheduler.measuring.local.pool import Compute
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.prescheduler.measuring.remote.pool import HeldDevices
 from chanas.prescheduler.measuring.shared.cluster import RESOURCE, Cluster, check_cluster, open_cluster
@@ -73,7 +74,7 @@ class SharedWorkers:
 
     times_on  the resource whose units are the devices; `HOST` where the slots are the devices
     overlap   something can be built while something is timed
-    cluster   builds, where the slots don't
+    cluster   builds, and computes what cost models ask, where the slots don't
     """
 
     slots: tuple[Slot, ...]
@@ -86,6 +87,11 @@ class SharedWorkers:
     def builds_on(self) -> str:
         """The resource that builds."""
         return HOST if self.cluster is None else RESOURCE
+
+    @property
+    def learns(self) -> bool:
+        """The cluster computes what cost models ask."""
+        return self.cluster is not None and self.cluster.learns
 
     @property
     def num_builders(self) -> int:
@@ -153,6 +159,7 @@ def open_kinds(
     local: Sequence[Sequence[int]],
     held: Mapping[str, HeldDevices],
     cluster: str | None = None,
+    learn: Compute | None = None,
 ) -> Iterator[dict[str, SharedWorkers]]:
     """The workers of this machine, by the key of the devices that time; those of this machine have none ("").
 
@@ -164,6 +171,7 @@ def open_kinds(
         local: the cores of each device of this machine.
         held: devices elsewhere, by their key.
         cluster: the address of one that builds (`open_cluster`).
+        learn: what it computes for cost models.
 
     Raises:
         ConfigError: a device has cores that are not there, or no core is left beside one that a tracker knows.
@@ -191,7 +199,7 @@ def open_kinds(
         )
     )
     with kept_off(sorted(timing)), contextlib.ExitStack() as stack:
-        builds = None if cluster is None else stack.enter_context(open_cluster(cluster, len(slots), target))
+        builds = None if cluster is None else stack.enter_context(open_cluster(cluster, len(slots), target, learn))
         overlap = builds is not None or bool(hosts) or len(slots) > 1
         kinds = {
             key: SharedWorkers(slots, _remote(found), f"{DEVICE}@{key}", cluster=builds) for key, found in held.items()

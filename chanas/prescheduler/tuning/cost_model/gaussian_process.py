@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
 from chanas.prescheduler.tuning.cost_model.features import features
-from chanas.prescheduler.tuning.cost_model.regression import IntArray, Parameters, Regression, fit
+from chanas.prescheduler.tuning.cost_model.regression import IntArray, Parameters
+from chanas.prescheduler.tuning.cost_model.solving import Prediction, Problem, Solve, Solver
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 # Exact inference is cubic in the number of records. More than these of other workloads gain nothing.
@@ -63,9 +63,14 @@ def description(workload: Workload) -> FloatArray:
 
 
 class GaussianProcessModel:
-    """Gaussian process regression on centred log seconds."""
+    """Gaussian process regression on centred log seconds.
 
-    def __init__(self, target: HardwareTarget) -> None:
+    Args:
+        target: whose points they are.
+        solve: fits and predicts; on this machine if it is left out.
+    """
+
+    def __init__(self, target: HardwareTarget, solve: Solve | None = None) -> None:
         self._target = target
         self._x: dict[_Kept, FloatArray] = {}
         self._y: dict[_Kept, FloatArray] = {}
@@ -79,7 +84,8 @@ class GaussianProcessModel:
         self._centre = self._scale = np.zeros(0)
         self._fitted_on = 0
         self._asked: str | None = None
-        self._regression: Regression | None = None
+        self._problem: Problem | None = None
+        self._solve: Solve = solve or Solver()
 
     @property
     def num_records(self) -> int:
@@ -118,9 +124,8 @@ class GaussianProcessModel:
         self._descriptions[key] = description(space.workload)
         if self._num_usable(key, (_ELSEWHERE,)) < _MIN_RECORDS:
             return None
-        with threadpool_limits(1):
-            regression = self._regress(self._select(key, with_own=False, places=(_ELSEWHERE,)))
-            return regression.predict(self._standardise(features(space, points, self._target)), 0)[0]
+        problem = self._pose(self._select(key, with_own=False, places=(_ELSEWHERE,)))
+        return self._predict(problem, features(space, points, self._target))[1].mean
 
     def drop(self, space: ScheduleSpace[Any]) -> None:
         self._dropped.add(space.workload.key)
@@ -132,11 +137,10 @@ class GaussianProcessModel:
         self._descriptions[key] = description(space.workload)
         if self._num_usable(key) < _MIN_RECORDS:
             return np.zeros(len(points)), np.ones(len(points))
-        with threadpool_limits(1):
-            if self._asked != key:
-                self._regression, self._asked = self._regress(self._select(key, with_own=True)), key
-            assert self._regression is not None
-            return self._regression.predict(self._standardise(features(space, points, self._target)), 0)
+        if self._asked != key or self._problem is None:
+            self._problem, self._asked = self._pose(self._select(key, with_own=True)), key
+        self._problem, found = self._predict(self._problem, features(space, points, self._target))
+        return found.mean, found.deviation
 
     # ---- which records ----------------------------------------------------------------------------------------------
     def _num_usable(self, key: str, places: Collection[int] = (_HERE, _ELSEWHERE)) -> int:
@@ -194,9 +198,8 @@ class GaussianProcessModel:
             return None  # its first records came without a forecast, or were judged
         if self.num_records - own < _MIN_RECORDS:
             return None
-        with threadpool_limits(1):
-            regression = self._regress(self._select(key, with_own=False, places=(_HERE,)))
-            return np.concatenate([so_far, regression.predict(self._standardise(x), 0)[0]])
+        problem = self._pose(self._select(key, with_own=False, places=(_HERE,)))
+        return np.concatenate([so_far, self._predict(problem, x)[1].mean])
 
     def _judge(self, key: str, predicted: FloatArray) -> None:
         from scipy.stats import spearmanr
@@ -209,16 +212,24 @@ class GaussianProcessModel:
             self._alone.add(key)
 
     # ---- the process ------------------------------------------------------------------------------------------------
-    def _regress(self, chosen: _Selection) -> Regression:
+    def _predict(self, problem: Problem, x: FloatArray) -> tuple[Problem, Prediction]:
+        """Features as they are, float64[M, F], to log seconds; and the problem as it is to be asked about again."""
+        was_due = problem.is_due
+        problem, found = self._solve(problem, self._standardise(x))
+        if was_due:
+            self._parameters = found.parameters
+        return problem, found
+
+    def _pose(self, chosen: _Selection) -> Problem:
         """The process given some records; its parameters are fitted again when this device's have grown."""
         due = _REFIT_GROWTH * max(self._fitted_on, _MIN_RECORDS / _REFIT_GROWTH)
-        if self._parameters is None or self.num_records >= due:
+        is_due = self._parameters is None or self.num_records >= due
+        if is_due:
             deviation = chosen.x.std(axis=0)
             self._centre, self._scale = chosen.x.mean(axis=0), np.where(deviation > 1e-9, deviation, 1.0)
-            standardised = self._standardise(chosen.x)
-            self._parameters = fit(standardised, chosen.y, chosen.groups, self._parameters, chosen.devices)
             self._fitted_on = self.num_records
-        return Regression(self._standardise(chosen.x), chosen.y, chosen.groups, self._parameters, chosen.devices)
+        x = self._standardise(chosen.x)
+        return Problem(x, chosen.y, chosen.groups, chosen.devices, self._parameters, is_due)
 
     def _standardise(self, x: FloatArray) -> FloatArray:
         return (x - self._centre) / self._scale

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from chanas.errors import ConfigError, SchedulerError
-from chanas.prescheduler.measuring.requests import BuildModule, BuildOperators, Ping, Request
+from chanas.prescheduler.measuring.requests import BuildModule, BuildOperators, Learn, Ping, Request
 from chanas.prescheduler.measuring.shared import cluster as module
 from chanas.prescheduler.measuring.shared.cluster import RESOURCE, Cluster, check_cluster, open_cluster
 from chanas.prescheduler.measuring.shared.turns import Ask
@@ -69,6 +69,17 @@ def test_what_is_built_comes_back_and_what_it_reads_is_sent(threads: Cluster, tm
     assert threads.answer(asked(request)).error is None
     assert sorted(path.name for path in several.iterdir()) == ["0.so", "1.so"]
     assert (several / "1.so").read_bytes() == b"compiled before"
+
+
+def test_what_a_cost_model_asks_is_answered_by_a_worker() -> None:
+    def learn(question: dict[str, Any]) -> dict[str, Any]:
+        return {"twice": 2 * question["x"], "thread": threading.get_ident()}
+
+    with cluster_of(1, processes=False, learn=learn) as (cluster, _):
+        assert cluster.learns
+        found = cluster.answer(asked(Learn(question={"x": 21}))).result
+    assert found["twice"] == 42
+    assert found["thread"] != threading.get_ident()
 
 
 def test_each_thread_of_the_workers_is_a_unit_with_a_process_of_its_own(threads: Cluster) -> None:

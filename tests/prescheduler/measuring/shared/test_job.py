@@ -10,7 +10,7 @@ import pytest
 
 from chanas.errors import SchedulerError
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind
-from chanas.prescheduler.measuring.requests import Ping
+from chanas.prescheduler.measuring.requests import Learn, Ping
 from chanas.prescheduler.measuring.shared.client import Client, ProcessKilledError
 from chanas.prescheduler.measuring.shared.cluster import RESOURCE
 from chanas.prescheduler.measuring.shared.job import MAX_STARTS, TuningJob
@@ -129,6 +129,19 @@ def test_what_is_withdrawn_is_not_carried_out() -> None:
     [turn] = run(job, timing)
     run(job, turn)
     assert build.work(cast(Slot, Core())).answer.error.kind is ErrorKind.STOPPED
+
+
+def test_what_a_cost_model_asks_goes_to_the_cluster_and_its_answer_to_a_turn_on_the_host() -> None:
+    workers = SharedWorkers((), cast(Any, (Timers(),)), cluster=cast(Any, object()))
+    question = Ask(number=0, times=False, timeout_s=1.0, request=Learn(question={}).to_json())
+    script = Script(Rest(asks=(question,)), Rest(ended=True))
+    job = TuningJob(cast(Client, script), workers)
+    [learn] = run(job, *job.offer())
+    assert (learn.kind, learn.resource) == (LEARN, RESOURCE)
+    [turn] = run(job, learn)
+    assert (turn.kind, turn.resource, script.heard) == (LEARN, HOST, [[]])
+    assert run(job, turn) == []
+    assert script.heard == [[], [0]]
 
 
 def test_a_cluster_builds_and_the_host_learns() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local.pool import wait_for_one
-from chanas.prescheduler.measuring.requests import Ping
+from chanas.prescheduler.measuring.requests import Learn, Ping
 from chanas.prescheduler.measuring.shared.pool import SharedPool
 from chanas.prescheduler.measuring.shared.turns import Answered, Rest, Turn
 
@@ -39,6 +39,17 @@ def test_a_turn_ends_where_an_answer_is_waited_for() -> None:
         (0, False, 1.0, Ping()),
         (1, True, 2.0, Ping()),
     ]
+
+
+def test_what_a_cost_model_asks_ends_a_turn() -> None:
+    others = Others()
+    pool = SharedPool(others.exchange, num_builders=2, overlap=True, learns=True)
+    assert pool.compute is not None
+    timing = pool.measure(Ping(), 1.0)
+    assert pool.compute({"x": 1}) == {"number": 1}
+    assert timing.done()
+    assert [ask.read() for ask in others.rests[0].asks] == [Ping(), Learn(question={"x": 1})]
+    assert SharedPool(others.exchange, num_builders=2, overlap=True).compute is None
 
 
 def test_turns_go_on_until_one_of_those_waited_for_is_answered() -> None:

@@ -1,0 +1,127 @@
+"""The long computations of a cost model, as a pure function: records and points in, parameters and a prediction
+out. So it can be computed by any machine, and all that goes there and back is text."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from chanas.prescheduler.measuring.local.pool import Compute
+from chanas.prescheduler.tuning.cost_model.regression import FloatArray, IntArray, Parameters, Regression, fit
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Records that a process is made of: N of them with F features, which are standardised.
+
+    x           float64[N, F]
+    y           float64[N], log seconds without the mean of their workload
+    groups      int64[N], 0 for the asked workload
+    devices     int64[N]
+    parameters  those so far; None before the first fit
+    is_due      they are fitted, beginning with those so far
+    """
+
+    x: FloatArray
+    y: FloatArray
+    groups: IntArray
+    devices: IntArray
+    parameters: Parameters | None
+    is_due: bool
+
+    def with_parameters(self, parameters: Parameters) -> Problem:
+        """The same records, where nothing is to be fitted."""
+        return replace(self, parameters=parameters, is_due=False)
+
+    def to_json(self) -> Json:
+        arrays = {name: pack(getattr(self, name)) for name in ("x", "y", "groups", "devices")}
+        parameters = None if self.parameters is None else pack(self.parameters.to_array())
+        return {**arrays, "parameters": parameters, "is_due": self.is_due}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Problem:
+        arrays = {name: unpack(data[name]) for name in ("x", "y", "groups", "devices")}
+        parameters = None if data["parameters"] is None else Parameters.from_array(unpack(data["parameters"]))
+        return cls(**arrays, parameters=parameters, is_due=data["is_due"])
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """float64[M] of the mean and the standard deviation of log seconds, by the process with these parameters."""
+
+    parameters: Parameters
+    mean: FloatArray
+    deviation: FloatArray
+
+
+class Solver:
+    """Predicts on this machine; the process is kept for as long as the same problem is asked about."""
+
+    def __init__(self) -> None:
+        self._asked: Problem | None = None
+        self._regression: Regression | None = None
+
+    def __call__(self, problem: Problem, x: FloatArray) -> tuple[Problem, Prediction]:
+        """The problem as it is to be asked about again, with its parameters, and a prediction for x, float64[M, F]."""
+        with threadpool_limits(1):
+            if self._asked is not problem or self._regression is None:
+                problem = fitted(problem)
+                assert problem.parameters is not None
+                self._regression = Regression(problem.x, problem.y, problem.groups, problem.parameters, problem.devices)
+                self._asked = problem
+            assert problem.parameters is not None
+            return problem, Prediction(problem.parameters, *self._regression.predict(x, 0))
+
+
+def fitted(problem: Problem) -> Problem:
+    """The problem with the parameters that fit its records, if that is due."""
+    if not problem.is_due:
+        return problem
+    parameters = fit(problem.x, problem.y, problem.groups, problem.parameters, problem.devices)
+    return problem.with_parameters(parameters)
+
+
+Solve = Callable[[Problem, FloatArray], tuple[Problem, Prediction]]
+"""The problem as it is to be asked about again, and a prediction: as `Solver`."""
+
+
+def answer(question: Json) -> Json:
+    """Predict, on whatever machine: the inverse of what `elsewhere` asks."""
+    _, found = Solver()(Problem.from_json(question["problem"]), unpack(question["x"]))
+    return {
+        "parameters": pack(found.parameters.to_array()),
+        "mean": pack(found.mean),
+        "deviation": pack(found.deviation),
+    }
+
+
+def elsewhere(compute: Compute) -> Solve:
+    """A solver that has `answer` computed by another machine."""
+
+    def solve(problem: Problem, x: FloatArray) -> tuple[Problem, Prediction]:
+        found = compute({"problem": problem.to_json(), "x": pack(x)})
+        parameters = Parameters.from_array(unpack(found["parameters"]))
+        prediction = Prediction(parameters, unpack(found["mean"]), unpack(found["deviation"]))
+        return problem.with_parameters(parameters), prediction
+
+    return solve
+
+
+def pack(values: npt.NDArray[Any]) -> Json:
+    """An array as JSON, bit by bit."""
+    little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    return {"dtype": little.dtype.str, "shape": list(little.shape), "bytes": base64.b64encode(little.tobytes()).decode("ascii")}
+
+
+def unpack(data: Json) -> npt.NDArray[Any]:
+    """Inverse of `pack`."""
+    dtype, content = np.dtype(data["dtype"]), base64.b64decode(data["bytes"])
+    return np.frombuffer(content, dtype).reshape(data["shape"]).astype(dtype.newbyteorder("="))
