@@ -128,8 +128,8 @@ def run_jobs(
 
     Args:
         folder: for logs (`NAME.log`), the trace (`trace.json`) and a page about it (`jobs.html`).
-        cluster: of dask, which builds and learns instead of this machine's cores: `tcp://HOST:PORT`, `tls://…`, `local` or
-            `local:NUMBER` of processes.
+        cluster: of dask, which builds and learns instead of this machine's cores: `tcp://HOST:PORT`, `tls://…`,
+            `local` or `local:NUMBER` of processes.
         command: what Python runs in the process of a job.
         tell: gets a line when a job has ended.
 
