@@ -25,6 +25,8 @@ TORCH_ANYWHERE = (
     "search/accuracy/predictor.py",
     "prescheduler/workloads/cases.py",
     "prescheduler/tables/eager.py",
+    "prescheduler/tuning/offline/fit.py",
+    "prescheduler/tuning/offline/networks.py",
     "prescheduler/models/sources/torch_models.py",
 )
 TORCH_IN_FUNCTIONS = ("workflows/", "devices/cores.py")

@@ -49,7 +49,7 @@ app = typer.Typer(
 app.add_typer(device_commands.app, name="device", short_help="Serve this device over RPC, list others.")
 app.add_typer(jobs_commands.app, name="jobs", short_help="Tune several tables and networks on one machine.")
 app.add_typer(lut_commands.app, name="lut", short_help="Show, check, fill, compare latency tables.")
-app.add_typer(records_commands.app, name="records", short_help="Collect tuning records in one file.")
+app.add_typer(records_commands.app, name="records", short_help="Collect tuning records, train cost models.")
 app.add_typer(serve_commands.app, name="serve", short_help="Tune for a team: jobs over HTTP.")
 app.add_typer(client_commands.app, name="service", short_help="Hand jobs to a service, watch and fetch them.")
 app.add_typer(sweep_commands.app, name="sweep", short_help="Run a command with many values of its parameters.")

@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
+from chanas.commands.options import Seed
+
 app = typer.Typer(
-    help="Collect tuning records of many runs in one file, and look at it.", no_args_is_help=True, rich_markup_mode=None
+    help="Collect tuning records of many runs in one file, look at it, and train cost models on it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Runs = Annotated[
@@ -45,3 +49,38 @@ def show(
 
     for line in offline.describe_records(file):
         typer.echo(line)
+
+
+@app.command()
+def train(
+    data: Annotated[Path, typer.Option(help="A file of `chanas records export`.")],
+    out: Annotated[Path, typer.Option(help="File of the model, such as model.safetensors.")],
+    model: Annotated[str, typer.Option(help="attention or mlp; xgb or lgbm with the extra `boost`.")] = "attention",
+    loss: Annotated[str, typer.Option(help="rmse (of labels) or lambdarank (of pairs; not for trees).")] = "rmse",
+    features: Annotated[str, typer.Option(help="primitives, or segments where they were exported.")] = "primitives",
+    split: Annotated[
+        str, typer.Option(help="Records that it is judged by: within_task, by_task or by_target (other devices).")
+    ] = "by_task",
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Learn from half of the records: of tasks whose FLOPs occur often.")
+    ] = False,
+    init: Annotated[Path | None, typer.Option(help="A model that goes on learning, from --records of DATA.")] = None,
+    records: Annotated[int | None, typer.Option(help="With --init: so many records of a new device.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Train a cost model, and tell how well it orders records that it did not see."""
+    from chanas.workflows.stages import offline
+
+    lesson = offline.Lesson(
+        model=model,
+        loss=loss,
+        features=features,
+        split=split,
+        sample=sample,
+        init=init,
+        num_records=records,
+        seed=seed,
+    )
+    for line in offline.teach(data, out, lesson).lines:
+        typer.echo(line)
+    typer.echo(f"file       {out}")

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.errors import ConfigError, unknown_name
+
+if TYPE_CHECKING:
+    from chanas.prescheduler.tuning.offline.dataset import Dataset
+    from chanas.prescheduler.tuning.offline.metrics import Metrics
+    from chanas.prescheduler.tuning.offline.models import OfflineModel
+    from chanas.prescheduler.tuning.offline.primitives import Int64Array
 
 
 @dataclass(frozen=True)
@@ -44,3 +54,105 @@ def describe_records(place: Path) -> list[str]:
     if place.is_dir() or place.suffix == ".sqlite":
         return describe_dataset(make_dataset(collect(files_of_records([place])), with_segments=False))
     return describe_dataset(load(place))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """A training of a cost model.
+
+    model, loss, features  see `models.Kind`
+    split                  which records it is judged by: within_task, by_task or by_target
+    sample                 learn from a part of the tasks, drawn by how often their FLOPs occur
+    num_records            with `init`: learn from so many of the records, and be judged by the others
+    init                   the file of a model that goes on learning, whose model, loss and features count
+    """
+
+    model: str = "attention"
+    loss: str = "rmse"
+    features: str = "primitives"
+    split: str = "by_task"
+    sample: bool = False
+    init: Path | None = None
+    num_records: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A model with its figures on records that it did not learn from; `before` are those of the model it began as."""
+
+    model: OfflineModel
+    metrics: Metrics
+    before: Metrics | None
+    learned_in_s: float
+
+    @property
+    def lines(self) -> list[str]:
+        """For people."""
+        kind, facts = self.model.kind, self.model.facts
+        found = [
+            f"model      {kind.model}, {kind.loss}, {kind.features}",
+            f"learned    {facts['num_records']} records of {facts['num_tasks']} tasks in {self.learned_in_s:.1f} s",
+            f"judged     {self.metrics.num_records} records of {self.metrics.num_tasks} tasks",
+        ]
+        figures = {"pairwise": "pairwise_accuracy", "top-1": "top1", "top-5": "top5"}
+        figures |= {"rmse": "rmse"} if kind.loss == "rmse" else {}  # scores of other losses are no labels
+        for name, field in figures.items():
+            was = "" if self.before is None else f" ({getattr(self.before, field):.3f} before)"
+            found.append(f"{name:10} {getattr(self.metrics, field):.3f}{was}")
+        return found
+
+
+def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taught:
+    """Train a cost model on a data set, judge it by records that it did not see, and write its file.
+
+    Raises:
+        ConfigError: a name is unknown, a library is not installed, or options do not go together.
+        DataError: the data set cannot be read, or is too small for the split.
+        CheckpointError: the model to begin with cannot be read.
+    """
+    from chanas.prescheduler.tuning.offline.dataset import load
+    from chanas.prescheduler.tuning.offline.models import Kind, load_model, save_model, train, train_further
+    from chanas.prescheduler.tuning.offline.split import SPLITS
+
+    if lesson.split not in SPLITS:
+        raise ConfigError(unknown_name("split", lesson.split, SPLITS))
+    if (lesson.init is None) != (lesson.num_records is None):
+        raise ConfigError("--init and --records go together: so many records of a new device for a model that is there")
+    kind = Kind(model=lesson.model, loss=lesson.loss, features=lesson.features)
+    first = None if lesson.init is None else load_model(lesson.init)
+    loaded = load(data)
+    learning, judging = _parts(loaded, lesson)
+    started = time.monotonic()
+    if first is None:
+        model = train(loaded, learning, kind, lesson.seed, progress)
+    else:
+        model = train_further(first, loaded, learning, lesson.seed)
+    learned_in_s = time.monotonic() - started
+    save_model(model, out)
+    before = None if first is None else _judge(first, loaded, judging)
+    return Taught(model, _judge(model, loaded, judging), before, learned_in_s)
+
+
+def _parts(data: Dataset, lesson: Lesson) -> tuple[Int64Array, Int64Array]:
+    """Places of records to learn from, and to be judged by."""
+    import numpy as np
+
+    from chanas.prescheduler.tuning.offline.split import sample_by_flops, split
+
+    if lesson.num_records is not None:
+        if not 2 <= lesson.num_records < len(data):
+            raise ConfigError(f"expected --records from 2 to {len(data) - 1}, got {lesson.num_records}")
+        order = np.random.default_rng(lesson.seed).permutation(len(data)).astype(np.int64)
+        return order[: lesson.num_records], order[lesson.num_records :]
+    learning, judging = split(data, lesson.split, lesson.seed)
+    if lesson.sample:
+        learning = learning[sample_by_flops(data.of(learning), seed=lesson.seed)]
+    return learning, judging
+
+
+def _judge(model: OfflineModel, data: Dataset, chosen: Int64Array) -> Metrics:
+    from chanas.prescheduler.tuning.offline.metrics import judge
+
+    part = data.of(chosen)
+    return judge(model.scores(part.rows(model.kind.features)), part.label, part.task)

@@ -41,6 +41,7 @@ USES = {
     "prescheduler": Use(DEVICE, _TABLE),
     "records export": Use(HOST),
     "records show": Use(HOST),
+    "records train": Use(HOST),
     "report": Use(HOST),
     "search": Use(DEVICE, _BUNDLE),
     "target check": Use(DEVICE),

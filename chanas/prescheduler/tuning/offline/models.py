@@ -1,0 +1,227 @@
+"""Cost models that are taught by a data set: training, further training on another device, scores, and their files.
+
+A file is one of safetensors: arrays, and JSON in its header that says what they are (docs/formats.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chanas.errors import CheckpointError, ConfigError, one_line, unknown_name
+from chanas.files.writing import replacing
+from chanas.prescheduler.tuning.offline.boosters import PACKAGES, booster_scores, fit_booster, library_of, load_booster
+from chanas.prescheduler.tuning.offline.dataset import FEATURES, Dataset, FloatArray
+from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Float32Array, Int64Array, Rows, flatten
+
+SCHEMA = 1
+MODELS = ("attention", "mlp", *PACKAGES)
+LOSSES = ("rmse", "lambdarank")
+_BOOSTER = "booster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Names of a model: one of `MODELS`, what it was taught by (`LOSSES`), what it reads (`dataset.FEATURES`).
+
+    Raises:
+        ConfigError: a name is unknown, or trees are to learn from pairs.
+    """
+
+    model: str = "attention"
+    loss: str = "rmse"
+    features: str = "primitives"
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("cost model", self.model, MODELS),
+            ("loss", self.loss, LOSSES),
+            ("features", self.features, FEATURES),
+        ):
+            if name not in known:
+                raise ConfigError(unknown_name(what, name, known))
+        if self.is_booster and self.loss != "rmse":
+            raise ConfigError(f"cost model '{self.model}' learns with --loss rmse alone, got {self.loss}")
+
+    @property
+    def is_booster(self) -> bool:
+        return self.model in PACKAGES
+
+    @property
+    def flattens(self) -> bool:
+        """True if sequences become one row each."""
+        return self.is_booster and self.features == "primitives"
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row that the model reads."""
+        return len(SLOTS) * (1 + NUM_VALUES) if self.flattens else FEATURES[self.features]
+
+
+@dataclass(frozen=True, eq=False)
+class OfflineModel:
+    """A model that was taught.
+
+    mean, deviation  float32[F]: of the columns that it learned from
+    arrays           weights of a network by name, or the text form of trees as bytes
+    slope            log seconds that a score of one less stands for, among records of one task
+    facts            what it learned from: devices, numbers, seed, versions
+    """
+
+    kind: Kind
+    mean: Float32Array
+    deviation: Float32Array
+    arrays: Mapping[str, np.ndarray[Any, Any]]
+    slope: float = 1.0
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def scores(self, rows: Rows) -> FloatArray:
+        """float64[N]: higher is faster; after `rmse` these stand for labels."""
+        prepared = self._prepare(rows)
+        if self.kind.is_booster:
+            return booster_scores(self.kind.model, self._body, prepared)
+        from chanas.prescheduler.tuning.offline.fit import scores
+
+        return scores(self._body, prepared, self.kind.loss)
+
+    def log_seconds(self, rows: Rows) -> FloatArray:
+        """float64[N]: log seconds up to a constant for each task."""
+        return -self.slope * self.scores(rows)
+
+    def _prepare(self, rows: Rows) -> Rows:
+        if self.kind.flattens:
+            rows = Rows(flatten(rows), np.arange(len(rows) + 1, dtype=np.int64))
+        return Rows((rows.values - self.mean) / self.deviation, rows.offsets)
+
+    @cached_property
+    def _body(self) -> Any:
+        """The network, or the trees."""
+        if self.kind.is_booster:
+            return load_booster(self.kind.model, self.arrays[_BOOSTER].tobytes())
+        from chanas.prescheduler.tuning.offline.networks import read_network
+
+        return read_network(self.kind.model, len(self.mean), self.arrays)
+
+
+def train(data: Dataset, chosen: Int64Array, kind: Kind, seed: int = 0, progress: bool = True) -> OfflineModel:
+    """A model that learns from some records of a data set.
+
+    Raises:
+        ConfigError: the library is not installed, or the data set lacks the features.
+    """
+    if kind.is_booster:
+        library_of(kind.model)
+    part = data.of(chosen)
+    values = part.rows(kind.features).values if not kind.flattens else flatten(part.primitives)
+    deviation = values.std(axis=0)
+    deviation = np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32)
+    model = OfflineModel(kind, values.mean(axis=0).astype(np.float32), deviation, {})
+    return _learn(model, part, seed, progress)
+
+
+def train_further(model: OfflineModel, data: Dataset, chosen: Int64Array, seed: int = 0) -> OfflineModel:
+    """The model after a few records of another device: networks learn slowly, trees get further ones.
+
+    Raises:
+        ConfigError: as `train`.
+    """
+    return _learn(model, data.of(chosen), seed, progress=False)
+
+
+def _learn(model: OfflineModel, part: Dataset, seed: int, progress: bool) -> OfflineModel:
+    from chanas.prescheduler.tuning.offline.fit import FINE_TUNING, Examples, fit_network
+
+    kind, rows = model.kind, model._prepare(part.rows(model.kind.features))
+    examples, is_new = Examples(rows, part.label, part.task), not model.arrays
+    if kind.is_booster:
+        start = None if is_new else model.arrays[_BOOSTER].tobytes()
+        arrays: dict[str, np.ndarray[Any, Any]] = {
+            _BOOSTER: np.frombuffer(fit_booster(kind.model, examples, seed, start), dtype=np.uint8)
+        }
+    else:
+        from chanas.prescheduler.tuning.offline.networks import arrays_of, make_network, read_network
+
+        width = len(model.mean)
+        network = make_network(kind.model, width, seed) if is_new else read_network(kind.model, width, model.arrays)
+        fit_network(network, examples, kind.loss, seed, None if is_new else FINE_TUNING, progress)
+        arrays = {**arrays_of(network)}
+    facts = {
+        "devices": sorted({part.devices[part.tasks[t].device].key for t in np.unique(part.task)}),
+        "num_records": len(part),
+        "num_tasks": len(np.unique(part.task)),
+        "seed": seed,
+    }
+    if not is_new:
+        facts["started_from"] = dict(model.facts)
+    taught = OfflineModel(kind, model.mean, model.deviation, arrays, facts=facts)
+    return dataclasses.replace(taught, slope=_slope(taught.scores(part.rows(kind.features)), part))
+
+
+def _slope(score: FloatArray, part: Dataset) -> float:
+    """The regression of log seconds on −score, both without their means over a task; zero if they disagree."""
+    log_s = np.log(part.latency_s)
+    counts = np.maximum(part.counts(), 1)
+    x, y = (v - (np.bincount(part.task, v, len(counts)) / counts)[part.task] for v in (-score, log_s))
+    return max(0.0, float(x @ y) / max(float(x @ x), 1e-12))
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+def save_model(model: OfflineModel, path: Path) -> None:
+    """Write a file whole.
+
+    Raises:
+        ChanasError: it cannot be written.
+    """
+    from safetensors.numpy import save_file
+
+    header = {
+        "schema": SCHEMA,
+        "width": model.kind.width,
+        **dataclasses.asdict(model.kind),
+        "slope": model.slope,
+        "facts": model.facts,
+    }
+    arrays = {"mean": model.mean, "deviation": model.deviation}
+    arrays |= {f"body.{name}": np.ascontiguousarray(array) for name, array in model.arrays.items()}
+    with replacing(path) as temporary:
+        save_file(arrays, temporary, metadata={"chanas": json.dumps(header, sort_keys=True)})
+
+
+def load_model(path: Path) -> OfflineModel:
+    """Read a file.
+
+    Raises:
+        CheckpointError: there is none, it is no cost model, is damaged, or reads other features than today's.
+        ConfigError: the library of its trees is not installed.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise CheckpointError(f"there is no cost model {path}; `chanas records train` writes one")
+    try:
+        with safe_open(path, "numpy") as file:
+            header = json.loads((file.metadata() or {})["chanas"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+        kind = Kind(**{name: header[name] for name in ("model", "loss", "features")})
+        if (header["schema"], header["width"]) != (SCHEMA, kind.width):
+            raise CheckpointError(
+                f"expected a cost model of schema {SCHEMA} that reads {kind.width} numbers, got schema "
+                f"{header['schema']} and {header['width']} in {path}; train it again"
+            )
+        body = {name.removeprefix("body."): array for name, array in arrays.items() if name.startswith("body.")}
+        model = OfflineModel(kind, arrays["mean"], arrays["deviation"], body, float(header["slope"]), header["facts"])
+        if kind.is_booster:
+            library_of(kind.model)
+        assert model._body is not None
+        return model
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise CheckpointError(f"{path} is no cost model, or is damaged ({one_line(error, 120)})") from error

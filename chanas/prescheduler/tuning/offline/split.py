@@ -1,0 +1,99 @@
+"""Parts of a data set: fewer tasks, by how often their FLOPs occur (Verma et al., 2024), and records to learn from and
+to be judged by (Zheng et al., 2021). All are the same for the same seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from chanas.errors import DataError
+from chanas.prescheduler.tuning.offline.dataset import Dataset
+from chanas.prescheduler.tuning.offline.primitives import Int64Array
+
+TRAINING_SHARE = 0.9
+SAMPLED_SHARE = 0.5
+"""Share of the records; the paper keeps 47 % of a processor's and 57 % of a GPU's."""
+MIN_RECORDS = 4
+"""Tasks with fewer records say little of their order, and are left out of samples."""
+
+
+class Split(NamedTuple):
+    """Places of records, int64 each: to learn from, and to be judged by."""
+
+    train: Int64Array
+    test: Int64Array
+
+
+def sample_by_flops(
+    data: Dataset, share: float = SAMPLED_SHARE, min_records: int = MIN_RECORDS, seed: int = 0
+) -> Int64Array:
+    """The records, in order, of some tasks that are drawn without replacement, each with a probability in proportion to
+    the number of tasks that have as many FLOPs, until `share` of all records is reached.
+
+    Raises:
+        DataError: all tasks have fewer than `min_records`.
+    """
+    counts = data.counts()
+    occurrences = Counter(task.num_flops for task in data.tasks)
+    weights = np.array([occurrences[task.num_flops] for task in data.tasks], dtype=np.float64)
+    # The largest of log weight + Gumbel noise are such a sample (Efraimidis and Spirakis, 2006).
+    drawn = np.log(weights) + np.random.default_rng(seed).gumbel(size=len(weights))
+    order = [int(t) for t in np.argsort(-drawn, kind="stable") if counts[t] >= min_records]
+    if not order:
+        raise DataError(f"expected tasks of at least {min_records} records, the largest has {counts.max()}")
+    before = np.cumsum(counts[order]) - counts[order]
+    chosen = np.array(order)[before < share * len(data)]
+    return np.flatnonzero(np.isin(data.task, chosen)).astype(np.int64)
+
+
+def within_task(data: Dataset, share: float, rng: np.random.Generator) -> Split:
+    """A share of each task's records to learn from, rounded up, and the others."""
+    train = np.zeros(len(data), dtype=bool)
+    for task in np.unique(data.task):
+        here = np.flatnonzero(data.task == task)
+        train[rng.permutation(here)[: int(np.ceil(share * len(here)))]] = True
+    return _split(train)
+
+
+def by_task(data: Dataset, share: float, rng: np.random.Generator) -> Split:
+    """Whole tasks, in random order, until so many records are there to learn from."""
+    return _split(_first(data.task, rng.permutation(np.unique(data.task)), share))
+
+
+def by_target(data: Dataset, share: float, rng: np.random.Generator) -> Split:
+    """Whole devices, the last one first, until so many records are there to learn from; one is left to be judged by."""
+    device = np.array([task.device for task in data.tasks], dtype=np.int64)[data.task]
+    devices = np.unique(device)[::-1]
+    return _split(_first(device, devices, share) & (device != devices[-1]))
+
+
+_Splitter = Callable[[Dataset, float, np.random.Generator], Split]
+SPLITS: dict[str, _Splitter] = {"within_task": within_task, "by_task": by_task, "by_target": by_target}
+
+
+def split(data: Dataset, name: str, seed: int = 0, share: float = TRAINING_SHARE) -> Split:
+    """One of `SPLITS`.
+
+    Raises:
+        DataError: one part would be empty: there is a single task or device, say.
+    """
+    parts = SPLITS[name](data, share, np.random.default_rng(seed))
+    if min(map(len, parts)) == 0:
+        raise DataError(f"split {name} leaves no records to {'learn from' if not len(parts.train) else 'be judged by'}")
+    return parts
+
+
+def _first(group: Int64Array, order: Int64Array, share: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """bool[N]: records of the first groups in order, without the one that would leave nothing."""
+    counts = np.array([np.count_nonzero(group == g) for g in order])
+    before = np.cumsum(counts) - counts
+    chosen = order[(before < share * len(group)) & (np.arange(len(order)) < max(1, len(order) - 1))]
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.isin(group, chosen)
+    return found
+
+
+def _split(train: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Split:
+    return Split(np.flatnonzero(train).astype(np.int64), np.flatnonzero(~train).astype(np.int64))
