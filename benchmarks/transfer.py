@@ -1,6 +1,9 @@
 """What measurements on known devices are worth on a new one.
 
     python benchmarks/transfer.py [--quick] --data FILE latency
+    python benchmarks/transfer.py [--quick] --data FILE tuning
+
+`tuning`: see transfer_tuning.py.
 
 `latency`: 5,000 once-for-all networks on four GPUs at batch 1, 32 and 64, as HELP published them (Lee et al., NeurIPS
 2021, MIT; github.com/HayeonLee/HELP). FILE is a CSV file, gzipped or not, with the columns `d` (depths of the five
@@ -36,6 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import transfer_tuning
 from common import Figure, finish
 from labels import synthetic
 from threadpoolctl import threadpool_limits
@@ -307,18 +311,10 @@ def table_of(rows: Sequence[Row]) -> list[dict[str, object]]:
     return out
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few networks, one draw; nothing is written")
-    parser.add_argument("--data", type=Path, required=True, help="measurements: see above")
-    parser.add_argument("--draws", type=int, help=f"of measured networks ({NUM_DRAWS}; {QUICK_DRAWS} with --quick)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("what", choices=["latency"])
-    options = parser.parse_args(arguments)
+def run_latency(options: argparse.Namespace) -> tuple[dict[str, Figure], dict[str, object]]:
+    """Figures and rows of the part about networks."""
     quick = options.quick
     draws = range(options.draws or (QUICK_DRAWS if quick else NUM_DRAWS))
-    if not options.data.is_file():
-        raise SystemExit(f"transfer: error: there is no file {options.data}; --help says where one can be had")
     data = read_measured(options.data, QUICK_NETWORKS if quick else None)
 
     print(
@@ -326,13 +322,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     print(f"{'number':>6}  {'kind':<16}{'Spearman':>12}{'error, %':>22}{'regret, points':>22}")
     rows: list[Row] = []
-    with threadpool_limits(1):
-        ways = contenders(data)
-        for num in QUICK_NUMS if quick else NUMS:
-            found = list(judged(data, num, draws, options.seed, ways))
-            print_rows(found)
-            rows += found
-        ceilings = ceiling(data, options.seed)
+    ways = contenders(data)
+    for num in QUICK_NUMS if quick else NUMS:
+        found = list(judged(data, num, draws, options.seed, ways))
+        print_rows(found)
+        rows += found
+    ceilings = ceiling(data, options.seed)
     for device, scores in ceilings.items():
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
         print(f"ceiling {device:<14}{numbers}")
@@ -344,8 +339,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rows": table_of(rows),
         "ceiling": ceilings,
     }
+    return figures_of(rows, ceilings), extra
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few networks or configurations, one draw; writes nothing")
+    parser.add_argument("--data", type=Path, required=True, help="measurements: see above")
+    parser.add_argument("--draws", type=int, help=f"of measured networks ({NUM_DRAWS}), or of searches (50)")
+    parser.add_argument("--pair-draws", type=int, help="of searches with one source (10)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("what", choices=["latency", "tuning"])
+    options = parser.parse_args(arguments)
+    if not options.data.is_file():
+        raise SystemExit(f"transfer: error: there is no file {options.data}; --help says where one can be had")
+    with threadpool_limits(1):
+        if options.what == "latency":
+            figures, extra = run_latency(options)
+        else:
+            figures, extra = transfer_tuning.run(
+                options.data, options.quick, options.draws, options.pair_draws, options.seed
+            )
     print()
-    finish(f"transfer-{options.what}", figures_of(rows, ceilings), quick, extra)
+    finish("transfer_tuning" if options.what == "tuning" else "transfer-latency", figures, options.quick, extra)
 
 
 if __name__ == "__main__":

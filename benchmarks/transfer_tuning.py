@@ -1,0 +1,386 @@
+"""The `tuning` part of transfer.py: measurements on other devices in the tuning of one operator on a new one.
+
+FILE is a CSV file, gzipped or not: a row for each configuration, a column for each of its parameters, and one
+`DEVICE_ms` for each device, empty where the configuration does not work. Ours is every configuration of a tunable
+convolution on six GPUs of two makers: the FAIR Benchmark Hub's (github.com/AutoTuningAssociation/benchmark_hub, MIT).
+
+One device after the other is new. Searches begin with nothing measured there, by
+
+    chanas    chanas.prescheduler.tuning.transfer, with all other devices
+    gp        the same without any other device
+    nearest   from the fastest to the slowest of the device that ranks the measured configurations most alike
+    random    one at random after the other
+
+After each number of measurements: the best configuration found, the best of the one and of the five that are predicted
+to be the fastest (all as shares of the optimum's speed), and the share of pairs of configurations that are predicted in
+the right order. A configuration that does not work is a measurement that is spent.
+
+Then every other device by itself is a source, as it is, with its latencies shuffled among its configurations, and
+reversed: the fastest is the slowest. The last two have nothing to say. What asking them costs is by how many
+more measurements it takes than `gp` with the same seed to come within 5 and 1 % of the optimum, where as many as are
+made and one count for a search that does not.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import gzip
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Figure
+
+from chanas.core.genome import FloatArray
+from chanas.prescheduler.tuning.transfer.mixture import encode
+from chanas.prescheduler.tuning.transfer.search import TransferSearch
+
+BUDGETS, QUICK_BUDGETS = (0, 10, 30, 100), (0, 10)
+NUM_DRAWS, QUICK_DRAWS = 50, 1
+NUM_PAIR_DRAWS = 10
+QUICK_CONFIGURATIONS = 200
+OURS, GP, NEAREST, RANDOM = "chanas", "gp", "nearest", "random"
+SCORES = ("found", "top1", "top5", "pairwise")
+CLOSE = (1.05, 1.01)
+OVERHEAD_GOAL_PERCENT = 3.0
+SHARE_GOAL = 1.0 / 3.0
+ALIKE = 0.8
+"""Devices are alike whose latencies have at least this rank correlation."""
+KINDS: dict[str, Callable[[FloatArray, np.random.Generator], FloatArray]] = {
+    "real": lambda log_latencies, rng: log_latencies,
+    "shuffled": lambda log_latencies, rng: rng.permutation(log_latencies),
+    "reversed": lambda log_latencies, rng: -log_latencies,
+}
+
+
+@dataclass(frozen=True)
+class Space:
+    """Configurations, float64[N, F], and their log latencies on devices, float64[N, D], NaN where one does not work."""
+
+    x: FloatArray
+    devices: tuple[str, ...]
+    log_latencies: FloatArray
+
+    def others(self, column: int) -> list[int]:
+        """Columns of the other devices."""
+        return [i for i in range(len(self.devices)) if i != column]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One contender on one new device after one draw and so many measurements."""
+
+    num: int
+    device: str
+    draw: int
+    kind: str
+    found: float
+    top1: float
+    top5: float
+    pairwise: float
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Measurements until a search came within `CLOSE` of the optimum, of each; `source` is "" for no device and "all"
+    for all."""
+
+    device: str
+    source: str
+    kind: str
+    draw: int
+    trials: tuple[int, ...]
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+def read_space(path: Path, num: int | None = None) -> Space:
+    """The configurations of the file; `num` of them, evenly spaced, where it is given."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    if num is not None:
+        rows = rows[:: max(1, len(rows) // num)][:num]
+    devices = [c for c in rows[0] if c.endswith("_ms")]
+    values = np.array([[float(row[c]) for c in rows[0] if c not in devices] for row in rows])
+    latencies = np.array([[float(row[c] or "nan") for c in devices] for row in rows])
+    return Space(encode(values), tuple(c.removesuffix("_ms") for c in devices), np.log(latencies))
+
+
+def rank_correlation(a: FloatArray, b: FloatArray) -> float:
+    """Spearman's, over the configurations that work on both; 0 where it is not defined."""
+    from scipy.stats import rankdata
+
+    both = ~(np.isnan(a) | np.isnan(b))
+    ranks = [rankdata(v[both]) for v in (a, b)]
+    if both.sum() < 2 or any(np.ptp(r) == 0.0 for r in ranks):
+        return 0.0
+    return float(np.corrcoef(ranks)[0, 1])
+
+
+# ---- searches -------------------------------------------------------------------------------------------------------
+Predict = Callable[[], FloatArray | None]
+"""Log latencies float64[N] that are predicted now; None: nothing is."""
+Order = Iterator[tuple[int, Predict]]
+"""The next configuration, and what is predicted before it is measured."""
+
+
+def _nothing() -> None:
+    """Predict nothing."""
+
+
+def modelled(space: Space, sources: FloatArray, truth: FloatArray, rng: np.random.Generator) -> Order:
+    """Order by chanas, with log latencies float64[N, S] of other devices."""
+    search = TransferSearch(space.x, sources, rng)
+    for _ in range(len(truth)):
+        index = search.propose()
+        knows = sources.shape[1] > 0 or math.isfinite(search.best)
+        yield index, search.model.predict if knows else _nothing
+        search.observe(index, truth[index])
+
+
+def nearest(sources: FloatArray, truth: FloatArray) -> Order:
+    """Order by the source that ranks what was measured most alike; the first one until there are three."""
+    filled = np.where(np.isnan(sources), np.inf, sources)
+    tried: list[int] = []
+    for _ in range(len(truth)):
+        chosen = 0
+        if len(tried) > 2:
+            chosen = int(np.argmax([rank_correlation(s[tried], truth[tried]) for s in sources.T]))
+        index = next(i for i in np.argsort(filled[:, chosen], kind="stable").tolist() if i not in set(tried))
+        yield index, functools.partial(filled.__getitem__, (slice(None), chosen))
+        tried.append(index)
+
+
+def at_random(truth: FloatArray, rng: np.random.Generator) -> Order:
+    """Order by chance."""
+    for index in rng.permutation(len(truth)).tolist():
+        yield index, _nothing
+
+
+def gaps(order: Order, truth: FloatArray, num: int) -> list[float]:
+    """After 1, 2, … `num` measurements: the best latency so far over the optimum; infinite while nothing works."""
+    optimum, best, out = np.nanmin(truth), math.inf, []
+    for index, _ in order:
+        best = best if math.isnan(truth[index]) else min(best, truth[index])
+        out.append(math.exp(best - optimum) if math.isfinite(best) else math.inf)
+        if len(out) == num:
+            break
+    return out
+
+
+def trials_until(curve: Sequence[float], close: float) -> int:
+    """Measurements until the gap is at most `close`; one more than there are when it never is."""
+    return next((i + 1 for i, gap in enumerate(curve) if gap <= close), len(curve) + 1)
+
+
+# ---- scores ---------------------------------------------------------------------------------------------------------
+def top(predicted: FloatArray, truth: FloatArray, num: int) -> float:
+    """The optimum's latency over that of the best of the `num` configurations that are predicted fastest."""
+    some = truth[np.argsort(predicted, kind="stable")[:num]]
+    return 0.0 if np.isnan(some).all() else math.exp(np.nanmin(truth) - np.nanmin(some))
+
+
+def pairwise(predicted: FloatArray, truth: FloatArray) -> float:
+    """Share of pairs of working configurations that are predicted in the right order; half of those predicted alike."""
+    from scipy.stats import kendalltau
+
+    works = ~np.isnan(truth)
+    return 0.5 + 0.5 * float(kendalltau(predicted[works], truth[works], variant="b").statistic)
+
+
+def scored(order: Order, truth: FloatArray, budgets: Sequence[int]) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """For each measurement its number, the gap before it, and at the budgets the scores of what is predicted then."""
+    optimum, best = np.nanmin(truth), math.inf
+    for num, (index, predict) in enumerate(order):
+        found = math.exp(optimum - best) if math.isfinite(best) else 0.0
+        scores: dict[str, float] = {}
+        if num in budgets and (predicted := predict()) is not None:
+            scores = {"top1": top(predicted, truth, 1), "top5": top(predicted, truth, 5)}
+            scores["pairwise"] = pairwise(predicted, truth)
+        yield num, found, scores
+        if num == max(budgets):
+            return
+        best = best if math.isnan(truth[index]) else min(best, truth[index])
+
+
+def leave_one_out(
+    space: Space, column: int, draw: int, seed: int, budgets: Sequence[int]
+) -> tuple[list[Score], list[Reached]]:
+    """Each contender with all other devices."""
+    truth, sources = space.log_latencies[:, column], space.log_latencies[:, space.others(column)]
+    none = np.zeros((len(truth), 0))
+    device, unknown = space.devices[column], dict.fromkeys(SCORES[1:], math.nan)
+    scores, reached = [], []
+    for kind in (OURS, GP, NEAREST, RANDOM):
+        rng = np.random.default_rng([seed, column, draw])
+        if kind in (OURS, GP):
+            order = modelled(space, sources if kind == OURS else none, truth, rng)
+        else:
+            order = nearest(sources, truth) if kind == NEAREST else at_random(truth, rng)
+        curve = []
+        for num, found, values in scored(order, truth, budgets):
+            curve.append(1.0 / found if found else math.inf)
+            if num in budgets:
+                scores.append(Score(num, device, draw, kind, found, **(unknown | values)))
+        reached.append(Reached(device, "all", kind, draw, tuple(trials_until(curve[1:], c) for c in CLOSE)))
+    return scores, reached
+
+
+def pairs(space: Space, column: int, draw: int, seed: int, num: int) -> Iterator[Reached]:
+    """Without a source, and with every other device as it is, shuffled and reversed."""
+    truth = space.log_latencies[:, column]
+
+    def reached(source: str, kind: str, known: FloatArray) -> Reached:
+        order = modelled(space, known, truth, np.random.default_rng([seed, column, draw]))
+        curve = gaps(order, truth, num)
+        return Reached(space.devices[column], source, kind, draw, tuple(trials_until(curve, c) for c in CLOSE))
+
+    yield reached("", GP, np.zeros((len(truth), 0)))
+    for other in space.others(column):
+        for kind, change in KINDS.items():
+            rng = np.random.default_rng([seed, column, draw, other])
+            yield reached(space.devices[other], kind, change(space.log_latencies[:, other], rng)[:, None])
+
+
+# ---- figures --------------------------------------------------------------------------------------------------------
+def mean_and_spread(by_draw: Mapping[int, Sequence[float]]) -> dict[str, float]:
+    """Mean over draws of the mean within each, the deviation between draws, and half of the mean's 95 % interval."""
+    means = [float(np.mean(values)) for values in by_draw.values()]
+    deviation = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+    return {
+        "mean": float(np.mean(means)),
+        "deviation": deviation,
+        "interval": 1.96 * deviation / math.sqrt(len(means)),
+    }
+
+
+def score_rows(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    """By budget, contender and device (`all`: mean over devices): each score's mean, deviation and interval."""
+    groups: dict[tuple[int, str, str], list[Score]] = {}
+    for score in scores:
+        for device in ("all", score.device):
+            groups.setdefault((score.num, score.kind, device), []).append(score)
+    rows = []
+    for (num, kind, device), own in groups.items():
+        row: dict[str, Any] = {"num": num, "kind": kind, "device": device}
+        for name in SCORES:
+            by_draw: dict[int, list[float]] = {}
+            for score in own:
+                by_draw.setdefault(score.draw, []).append(getattr(score, name))
+            row[name] = mean_and_spread(by_draw)
+        rows.append(row)
+    return rows
+
+
+def trial_rows(reached: Sequence[Reached]) -> list[dict[str, Any]]:
+    """By device, source and kind: measurements until each `CLOSE`."""
+    groups: dict[tuple[str, str, str], list[Reached]] = {}
+    for one in reached:
+        groups.setdefault((one.device, one.source, one.kind), []).append(one)
+    rows = []
+    for (device, source, kind), own in groups.items():
+        row: dict[str, Any] = {"device": device, "source": source, "kind": kind}
+        for place, close in enumerate(CLOSE):
+            row[f"trials_{close}"] = mean_and_spread({r.draw: [r.trials[place]] for r in own})
+        rows.append(row)
+    return rows
+
+
+def overhead_percent(reached: Sequence[Reached], kind: str, place: int = 0) -> dict[str, float]:
+    """By how much longer it takes with sources of a kind than without, in percent of what it takes without."""
+    alone = {(r.device, r.draw): r.trials[place] for r in reached if r.kind == GP}
+    base = float(np.mean(list(alone.values())))
+    by_draw: dict[int, list[float]] = {}
+    for one in reached:
+        if one.kind == kind:
+            longer = one.trials[place] - alone[one.device, one.draw]
+            by_draw.setdefault(one.draw, []).append(100.0 * longer / base)
+    return mean_and_spread(by_draw)
+
+
+def pair_shares(space: Space, reached: Sequence[Reached]) -> dict[str, float]:
+    """Measurements with a source over those without, to within 5 %: mean over pairs that are alike, and over others."""
+    shares: dict[str, list[float]] = {"alike": [], "unlike": []}
+    for a, source in enumerate(space.devices):
+        for b, device in enumerate(space.devices):
+            own = [r.trials[0] for r in reached if (r.device, r.source, r.kind) == (device, source, "real")]
+            alone = [r.trials[0] for r in reached if (r.device, r.kind) == (device, GP)]
+            if own and alone:
+                alike = rank_correlation(space.log_latencies[:, a], space.log_latencies[:, b]) >= ALIKE
+                shares["alike" if alike else "unlike"].append(float(np.mean(own) / np.mean(alone)))
+    return {kind: float(np.mean(values)) if values else math.nan for kind, values in shares.items()}
+
+
+def figures_of(
+    space: Space, scores: Sequence[Score], alone: Sequence[Reached], paired: Sequence[Reached]
+) -> dict[str, Figure]:
+    """What was found with and without the others at each budget, trials, and the cost of asking."""
+    figures = {}
+    for row in score_rows(scores):
+        if row["device"] == "all" and row["kind"] in (OURS, GP):
+            for name in SCORES:
+                value = row[name]["mean"]
+                figures[f"{row['kind']}_{name}_{row['num']}"] = Figure(None if math.isnan(value) else value)
+    for kind in (OURS, GP, NEAREST, RANDOM):
+        figures[f"{kind}_trials"] = Figure(float(np.mean([r.trials[0] for r in alone if r.kind == kind])))
+    shares = pair_shares(space, paired)
+    figures["pair_share_alike"] = Figure(shares["alike"], SHARE_GOAL, lower_is_better=True)
+    figures["pair_share_unlike"] = Figure(shares["unlike"], 1.0, lower_is_better=True)
+    for kind in KINDS:
+        goal = None if kind == "real" else OVERHEAD_GOAL_PERCENT
+        value = overhead_percent(paired, kind)["mean"]
+        figures[f"overhead_{kind}_percent"] = Figure(value, goal, lower_is_better=True)
+    return figures
+
+
+def run(
+    path: Path, quick: bool, num_draws: int | None, num_pair_draws: int | None, seed: int
+) -> tuple[dict[str, Figure], dict[str, Any]]:
+    """Figures and rows of the whole part."""
+    space = read_space(path, QUICK_CONFIGURATIONS if quick else None)
+    budgets = QUICK_BUDGETS if quick else BUDGETS
+    draws = range(num_draws or (QUICK_DRAWS if quick else NUM_DRAWS))
+    pair_draws = range(num_pair_draws or (QUICK_DRAWS if quick else NUM_PAIR_DRAWS))
+    print(
+        f"{len(space.x)} configurations, {len(space.devices)} devices, {len(draws)} draws, {len(pair_draws)} of pairs"
+    )
+    scores: list[Score] = []
+    alone: list[Reached] = []
+    paired: list[Reached] = []
+    for column, device in enumerate(space.devices):
+        for draw in draws:
+            some, reached = leave_one_out(space, column, draw, seed, budgets)
+            scores += some
+            alone += reached
+        for draw in pair_draws:
+            paired += pairs(space, column, draw, seed, max(budgets))
+        own = [r for r in alone if r.device == device]
+        line = ", ".join(f"{k} {np.mean([r.trials[0] for r in own if r.kind == k]):.1f}" for k in (OURS, GP, NEAREST))
+        print(f"{device}: measurements to within 5 %: {line}", flush=True)
+    rows = score_rows(scores)
+    print(f"{'number':>6}  {'kind':<10}" + "".join(f"{name:>18}" for name in SCORES))
+    for row in rows:
+        if row["device"] == "all":
+            cells = "".join(f"{row[s]['mean']:>10.3f} ± {row[s]['interval']:<5.3f}" for s in SCORES)
+            print(f"{row['num']:>6}  {row['kind']:<10}{cells}")
+    overheads = {kind: [overhead_percent(paired, kind, place) for place in range(len(CLOSE))] for kind in KINDS}
+    for kind, found in overheads.items():
+        print(f"{kind} sources: {found[0]['mean']:+.1f} ± {found[0]['interval']:.1f} % measurements to within 5 %")
+    extra = {
+        "seed": seed,
+        "draws": len(draws),
+        "pair_draws": len(pair_draws),
+        "budgets": list(budgets),
+        "num_configurations": len(space.x),
+        "devices": list(space.devices),
+        "source": "AutoTuningAssociation/benchmark_hub (FAIR Benchmark Hub), MIT",
+        "scores": rows,
+        "trials": trial_rows(alone),
+        "pair_trials": trial_rows(paired),
+        "overhead_percent": {k: dict(zip(map(str, CLOSE), v, strict=True)) for k, v in overheads.items()},
+    }
+    return figures_of(space, scores, alone, paired), extra
