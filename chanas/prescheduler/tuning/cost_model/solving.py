@@ -118,7 +118,11 @@ def elsewhere(compute: Compute) -> Solve:
 def pack(values: npt.NDArray[Any]) -> Json:
     """An array as JSON, bit by bit."""
     little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
-    return {"dtype": little.dtype.str, "shape": list(little.shape), "bytes": base64.b64encode(little.tobytes()).decode("ascii")}
+    return {
+        "dtype": little.dtype.str,
+        "shape": list(little.shape),
+        "bytes": base64.b64encode(little.tobytes()).decode("ascii"),
+    }
 
 
 def unpack(data: Json) -> npt.NDArray[Any]:
