@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from chanas.commands.options import RPC, Devices, Key, Shared, WarmStart, usage_of
+from chanas.commands.options import (
+    RPC,
+    CostModel,
+    Devices,
+    Key,
+    Pretrained,
+    Shared,
+    WarmStart,
+    cost_model_of,
+    usage_of,
+)
 from chanas.core.usage import Usage
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
@@ -144,7 +154,8 @@ def fill(
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 16 by default.")
     ] = None,
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
-    cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
+    cost_model: CostModel = "gp",
+    pretrained: Pretrained = None,
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     rpc: RPC = None,
     key: Key = None,
@@ -162,7 +173,7 @@ def fill(
         _checked(usage_of(target, threads, dtype, batch, rpc, key, devices, shared)),
         space=space,
         num_classes=num_classes,
-        tuning=Tuning(trials, sub_space or (), cost_model, calibrate, warm_start),
+        tuning=Tuning(trials, sub_space or (), cost_model_of(cost_model, pretrained), calibrate, warm_start),
         seed=seed,
     )
     if summary.num_predicted:

@@ -20,12 +20,23 @@ Key = Annotated[str | None, typer.Option(help="With --rpc: the key of the device
 WarmStart = Annotated[
     str | None, typer.Option(help="Begin with another device's records: a run, records, or a target of this run.")
 ]
+CostModel = Annotated[
+    str, typer.Option(help="gp (Gaussian process), random, or with --pretrained attention, mlp, xgb or lgbm.")
+]
+Pretrained = Annotated[
+    Path | None, typer.Option(help="A file of `chanas records train`: orders points before anything is measured.")
+]
 Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name
 Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory: where the stages read and write.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
+
+
+def cost_model_of(name: str, pretrained: Path | None) -> str:
+    """The cost model that two options name, as one text: `attention:model.safetensors`."""
+    return name if pretrained is None else f"{name}:{pretrained}"
 
 
 def usage_of(

@@ -12,15 +12,18 @@ from chanas.commands import target as target_commands
 from chanas.commands.options import (
     RPC,
     Batch,
+    CostModel,
     Devices,
     Dtype,
     Key,
+    Pretrained,
     Run,
     Seed,
     Shared,
     Target,
     Threads,
     WarmStart,
+    cost_model_of,
     usage_of,
 )
 from chanas.core.units import format_latency
@@ -45,7 +48,8 @@ def prescheduler(
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 16 by default.")
     ] = None,
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
-    cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
+    cost_model: CostModel = "gp",
+    pretrained: Pretrained = None,
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     rpc: RPC = None,
     key: Key = None,
@@ -82,7 +86,7 @@ def prescheduler(
         usage_of(target, threads, dtype, batch, rpc, key, devices, shared),
         space=space,
         num_classes=num_classes,
-        tuning=Tuning(trials, sub_space or (), cost_model, calibrate, warm_start),
+        tuning=Tuning(trials, sub_space or (), cost_model_of(cost_model, pretrained), calibrate, warm_start),
         seed=seed,
     )
     _say(summary)
@@ -106,7 +110,8 @@ def tune(
         list[str] | None,
         typer.Option(help="Shape of an input that the file leaves open: NAME=1,3,224,224; repeatable."),
     ] = None,
-    cost_model: Annotated[str, typer.Option(help="gp (Gaussian process) or random.")] = "gp",
+    cost_model: CostModel = "gp",
+    pretrained: Pretrained = None,
     rpc: RPC = None,
     key: Key = None,
     devices: Devices = None,
@@ -124,7 +129,7 @@ def tune(
     folder = out or default_folder(run, loaded.name, threads)
     check_place(folder, run)
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
-    effort = Effort(trials, minutes, cost_model, warm_start, early_stop)
+    effort = Effort(trials, minutes, cost_model_of(cost_model, pretrained), warm_start, early_stop)
     built = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed).build()
     _say_tuned(built, built.save(folder).folder)
 

@@ -56,7 +56,7 @@ class ModelSettings:
 
     config     trials per operator, kept ones included
     minutes    the time after which no operator that has a schedule is tried further; without end where it is None
-    cost_model gp or random
+    cost_model gp, random, or attention:FILE (`cost_model.models`)
     """
 
     config: TuneConfig

@@ -98,7 +98,7 @@ class TableSettings:
     config           how operators are explored
     sub_spaces       the blocks of these; of all where there are none
     only             these blocks alone are tuned and timed, and no other row changes
-    model            gp or random
+    model            the cost model: gp, random, or attention:FILE
     num_calibration  whole networks to calibrate the table with, unless nothing of it has changed since it last was
     warm_start       another device's records, which the tuning of an operator begins with
     """

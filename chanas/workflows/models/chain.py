@@ -47,7 +47,7 @@ class Effort:
     trials      schedule points per operator on average, kept ones included; None: the default, or as many as fit in
                 `minutes`
     minutes     the time after which no operator that has a schedule is tried further
-    cost_model  gp or random
+    cost_model  gp, random, or attention:FILE (`cost_model.models`)
     warm_start  another run, a file of records, or another target of the run, whose records the tuning begins with
     early_stop  make no more trials of an operator where nothing better than noise is expected of them
     """

@@ -29,7 +29,7 @@ class Tuning:
 
     num_trials       schedule points per operator on average, kept ones included; None: the default
     sub_spaces       keys such as r224-w1; all where there are none
-    cost_model       gp or random
+    cost_model       gp, random, or attention:FILE (`cost_model.models`)
     num_calibration  whole networks that the table is calibrated with; 0 for none
     warm_start       another run, a file of records, or another target of the run, whose records the tuning begins with
     """

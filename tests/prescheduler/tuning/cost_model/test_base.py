@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +14,27 @@ from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.base import CostModel
 from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.tuning.offline.models import Kind, OfflineModel, save_model
+from chanas.prescheduler.tuning.offline.networks import arrays_of, make_network
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 from ...cases import device, hashed_seconds
 
-NAMES = ("gp", "random")
+NAMES = ("gp", "random", "attention", "mlp")
 HERE = device()
 SPACE = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu"), HERE)
 OTHER = schedule_space(Workload("pointwise", 8, 48, 192), HERE)
 
-every_model = pytest.mark.parametrize("name", NAMES)
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Each model's name, of one that has to be trained with its file."""
+    if request.param in ("gp", "random"):
+        return str(request.param)
+    kind, file = Kind(model=request.param), tmp_path / "model.safetensors"
+    scale = np.full(kind.width, 2.0, dtype=np.float32)
+    save_model(OfflineModel(kind, scale, scale, arrays_of(make_network(kind.model, kind.width, seed=0))), file)
+    return f"{request.param}:{file}"
 
 
 def sample(space: ScheduleSpace, num: int, seed: int = 0) -> list[Point]:
@@ -52,7 +64,6 @@ def assert_sound(model: CostModel, space: ScheduleSpace, num: int) -> None:
     assert np.all(deviation >= 0.0)
 
 
-@every_model
 @pytest.mark.parametrize("num_points", [1, 40])
 @pytest.mark.parametrize("num_records", [0, 1, 5, 6, 60])
 def test_predictions_are_finite_whatever_was_observed(name: str, num_records: int, num_points: int) -> None:
@@ -62,14 +73,12 @@ def test_predictions_are_finite_whatever_was_observed(name: str, num_records: in
     assert_sound(model, OTHER, num_points)
 
 
-@every_model
 def test_equal_times_are_no_trouble(name: str) -> None:
     model = cost_model(name, HERE, seed=0)
     model.observe(SPACE, [TuningRecord(p, 1e-6, 0.0) for p in sample(SPACE, 20)])
     assert_sound(model, SPACE, 30)
 
 
-@every_model
 def test_a_model_is_determined_by_its_seed_and_its_records(name: str) -> None:
     first, again = (cost_model(name, HERE, seed=3) for _ in range(2))
     for model in (first, again):
@@ -81,7 +90,6 @@ def test_a_model_is_determined_by_its_seed_and_its_records(name: str) -> None:
     assert predictions(first, OTHER) == predictions(again, OTHER)
 
 
-@every_model
 def test_failed_records_teach_nothing(name: str) -> None:
     with_failures, without = (cost_model(name, HERE, seed=3) for _ in range(2))
     without.observe(SPACE, measured(SPACE, 20))
@@ -90,7 +98,6 @@ def test_failed_records_teach_nothing(name: str) -> None:
     assert predictions(with_failures) == predictions(without)
 
 
-@every_model
 def test_nothing_observed_changes_nothing(name: str) -> None:
     told, untold = (cost_model(name, HERE, seed=3) for _ in range(2))
     told.observe(SPACE, [])
@@ -98,5 +105,23 @@ def test_nothing_observed_changes_nothing(name: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=rf"^unknown cost model 'xgb'; known: {', '.join(NAMES)}$"):
-        cost_model("xgb", HERE, seed=0)
+    with pytest.raises(ConfigError, match=r"^unknown cost model 'tree'; known: attention, gp, lgbm, mlp, random, xgb$"):
+        cost_model("tree", HERE, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [("mlp", "name its file with --pretrained"), ("gp:model.safetensors", "it takes no file of a trained one")],
+)
+def test_a_file_is_for_models_that_are_trained(asked: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cost_model(asked, HERE, seed=0)
+
+
+def test_a_file_of_another_model_is_refused(name: str) -> None:
+    kind, _, file = name.partition(":")
+    if not file:
+        pytest.skip("has no file")
+    other = {"mlp": "attention", "attention": "mlp"}[kind]
+    with pytest.raises(ConfigError, match=f"expected a cost model '{other}' in .*, got '{kind}'"):
+        cost_model(f"{other}:{file}", HERE, seed=0)
