@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from chanas.bundle.codesign import CoDesign
 from chanas.bundle.runtimes import CompiledNetwork
 from chanas.devices.cores import limited_to
 from chanas.devices.gpu_use import check_free
-from chanas.devices.timing import TimingSettings, time_in_turns
+from chanas.devices.timing import Clock, TimingSettings, seconds_per_call, time_in_turns
+from chanas.errors import ModelError, describe
 
 _NUM_WARM_UP, _MIN_ROUND_S = 3, 0.01
+MAX_TEXT = 120
+"""Characters of an error of another project in a note."""
 MODULE_ALONE = "module alone"
 """The contender that a search's measurement of the bundle is comparable with."""
 
@@ -52,19 +57,44 @@ class _OnGPU:
         return self._forward(x.cuda().contiguous(memory_format=self._layout)).cpu()
 
 
-def _compile_with_torch(network: Any) -> Callable[[Any], Any]:
+def _compile_with_torch(network: Any, x: Any) -> Callable[[], Any]:
     import torch
+    import torch._inductor.config as inductor
 
-    if isinstance(network, _OnGPU):
-        return network.compile()
-    compiled: Callable[[Any], Any] = torch.compile(network)
-    return compiled
+    with inductor.patch(freezing=True):
+        compiled = network.compile() if isinstance(network, _OnGPU) else torch.compile(network)
+        compiled(x)
+    return functools.partial(compiled, x)
+
+
+@contextlib.contextmanager
+def noted(notes: dict[str, str], name: str) -> Iterator[None]:
+    """Whatever the compiler of another project raises is its row's note."""
+    try:
+        yield
+    except ModelError as error:
+        notes[name] = str(error)
+    except Exception as error:
+        notes[name] = f"did not compile: {describe(error, MAX_TEXT)}"
+
+
+def bench_images(bundle: CoDesign) -> npt.NDArray[np.float32]:
+    """Random images float32[B, 3, R, R] that all contenders get."""
+    resolution = bundle.architecture.resolution
+    shape = (bundle.target.batch, bundle.space.in_channels, resolution, resolution)
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
 def benchmark(
-    bundle: CoDesign, with_compile: bool = True, rounds: int = 40, shared: bool | None = False
+    bundle: CoDesign,
+    with_compile: bool = True,
+    rounds: int = 40,
+    shared: bool | None = False,
+    others: Mapping[str, Callable[[], Callable[[], Any]]] | None = None,
+    clock: Clock = seconds_per_call,
 ) -> list[BenchmarkRow]:
     """The compiled module beside PyTorch eager and torch.compile: same weights, same images, same threads and cores.
+    `others` make further contenders of `bench_images`, by their names.
 
     On a processor the module is there twice: as Python calls it, which copies an image in and logits out, and alone.
     On a GPU all of them have the images, one or a batch, from the host's memory and the logits back there, PyTorch in
@@ -79,9 +109,7 @@ def benchmark(
         check_free([bundle.target], shared)
 
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no GPU is not news
-    resolution = bundle.architecture.resolution
-    shape = (bundle.target.batch, bundle.space.in_channels, resolution, resolution)
-    images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    images = bench_images(bundle)
     contenders: dict[str, Callable[[], Any]] = {"chanas": bundle.inference(images)}
     if isinstance(bundle._run, CompiledNetwork):
         contenders[MODULE_ALONE] = bundle._run.module
@@ -98,17 +126,13 @@ def benchmark(
         contenders["PyTorch eager"] = functools.partial(network, x)
     with limited_to(bundle.target.num_threads), torch.inference_mode():
         if with_compile and has_peers:
-            try:
-                import torch._inductor.config as inductor
-
-                with inductor.patch(freezing=True):
-                    compiled = _compile_with_torch(network)
-                    compiled(x)
-                contenders["torch.compile"] = functools.partial(compiled, x)
-            except Exception as error:  # the compiler of another project: whatever it raises is its row's note
-                notes["torch.compile"] = f"did not compile: {type(error).__name__}"
+            with noted(notes, "torch.compile"):
+                contenders["torch.compile"] = _compile_with_torch(network, x)
+        for name, make in (others or {}).items():
+            with noted(notes, name):
+                contenders[name] = make()
         calls = [[(call, ())] for call in contenders.values()]
-        summaries = time_in_turns(calls, _NUM_WARM_UP, TimingSettings(rounds, _MIN_ROUND_S))
+        summaries = time_in_turns(calls, _NUM_WARM_UP, TimingSettings(rounds, _MIN_ROUND_S), clock)
     medians = {name: summary.seconds for name, summary in zip(contenders, summaries, strict=True)}
     rows = [BenchmarkRow(name, m, m / medians["chanas"]) for name, m in medians.items()]
     return rows + [BenchmarkRow(name, None, None, note) for name, note in notes.items()]

@@ -49,8 +49,8 @@ def bench(
         bool, typer.Option("--untuned/--no-untuned", help="Of a tuned network: time TVM without schedules too.")
     ] = True,
 ) -> None:
-    """Time the compiled module beside PyTorch: same weights, inputs, threads and cores, in turns. A tuned network is
-    also timed beside ONNX Runtime, OpenVINO and TVM without schedules."""
+    """Time the compiled module beside PyTorch, ONNX Runtime and OpenVINO: same weights, inputs, threads and cores, in
+    turns. A tuned network is also timed beside TVM without schedules."""
     if holds_tuned(bundle):
         from chanas.bundle.tuned import TunedNetwork
 
@@ -65,16 +65,16 @@ def bench(
 
 
 def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool) -> None:
-    from chanas.bundle.benchmark import benchmark
     from chanas.bundle.codesign import CoDesign
     from chanas.devices.gpu_use import gpu_of
     from chanas.prescheduler.measuring.local.locks import device_lock
+    from chanas.workflows.models.bench import benchmark_bundle
 
     loaded = CoDesign.load(bundle, target)
     used = f"{loaded.target.num_threads} thread(s)" if loaded.target.gpu is None else f"batch {loaded.target.batch}"
     typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
     with device_lock(gpu=gpu_of(loaded.target)):
-        rows = list(benchmark(loaded, with_compile=compile_, shared=shared))
+        rows = benchmark_bundle(loaded, with_compile=compile_, shared=shared)
     _say_rows(rows)
     say(search_text.then_and_now(loaded, rows))
 
@@ -160,7 +160,8 @@ def _export_file(source: Path, out: Path, target: str | None, kind: str, batch: 
     typer.echo(f"network    {file.key}")
     typer.echo(f"checked    {file.describe_check()}")
     typer.echo(f"cost       {file.describe_cost()}")
-    typer.echo("more       `chanas bench` times a bundle beside PyTorch, a tuned network beside other runtimes")
+    if file.own_s is not None:
+        typer.echo(f"more       chanas bench {source}: beside PyTorch, ONNX Runtime and OpenVINO, in turns")
 
 
 def _say_exported(exported: Exported) -> None:

@@ -1,8 +1,7 @@
-"""A tuned network timed beside other runtimes: same weights, inputs, threads and cores, in turns."""
+"""A tuned network, or a bundle, timed beside other runtimes: same weights, inputs, threads and cores, in turns."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,15 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
+from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow, bench_images, benchmark, noted
 from chanas.devices.cores import limited_to
 from chanas.devices.timing import Call as TimedCall
 from chanas.devices.timing import Clock, TimingSettings, seconds_per_call, time_in_turns
-from chanas.errors import ModelError, describe
+from chanas.errors import ModelError
 from chanas.files.scratch import scratch_folder
 from chanas.workflows.models.contenders import (
     CONTENDERS,
-    MAX_TEXT,
     TOLERANCE,
     Call,
     Subject,
@@ -28,9 +26,12 @@ from chanas.workflows.models.contenders import (
 from chanas.workflows.models.untuned import untuned_network
 
 if TYPE_CHECKING:
+    from chanas.bundle.codesign import CoDesign
     from chanas.bundle.tuned import TunedNetwork
     from chanas.prescheduler.models.sources.model import Array, OpenedModel
 
+RUNTIMES = {name: make for name, make in CONTENDERS.items() if name in ("ONNX Runtime", "OpenVINO")}
+"""Those that are no PyTorch."""
 UNTUNED = "TVM untuned"
 OWN = "chanas"
 _NUM_WARM_UP, _MIN_ROUND_S = 3, 0.01
@@ -100,7 +101,7 @@ def benchmark_tuned(
         if opened is not None:
             subject = Subject(opened.program, _onnx_place(opened, scratch), inputs, num_threads)
             for name, make in settings.contenders.items():
-                with _noted(notes, name):
+                with noted(notes, name):
                     calls[name] = make(subject)
         summaries = time_in_turns(
             [[(call, ())] for call in calls.values()],
@@ -110,7 +111,7 @@ def benchmark_tuned(
         )
         medians = {name: summary.seconds for name, summary in zip(calls, summaries, strict=True)}
         if opened is not None and settings.with_untuned:
-            with _noted(notes, UNTUNED):
+            with noted(notes, UNTUNED):
                 outputs, medians[UNTUNED] = untuned_network(opened, network.target, scratch)
                 calls[UNTUNED] = lambda: outputs
         if expected is not None:
@@ -119,15 +120,40 @@ def benchmark_tuned(
     return rows + [BenchmarkRow(name, None, None, note) for name, note in notes.items() if name not in medians]
 
 
-@contextlib.contextmanager
-def _noted(notes: dict[str, str], name: str) -> Iterator[None]:
-    """Whatever the compiler of another project raises is its row's note."""
-    try:
-        yield
-    except ModelError as error:
-        notes[name] = str(error)
-    except Exception as error:
-        notes[name] = f"did not compile: {describe(error, MAX_TEXT)}"
+def benchmark_bundle(
+    bundle: CoDesign,
+    with_compile: bool = True,
+    rounds: int = 40,
+    shared: bool = False,
+    runtimes: Mapping[str, Callable[[Subject], Call]] = RUNTIMES,
+) -> list[BenchmarkRow]:
+    """Time a bundle's module beside PyTorch (`benchmark`) and, on a processor, beside `runtimes` of its network in
+    float32.
+
+    Raises:
+        TargetError: the module is for another device, or another process uses the GPU.
+    """
+    if bundle.target.gpu is not None:
+        return benchmark(bundle, with_compile, rounds, shared)
+    images, num_threads = bench_images(bundle), bundle.target.num_threads
+    with scratch_folder() as scratch:
+
+        @functools.cache
+        def subject() -> Subject:
+            import torch
+
+            program = torch.export.export(bundle.torch_module(), (torch.from_numpy(images),))
+            return Subject(program, scratch / "network.onnx", [images], num_threads)
+
+        def checked(make: Callable[[Subject], Call]) -> Call:
+            call = make(subject())
+            error = relative_error(outputs_of(call()), [bundle.torch_logits(images)])
+            if not error <= TOLERANCE:
+                raise ModelError(f"outputs differ by {error:.1e} of the largest")
+            return call
+
+        others = {name: functools.partial(checked, make) for name, make in runtimes.items()}
+        return benchmark(bundle, with_compile, rounds, shared, others, clock_of(num_threads))
 
 
 def clock_of(num_threads: int) -> Clock:

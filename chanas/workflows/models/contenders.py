@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chanas.bundle.benchmark import MAX_TEXT
 from chanas.errors import ModelError, describe
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 Call = Callable[[], Any]
 TOLERANCE = 1e-3
 """Largest difference from the framework's outputs that goes without a note, as a share of the largest output."""
-MAX_TEXT = 120
-"""Characters of an error of another project in a note."""
 _INSTALL = "pip install 'chanas[bench]'"
 
 

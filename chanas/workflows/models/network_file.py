@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chanas.bundle.benchmark import MAX_TEXT
 from chanas.core.units import format_latency
 from chanas.errors import CheckpointError, ConfigError, MeasureError, ModelError, describe
 from chanas.files.run import RunDirectory
@@ -25,7 +26,7 @@ from chanas.files.scratch import scratch_folder
 from chanas.files.writing import replacing
 from chanas.network.preprocess import Preprocess
 from chanas.workflows.models.bench import clock_of
-from chanas.workflows.models.contenders import MAX_TEXT, Call, Subject, outputs_of, relative_error, run_onnxruntime
+from chanas.workflows.models.contenders import Call, Subject, outputs_of, relative_error, run_onnxruntime
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign

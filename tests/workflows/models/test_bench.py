@@ -12,11 +12,24 @@ import pytest
 from networks import save_exported
 
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
+from chanas.bundle.codesign import CoDesign
 from chanas.bundle.tuned import DOCUMENT, TunedNetwork
+from chanas.core.arch import SearchSpace
 from chanas.errors import ModelError
+from chanas.prescheduler.measuring.local.compiler import Compiler
 from chanas.workflows.models import contenders
-from chanas.workflows.models.bench import OWN, UNTUNED, BenchSettings, benchmark_tuned, open_origin
+from chanas.workflows.models.bench import (
+    OWN,
+    RUNTIMES,
+    UNTUNED,
+    BenchSettings,
+    benchmark_bundle,
+    benchmark_tuned,
+    open_origin,
+)
 from chanas.workflows.models.contenders import Call, Subject
+
+from ...bundle.test_codesign import HOST, make_bundle
 
 
 def by_name(rows: list[BenchmarkRow]) -> dict[str, BenchmarkRow]:
@@ -66,6 +79,27 @@ def test_a_runtime_that_is_missing_has_a_note_with_what_installs_it(
     row = bench(tuned_folder, **{name: contenders.CONTENDERS[name]})[name]
     assert (row.median_s, row.ratio) == (None, None)
     assert row.note == f"{package} is not installed: pip install 'chanas[bench]'"
+
+
+def test_a_bundle_has_the_same_runtimes_beside_it(tiny_space: SearchSpace, tmp_path: Path, compiler: Compiler) -> None:
+    bundle = make_bundle(tiny_space, tmp_path, HOST, compiler)
+
+    def eager(subject: Subject) -> Call:
+        assert subject.inputs[0].shape == (1, 3, 12, 12)
+        return contenders.run_eager(subject)
+
+    def wrong(subject: Subject) -> Call:
+        return lambda: np.zeros((1, 1))
+
+    makers = {"same": eager, "wrong": wrong, "OpenVINO": contenders.CONTENDERS["OpenVINO"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(__import__("sys").modules, "openvino", None)
+        rows = by_name(benchmark_bundle(CoDesign.load(bundle), False, rounds=2, runtimes=makers))
+    assert list(rows) == [OWN, MODULE_ALONE, "PyTorch eager", "same", "wrong", "OpenVINO"]
+    assert rows["same"].ratio is not None
+    assert rows["wrong"].note == "outputs differ by inf of the largest"
+    assert rows["OpenVINO"].note == "openvino is not installed: pip install 'chanas[bench]'"
+    assert list(RUNTIMES) == ["ONNX Runtime", "OpenVINO"]
 
 
 def test_pytorch_takes_no_part_where_the_network_is_an_onnx_file(tuned_onnx_folder: Path) -> None:
