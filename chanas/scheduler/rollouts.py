@@ -207,7 +207,9 @@ class _Clock:
             self._start(resource, stage)
         held = resource if stage is None else _NONE
         while True:
-            num_left -= sum(self._start_all(i) for i in range(len(self._free)) if i != held)
+            for i, ready in enumerate(self._ready):
+                if ready and self._free[i] > 0 and i != held:
+                    num_left -= self._start_all(i)
             held = _NONE
             if not self._ends or num_left <= 0:
                 return self._bound_s()
