@@ -108,8 +108,13 @@ def num_lines(function: Function, *, with_signature: bool = True) -> int:
     return (function.end_lineno or 0) - start + 1 - docstring
 
 
+def _is_command(decorator: str) -> bool:
+    return "app.command" in decorator or "app.callback" in decorator
+
+
 def commands(package: Path = PACKAGE) -> set[str]:
-    """Names of the functions that Typer makes commands of: decorated with `@app.command`, or passed to it."""
+    """Names of the functions that Typer makes commands of: decorated with `@app.command` or `@app.callback`, or passed
+    to the first."""
     found: set[str] = set()
     for file in sorted((package / "commands").rglob("*.py")):
         module, name = ast.parse(file.read_text(encoding="utf-8")), name_of(file, package)
@@ -120,7 +125,7 @@ def commands(package: Path = PACKAGE) -> set[str]:
             for alias in node.names
         }
         for node in ast.walk(module):
-            if isinstance(node, Function) and any("app.command" in ast.unparse(d) for d in node.decorator_list):
+            if isinstance(node, Function) and any(_is_command(ast.unparse(d)) for d in node.decorator_list):
                 found.add(f"{name}.{node.name}")
             elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("app.command("):
                 room, _, function = ast.unparse(node.args[0]).partition(".")

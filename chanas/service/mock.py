@@ -16,7 +16,7 @@ from chanas.service import archive
 from chanas.service.folder import DataFolder
 from chanas.service.requests import JobRequest, digest_of
 from chanas.service.store.jobs import Claimed, Made
-from chanas.service.work import Opened
+from chanas.service.work import Opened, Tell
 
 
 class MockWork:
@@ -24,17 +24,24 @@ class MockWork:
 
     Args:
         stage_s: mean seconds of a stage.
-        num_slots: of the host; there is one device.
+        num_slots: of the host.
+        num_devices: all alike.
     """
 
-    def __init__(self, folder: DataFolder, stage_s: float = 0.001, num_rounds: int = 2, num_slots: int = 2) -> None:
-        self.folder, self.stage_s, self.num_rounds, self.num_slots = folder, stage_s, num_rounds, num_slots
+    def __init__(
+        self, folder: DataFolder, stage_s: float = 0.001, num_rounds: int = 2, num_slots: int = 2, num_devices: int = 1
+    ) -> None:
+        self.folder, self.stage_s, self.num_rounds = folder, stage_s, num_rounds
+        self.num_slots, self.num_devices = num_slots, num_devices
 
     def resources(self) -> Sequence[Resource]:
-        return [Resource(HOST, self.num_slots), Resource(DEVICE)]
+        return [Resource(HOST, self.num_slots), Resource(DEVICE, self.num_devices)]
 
     def pools(self) -> Mapping[str, PoolMaker]:
         return {HOST: thread_pool, DEVICE: thread_pool}
+
+    def watch(self, lose: Tell, restore: Tell) -> None:
+        """Lose nothing."""
 
     def devices(self) -> Sequence[Mapping[str, Any]]:
         units = {r.name: r.num_units for r in self.resources()}

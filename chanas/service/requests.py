@@ -21,7 +21,7 @@ Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Preset = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 Key = Annotated[str, StringConstraints(pattern=r"^[\w-]{1,40}$")]
 SubSpaceKey = Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,40}$")]
-Target = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+Target = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,39}(@[\w.-]{1,64})?$")]
 _TORCHVISION = re.compile(rf"{TORCHVISION}[a-z0-9_]{{1,60}}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -51,7 +51,8 @@ class JobRequest(BaseModel):
     """A job.
 
     kind        table, search or model
-    target      one of the service's, such as cpu or cpu-bf16
+    target      one of the service's, such as cpu, cpu-bf16, or cpu@pi4 for the devices of a key; the fingerprint of a
+                device may stand for its key
     model       of a model: the hash of an uploaded ONNX file, or torchvision:NAME
     shapes      of a model: shapes of inputs that the file leaves open
     space       of a table or search: a preset's name, or the hash of an uploaded YAML file

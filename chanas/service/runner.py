@@ -26,6 +26,8 @@ from chanas.service.work import Opened, Work
 DEFAULT_NUM_JOBS = 4
 _CLERK_S, _PROGRESS_S, _USE_S = 1.0, 2.0, 10.0
 _NUM_CHARACTERS = 300
+RETURN_WITHIN_S = 120.0
+"""Jobs whose devices are all lost wait so long for one of them."""
 _BROKEN_OFF = (Status.KILLED, Status.CANCELLED)
 
 
@@ -63,6 +65,7 @@ class Runner:
         self._scheduler = Scheduler(
             work.resources(), policy("slack"), self._executor, ended=self._end, observe=self._observe
         )
+        self._scheduler.return_within_s = RETURN_WITHIN_S
         self._joined: dict[str, _Joined] = {}
         self._changed = threading.Event()
         self._lock = threading.Lock()  # of what follows
@@ -70,12 +73,14 @@ class Runner:
         self._use: Use = {}
         self._counts: dict[str, dict[str, int]] = {}
         self._fresh: set[str] = set()  # jobs whose counts nobody was told
+        self._lost: set[tuple[str, int]] = set()
         self._stopping = False
         self._last_use_s = self._last_progress_s = 0.0
         self._finishers = ThreadPoolExecutor(max_jobs, "finisher")
         self._threads = [threading.Thread(target=self._serve, name="scheduler", daemon=True)]
         self._threads.append(threading.Thread(target=self._clerk, name="clerk", daemon=True))
         store.listen(self._touch)
+        work.watch(self._lose, self._restore)
 
     def start(self) -> None:
         """Begin: what ran when an earlier service ended is queued again."""
@@ -104,6 +109,22 @@ class Runner:
         with self._lock:
             self._touched |= jobs
         self._changed.set()
+
+    @property
+    def lost(self) -> list[tuple[str, int]]:
+        """Resource and number of the units that are out of service."""
+        with self._lock:
+            return sorted(self._lost)
+
+    def _lose(self, resource: str, unit: int) -> None:
+        with self._lock:
+            self._lost.add((resource, unit))
+        self._scheduler.lose(resource, unit)
+
+    def _restore(self, resource: str, unit: int) -> None:
+        with self._lock:
+            self._lost.discard((resource, unit))
+        self._scheduler.restore(resource, unit)
 
     def _observe(self, span: Span) -> None:
         offset_s = time.time() - time.monotonic()

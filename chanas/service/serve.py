@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from chanas.service.store.tokens import has_tokens
 from chanas.service.store.uploads import MIB, Uploads
 from chanas.service.tuning import open_tunings
 from chanas.service.work import Work
+from chanas.workflows.jobs.plan import DevicePlan
 
 if TYPE_CHECKING:
     from chanas.service.api.service import Service
@@ -44,7 +46,8 @@ OpenWork = Callable[[Usage, DataFolder], AbstractContextManager[Work]]
 class Settings:
     """Settings of a service.
 
-    usage     the device, and threads of an inference
+    usage     the kind of the devices, and threads of an inference
+    devices   which they are; without any, this machine's
     max_jobs  that run at once; each is a process with a compiler and a framework in it
     """
 
@@ -52,6 +55,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     usage: Usage = HERE
+    devices: tuple[DevicePlan, ...] = ()
     max_upload_mib: int = DEFAULT_MAX_UPLOAD_MIB
     max_jobs: int = DEFAULT_NUM_JOBS
 
@@ -95,7 +99,7 @@ def open_database(data: Path, *, must_exist: bool = False) -> Database:
 @contextlib.contextmanager
 def open_service(
     settings: Settings,
-    open_work: OpenWork = open_tunings,
+    open_work: OpenWork | None = None,
     failed: Callable[[str], None] = lambda _error: None,
 ) -> Iterator[Service]:
     """A service whose jobs run, until the end of the body.
@@ -120,7 +124,9 @@ def open_service(
         stack.enter_context(hold(folder.root / "service.lock", 0.0, busy))
         if not settings.is_local and not has_tokens(database):
             raise without_tokens
-        work = stack.enter_context(open_work(settings.usage, folder))
+        work = stack.enter_context(
+            (open_work or partial(open_tunings, devices=settings.devices))(settings.usage, folder)
+        )
         store = JobStore(database)
         runner = Runner(database, store, work, settings.max_jobs, failed)
         runner.start()
@@ -149,7 +155,7 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def serve(
-    settings: Settings, open_work: OpenWork = open_tunings, tell: Callable[[str], None] = lambda _line: None
+    settings: Settings, open_work: OpenWork | None = None, tell: Callable[[str], None] = lambda _line: None
 ) -> None:
     """Serve until SIGINT or SIGTERM.
 

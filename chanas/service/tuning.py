@@ -1,9 +1,10 @@
-"""Tunings and searches on this machine's device, as work of the service."""
+"""Tunings and searches on the service's devices, as its work."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +15,12 @@ from typing import Any
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.usage import TargetName, Usage
-from chanas.devices.gpu_use import check_free
-from chanas.devices.host import load_used
-from chanas.errors import ChanasError, ServiceError
+from chanas.errors import ChanasError, ConfigError, ServiceError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.shared.client import Client
 from chanas.prescheduler.measuring.shared.job import TuningJob
-from chanas.prescheduler.measuring.shared.workers import SharedWorkers, open_shared_workers
+from chanas.prescheduler.measuring.shared.workers import Tell
 from chanas.prescheduler.records.merging import merge_records
 from chanas.prescheduler.records.store import device_key
 from chanas.scheduler.pools import PoolMaker
@@ -33,8 +32,8 @@ from chanas.service.requests import JobRequest, digest_of
 from chanas.service.store.jobs import Claimed, Made
 from chanas.service.store.uploads import is_hash
 from chanas.service.work import Opened
-from chanas.workflows.jobs.plan import JobPlan
-from chanas.workflows.jobs.run import describe_job
+from chanas.workflows.jobs.plan import DevicePlan, JobPlan, check_devices
+from chanas.workflows.jobs.run import Machines, describe_job, open_machines
 
 _TOLD = ("num_new_trials", "num_failed_trials", "drift", "num_blocks", "latency_s", "accuracy")
 _ABOUT = {
@@ -46,31 +45,32 @@ _ABOUT = {
 
 
 class Tunings:
-    """Jobs on the device of a target, each tuning in a process of its own.
+    """Jobs on devices that are used in one way, each tuning in a process of its own.
 
     Args:
-        usage: the device and the threads of an inference; jobs choose the dtype.
-        workers: the machine's, of this target.
+        usage: the kind of the devices and the threads of an inference; jobs choose the dtype on this machine's.
+        machines: the devices by key ("": this machine's), and the slots that they share.
         command: what Python runs in the process of a job.
     """
 
-    def __init__(
-        self, usage: Usage, workers: SharedWorkers, folder: DataFolder, command: Sequence[str] = COMMAND
-    ) -> None:
-        self._usage, self._workers, self._folder, self._command = usage, workers, folder, tuple(command)
+    def __init__(self, usage: Usage, machines: Machines, folder: DataFolder, command: Sequence[str] = COMMAND) -> None:
+        self._usage, self._machines, self._folder, self._command = usage, machines, folder, tuple(command)
+        self._numbers = itertools.count()
 
     @cached_property
-    def _hardware(self) -> HardwareTarget:
-        return load_used(self._usage)
+    def _hardware(self) -> dict[str, HardwareTarget]:
+        return {key: self._machines.target(key, self._usage) for key in self._machines.kinds}
 
     def resources(self) -> Sequence[Resource]:
-        return self._workers.resources()
+        return self._machines.resources()
 
     def pools(self) -> Mapping[str, PoolMaker]:
-        return self._workers.pools()
+        return self._machines.pools()
+
+    def watch(self, lose: Tell, restore: Tell) -> None:
+        self._machines.watch(lose, restore)
 
     def devices(self) -> Sequence[Mapping[str, Any]]:
-        hardware = self._hardware
         return [
             {
                 "target": hardware.name,
@@ -79,19 +79,34 @@ class Tunings:
                 "threads": hardware.num_threads,
                 "compiler": f"tvm-{tvm_version()}",
                 "space_version": backend_of(hardware).space_version,
-                "resources": {r.name: r.num_units for r in self.resources()},
+                "resources": {r.name: r.num_units for r in self._machines.kinds[key].resources()},
             }
+            for key, hardware in self._hardware.items()
         ]
 
-    def _used(self, target: str) -> tuple[Usage, HardwareTarget]:
-        usage = Usage.of(TargetName.parse(target))
-        if (usage.device, usage.threads) != (self._usage.device, self._usage.threads):
-            raise ServiceError(f"expected target {self._usage.name}, this service's, got '{target}'", 422)
-        return usage, load_used(usage)
+    def _key(self, named: str, target: str) -> str:
+        """The key of the devices that a target names, by their key or a fingerprint; where it names none, those of this
+        machine, or the only ones."""
+        kinds = list(self._machines.kinds)
+        found = [named] if named in kinds else kinds if not named and len(kinds) == 1 else []
+        found += [key for key, hardware in self._hardware.items() if named and hardware.fingerprint == named]
+        if not found:
+            known = ", ".join(str(dataclasses.replace(self._usage.name, key=key)) for key in kinds)
+            raise ServiceError(f"expected one of this service's targets ({known}), got '{target}'", 422)
+        return found[0]
+
+    def _used(self, target: str) -> tuple[str, Usage, HardwareTarget]:
+        name = TargetName.parse(target)
+        key, usage = self._key(name.key, target), Usage.of(name)
+        wanted = (usage.device, usage.threads, usage.dtype if key else "")
+        if wanted != (self._usage.device, self._usage.threads, self._usage.dtype if key else ""):
+            known = dataclasses.replace(self._usage.name, key=key)
+            raise ServiceError(f"expected target {known}, this service's, got '{target}'", 422)
+        return key, usage, self._machines.target(key, usage)
 
     def content(self, request: JobRequest) -> str:
         try:
-            _, hardware = self._used(request.target)
+            _, _, hardware = self._used(request.target)
             if request.space is not None and not is_hash(request.space):
                 SearchSpace.load(request.space)
         except ServiceError:
@@ -104,10 +119,11 @@ class Tunings:
 
     def open(self, claimed: Claimed) -> Opened:
         request = JobRequest.model_validate(claimed.request)
-        usage, hardware = self._used(request.target)
+        key, usage, hardware = self._used(request.target)
+        workers = self._machines.kinds[key]
         folder = self._folder.jobs / claimed.id
         folder.mkdir(parents=True, exist_ok=True)
-        plan = describe_job(self._plan(claimed.id, request, usage, folder), usage, hardware, self._workers)
+        plan = describe_job(self._plan(claimed.id, request, usage, folder), usage, hardware, workers)
         plan["service"] = {
             "folder": str(folder.absolute()),
             "records": str(self._folder.records.absolute()),
@@ -116,7 +132,7 @@ class Tunings:
         }
         facts: dict[str, Any] = {}
         client = Client(f"{claimed.id}.{claimed.attempt}", self._command, plan, self._folder.log(claimed.id))
-        job = TuningJob(client, self._workers, facts.update)
+        job = TuningJob(client, workers, facts.update, next(self._numbers))
         return Opened(job, job.close, facts)
 
     def _plan(self, name: str, request: JobRequest, usage: Usage, folder: Path) -> JobPlan:
@@ -181,17 +197,21 @@ class Tunings:
         return self._folder.log(job)
 
     def close(self) -> None:
-        self._workers.close()
+        self._machines.close()
 
 
 @contextlib.contextmanager
-def open_tunings(usage: Usage, folder: DataFolder) -> Iterator[Tunings]:
-    """The work of a service on a device of this machine.
+def open_tunings(usage: Usage, folder: DataFolder, devices: Sequence[DevicePlan] = ()) -> Iterator[Tunings]:
+    """The work of a service on some devices; without any, on this machine's.
 
     Raises:
-        ChanasError: the device is not there, is in use, or cannot be used so.
+        ConfigError: devices have a core or a key in common, or cannot be used so.
+        ChanasError: a device is not there, is in use, or cannot be used so.
     """
-    hardware = load_used(usage)
-    check_free([hardware], shared=False)
-    with open_shared_workers(dataclasses.replace(hardware, dtype="float32")) as workers:
-        yield Tunings(usage, workers, folder)
+    try:
+        check_devices(devices, usage)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    keys = ["", *(device.key for device in devices if device.key is not None)]
+    with open_machines(devices, {key: [usage] for key in keys}) as machines:
+        yield Tunings(usage, machines, folder)

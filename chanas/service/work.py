@@ -13,6 +13,8 @@ from chanas.scheduler.resources import Resource
 from chanas.service.requests import JobRequest
 from chanas.service.store.jobs import Claimed, Made
 
+Tell = Callable[[str, int], None]
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -35,6 +37,9 @@ class Work(Protocol):
 
     def pools(self) -> Mapping[str, PoolMaker]:
         """Pools of these, for `PoolExecutor`."""
+
+    def watch(self, lose: Tell, restore: Tell) -> None:
+        """Tell of units that are lost, and of those that are back, by resource and number."""
 
     def devices(self) -> Sequence[Mapping[str, Any]]:
         """The devices, for people: `target`, `device`, `fingerprint`, `resources` (units by name) and the like."""

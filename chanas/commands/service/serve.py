@@ -34,7 +34,11 @@ def serve(
     data: Data = DEFAULT_DATA,
     host: Annotated[str, typer.Option(help="Address; beyond this machine tokens are needed.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port.", min=0, max=65535)] = 8765,
-    target: Annotated[str, typer.Option(help="The device of this machine that jobs share.")] = "cpu",
+    target: Annotated[str, typer.Option(help="The kind of the devices that jobs share.")] = "cpu",
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="Cores of a device here (0 or 2,3), or KEY@HOST:PORT of a tracker; again for more devices."),
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads of one inference.")] = 1,
     jobs: Annotated[int, typer.Option(help="Jobs that run at once; each is a process.", min=1, max=64)] = 4,
     max_upload: Annotated[int, typer.Option(help="Largest upload in MiB.", min=1)] = 512,
@@ -44,8 +48,10 @@ def serve(
         return
     from chanas.service.serve import Settings
     from chanas.service.serve import serve as serve_until_stopped
+    from chanas.workflows.jobs.plan import parse_device
 
-    settings = Settings(data, host, port, Usage(target, threads), max_upload, jobs)
+    devices = tuple(map(parse_device, device or ()))
+    settings = Settings(data, host, port, Usage(target, threads), devices, max_upload, jobs)
     serve_until_stopped(settings, tell=lambda line: typer.echo(line, err=True))
 
 

@@ -195,6 +195,7 @@ async def devices(
     """Tell of the devices: what they are, how busy each unit was in each of the last minutes, and what is fastest."""
     told: dict[str, Any] = {
         "devices": list(service.runner.work.devices()),
+        "lost": [{"resource": name, "unit": unit} for name, unit in service.runner.lost],
         "use": read_use(service.database, time.time() - minutes * MINUTE_S),
         "best": read_best(service.database, tenant),
         "jobs": service.store.count(),

@@ -128,7 +128,7 @@ async def devices(
         "devices.html",
         tenant,
         devices=told,
-        strips=shown.strips(resources, use, span, now_s),
+        strips=shown.strips(resources, use, span, now_s, service.runner.lost),
         best=best[:NUM_BEST],
         span=span,
         spans=shown.SPANS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,20 +52,29 @@ class Bar:
 
 @dataclass(frozen=True)
 class Strip:
-    """A unit's use over time, from the oldest bar to now; `busy` is the share of the whole span."""
+    """A unit's use over time, from the oldest bar to now; `busy` is the share of the whole span, and one that `is_lost`
+    is out of service."""
 
     name: str
     num_bars: int
     bars: Sequence[Bar]
     busy: float
+    is_lost: bool = False
 
 
-def strips(resources: Mapping[str, int], use: Sequence[Mapping[str, Any]], minutes: int, now_s: float) -> list[Strip]:
+def strips(
+    resources: Mapping[str, int],
+    use: Sequence[Mapping[str, Any]],
+    minutes: int,
+    now_s: float,
+    lost: Collection[tuple[str, int]] = (),
+) -> list[Strip]:
     """The use of every unit, in bars of `SPANS[minutes]` minutes each.
 
     Args:
         resources: number of units by name.
         use: busy seconds by resource, unit and the first minute of a bar, of `read_use`.
+        lost: resource and number of the units that are out of service.
     """
     step = SPANS[minutes][1]
     last = int(now_s // MINUTE_S) // step
@@ -80,6 +89,6 @@ def strips(resources: Mapping[str, int], use: Sequence[Mapping[str, Any]], minut
             found[unit].append(Bar(x, share, title))
             busy_s[unit] += row["busy"]
     return [
-        Strip(f"{name} {i + 1}", num_bars, bars, min(1.0, busy_s[name, i] / (minutes * MINUTE_S)))
+        Strip(f"{name} {i + 1}", num_bars, bars, min(1.0, busy_s[name, i] / (minutes * MINUTE_S)), (name, i) in lost)
         for (name, i), bars in found.items()
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,34 @@ class DevicePlan(BaseModel):
         if half or remote == bool(self.cores):
             raise ValueError("expected the cores of a device of this machine, or rpc and key of devices elsewhere")
         return self
+
+
+def parse_device(text: str) -> DevicePlan:
+    """A device as commands take it: `0` or `2,3` are cores of this machine, `pi4@HOST:PORT` all of a tracker's key.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    key, _, rpc = text.partition("@")
+    try:
+        return DevicePlan(rpc=rpc, key=key) if rpc and key else DevicePlan(cores=tuple(map(int, text.split(","))))
+    except ValueError:
+        raise ConfigError(f"expected cores such as 0 or 2,3, or KEY@HOST:PORT of a tracker, got '{text}'") from None
+
+
+def check_devices(devices: Sequence[DevicePlan], usage: Usage) -> None:
+    """
+    Raises:
+        ValueError: devices cannot be used so, or have a core or a key in common.
+    """
+    cores = [core for device in devices for core in device.cores]
+    keys = [device.key for device in devices if device.key is not None]
+    if cores and usage.device != "cpu":
+        raise ValueError(f"devices with cores are of target cpu, got {usage.device}")
+    if any(device.cores and len(device.cores) != usage.threads for device in devices):
+        raise ValueError(f"each device needs {usage.threads} of the cores, as many as there are threads")
+    if len({*cores}) < len(cores) or len({*keys}) < len(keys):
+        raise ValueError("no two devices may have a core or a key in common")
 
 
 class JobPlan(BaseModel):
@@ -106,25 +135,13 @@ class JobsFile(BaseModel):
 
     @model_validator(mode="after")
     def _has_devices(self) -> JobsFile:
-        cores = [core for device in self.devices for core in device.cores]
-        keys = [device.key for device in self.devices if device.key is not None]
-        if cores and self.target != "cpu":
-            raise ValueError(f"devices with cores are of target cpu, got {self.target}")
-        if any(device.cores and len(device.cores) != self.threads for device in self.devices):
-            raise ValueError(f"each device needs {self.threads} of the cores, as many as there are threads")
-        if len({*cores}) < len(cores) or len({*keys}) < len(keys):
-            raise ValueError("no two devices may have a core or a key in common")
+        check_devices(self.devices, Usage(self.target, self.threads))
         for job in self.jobs:
             key = self.key_of(job)
             dtypes = {j.dtype for j in self.jobs if self.key_of(j) == key}
             if key and len(dtypes) > 1:
                 raise ValueError(f"jobs on devices of one key are of one dtype, got {', '.join(sorted(dtypes))}")
         return self
-
-    @property
-    def local(self) -> tuple[tuple[int, ...], ...]:
-        """The cores of each device of this machine that is listed."""
-        return tuple(device.cores for device in self.devices if device.cores)
 
     def key_of(self, job: JobPlan) -> str:
         """The key of the devices that time for a job: its own, or the only one; none ("") for those of this machine.
@@ -133,7 +150,7 @@ class JobsFile(BaseModel):
             ValueError: there are no such devices.
         """
         keys = [device.key for device in self.devices if device.key is not None]
-        if job.key is None and (self.local or not keys):
+        if job.key is None and (any(device.cores for device in self.devices) or not keys):
             return ""
         if job.key is None and len(keys) == 1:
             return keys[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from chanas.scheduler.resources import Resource
 from chanas.scheduler.trace import Trace
 from chanas.workflows.jobs.client import COMMAND
 from chanas.workflows.jobs.control import obey, served
-from chanas.workflows.jobs.plan import JobPlan, JobsFile, parse_jobs
+from chanas.workflows.jobs.plan import DevicePlan, JobPlan, JobsFile, parse_jobs
 
 TRACE, PAGE = "trace.json", "jobs.html"
 
@@ -66,15 +66,15 @@ class JobsResult:
 
 
 @dataclass(frozen=True)
-class _Machines:
+class Machines:
     """Workers by the key of their devices ("": this machine's), and the devices elsewhere that are held."""
 
     kinds: dict[str, SharedWorkers]
     held: dict[str, HeldDevices]
 
-    def target(self, key: str, plan: JobPlan, plans: JobsFile) -> HardwareTarget:
-        """The devices of a job, used as it wants."""
-        return self.held[key].target if key else load_used(plans.usage(plan))
+    def target(self, key: str, usage: Usage) -> HardwareTarget:
+        """The devices of a key; those of this machine used like that."""
+        return self.held[key].target if key else load_used(usage)
 
     def resources(self) -> list[Resource]:
         """Resources that stages need."""
@@ -96,21 +96,40 @@ class _Machines:
 
 
 @contextlib.contextmanager
-def _open_machines(plans: JobsFile, cluster: str | None) -> Iterator[_Machines]:
+def open_machines(
+    devices: Sequence[DevicePlan], usages: Mapping[str, Sequence[Usage]], cluster: str | None = None
+) -> Iterator[Machines]:
+    """The machines that jobs share.
+
+    Args:
+        devices: without any, this machine's one device.
+        usages: by the key of devices ("": those of this machine), how jobs use them: at least one.
+        cluster: as `run_jobs` says.
+
+    Raises:
+        ChanasError: a device is not there, is in use, or cannot be used so.
+    """
     with contextlib.ExitStack() as stack:
         held = {}
-        for device in plans.devices:
-            if device.key is None or device.rpc is None:
-                continue
-            jobs = [job for job in plans.jobs if plans.key_of(job) == device.key]
-            usage = plans.usage((jobs or plans.jobs)[0])
-            place = parse_address(device.rpc), device.key, usage.threads, usage.dtype, device.num
-            held[device.key] = stack.enter_context(held_devices(*place, target=usage.device))
-        here = [] if held and not plans.local else [load_used(plans.usage(job)) for job in plans.jobs]
+        for device in devices:
+            if device.key is not None and device.rpc is not None:
+                usage = usages[device.key][0]
+                place = parse_address(device.rpc), device.key, usage.threads, usage.dtype, device.num
+                held[device.key] = stack.enter_context(held_devices(*place, target=usage.device))
+        local: list[Sequence[int]] = [device.cores for device in devices if device.cores]
+        here = [load_used(usage) for usage in usages[""]] if local or not held else []
         check_free(here, shared=False)
         target = dataclasses.replace((here or [h.target for h in held.values()])[0], dtype="float32")
-        local = plans.local or ([split_cores(plans.threads)[0]] if here else [])
-        yield _Machines(stack.enter_context(open_kinds(target, local, held, cluster, answer)), held)
+        if not (local or held):
+            local = [split_cores(target.num_threads)[0]]
+        yield Machines(stack.enter_context(open_kinds(target, local, held, cluster, answer)), held)
+
+
+def _usages(plans: JobsFile) -> dict[str, list[Usage]]:
+    """The usages of the jobs by the key of their devices; where a key has no job yet, those of all."""
+    keys = {"", *(device.key for device in plans.devices if device.key is not None)}
+    own = {key: [plans.usage(job) for job in plans.jobs if plans.key_of(job) == key] for key in keys}
+    return {key: usages or [plans.usage(job) for job in plans.jobs] for key, usages in own.items()}
 
 
 def run_jobs(
@@ -137,7 +156,7 @@ def run_jobs(
         ChanasError: a device is not there, is in use, or cannot be used so.
         SchedulerError: a file in the folder cannot be written, or jobs are run in it already.
     """
-    with _open_machines(plans, cluster) as machines:
+    with open_machines(plans.devices, _usages(plans), cluster) as machines:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -146,7 +165,7 @@ def run_jobs(
 
 
 def _run(
-    plans: JobsFile, machines: _Machines, folder: Path, command: Sequence[str], tell: Callable[[str], None]
+    plans: JobsFile, machines: Machines, folder: Path, command: Sequence[str], tell: Callable[[str], None]
 ) -> JobsResult:
     with PoolExecutor(machines.pools()) as executor:
         jobs = _Jobs(plans, machines, executor, folder, command, tell)
@@ -174,7 +193,7 @@ class _Jobs:
     def __init__(
         self,
         plans: JobsFile,
-        machines: _Machines,
+        machines: Machines,
         executor: PoolExecutor,
         folder: Path,
         command: Sequence[str],
@@ -222,7 +241,7 @@ class _Jobs:
 
     def join(self, plans: JobsFile, place: Path) -> None:
         """Hand all jobs of a file to the scheduler."""
-        targets = [self._machines.target(plans.key_of(plan), plan, plans) for plan in plans.jobs]
+        targets = [self._machines.target(plans.key_of(plan), plans.usage(plan)) for plan in plans.jobs]
         for plan, target in zip(plans.jobs, targets, strict=True):
             name, workers = plan.name, self._machines.kinds[plans.key_of(plan)]
             described = describe_job(plan, plans.usage(plan), target, workers)

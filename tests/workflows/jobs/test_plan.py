@@ -38,7 +38,7 @@ def test_a_file_of_jobs(tmp_path: Path) -> None:
 def test_a_job_is_timed_here_unless_it_names_a_key_or_there_is_only_one() -> None:
     both = parsed(TABLE, NETWORK | {"key": "pi"}, devices=[{"cores": [0]}, {"cores": [1]}, PI])
     assert [both.key_of(job) for job in both.jobs] == ["", "pi"]
-    assert both.local == ((0,), (1,))
+    assert [device.cores for device in both.devices if device.cores] == [(0,), (1,)]
     elsewhere = parsed(TABLE, devices=[PI])
     assert elsewhere.key_of(elsewhere.jobs[0]) == "pi"
 
