@@ -1,4 +1,4 @@
-"""What other devices say of a new one, as far as its measurements bear it out.
+"""Opinions of other devices about a new one, weighted by how far its measurements bear them out.
 
 Notation: N points, F features, S sources (other devices).
 

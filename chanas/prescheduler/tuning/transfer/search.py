@@ -1,4 +1,4 @@
-"""Which point to measure next on a new device."""
+"""Choice of the point that is measured next on a new device."""
 
 from __future__ import annotations
 
