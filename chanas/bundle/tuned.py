@@ -45,12 +45,14 @@ class OperatorEntry:
 
     count    how often the network has it
     seconds  of one call, alone, with cold weights
+    taken_from  operator whose schedule it took over without a trial; the seconds are a guess then
     """
 
     key: str
     point: list[int]
     count: int
     seconds: float
+    taken_from: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ CostModel = Annotated[
 Pretrained = Annotated[
     Path | None, typer.Option(help="A file of `chanas records train`: orders points before anything is measured.")
 ]
+TuneShare = Annotated[
+    float, typer.Option(help="Tune the few operators that make up this share of all; others take over their schedules.")
+]
 Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 

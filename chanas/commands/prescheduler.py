@@ -22,6 +22,7 @@ from chanas.commands.options import (
     Shared,
     Target,
     Threads,
+    TuneShare,
     WarmStart,
     cost_model_of,
     usage_of,
@@ -55,6 +56,7 @@ def prescheduler(
     key: Key = None,
     devices: Devices = None,
     warm_start: WarmStart = None,
+    tune_share: TuneShare = 1.0,
     seed: Seed = 0,
     compile_only: Annotated[
         bool, typer.Option("--compile-only", help="For GPUs: compile schedules, run nothing; needs no GPU.")
@@ -86,7 +88,9 @@ def prescheduler(
         usage_of(target, threads, dtype, batch, rpc, key, devices, shared),
         space=space,
         num_classes=num_classes,
-        tuning=Tuning(trials, sub_space or (), cost_model_of(cost_model, pretrained), calibrate, warm_start),
+        tuning=Tuning(
+            trials, sub_space or (), cost_model_of(cost_model, pretrained), calibrate, warm_start, tune_share
+        ),
         seed=seed,
     )
     _say(summary)
@@ -119,6 +123,7 @@ def tune(
     early_stop: Annotated[
         bool, typer.Option(help="Make no more trials of an operator where nothing better than noise is expected.")
     ] = True,
+    tune_share: TuneShare = 1.0,
     seed: Seed = 0,
 ) -> None:
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
@@ -129,7 +134,7 @@ def tune(
     folder = out or default_folder(run, loaded.name, threads)
     check_place(folder, run)
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
-    effort = Effort(trials, minutes, cost_model_of(cost_model, pretrained), warm_start, early_stop)
+    effort = Effort(trials, minutes, cost_model_of(cost_model, pretrained), warm_start, early_stop, tune_share)
     built = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed).build()
     _say_tuned(built, built.save(folder).folder)
 
@@ -158,6 +163,8 @@ def _say_tuned(built: BuiltModel, folder: Path) -> None:
     share = share_of_others(tuned.tuned.choices, tuned.program, proof.seconds)
     stopped = tuned.tuned.num_stopped
     why = f", {stopped} stopped early: nothing better than noise expected" if stopped else ""
+    num_taken = sum(bool(c.taken_from) for c in tuned.tuned.choices.values())
+    why += f", {num_taken} took over the schedule of a similar one" if num_taken else ""
     typer.echo(
         f"folder     {folder}: run `chanas bench {folder}` to see it beside other runtimes\n"
         f"trials     {tuned.tuned.num_new_trials} new ({tuned.tuned.num_failed_trials} failed), "

@@ -22,6 +22,8 @@ from chanas.files.writing import write_json
 # Tables with predicted rows are of the newer schema; others are written as they always were.
 SCHEMA, PREDICTED_SCHEMA = 1, 2
 _DISAGREES = 0.05
+# Of a header: what is a list in JSON, and what is left out where there is none.
+_LISTS, _OPTIONAL = ("warm_starts", "adapted_from", "taken_over"), ("timing", "adapted_from", "taken_over")
 _ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -51,15 +53,17 @@ class LUTHeader:
     """Version of the schedule spaces of which the rows' points are; None in tables written before it was stored."""
     adapted_from: tuple[dict[str, Any], ...] = ()
     """Tables of other devices that rows were predicted from: `target`, `device`, `fingerprint`, `num_rows`."""
+    taken_over: tuple[dict[str, Any], ...] = ()
+    """Operators that were not tuned: `operator`, and `source`, the one whose schedule it took over."""
 
     def to_json(self) -> dict[str, Any]:
-        lists = {"warm_starts": list(self.warm_starts), "adapted_from": list(self.adapted_from)}
+        lists = {name: list(getattr(self, name)) for name in _LISTS}
         data = {**dataclasses.asdict(self), "target": self.target.to_json(), **lists}
-        return {key: value for key, value in data.items() if value or key not in ("timing", "adapted_from")}
+        return {key: value for key, value in data.items() if value or key not in _OPTIONAL}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LUTHeader:
-        lists = {name: tuple(data.get(name, ())) for name in ("warm_starts", "adapted_from")}
+        lists = {name: tuple(data.get(name, ())) for name in _LISTS}
         return cls(**{**data, "target": HardwareTarget.from_json(data["target"]), **lists})
 
 

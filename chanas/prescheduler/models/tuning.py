@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
+from chanas.prescheduler.tuning.take_over import TakenOver, tune_share
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 from chanas.prescheduler.workloads.cases import ReferenceCase
@@ -40,11 +42,15 @@ _ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
 @dataclass(frozen=True)
 class ChosenOperator:
     """An operator of a program: the one that is taken of those that compute the same, its schedule, and its time alone
-    with cold weights."""
+    with cold weights.
+
+    taken_from  key of the operator whose schedule it took over without a trial; the seconds are a guess then
+    """
 
     workload: Workload
     point: Point
     seconds: float
+    taken_from: str = ""
 
 
 Choices = Mapping[tuple[Workload, ...], ChosenOperator]
@@ -57,6 +63,7 @@ class ModelSettings:
     config     trials per operator, kept ones included
     minutes    the time after which no operator that has a schedule is tried further; without end where it is None
     cost_model gp, random, or attention:FILE (`cost_model.models`)
+    tune_share the fewest operators that make up so much of all operations are tuned; the others take schedules over
     """
 
     config: TuneConfig
@@ -64,6 +71,7 @@ class ModelSettings:
     cost_model: str = "gp"
     seed: int = 0
     warm_start: WarmStart | None = None
+    tune_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -115,8 +123,9 @@ def tune_program(
         )
         left = remaining_workloads(workloads, target, store, settings.config)
         require_families(left, target, pool, scratch)
-        found = jobs.run(workloads, progress, _counts(program, workloads), [o.choices for o in program.tuned])
-        choices = choose(program, found)
+        groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
+        found = tune_share(jobs, workloads, counts, settings.tune_share, groups, progress)
+        choices = choose(program, found.records, found.taken)
         for operation in program.tuned:
             if operation.choices not in choices:
                 given_up = describe_errors(jobs.failed_families) or store.most_frequent_error()
@@ -145,14 +154,24 @@ def _counts(program: Program, workloads: Sequence[Workload]) -> np.ndarray[tuple
     return counts
 
 
-def choose(program: Program, records: Mapping[Workload, Sequence[TuningRecord]]) -> Choices:
-    """The fastest of the operators that compute the same, for those of which any works."""
+def choose(
+    program: Program,
+    records: Mapping[Workload, Sequence[TuningRecord]],
+    taken: Mapping[Workload, TakenOver] = MappingProxyType({}),
+) -> Choices:
+    """The fastest of the operators that compute the same, for those of which any works; what was measured goes before
+    what was taken over."""
     chosen: dict[tuple[Workload, ...], ChosenOperator] = {}
     for operation in program.tuned:
         best = [
             ChosenOperator(workload, found[0].point, found[0].again_s or found[0].seconds or math.inf)
             for workload in operation.choices
             if (found := records.get(workload))
+        ]
+        best = best or [
+            ChosenOperator(workload, idea.point, idea.seconds, idea.source.key)
+            for workload in operation.choices
+            if (idea := taken.get(workload))
         ]
         if best:
             chosen[operation.choices] = min(best, key=lambda c: c.seconds)

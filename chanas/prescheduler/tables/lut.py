@@ -16,7 +16,6 @@ import numpy as np
 
 from chanas.core import genome
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
-from chanas.core.genome import FloatArray
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
@@ -41,6 +40,7 @@ from chanas.prescheduler.tuning.dtype_speed import tell_if_slower
 from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
+from chanas.prescheduler.tuning.take_over import TunedShare, tune_share
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 from chanas.prescheduler.workloads.cases import mean_network_weight_bytes
@@ -101,6 +101,8 @@ class TableSettings:
     model            the cost model: gp, random, or attention:FILE
     num_calibration  whole networks to calibrate the table with, unless nothing of it has changed since it last was
     warm_start       another device's records, which the tuning of an operator begins with
+    tune_share       the fewest operators that make up so much of all operations are tuned; the others take over the
+                     schedules of similar ones
     """
 
     config: TuneConfig
@@ -110,6 +112,7 @@ class TableSettings:
     seed: int = 0
     num_calibration: int = 0
     warm_start: WarmStart | None = None
+    tune_share: float = 1.0
 
 
 def preschedule(
@@ -185,8 +188,7 @@ class _Build:
             jobs = self._jobs(bench)
             self._check(bench, workloads, is_first=not any(before))
             try:
-                records = jobs.run(workloads, self.progress, self._counts(workloads))
-                lut, num_new = self._fill(bench, records)
+                lut, num_new = self._fill(bench, self._tune(jobs, workloads))
             finally:
                 work = Work(time.monotonic() - start, pool.timing_s, pool.building_s)
                 if work.timing_s:
@@ -231,18 +233,21 @@ class _Build:
         require_families(left, self.target, bench.pool, bench.scratch)
         tell_if_slower(self.target, bench.pool, bench.scratch, is_first=bool(workloads) and is_first)
 
-    def _counts(self, workloads: Sequence[Workload]) -> FloatArray | None:
-        """Occurrences of each operator in networks, where trials are shared out by that; None elsewhere."""
-        if not self.settings.config.shared:
-            return None
-        sub_spaces, seed = self.settings.sub_spaces, self.settings.seed
-        return occurrences(self.task, self.target, workloads, sub_spaces, seed=seed)
+    def _tune(self, jobs: TuningJobs, workloads: Sequence[Workload]) -> TunedShare:
+        """Valid records of each operator, best first; of one that took a schedule over, that without seconds."""
+        settings = self.settings
+        if not settings.config.shared:
+            return TunedShare(jobs.run(workloads, self.progress))
+        counts = occurrences(self.task, self.target, workloads, settings.sub_spaces, seed=settings.seed)
+        tuned = tune_share(jobs, workloads, counts, settings.tune_share, progress=self.progress)
+        taken = {w: [TuningRecord(t.point, None)] for w, t in tuned.taken.items()}
+        return TunedShare(tuned.records | taken, tuned.taken)
 
-    def _fill(self, bench: _Bench, records: dict[Workload, list[TuningRecord]]) -> tuple[LatencyLUT, int]:
+    def _fill(self, bench: _Bench, tuned: TunedShare) -> tuple[LatencyLUT, int]:
         """The table with a row for each block that could be timed, saved; and how many blocks were timed now."""
-        target, store, path = self.target, bench.store, self.run.lut(self.target.name)
+        target, store, path, records = self.target, bench.store, self.run.lut(self.target.name), tuned.records
         existing = existing_table(self.run, self.task.space, target)
-        lut = LatencyLUT(self._header(store, records, existing), {} if existing is None else existing.rows)
+        lut = LatencyLUT(self._header(store, tuned, existing), {} if existing is None else existing.rows)
         trials = {w.key: len(store.load(w.key)) for w in records}
         todo: list[BlockTask] = []
         for block in self.blocks:
@@ -279,15 +284,22 @@ class _Build:
                 lut.save(path)
         return lut, num_new
 
-    def _header(
-        self, store: RecordStore, records: dict[Workload, list[TuningRecord]], existing: LatencyLUT | None
-    ) -> LUTHeader:
+    def _header(self, store: RecordStore, made: TunedShare, existing: LatencyLUT | None) -> LUTHeader:
         target, space, seed = self.target, self.task.space, self.settings.seed
         header = new_header(target, space, seed=seed)
         kept = () if existing is None else existing.rows.values()
-        tuned = {w.key for w in records} | {key for row in kept for key, _ in row.schedules}
+        now_tuned = {w.key for w in made.records}
+        tuned = now_tuned | {key for row in kept for key, _ in row.schedules}
         adapted_from = () if existing is None else existing.header.adapted_from
-        return dataclasses.replace(header, warm_starts=store.warm_starts(tuned), adapted_from=adapted_from)
+        before = () if existing is None else existing.header.taken_over
+        taken_over = [note for note in before if note["operator"] not in now_tuned]
+        taken_over += [{"operator": w.key, "source": t.source.key} for w, t in made.taken.items()]
+        return dataclasses.replace(
+            header,
+            warm_starts=store.warm_starts(tuned),
+            adapted_from=adapted_from,
+            taken_over=tuple(taken_over),
+        )
 
 
 def new_header(target: HardwareTarget, space: SearchSpace, **known: Any) -> LUTHeader:

@@ -3,7 +3,7 @@ PyTorch before anything is tuned: what can't work is told in a second, not after
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,26 +88,43 @@ def check_families(
     Raises:
         ChanasError: the disk is full.
     """
-    line: CandidatePipeline[Workload] = CandidatePipeline(pool)
     points = {w: schedule_space(w, target).sample(_NUM_POINTS, np.random.default_rng(0)) for w in workloads}
-    cases = {w: scratch / f"{PREFIX}{w.key}.npz" for w in workloads}
-    errors: dict[Workload, list[str]] = {w: [] for w in workloads}
+    working, errors = try_points(points, target, pool, scratch)
+    return tuple(FamilyCheck(w.op, w in working, None if w in working else errors[w][0]) for w in workloads)
+
+
+def try_points(
+    points: Mapping[Workload, Sequence[Point]], target: HardwareTarget, pool: Pool, scratch: Path
+) -> tuple[dict[Workload, Point], dict[Workload, list[str]]]:
+    """Build, run and compare each workload, all side by side, at one of its points after the other until one works.
+
+    Returns:
+        The points that work, and the errors of the others, by workload.
+
+    Raises:
+        ChanasError: the disk is full.
+    """
+    line: CandidatePipeline[Workload] = CandidatePipeline(pool)
+    left = {w: list(some) for w, some in points.items()}
+    cases = {w: scratch / f"{PREFIX}{w.key}.npz" for w in points}
+    working: dict[Workload, Point] = {}
+    errors: dict[Workload, list[str]] = {w: [] for w in points}
     for workload, case in cases.items():
         case_of(workload, target).save(case)
-        line.submit(_candidate(workload, points[workload].pop(0), target, case))
-    working = set()
+        line.submit(_candidate(workload, left[workload][0], target, case))
     while line.num_in_flight:
         for candidate, outcome in line.finished():
             workload = candidate.token
+            point = left[workload].pop(0)
             if outcome.error is None:
-                working.add(workload)
+                working[workload] = point
                 continue
             errors[workload].append(outcome.error)
-            if points[workload]:
-                line.submit(_candidate(workload, points[workload].pop(0), target, cases[workload]))
+            if left[workload]:
+                line.submit(_candidate(workload, left[workload][0], target, cases[workload]))
     for case in cases.values():
         case.unlink(missing_ok=True)
-    return tuple(FamilyCheck(w.op, w in working, None if w in working else errors[w][0]) for w in workloads)
+    return working, errors
 
 
 def _candidate(workload: Workload, point: Point, target: HardwareTarget, case: Path) -> Candidate[Workload]:

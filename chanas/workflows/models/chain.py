@@ -50,6 +50,7 @@ class Effort:
     cost_model  gp, random, or attention:FILE (`cost_model.models`)
     warm_start  another run, a file of records, or another target of the run, whose records the tuning begins with
     early_stop  make no more trials of an operator where nothing better than noise is expected of them
+    tune_share  the fewest operators that make up so much of all operations are tuned; the others take over a schedule
     """
 
     trials: int | None = None
@@ -57,6 +58,7 @@ class Effort:
     cost_model: str = "gp"
     warm_start: str | None = None
     early_stop: bool = True
+    tune_share: float = 1.0
 
 
 DEFAULT_EFFORT = Effort()
@@ -188,10 +190,12 @@ def _require_cpu_float32(target: HardwareTarget) -> None:
 def _settings(effort: Effort, run: RunDirectory, target: HardwareTarget, seed: int) -> Any:
     from chanas.prescheduler.models.tuning import ModelSettings
     from chanas.prescheduler.tuning.cost_model.models import check_name
+    from chanas.prescheduler.tuning.take_over import check_share
     from chanas.prescheduler.tuning.tuner import TuneConfig
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
     check_name(effort.cost_model)
+    check_share(effort.tune_share)
     if effort.trials is not None and effort.trials < 1:
         raise ConfigError(f"expected at least 1 trial per operator, got {effort.trials}")
     if effort.minutes is not None and not 0 < effort.minutes < math.inf:
@@ -201,7 +205,7 @@ def _settings(effort: Effort, run: RunDirectory, target: HardwareTarget, seed: i
     base = min(_BASE_TRIALS, num_trials)
     config = TuneConfig(num_trials=num_trials, shared=True, num_base=base, early_stop=effort.early_stop)
     warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, target)
-    return ModelSettings(config, effort.minutes, effort.cost_model, seed, warm_start)
+    return ModelSettings(config, effort.minutes, effort.cost_model, seed, warm_start, effort.tune_share)
 
 
 @dataclass(frozen=True)
@@ -319,6 +323,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
         ],
         "operators": [
             {"key": c.workload.key, "point": list(c.point), "count": counts[key], "seconds": c.seconds}
+            | ({"taken_from": c.taken_from} if c.taken_from else {})
             for key, c in choices.items()
         ],
         "others": dict(Counter(o.name for o in tuned.program.others)),

@@ -32,6 +32,8 @@ class Tuning:
     cost_model       gp, random, or attention:FILE (`cost_model.models`)
     num_calibration  whole networks that the table is calibrated with; 0 for none
     warm_start       another run, a file of records, or another target of the run, whose records the tuning begins with
+    tune_share       the fewest operators that make up so much of all operations are tuned; the others take schedules
+                     over
     """
 
     num_trials: int | None = None
@@ -39,6 +41,7 @@ class Tuning:
     cost_model: str = "gp"
     num_calibration: int = DEFAULT_CALIBRATION
     warm_start: str | None = None
+    tune_share: float = 1.0
 
 
 DEFAULT_TUNING = Tuning()
@@ -85,6 +88,7 @@ def preschedule(
             seed=seed,
             num_calibration=tuning.num_calibration,
             warm_start=warm_start,
+            tune_share=tuning.tune_share,
         )
         return fill(run, Task(loaded, classes), hardware, settings, progress=progress, open_pool=open_pool)
 
@@ -97,9 +101,11 @@ def tune_config(tuning: Tuning) -> TuneConfig:
             before anything is tuned.
     """
     from chanas.prescheduler.tuning.cost_model.models import check_name
+    from chanas.prescheduler.tuning.take_over import check_share
     from chanas.prescheduler.tuning.tuner import TuneConfig
 
     check_name(tuning.cost_model)
+    check_share(tuning.tune_share)
     if tuning.num_calibration:
         check_num_networks(tuning.num_calibration)
     if tuning.num_trials is None:

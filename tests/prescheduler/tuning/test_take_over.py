@@ -1,0 +1,143 @@
+"""chanas/prescheduler/tuning/take_over.py: few operators are tuned, and what they found serves the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chanas.errors import ConfigError
+from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.measuring.answers import Answer
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.tuning.jobs import TuningJobs
+from chanas.prescheduler.tuning.take_over import (
+    TunedShare,
+    check_share,
+    nearest_point,
+    significant,
+    take_over,
+    tune_share,
+)
+from chanas.prescheduler.tuning.tuner import TuneConfig
+
+from ..cases import SyntheticPool, answered, device, failed
+
+HERE = device()
+HEAVY = Workload("pointwise", 14, 96, 96)
+LIGHT, LIGHTER = Workload("pointwise", 14, 96, 48), Workload("pointwise", 7, 32, 16)
+DEPTHWISE = Workload("depthwise", 7, 16, 16, 3)
+WORKLOADS = [LIGHT, HEAVY, DEPTHWISE, LIGHTER]
+COUNTS = np.array([[1.0, 2.0, 1.0, 1.0]])
+CONFIG = TuneConfig(num_trials=4)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RecordStore]:
+    opened = RecordStore(tmp_path / "records.sqlite", HERE)
+    yield opened
+    opened.close()
+
+
+def share_tuned(pool: SyntheticPool, store: RecordStore, tmp_path: Path, share: float, groups: Any = ()) -> TunedShare:
+    jobs = TuningJobs(pool, HERE, store, CONFIG, tmp_path)  # type: ignore[arg-type]
+    return tune_share(jobs, WORKLOADS, COUNTS, share, groups, progress=False)
+
+
+# ---- which are tuned ------------------------------------------------------------------------------------------------
+@given(
+    weights=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=8).filter(lambda w: sum(w) > 0.0),
+    share=st.floats(0.05, 1.0),
+)
+def test_no_fewer_operators_of_a_family_cover_the_share(weights: list[float], share: float) -> None:
+    workloads = [dataclasses.replace(HEAVY, out_channels=8 * (i + 1)) for i in range(len(weights))]
+    chosen = significant(workloads, np.array(weights), share)
+    kept = sorted((w for v, w in zip(workloads, weights, strict=True) if v in chosen), reverse=True)
+    left = [w for v, w in zip(workloads, weights, strict=True) if v not in chosen]
+    assert sum(kept) >= share * sum(weights) * (1.0 - 1e-6)
+    assert len(kept) == 1 or sum(kept[:-1]) < share * sum(weights)
+    assert min(kept) >= max(left, default=0.0)
+
+
+def test_every_family_has_one_and_those_that_compute_the_same_stay_together() -> None:
+    weights = np.array([3.0, 10.0, 1.0, 2.0])
+    assert significant(WORKLOADS, weights, 0.5) == [HEAVY, DEPTHWISE]
+    assert significant(WORKLOADS, weights, 0.5, [(HEAVY, LIGHTER)]) == [HEAVY, DEPTHWISE, LIGHTER]
+    assert significant(WORKLOADS, weights, 1.0) == WORKLOADS
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.01, float("nan")])
+def test_a_share_is_above_zero_and_at_most_one(share: float) -> None:
+    with pytest.raises(ConfigError, match="--tune-share"):
+        check_share(share)
+
+
+# ---- what they give -------------------------------------------------------------------------------------------------
+def test_a_point_of_the_space_itself_is_its_own_nearest() -> None:
+    space = schedule_space(HEAVY, HERE)
+    for point in space.points[:: max(1, space.num_points // 7)]:
+        assert nearest_point(space.groups(point), space) == point
+
+
+def test_the_tile_of_another_size_is_kept_where_it_fits() -> None:
+    whole, half = schedule_space(HEAVY, HERE), schedule_space(LIGHT, HERE)
+    shared = [
+        p for p in whole.points if any(whole.groups(p)["split_m"] == half.groups(q)["split_m"] for q in half.points)
+    ]
+    named = whole.groups(shared[len(shared) // 2])
+    found = half.groups(nearest_point(named, half))
+    assert found["split_m"] == named["split_m"]
+    assert half.contains(half.encode(found))
+
+
+def test_the_most_similar_operator_gives_its_schedule_first() -> None:
+    points = {w: schedule_space(w, HERE).points for w in (HEAVY, LIGHTER, DEPTHWISE)}
+    tuned = {w: [TuningRecord(p[0], 1e-5)] for w, p in points.items()}
+    first, *others = take_over(LIGHT, tuned, HERE)
+    assert first.source == HEAVY
+    assert first.seconds == pytest.approx(0.5e-5)
+    assert {idea.source for idea in others} <= {LIGHTER}
+    assert take_over(LIGHT, {DEPTHWISE: tuned[DEPTHWISE], HEAVY: []}, HERE) == []
+
+
+def test_the_light_ones_are_checked_and_never_tried(store: RecordStore, tmp_path: Path) -> None:
+    pool = SyntheticPool()
+    tuned = share_tuned(pool, store, tmp_path, 0.5)
+    assert {w.key for w in tuned.taken} == {LIGHT.key, LIGHTER.key}
+    assert {t.source for t in tuned.taken.values()} == {HEAVY}
+    assert {a.workload for a in pool.built} == {HEAVY, DEPTHWISE}
+    assert [(a.workload, a.point) for a in pool.checked] == [(w, t.point) for w, t in tuned.taken.items()]
+    assert store.load(LIGHT.key) == []
+
+
+def test_kept_records_are_used_instead(store: RecordStore, tmp_path: Path) -> None:
+    mine = TuningRecord(schedule_space(LIGHT, HERE).middle, 2e-6)
+    store.add(LIGHT.key, [mine])
+    tuned = share_tuned(SyntheticPool(), store, tmp_path, 0.5)
+    assert set(tuned.taken) == {LIGHTER}
+    assert [r.point for r in tuned.records[LIGHT]] == [mine.point]
+
+
+def test_the_whole_share_is_as_without_one(store: RecordStore, tmp_path: Path) -> None:
+    tuned = share_tuned(SyntheticPool(), store, tmp_path, 1.0)
+    assert tuned.taken == {}
+    assert set(tuned.records) == set(WORKLOADS)
+
+
+def test_where_nothing_that_is_taken_over_works_the_operator_is_tuned(store: RecordStore, tmp_path: Path) -> None:
+    class Wrong(SyntheticPool):
+        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+            of = next((a.workload for a in self.checked if a.library == request.library), None)
+            return answered(failed("wrong result")) if of == LIGHTER else super().measure(request, timeout_s, device)
+
+    tuned = share_tuned(Wrong(), store, tmp_path, 0.5)
+    assert set(tuned.taken) == {LIGHT}
+    assert tuned.records[LIGHTER]
