@@ -16,7 +16,7 @@ from chanas.prescheduler.tuning.offline.dataset import FloatArray
 from chanas.prescheduler.tuning.offline.networks import LOSSES
 from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array, Rows
 
-_BATCH, _ASKED_AT_ONCE = 256, 4096
+_BATCH, _ASKED_AT_ONCE = 128, 4096
 _WEIGHT_DECAY, _CLIP = 1e-6, 0.5
 _HELD_OUT = 0.1
 
@@ -26,12 +26,12 @@ class Schedule:
     """Effort of a training."""
 
     num_epochs: int = 60
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     patience: int = 10
     """Epochs without a better loss on held-out records (TenSet: a sixth of all)."""
 
 
-FINE_TUNING = Schedule(num_epochs=30, learning_rate=2e-4, patience=30)
+FINE_TUNING = Schedule(num_epochs=30, learning_rate=5e-4, patience=30)
 
 
 @dataclass(frozen=True, eq=False)

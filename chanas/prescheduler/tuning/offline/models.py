@@ -60,6 +60,11 @@ class Kind:
         return self.is_booster and self.features == "primitives"
 
     @property
+    def is_sequence(self) -> bool:
+        """True if it reads primitives one after the other."""
+        return self.features == "primitives" and not self.is_booster
+
+    @property
     def width(self) -> int:
         """Numbers of a row that the model reads."""
         return len(SLOTS) * (1 + NUM_VALUES) if self.flattens else FEATURES[self.features]
@@ -69,7 +74,8 @@ class Kind:
 class OfflineModel:
     """A model that was taught.
 
-    mean, deviation  float32[F]: of the columns that it learned from
+    mean, deviation  float32[F]: of the columns that it learned from; of primitives that are read as a sequence
+                     float32[len(SLOTS), NUM_VALUES], each primitive's numbers by themselves
     arrays           weights of a network by name, or the text form of trees as bytes
     slope            log seconds that a score of one less stands for, among records of one task
     facts            what it learned from: devices, numbers, seed, versions
@@ -96,6 +102,11 @@ class OfflineModel:
         return -self.slope * self.scores(rows)
 
     def _prepare(self, rows: Rows) -> Rows:
+        if self.kind.is_sequence:
+            slots = rows.values[:, : len(SLOTS)]
+            which = slots.argmax(axis=1)
+            values = (rows.values[:, len(SLOTS) :] - self.mean[which]) / self.deviation[which]
+            return Rows(np.hstack([slots, values]), rows.offsets)
         if self.kind.flattens:
             rows = Rows(flatten(rows), np.arange(len(rows) + 1, dtype=np.int64))
         return Rows((rows.values - self.mean) / self.deviation, rows.offsets)
@@ -107,7 +118,7 @@ class OfflineModel:
             return load_booster(self.kind.model, self.arrays[_BOOSTER].tobytes())
         from chanas.prescheduler.tuning.offline.networks import read_network
 
-        return read_network(self.kind.model, len(self.mean), self.arrays)
+        return read_network(self.kind.model, self.kind.width, self.arrays)
 
 
 def train(data: Dataset, chosen: Int64Array, kind: Kind, seed: int = 0, progress: bool = True) -> OfflineModel:
@@ -119,11 +130,7 @@ def train(data: Dataset, chosen: Int64Array, kind: Kind, seed: int = 0, progress
     if kind.is_booster:
         library_of(kind.model)
     part = data.of(chosen)
-    values = part.rows(kind.features).values if not kind.flattens else flatten(part.primitives)
-    deviation = values.std(axis=0)
-    deviation = np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32)
-    model = OfflineModel(kind, values.mean(axis=0).astype(np.float32), deviation, {})
-    return _learn(model, part, seed, progress)
+    return _learn(OfflineModel(kind, *_scales(part, kind), {}), part, seed, progress)
 
 
 def train_further(model: OfflineModel, data: Dataset, chosen: Int64Array, seed: int = 0) -> OfflineModel:
@@ -133,6 +140,21 @@ def train_further(model: OfflineModel, data: Dataset, chosen: Int64Array, seed: 
         ConfigError: as `train`.
     """
     return _learn(model, data.of(chosen), seed, progress=False)
+
+
+def _scales(part: Dataset, kind: Kind) -> tuple[Float32Array, Float32Array]:
+    """Mean and deviation of each number that is read; 1 where it is always the same."""
+    values = flatten(part.primitives) if kind.flattens else part.rows(kind.features).values
+    groups = [values]
+    if kind.is_sequence:
+        which = values[:, : len(SLOTS)].argmax(axis=1)
+        groups = [values[which == slot, len(SLOTS) :] for slot in range(len(SLOTS))]
+    zeros = np.zeros((1, groups[0].shape[1]), dtype=np.float32)
+    groups = [group if len(group) else zeros for group in groups]
+    mean = np.array([group.mean(axis=0) for group in groups], dtype=np.float32)
+    deviation = np.array([group.std(axis=0) for group in groups], dtype=np.float32)
+    deviation = np.where(deviation > 1e-6, deviation, np.float32(1.0))
+    return (mean, deviation) if kind.is_sequence else (mean[0], deviation[0])
 
 
 def _learn(model: OfflineModel, part: Dataset, seed: int, progress: bool) -> OfflineModel:
@@ -148,8 +170,9 @@ def _learn(model: OfflineModel, part: Dataset, seed: int, progress: bool) -> Off
     else:
         from chanas.prescheduler.tuning.offline.networks import arrays_of, make_network, read_network
 
-        width = len(model.mean)
-        network = make_network(kind.model, width, seed) if is_new else read_network(kind.model, width, model.arrays)
+        network = make_network(kind.model, kind.width, seed)
+        if not is_new:
+            network = read_network(kind.model, kind.width, model.arrays)
         fit_network(network, examples, kind.loss, seed, None if is_new else FINE_TUNING, progress)
         arrays = {**arrays_of(network)}
     facts = {

@@ -16,6 +16,7 @@ from chanas.prescheduler.tuning.cost_model.base import CostModel
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.offline.models import Kind, OfflineModel, save_model
 from chanas.prescheduler.tuning.offline.networks import arrays_of, make_network
+from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 from ...cases import device, hashed_seconds
@@ -32,7 +33,7 @@ def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param in ("gp", "random"):
         return str(request.param)
     kind, file = Kind(model=request.param), tmp_path / "model.safetensors"
-    scale = np.full(kind.width, 2.0, dtype=np.float32)
+    scale = np.full((len(SLOTS), NUM_VALUES), 2.0, dtype=np.float32)
     save_model(OfflineModel(kind, scale, scale, arrays_of(make_network(kind.model, kind.width, seed=0))), file)
     return f"{request.param}:{file}"
 
