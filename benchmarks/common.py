@@ -37,6 +37,7 @@ _PACKAGES = (
     "onnxruntime",
     "openvino",
     "xgboost-cpu",
+    "lightgbm",
 )
 # Digits of a figure that are worth keeping: a timing never holds more.
 _DIGITS = 4

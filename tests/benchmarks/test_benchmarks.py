@@ -34,6 +34,7 @@ SCRIPTS = (
     "lut_build",
     "lut_error",
     "network_latency",
+    "offline_models",
     "operator_peak",
     "subspace_rules",
     "transfer",

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from chanas.errors import ConfigError
-from chanas.prescheduler.tuning.offline.dataset import FloatArray
-from chanas.prescheduler.tuning.offline.fit import Examples, held_out
+from chanas.prescheduler.tuning.offline.dataset import Examples, FloatArray
 from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array, Rows
+from chanas.prescheduler.tuning.offline.split import held_out
 
 PACKAGES = {"xgb": "xgboost", "lgbm": "lightgbm"}
 _ROUNDS, _MORE_ROUNDS, _PATIENCE = 300, 30, 50

@@ -117,6 +117,18 @@ class Dataset:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """N records: their rows, labels float32[N], and tasks int64[N]."""
+
+    rows: Rows
+    label: Float32Array
+    task: Int64Array
+
+    def of(self, chosen: Int64Array) -> Examples:
+        return Examples(self.rows.of(chosen), self.label[chosen], self.task[chosen])
+
+
 def labels(task: Int64Array, latency_s: FloatArray) -> Float32Array:
     """float32[N]: the task's shortest latency over the record's. int64[N], float64[N] above zero."""
     best_s = np.full(int(task.max(initial=-1)) + 1, np.inf)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from chanas.core.progress import progress_bar
-from chanas.prescheduler.tuning.offline.dataset import FloatArray
+from chanas.prescheduler.tuning.offline.dataset import Examples, FloatArray
 from chanas.prescheduler.tuning.offline.networks import LOSSES
-from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array, Rows
+from chanas.prescheduler.tuning.offline.primitives import Int64Array, Rows
+from chanas.prescheduler.tuning.offline.split import held_out
 
 _BATCH, _ASKED_AT_ONCE = 128, 4096
 _WEIGHT_DECAY, _CLIP = 1e-6, 0.5
-_HELD_OUT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,25 +32,6 @@ class Schedule:
 
 
 FINE_TUNING = Schedule(num_epochs=30, learning_rate=5e-4, patience=30)
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """N records: their rows, labels float32[N], and tasks int64[N]."""
-
-    rows: Rows
-    label: Float32Array
-    task: Int64Array
-
-    def of(self, chosen: Int64Array) -> Examples:
-        return Examples(self.rows.of(chosen), self.label[chosen], self.task[chosen])
-
-
-def held_out(num: int, seed: int) -> tuple[Int64Array, Int64Array]:
-    """Places of records to learn from, and of those that tell when to stop; of fewer than 20, all are both."""
-    order = np.random.default_rng(seed).permutation(num).astype(np.int64)
-    cut = int(num * _HELD_OUT)
-    return (order, order) if num < 20 else (order[cut:], order[:cut])
 
 
 def fit_network(

@@ -18,7 +18,7 @@ import numpy as np
 from chanas.errors import CheckpointError, ConfigError, one_line, unknown_name
 from chanas.files.writing import replacing
 from chanas.prescheduler.tuning.offline.boosters import PACKAGES, booster_scores, fit_booster, library_of, load_booster
-from chanas.prescheduler.tuning.offline.dataset import FEATURES, Dataset, FloatArray
+from chanas.prescheduler.tuning.offline.dataset import FEATURES, Dataset, Examples, FloatArray
 from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Float32Array, Int64Array, Rows, flatten
 
 SCHEMA = 1
@@ -158,8 +158,6 @@ def _scales(part: Dataset, kind: Kind) -> tuple[Float32Array, Float32Array]:
 
 
 def _learn(model: OfflineModel, part: Dataset, seed: int, progress: bool) -> OfflineModel:
-    from chanas.prescheduler.tuning.offline.fit import FINE_TUNING, Examples, fit_network
-
     kind, rows = model.kind, model._prepare(part.rows(model.kind.features))
     examples, is_new = Examples(rows, part.label, part.task), not model.arrays
     if kind.is_booster:
@@ -168,6 +166,7 @@ def _learn(model: OfflineModel, part: Dataset, seed: int, progress: bool) -> Off
             _BOOSTER: np.frombuffer(fit_booster(kind.model, examples, seed, start), dtype=np.uint8)
         }
     else:
+        from chanas.prescheduler.tuning.offline.fit import FINE_TUNING, fit_network
         from chanas.prescheduler.tuning.offline.networks import arrays_of, make_network, read_network
 
         network = make_network(kind.model, kind.width, seed)

@@ -14,6 +14,7 @@ from chanas.prescheduler.tuning.offline.dataset import Dataset
 from chanas.prescheduler.tuning.offline.primitives import Int64Array
 
 TRAINING_SHARE = 0.9
+_HELD_OUT = 0.1
 SAMPLED_SHARE = 0.5
 """Share of the records; the paper keeps 47 % of a processor's and 57 % of a GPU's."""
 MIN_RECORDS = 4
@@ -84,6 +85,13 @@ def split(data: Dataset, name: str, seed: int = 0, share: float = TRAINING_SHARE
     if min(map(len, parts)) == 0:
         raise DataError(f"split {name} leaves no records to {'learn from' if not len(parts.train) else 'be judged by'}")
     return parts
+
+
+def held_out(num: int, seed: int) -> tuple[Int64Array, Int64Array]:
+    """Places of records to learn from, and of those that tell when to stop; of fewer than 20, all are both."""
+    order = np.random.default_rng(seed).permutation(num).astype(np.int64)
+    cut = int(num * _HELD_OUT)
+    return (order, order) if num < 20 else (order[cut:], order[:cut])
 
 
 def _first(group: Int64Array, order: Int64Array, share: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -1,0 +1,135 @@
+"""How well cost models order schedules of operators and devices that they did not see, and what half the data is worth.
+
+    python benchmarks/offline_models.py [--quick] --data records.npz [--run DIR ...] [--features primitives,segments]
+        [--models attention,mlp,xgb,lgbm] [--loss rmse] [--seed 0]
+        [--accuracies-only]
+
+`--data` is a file of `chanas records export`; with `--run` the records of run directories are collected first, and
+written there. Each model learns from each split's training part, once from all of it and once from the half that
+`sample_by_flops` leaves, and is judged by the same records (`chanas/prescheduler/tuning/offline/metrics.py`).
+
+What random scores reach stands beside them. Figures: the largest loss of pairwise accuracy by sampling (the paper:
+under five points), the time to train that sampling saves, and the pairwise accuracy of each model and split. Accuracies
+do not depend on how busy the machine was, times do: --accuracies-only leaves these out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Figure, finish
+
+from chanas.errors import ChanasError
+from chanas.prescheduler.tuning.offline import dataset, export
+from chanas.prescheduler.tuning.offline.dataset import Dataset
+from chanas.prescheduler.tuning.offline.metrics import judge
+from chanas.prescheduler.tuning.offline.models import MODELS, Kind, train
+from chanas.prescheduler.tuning.offline.split import SPLITS, Split, sample_by_flops, split
+
+_QUICK_RECORDS = 2000
+_GOAL_LOSS = 0.05
+
+
+def main() -> None:
+    args = parse()
+    if args.run:
+        files = export.files_of_records(args.run)
+        dataset.save(export.make_dataset(export.collect(files), "segments" in args.features), args.data)
+    data = dataset.load(args.data)
+    if args.quick:
+        data = data.of(np.arange(min(_QUICK_RECORDS, len(data)), dtype=np.int64))
+    rows, baselines = [], []
+    for features, name in itertools.product(args.features.split(","), args.splits.split(",")):
+        try:
+            parts = split(data, name, args.seed)
+        except ChanasError as error:  # a single device, say
+            print(f"{name}: {error}")
+            continue
+        baselines.append(by_chance(data, parts, name, args.seed))
+        for model in args.models.split(","):
+            kind = Kind(model=model, loss=args.loss, features=features)
+            rows += compare(data, parts, kind, name, args.seed)
+    found = figures(rows)
+    if args.accuracies_only:
+        del found["median_training_time_saved"]
+        rows = [{k: v for k, v in row.items() if k != "train_s"} for row in rows]
+    extra = {"seed": args.seed, "loss": args.loss, "data": describe(data), "rows": rows, "by_chance": baselines}
+    finish("offline-models", found, args.quick, extra)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--run", type=Path, action="append")
+    parser.add_argument("--features", default="primitives")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--splits", default=",".join(SPLITS))
+    parser.add_argument("--loss", default="rmse")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--accuracies-only", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    return parser.parse_args()
+
+
+def by_chance(data: Dataset, parts: Split, name: str, seed: int) -> dict[str, Any]:
+    """What random scores reach on a split's records."""
+    test = data.of(parts.test)
+    found = judge(np.random.default_rng(seed).random(len(test)), test.label, test.task)
+    print(
+        f"{name:12} by chance  pairwise {found.pairwise_accuracy:.3f}  top-1 {found.top1:.3f}  top-5 {found.top5:.3f}"
+    )
+    return {"split": name, **dataclasses.asdict(found)}
+
+
+def compare(data: Dataset, parts: Split, kind: Kind, name: str, seed: int) -> list[dict[str, Any]]:
+    """Train on all of a split's records and on a sample of them; a row of the table each."""
+    sampled = parts.train[sample_by_flops(data.of(parts.train), seed=seed)]
+    test, rows = data.of(parts.test), []
+    for part, chosen in (("full", parts.train), ("sampled", sampled)):
+        started = time.monotonic()
+        model = train(data, chosen, kind, seed, progress=False)
+        seconds = time.monotonic() - started
+        found = judge(model.scores(test.rows(kind.features)), test.label, test.task)
+        row = {"split": name, "features": kind.features, "model": kind.model, "data": part}
+        row |= {"num_records": len(chosen), "train_s": seconds, **dataclasses.asdict(found)}
+        row["num_judged"], row["num_judged_tasks"] = row.pop("num_records"), row.pop("num_tasks")
+        row["num_records"] = len(chosen)
+        rows.append(row)
+        print(
+            f"{name:12} {kind.features:10} {kind.model:9} {part:7} {len(chosen):6} records {seconds:7.1f} s  "
+            f"pairwise {found.pairwise_accuracy:.3f}  top-1 {found.top1:.3f}  top-5 {found.top5:.3f}  "
+            f"rmse {found.rmse:.3f}",
+            flush=True,
+        )
+    return rows
+
+
+def figures(rows: list[dict[str, Any]]) -> dict[str, Figure]:
+    pairs = list(zip(rows[::2], rows[1::2], strict=True))
+    lost = [full["pairwise_accuracy"] - sampled["pairwise_accuracy"] for full, sampled in pairs]
+    saved = [1.0 - sampled["train_s"] / full["train_s"] for full, sampled in pairs]
+    found = {
+        "largest_loss_by_sampling": Figure(max(lost, default=None), _GOAL_LOSS, lower_is_better=True),
+        "median_training_time_saved": Figure(float(np.median(saved)) if saved else None),
+    }
+    for full, _ in pairs:
+        key = f"pairwise_{full['split']}_{full['features']}_{full['model']}"
+        found[key] = Figure(full["pairwise_accuracy"])
+    return found
+
+
+def describe(data: Dataset) -> dict[str, Any]:
+    """Devices, records and tasks."""
+    names = ("device", "num_threads", "dtype", "fingerprint")
+    devices = [{name: getattr(device.target, name) for name in names} for device in data.devices]
+    return {"num_records": len(data), "num_tasks": len(data.tasks), "devices": devices}
+
+
+if __name__ == "__main__":
+    main()
