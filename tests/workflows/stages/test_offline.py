@@ -1,0 +1,73 @@
+"""chanas/workflows/stages/offline.py: from the records of runs to a cost model, and to that of another device."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
+from chanas.errors import ConfigError
+from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.workflows.stages.offline import Lesson, describe_records, export_records, teach
+
+HERE = load_target("cpu")
+TWO = dataclasses.replace(HERE, name="cpu-2t", num_threads=2)
+
+
+def store_run(folder: Path, target: HardwareTarget) -> Path:
+    """Records of operators, the faster the larger their tiles."""
+    store = RecordStore(folder / "records.sqlite", target)
+    for channels in (32, 64, 96, 128):
+        space = schedule_space(Workload("pointwise", 14, channels, 64), target)
+        seconds = [1e-6 * channels / space.groups(p)["split_m"][-1] for p in space.points[:40]]
+        store.add(space.workload.key, [TuningRecord(p, s) for p, s in zip(space.points[:40], seconds, strict=True)])
+    store.close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Data sets of one thread and of two."""
+    folder = tmp_path_factory.mktemp("records")
+    for target in (HERE, TWO):
+        exported = export_records([store_run(folder / target.name, target)], folder / f"{target.name}.npz")
+        assert exported.lines[0].startswith("records    160, 4 tasks, 1 devices")
+        assert exported.skipped == {}
+    return folder / "cpu.npz", folder / "cpu-2t.npz"
+
+
+def test_a_run_is_described_as_its_data_set_is(files: tuple[Path, Path]) -> None:
+    assert describe_records(files[0].parent / "cpu") == describe_records(files[0])
+
+
+def test_a_model_is_taught_and_goes_on_with_another_device(files: tuple[Path, Path], tmp_path: Path) -> None:
+    one, two = files
+    first = teach(one, tmp_path / "one.safetensors", Lesson(model="mlp", split="by_task"), progress=False)
+    assert first.metrics.pairwise_accuracy > 0.8
+    assert first.lines[0] == "model      mlp, rmse, primitives"
+    assert first.before is None
+    again = Lesson(init=tmp_path / "one.safetensors", num_records=40)
+    second = teach(two, tmp_path / "two.safetensors", again, progress=False)
+    assert second.model.kind == first.model.kind
+    assert second.metrics.num_records == 120
+    assert any("before)" in line for line in second.lines)
+
+
+def test_a_sample_of_the_tasks_is_enough_to_learn_from(files: tuple[Path, Path], tmp_path: Path) -> None:
+    lesson = Lesson(model="mlp", split="within_task", sample=True)
+    taught = teach(files[0], tmp_path / "model.safetensors", lesson, progress=False)
+    assert taught.model.facts["num_tasks"] == 2
+
+
+@pytest.mark.parametrize("num_records", [1, 160])
+def test_too_few_or_too_many_records_of_a_new_device_are_refused(
+    files: tuple[Path, Path], tmp_path: Path, num_records: int
+) -> None:
+    teach(files[0], tmp_path / "one.safetensors", Lesson(model="mlp"), progress=False)
+    with pytest.raises(ConfigError, match="expected --records from 2 to 159"):
+        teach(files[1], tmp_path / "x", Lesson(init=tmp_path / "one.safetensors", num_records=num_records))
