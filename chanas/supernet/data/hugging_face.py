@@ -144,19 +144,19 @@ def _parquet_files(root: Path) -> list[Path]:
 def _columns(part: Any, root: Path) -> tuple[str, str]:
     """Names of the columns of images and of labels."""
     kinds = {name: type(feature).__name__ for name, feature in part.features.items()}
-    image = _choose(kinds, _IMAGE_NAMES, [name for name, kind in kinds.items() if kind == "Image"])
+    image = _choose(_IMAGE_NAMES, [name for name, kind in kinds.items() if kind == "Image"])
     text = ", ".join(f"{name} ({getattr(part.features[name], 'dtype', kind)})" for name, kind in kinds.items())
     if image is None:
         raise DataError(f"data set {root} has no column of images, or several; its columns: {text}")
     usable = [name for name, kind in kinds.items() if kind == "ClassLabel" or _is_plain(part.features[name])]
     of_classes = [name for name in usable if kinds[name] == "ClassLabel"]
-    label = next((name for name in _LABEL_NAMES if name in usable), None) or _choose(kinds, (), of_classes)
+    label = next((name for name in _LABEL_NAMES if name in usable), None) or _choose((), of_classes)
     if label is None:
         raise DataError(f"data set {root} has no column of labels, or several; its columns: {text}")
     return image, label
 
 
-def _choose(kinds: Mapping[str, str], names: Sequence[str], usable: Sequence[str]) -> str | None:
+def _choose(names: Sequence[str], usable: Sequence[str]) -> str | None:
     """The usable column of a usual name, else the only one."""
     named = [name for name in names if name in usable]
     return named[0] if named else usable[0] if len(usable) == 1 else None

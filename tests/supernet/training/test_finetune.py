@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,8 @@ from chanas.supernet.training.finetune import Finetuning, finetune, finetune_con
 from chanas.supernet.training.metrics import read_metrics
 from chanas.supernet.training.phases import TrainConfig
 from chanas.supernet.training.train import train_supernet
+
+from ..tars import png, write_shard
 
 MakeConfig = Callable[..., TrainConfig]
 EPOCHS = 0.02  # of some 1,100 images in batches of 8: three steps
@@ -91,14 +92,16 @@ def test_a_killed_call_goes_on(
 def test_each_set_of_images_has_a_folder_of_its_own(
     supernet: RunDirectory, tiny_space: SearchSpace, image_folder: Path
 ) -> None:
-    other, architecture = image_folder.with_name("others"), dataclasses.replace(tiny_space.smallest, resolution=16)
-    shutil.copytree(image_folder, other)
+    architecture = dataclasses.replace(tiny_space.smallest, resolution=16)
+    members = {f"{i}.{e}": d for i in range(16) for e, d in {"png": png(i), "cls": str(i % 2).encode()}.items()}
+    other = write_shard(image_folder.with_name("others.tar"), members)
     recipes = [Finetuning(epochs=2, images=images) for images in (image_folder, other)]
     for recipe in recipes:
         finetune(supernet, architecture, recipe, progress=False)
     folders = sorted((supernet.root / "finetuned" / architecture.key).iterdir())
     assert [folder.name[:16] for folder in folders] == ["inherited-images", "inherited-others"]
-    with pytest.raises(CheckpointError, match=r"inherited-others-.* holds a finished run"):
+    assert SupernetEvaluator.load(RunDirectory(folders[1])).class_names == ("0", "1")
+    with pytest.raises(CheckpointError, match=r"inherited-others\.tar-.* holds a finished run"):
         finetune(supernet, architecture, recipes[1], progress=False)
     assert finetune(supernet, architecture, recipes[1], resume=True, progress=False).training.resumed_from == 2
     with pytest.raises(CheckpointError, match="nothing to resume"):
