@@ -33,18 +33,20 @@ class Subject:
     onnx         its ONNX file; written from the program by the first contender that needs it
     inputs       what every contender is called with
     num_threads  of every contender
+    dtype        float32, or bfloat16 where the runtime may compute in it
     """
 
     program: Any
     onnx: Path
     inputs: Sequence[Array]
     num_threads: int
+    dtype: str = "float32"
 
 
 def run_eager(subject: Subject) -> Call:
     """PyTorch as it is. The caller sets threads and inference mode."""
     network, args, kwargs = _torch_network(subject)
-    return lambda: network(*args, **kwargs)
+    return _in_dtype(subject, lambda: network(*args, **kwargs))
 
 
 def run_compiled(subject: Subject) -> Call:
@@ -56,8 +58,22 @@ def run_compiled(subject: Subject) -> Call:
     network, args, kwargs = _torch_network(subject)
     with inductor.patch(freezing=True):
         compiled = torch.compile(network)
-        compiled(*args, **kwargs)
-    return lambda: compiled(*args, **kwargs)
+        call = _in_dtype(subject, lambda: compiled(*args, **kwargs))
+        call()
+    return call
+
+
+def _in_dtype(subject: Subject, call: Call) -> Call:
+    """A call of PyTorch under autocast where the subject may be computed in bfloat16."""
+    if subject.dtype == "float32":
+        return call
+    import torch
+
+    def cast() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return call()
+
+    return cast
 
 
 def _torch_network(subject: Subject) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
@@ -70,7 +86,9 @@ def _torch_network(subject: Subject) -> tuple[Callable[..., Any], Sequence[Any],
 
 
 def run_onnxruntime(subject: Subject) -> Call:
-    """ONNX Runtime with all its graph optimisations."""
+    """ONNX Runtime with all its graph optimisations, in float32."""
+    if subject.dtype != "float32":
+        raise ModelError(f"ONNX Runtime does not compute in {subject.dtype} on processors")
     _require("onnxruntime")
     import onnxruntime
 
@@ -83,7 +101,7 @@ def run_onnxruntime(subject: Subject) -> Call:
 
 
 def run_openvino(subject: Subject) -> Call:
-    """OpenVINO in latency mode, in float32."""
+    """OpenVINO in latency mode."""
     _require("openvino")
     import openvino
 
@@ -94,7 +112,7 @@ def run_openvino(subject: Subject) -> Call:
         "INFERENCE_NUM_THREADS": subject.num_threads,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[subject.dtype],
         "ENABLE_CPU_PINNING": False,
     }
     request = core.compile_model(model, "CPU", options).create_infer_request()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from networks import save_exported
 
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
@@ -100,6 +101,18 @@ def test_a_bundle_has_the_same_runtimes_beside_it(tiny_space: SearchSpace, tmp_p
     assert rows["wrong"].note == "outputs differ by inf of the largest"
     assert rows["OpenVINO"].note == "openvino is not installed: pip install 'chanas[bench]'"
     assert list(RUNTIMES) == ["ONNX Runtime", "OpenVINO"]
+
+
+def test_contenders_compute_in_bfloat16_where_they_can(tuned_folder: Path) -> None:
+    opened = open_origin(TunedNetwork.open(tuned_folder))
+    inputs = opened.random_inputs()
+    subject = Subject(opened.program, tuned_folder / "none.onnx", inputs, 1, "bfloat16")
+    with torch.inference_mode():
+        (rounded,) = contenders.outputs_of([part.float() for part in [contenders.run_eager(subject)()]])
+    (exact,) = opened.answer(inputs)
+    assert 1e-5 < contenders.relative_error([rounded], [exact]) < 0.1
+    with pytest.raises(ModelError, match="ONNX Runtime does not compute in bfloat16"):
+        contenders.run_onnxruntime(subject)
 
 
 def test_pytorch_takes_no_part_where_the_network_is_an_onnx_file(tuned_onnx_folder: Path) -> None:
