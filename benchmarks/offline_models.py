@@ -8,9 +8,10 @@
 written there. Each model learns from each split's training part, once from all of it and once from the half that
 `sample_by_flops` leaves, and is judged by the same records (`chanas/prescheduler/tuning/offline/metrics.py`).
 
-What random scores reach stands beside them. Figures: the largest loss of pairwise accuracy by sampling (the paper:
-under five points), the time to train that sampling saves, and the pairwise accuracy of each model and split. Accuracies
-do not depend on how busy the machine was, times do: --accuracies-only leaves these out.
+What random scores reach stands beside them. With tasks that were not seen, searches are played on those with at least
+48 records, among the recorded points, with the model and without. Figures: the largest loss of pairwise accuracy by
+sampling (the paper: under five points), the time to train that sampling saves, and the pairwise accuracy of each model
+and split. Accuracies do not depend on how busy the machine was, times do: --accuracies-only leaves these out.
 """
 
 from __future__ import annotations
@@ -26,14 +27,21 @@ import numpy as np
 from common import Figure, finish
 
 from chanas.errors import ChanasError
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
+from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.offline import dataset, export
 from chanas.prescheduler.tuning.offline.dataset import Dataset
 from chanas.prescheduler.tuning.offline.metrics import judge
-from chanas.prescheduler.tuning.offline.models import MODELS, Kind, train
+from chanas.prescheduler.tuning.offline.models import MODELS, Kind, OfflineModel, train
 from chanas.prescheduler.tuning.offline.split import SPLITS, Split, sample_by_flops, split
+from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.workloads.keys import workload_of_key
 
 _QUICK_RECORDS = 2000
 _GOAL_LOSS = 0.05
+_PLAYED_RECORDS, _MARKS = 48, (4, 8, 16)
 
 
 def main() -> None:
@@ -77,6 +85,36 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def play(data: Dataset, parts: Split, model: OfflineModel, seeds: int) -> dict[str, Any]:
+    """Search among the recorded points of each judged task with many of them, with and without a trained model.
+
+    Best seconds so far over the best of all, after so many trials: means over tasks and seeds.
+    """
+    found: dict[str, list[list[float]]] = {"gp": [], model.kind.model: []}
+    for task, seed in itertools.product(np.unique(data.task[parts.test]), range(seeds)):
+        here = np.flatnonzero(data.task == task)
+        if len(here) < _PLAYED_RECORDS:
+            continue
+        one, device = data.tasks[task], data.devices[data.tasks[task].device].target
+        whole = schedule_space(workload_of_key(one.workload), device)
+        seconds = {data.points[i]: float(data.latency_s[i]) for i in here}
+        known = {whole.decode(point) for point in seconds}
+        space = dataclasses.replace(whole, is_legal=known.__contains__)
+        for name, cost_model in (
+            ("gp", GaussianProcessModel(device)),
+            (model.kind.model, PretrainedModel(device, model)),
+        ):
+            tuner = OperatorTuner(space, cost_model, TuneConfig(num_trials=max(_MARKS)), [], seed)
+            tried: list[float] = []
+            while points := tuner.propose():
+                tuner.observe([TuningRecord(point, seconds[point], 0.0) for point in points])
+                tried += [seconds[point] for point in points]
+            found[name].append([min(tried[:mark]) / min(seconds.values()) for mark in _MARKS])
+    num = len(found["gp"]) // seeds
+    means = {name: np.mean(rows, axis=0).tolist() for name, rows in found.items()} if num else {}
+    return {"num_tasks": num, "trials": list(_MARKS), **means}
+
+
 def by_chance(data: Dataset, parts: Split, name: str, seed: int) -> dict[str, Any]:
     """What random scores reach on a split's records."""
     test = data.of(parts.test)
@@ -100,6 +138,9 @@ def compare(data: Dataset, parts: Split, kind: Kind, name: str, seed: int) -> li
         row |= {"num_records": len(chosen), "train_s": seconds, **dataclasses.asdict(found)}
         row["num_judged"], row["num_judged_tasks"] = row.pop("num_records"), row.pop("num_tasks")
         row["num_records"] = len(chosen)
+        if name == "by_task" and part == "full" and kind.features == "primitives":
+            row["played"] = play(data, parts, model, seeds=3)
+            print(f"{'':12} played     {row['played']}")
         rows.append(row)
         print(
             f"{name:12} {kind.features:10} {kind.model:9} {part:7} {len(chosen):6} records {seconds:7.1f} s  "
