@@ -79,7 +79,7 @@ app.command(short_help="Tune a finished network: ONNX, torch.export, torchvision
 app.command(short_help="Find and prove the best network inside the budget.")(search_commands.search)
 app.command(short_help="Measure what tuned schedules are worth to a search.")(search_commands.ablate)
 app.command()(bundle_commands.predict)
-app.command(short_help="Time a bundle's module beside PyTorch.")(bundle_commands.bench)
+app.command(short_help="Time a bundle's module beside other runtimes.")(bundle_commands.bench)
 
 
 @app.command(short_help="Write the run's report: one HTML page.")
