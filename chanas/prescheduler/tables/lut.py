@@ -303,7 +303,7 @@ class _Build:
 
 
 def new_header(target: HardwareTarget, space: SearchSpace, **known: Any) -> LUTHeader:
-    """What a table made now of a space for a target says of itself.
+    """Header of a table of a space that is made now for a target.
 
     Args:
         known: more fields of the header.
