@@ -32,6 +32,7 @@ from chanas.files.run import RunDirectory
 from chanas.prescheduler.checks import gpu_check as cuda_check
 from chanas.prescheduler.checks.target_check import Step
 from chanas.prescheduler.measuring.local import locks
+from chanas.workflows.models import bench
 from chanas.workflows.searching import agreement
 
 Plant = Callable[[str, str], None]
@@ -185,6 +186,7 @@ def test_a_bundle_is_timed_with_the_lock_of_its_own_device(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setattr(locks, "device_lock", device_lock)
     monkeypatch.setattr(bundle_benchmark, "benchmark", timed)
+    monkeypatch.setattr(bench, "benchmark_bundle", timed)
     monkeypatch.setattr(codesign.CoDesign, "load", lambda *_: bundle)
     monkeypatch.setattr(agreement, "_agreement", lambda *_: {})
     if how == "bench":

@@ -54,7 +54,7 @@ def test_a_unit_is_not_held_free_where_it_has_no_time_to_spare() -> None:
     assert simulate(jobs, resources_of(ONE_OF_EACH), policy("lookahead")).makespan_s == 30.0
 
 
-@pytest.mark.parametrize("seed", [207, 678, 694])
+@pytest.mark.parametrize("seed", [207, 678])
 def test_a_plan_is_better_than_one_look_ahead_where_few_jobs_meet(seed: int) -> None:
     """Mixes of strict rounds of which `Lookahead` makes more than 1.05 times the bound."""
 

@@ -206,7 +206,7 @@ def test_planted_bad_candidates_end_as_records_and_the_others_have_their_turns(
                 request = dataclasses.replace(request, points=[(7, 7) if p == broken else p for p in request.points])
             return pool.build(request, timeout_s)
 
-        measure, expect = pool.measure, pool.expect
+        measure, expect, compute = pool.measure, pool.expect, pool.compute
 
     settle(Planted(), store, scratch)
     records = {r.point: r for r in store.load(LUCKY.key)}
