@@ -285,8 +285,6 @@ class _Build:
         return lut, num_new
 
     def _header(self, store: RecordStore, made: TunedShare, existing: LatencyLUT | None) -> LUTHeader:
-        target, space, seed = self.target, self.task.space, self.settings.seed
-        header = new_header(target, space, seed=seed)
         kept = () if existing is None else existing.rows.values()
         now_tuned = {w.key for w in made.records}
         tuned = now_tuned | {key for row in kept for key, _ in row.schedules}
@@ -294,8 +292,10 @@ class _Build:
         before = () if existing is None else existing.header.taken_over
         taken_over = [note for note in before if note["operator"] not in now_tuned]
         taken_over += [{"operator": w.key, "source": t.source.key} for w, t in made.taken.items()]
-        return dataclasses.replace(
-            header,
+        return new_header(
+            self.target,
+            self.task.space,
+            seed=self.settings.seed,
             warm_starts=store.warm_starts(tuned),
             adapted_from=adapted_from,
             taken_over=tuple(taken_over),

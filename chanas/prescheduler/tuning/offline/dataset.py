@@ -143,14 +143,13 @@ def save(data: Dataset, path: Path) -> None:
     Raises:
         ChanasError: it cannot be written.
     """
-    lengths = [len(point) for point in data.points]
     arrays: dict[str, Any] = {
         "header": np.array(json.dumps({"schema": SCHEMA, "features": FEATURES}, sort_keys=True)),
         "devices": np.array(json.dumps([d.to_json() for d in data.devices], sort_keys=True)),
         "tasks": np.array(json.dumps([dataclasses.asdict(t) for t in data.tasks], sort_keys=True)),
         "task": data.task,
         "points.values": np.array([n for point in data.points for n in point], dtype=np.int64),
-        "points.offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        "points.offsets": primitives.offsets_of([len(point) for point in data.points]),
         "latency_s": data.latency_s,
         "label": data.label,
     }

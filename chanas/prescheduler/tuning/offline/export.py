@@ -17,7 +17,7 @@ from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.tuning.offline.dataset import Dataset, Device, Task, labels
-from chanas.prescheduler.tuning.offline.primitives import Rows, primitive_rows
+from chanas.prescheduler.tuning.offline.primitives import Rows, offsets_of, primitive_rows
 from chanas.prescheduler.tuning.offline.segments import Job, extract_all
 from chanas.prescheduler.tuning.warm_start import Source, known_sources, load_source, open_records
 from chanas.prescheduler.workloads.keys import workload_of_key
@@ -146,8 +146,7 @@ def _task(device: int, workload: Workload) -> Task:
 
 def _join(parts: Sequence[Rows]) -> Rows:
     lengths = np.concatenate([part.lengths for part in parts])
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Rows(np.concatenate([part.values for part in parts]), offsets)
+    return Rows(np.concatenate([part.values for part in parts]), offsets_of(lengths))
 
 
 def describe_dataset(data: Dataset) -> list[str]:

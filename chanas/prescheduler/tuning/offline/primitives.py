@@ -65,6 +65,11 @@ Primitive = tuple[str, tuple[float, ...]]
 """A slot and its numbers."""
 
 
+def offsets_of(lengths: npt.ArrayLike) -> Int64Array:
+    """int64[N + 1]: where each of N parts that follow one another begins, and the end; lengths int64[N]."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of N records, as many as each has: values float32[R, F], offsets int64[N + 1]; those of record i are
@@ -89,15 +94,14 @@ class Rows:
     def of(self, chosen: Int64Array) -> Rows:
         """The rows of some records, in that order."""
         lengths = self.lengths[chosen]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        offsets = offsets_of(lengths)
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[chosen], lengths)
         return Rows(self.values[places], offsets)
 
     @classmethod
     def join(cls, parts: Sequence[Float32Array]) -> Rows:
         """Rows from those of each record."""
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-        return cls(np.concatenate(parts).astype(np.float32), offsets)
+        return cls(np.concatenate(parts).astype(np.float32), offsets_of([len(part) for part in parts]))
 
 
 def primitive_rows(space: ScheduleSpace[Any], points: Sequence[Point], target: HardwareTarget) -> Rows:
