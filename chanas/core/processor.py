@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import platform
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from chanas.errors import TargetError, unknown_name
 
 if TYPE_CHECKING:
     from archspec.cpu import Microarchitecture
@@ -99,6 +102,12 @@ _ARM_FEATURES: dict[str, tuple[str, ...]] = {
 _FEATURES = {"x86_64": _X86_FEATURES, "aarch64": _ARM_FEATURES}
 _GENERIC_LEVELS = {"x86_64": ("x86_64", "x86_64_v2", "x86_64_v3", "x86_64_v4"), "aarch64": ("aarch64",)}
 
+MAX_ISA = "CHANAS_MAX_CPU_ISA"
+"""The environment variable that names the newest vectors of x86-64 that code may use, `avx2` or `sse4_2`: for a machine
+that has more than those which the code is for."""
+# The flags that are then as if they were not there, and with them all that need them.
+_HIDDEN = {"sse4_2": frozenset({"avx", "amx_tile"}), "avx2": frozenset({"avx512f", "amx_tile"})}
+
 # Flags that LLVM takes for granted with a microarchitecture and archspec does not (LLVM 22, archspec 0.2.7).
 _ONLY_IN_LLVM = {"sapphirerapids": ("avx512_fp16", "avx_vnni"), "amdfam10": ("popcnt",)}
 
@@ -156,15 +165,40 @@ class Processor:
 
 
 def host_processor() -> Processor:
-    """Detect this machine's processor by `/proc/cpuinfo`; an unknown one if there is no such file.
+    """Detect this machine's processor by `/proc/cpuinfo`, up to the vectors that CHANAS_MAX_CPU_ISA names; an unknown
+    one if there is no such file.
 
     An emulator of another kind of processor may show the file of the machine that it runs on: nothing of that is used.
+
+    Raises:
+        TargetError: the variable names no instruction set of x86-64, or one that this machine has not.
     """
     try:
         found = parse_cpuinfo(Path("/proc/cpuinfo").read_text())
     except OSError:
         return Processor()
-    return found if found.family == platform.machine() else dataclasses.replace(found, family="")
+    if found.family != platform.machine():
+        return dataclasses.replace(found, family="")
+    newest = os.environ.get(MAX_ISA, "")
+    return limited(found, newest) if newest else found
+
+
+def limited(processor: Processor, newest: str) -> Processor:
+    """The same processor without instructions that are newer than a set: of a Zen 4 up to `avx2`, a Zen 3.
+
+    Raises:
+        TargetError: the set is unknown, or the processor has not got it.
+    """
+    if newest not in _HIDDEN:
+        raise TargetError(unknown_name(MAX_ISA, newest, _HIDDEN))
+    if newest not in processor.used_flags:
+        raise TargetError(
+            f"expected {MAX_ISA} to name instructions of this machine's processor, got {newest}; its vectors are "
+            f"{', '.join(flag for flag in _HIDDEN if flag in processor.used_flags) or 'of another kind'}"
+        )
+    flags = processor.flags - _HIDDEN[newest]
+    lost = set(_FEATURES[processor.family]) - _usable(processor.family, flags)
+    return dataclasses.replace(processor, flags=flags - lost)
 
 
 @functools.cache

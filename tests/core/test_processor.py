@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chanas.core import processor as module
-from chanas.core.processor import Processor, host_processor, parse_cpuinfo
+from chanas.core.processor import Processor, host_processor, limited, parse_cpuinfo
+from chanas.errors import TargetError
 
 from ..processors import CPUINFO, VIRTUAL_XEON, arm_text
 
@@ -55,6 +56,35 @@ def test_a_text_that_says_nothing_is_of_a_processor_that_nothing_is_known_of() -
     found = parse_cpuinfo("")
     assert (found.family, found.flags, found.used_flags, found.compiled_for) == ("", frozenset(), (), "generic")
     assert Processor() == dataclasses.replace(found, identity=())
+
+
+@pytest.mark.parametrize(("newest", "mcpu"), [("avx2", "znver3"), ("sse4_2", "x86-64-v2")])
+def test_a_processor_up_to_some_vectors_is_an_older_one(newest: str, mcpu: str) -> None:
+    whole = parse_cpuinfo(CPUINFO["zen4"])
+    found = limited(whole, newest)
+    assert (found.mcpu, newest in found.used_flags) == (mcpu, True)
+    assert set(found.used_flags) < set(whole.used_flags)
+    assert not {flag for flag in found.flags if flag.startswith(("avx512", "amx"))}
+    assert (found.identity, found.device) == (whole.identity, whole.device)
+
+
+@given(text=st.sampled_from([VIRTUAL_XEON, CPUINFO["zen4"]]), newest=st.sampled_from(["avx2", "sse4_2"]))
+def test_no_flag_stays_that_needs_one_which_is_hidden(text: str, newest: str) -> None:
+    found = limited(parse_cpuinfo(text), newest)
+    assert found.flags.intersection(module._X86_FEATURES) == set(found.used_flags)
+    assert limited(found, newest) == found
+
+
+def test_this_machine_is_limited_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHANAS_MAX_CPU_ISA", "avx9")
+    with pytest.raises(TargetError, match="unknown CHANAS_MAX_CPU_ISA 'avx9'; known: avx2, sse4_2"):
+        host_processor()
+
+
+@pytest.mark.parametrize("name", ["neoverse-n1"])
+def test_vectors_that_are_not_there_are_not_limited_to(name: str) -> None:
+    with pytest.raises(TargetError, match="of this machine's processor, got avx2; its vectors are of another kind"):
+        limited(parse_cpuinfo(CPUINFO[name]), "avx2")
 
 
 def test_a_text_is_read_without_a_look_at_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
