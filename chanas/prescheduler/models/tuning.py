@@ -44,7 +44,7 @@ class ChosenOperator:
     """An operator of a program: the one that is taken of those that compute the same, its schedule, and its time alone
     with cold weights.
 
-    taken_from  key of the operator whose schedule it took over without a trial; the seconds are a guess then
+    taken_from  operator whose schedule it took over without a trial (`TakenOver.origin`); the seconds are a guess then
     """
 
     workload: Workload
@@ -169,7 +169,7 @@ def choose(
             if (found := records.get(workload))
         ]
         best = best or [
-            ChosenOperator(workload, idea.point, idea.seconds, idea.source.key)
+            ChosenOperator(workload, idea.point, idea.seconds, idea.origin)
             for workload in operation.choices
             if (idea := taken.get(workload))
         ]

@@ -291,7 +291,7 @@ class _Build:
         adapted_from = () if existing is None else existing.header.adapted_from
         before = () if existing is None else existing.header.taken_over
         taken_over = [note for note in before if note["operator"] not in now_tuned]
-        taken_over += [{"operator": w.key, "source": t.source.key} for w, t in made.taken.items()]
+        taken_over += [{"operator": w.key, **t.to_json()} for w, t in made.taken.items()]
         return new_header(
             self.target,
             self.task.space,

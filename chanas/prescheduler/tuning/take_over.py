@@ -3,7 +3,8 @@
 
 Operators are ranked by how often networks have them times their floating-point operations. The few that make up most
 of it are tuned; each of the others takes over what was found for operators of its family and dtype whose sizes are
-near: of its own schedules the one with the same tile, order and unrolling, or the nearest to it.
+near: of its own schedules the one with the same tile, order and unrolling, or the nearest to it. With another device's
+records (`warm_start`) it first takes over what was best for it there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import description
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import try_points
+from chanas.prescheduler.tuning.warm_start import WarmStart
 from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace
 
 # Schedules that an operator is given, from so many similar ones: where the first does not work, the next may.
@@ -42,11 +44,22 @@ class TakenOver:
 
     source     workload that it was found for
     seconds    those of the source, in proportion to the operations: a guess
+    device     where it was found, as records call devices; empty: here
     """
 
     source: Workload
     point: Point
     seconds: float
+    device: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The source's key, and the device if it is another one: `pointwise-… on 7fde38404424/2t/…`."""
+        return f"{self.source.key} on {self.device}" if self.device else self.source.key
+
+    def to_json(self) -> dict[str, str]:
+        """What a table's header says of it."""
+        return {"source": self.source.key} | ({"device": self.device} if self.device else {})
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,11 @@ def tune_share(
     records = run(chosen)
     others = [w for w in workloads if w not in records]
     records |= {w: kept for w in others if (kept := jobs.best_records(w))}
-    ideas = {w: take_over(w, records, jobs.target) for w in others if w not in records}
+    ideas = {
+        w: [*known_elsewhere(w, jobs.warm_start, jobs.target), *take_over(w, records, jobs.target)]
+        for w in others
+        if w not in records
+    }
     points = {w: [idea.point for idea in some] for w, some in ideas.items() if some}
     working, _ = try_points(points, jobs.target, jobs.pool, jobs.scratch)
     taken = {w: next(i for i in some if i.point == working[w]) for w, some in ideas.items() if w in working}
@@ -149,6 +166,16 @@ def take_over(
         if len(found) == _NUM_TAKEN:
             break
     return list(found.values())
+
+
+def known_elsewhere(workload: Workload, warm_start: WarmStart | None, target: HardwareTarget) -> list[TakenOver]:
+    """The schedule that was best for the operator itself on another device; none without such records."""
+    prior = None if warm_start is None else warm_start.prior(schedule_space(workload, target))
+    if warm_start is None or prior is None:
+        return []
+    best = int(prior.seconds.argmin())
+    point, seconds = prior.points[best][0], float(prior.seconds[best])
+    return [TakenOver(warm_start.its(workload), point, seconds, warm_start.source.device)]
 
 
 def nearest_point(named: Named, space: ScheduleSpace[Any]) -> Point:

@@ -29,6 +29,7 @@ from chanas.core.usage import TargetName
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.documents import first_fault
 from chanas.files.run import RunDirectory
+from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.schema import SCHEMA
@@ -109,9 +110,7 @@ class WarmStart:
 
     def prior(self, space: ScheduleSpace[Any]) -> Prior | None:
         """Return the source's records of an operator; None if it has none, or the spaces don't agree."""
-        workload, dtype = space.workload, self.source.target.dtype
-        if workload.dtype != dtype:
-            workload = dataclasses.replace(workload, dtype=dtype, wide=False)
+        workload = self.its(space.workload)
         records = self.records.get(workload.key, ())
         if not records:
             return None
@@ -119,6 +118,11 @@ class WarmStart:
         if not agree(whence, space):
             return None
         return translate(records, whence, space, self.source.target)
+
+    def its(self, workload: Workload) -> Workload:
+        """The operator as it is on the source, in its dtype."""
+        dtype = self.source.target.dtype
+        return workload if workload.dtype == dtype else dataclasses.replace(workload, dtype=dtype, wide=False)
 
 
 def agree(a: ScheduleSpace[Any], b: ScheduleSpace[Any]) -> bool:

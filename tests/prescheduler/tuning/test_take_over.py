@@ -15,19 +15,21 @@ from hypothesis import strategies as st
 
 from chanas.errors import ConfigError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.take_over import (
     TunedShare,
     check_share,
+    known_elsewhere,
     nearest_point,
     significant,
     take_over,
     tune_share,
 )
 from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.tuning.warm_start import Source, WarmStart
 
 from ..cases import SyntheticPool, answered, device, failed
 
@@ -116,6 +118,29 @@ def test_the_light_ones_are_checked_and_never_tried(store: RecordStore, tmp_path
     assert {a.workload for a in pool.built} == {HEAVY, DEPTHWISE}
     assert [(a.workload, a.point) for a in pool.checked] == [(w, t.point) for w, t in tuned.taken.items()]
     assert store.load(LIGHT.key) == []
+
+
+def test_what_was_best_on_another_device_comes_before_similar_operators(store: RecordStore, tmp_path: Path) -> None:
+    there, space = device(num_threads=2), schedule_space(LIGHT, device(num_threads=2))
+    slow, fast = space.points[0], space.points[-1]
+    source = Source("f00d/2t/tvm-0.27", there, "0.27", backend_of(HERE).space_version)
+    records = {LIGHT.key: (TuningRecord(slow, 3e-6), TuningRecord(fast, 1e-6))}
+    start = WarmStart(source, tmp_path, HERE, records)
+    (idea,) = known_elsewhere(LIGHT, start, HERE)
+    assert schedule_space(LIGHT, HERE).groups(idea.point).items() <= space.groups(fast).items()
+    assert (idea.seconds, idea.origin) == (1e-6, f"{LIGHT.key} on f00d/2t/tvm-0.27")
+    assert idea.to_json() == {"source": LIGHT.key, "device": "f00d/2t/tvm-0.27"}
+
+    jobs = TuningJobs(SyntheticPool(), HERE, store, CONFIG, tmp_path, warm_start=start)  # type: ignore[arg-type]
+    taken = tune_share(jobs, WORKLOADS, COUNTS, 0.5, progress=False).taken
+    assert taken[LIGHT] == idea
+    assert taken[LIGHTER].to_json() == {"source": HEAVY.key}  # that other device knows nothing of it
+
+
+def test_an_operator_that_is_unknown_elsewhere_has_no_such_schedule(tmp_path: Path) -> None:
+    source = Source("f00d/2t/tvm-0.27", device(num_threads=2), "0.27", backend_of(HERE).space_version)
+    assert known_elsewhere(LIGHT, WarmStart(source, tmp_path, HERE, {}), HERE) == []
+    assert known_elsewhere(LIGHT, None, HERE) == []
 
 
 def test_kept_records_are_used_instead(store: RecordStore, tmp_path: Path) -> None:
