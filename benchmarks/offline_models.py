@@ -1,12 +1,13 @@
 """How well cost models order schedules of operators and devices that they did not see, and what half the data is worth.
 
     python benchmarks/offline_models.py [--quick] --data records.npz [--run DIR ...] [--features primitives,segments]
-        [--models attention,mlp,xgb,lgbm] [--loss rmse] [--seed 0]
-        [--accuracies-only]
+        [--models attention,mlp,xgb,lgbm] [--splits within_task,by_task,by_target,each_target] [--loss rmse]
+        [--seed 0] [--accuracies-only]
 
 `--data` is a file of `chanas records export`; with `--run` the records of run directories are collected first, and
 written there. Each model learns from each split's training part, once from all of it and once from the half that
-`sample_by_flops` leaves, and is judged by the same records (`chanas/prescheduler/tuning/offline/metrics.py`).
+`sample_by_flops` leaves, and is judged by the same records (`chanas/prescheduler/tuning/offline/metrics.py`). The split
+`each_target` leaves out one device after the other: a use of a processor, such as two threads, bfloat16, or AVX2 alone.
 
 What random scores reach stands beside them. With tasks that were not seen, searches are played on those with at least
 48 records, among the recorded points, with the model and without. Figures: the largest loss of pairwise accuracy by
@@ -26,7 +27,8 @@ from typing import Any
 import numpy as np
 from common import Figure, finish
 
-from chanas.errors import ChanasError
+from chanas.core.target import HardwareTarget
+from chanas.errors import ChanasError, DataError
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
@@ -39,6 +41,7 @@ from chanas.prescheduler.tuning.offline.split import SPLITS, Split, sample_by_fl
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.workloads.keys import workload_of_key
 
+EACH_TARGET = "each_target"
 _QUICK_RECORDS = 2000
 _GOAL_LOSS = 0.05
 _PLAYED_RECORDS, _MARKS = 48, (4, 8, 16)
@@ -55,14 +58,15 @@ def main() -> None:
     rows, baselines = [], []
     for features, name in itertools.product(args.features.split(","), args.splits.split(",")):
         try:
-            parts = split(data, name, args.seed)
+            whole = splits_of(data, name, args.seed)
         except ChanasError as error:  # a single device, say
             print(f"{name}: {error}")
             continue
-        baselines.append(by_chance(data, parts, name, args.seed))
-        for model in args.models.split(","):
-            kind = Kind(model=model, loss=args.loss, features=features)
-            rows += compare(data, parts, kind, name, args.seed)
+        for part, parts in whole.items():
+            baselines.append(by_chance(data, parts, part, args.seed))
+            for model in args.models.split(","):
+                kind = Kind(model=model, loss=args.loss, features=features)
+                rows += compare(data, parts, kind, part, args.seed)
     found = figures(rows)
     if args.accuracies_only:
         del found["median_training_time_saved"]
@@ -77,12 +81,34 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--run", type=Path, action="append")
     parser.add_argument("--features", default="primitives")
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--splits", default=",".join(SPLITS))
+    parser.add_argument("--splits", default=",".join((*SPLITS, EACH_TARGET)))
     parser.add_argument("--loss", default="rmse")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--accuracies-only", action="store_true")
     parser.add_argument("--quick", action="store_true")
     return parser.parse_args()
+
+
+def splits_of(data: Dataset, name: str, seed: int) -> dict[str, Split]:
+    """The parts of a split by its name; of `EACH_TARGET` those without one device after the other, by its use.
+
+    Raises:
+        DataError: a part would be empty.
+    """
+    if name != EACH_TARGET:
+        return {name: split(data, name, seed)}
+    if len(data.devices) < 2:
+        raise DataError(f"split {name} needs records of two devices, got {len(data.devices)}")
+    device = np.array([task.device for task in data.tasks], dtype=np.int64)[data.task]
+    return {
+        f"without {use_of(data.devices[i].target)}": Split(np.flatnonzero(device != i), np.flatnonzero(device == i))
+        for i in range(len(data.devices))
+    }
+
+
+def use_of(target: HardwareTarget) -> str:
+    """Name and vectors of a use of a processor: `cpu-2t of 16 lanes`."""
+    return f"{target.name} of {target.vector_lanes} lanes"
 
 
 def play(data: Dataset, parts: Split, model: OfflineModel, seeds: int) -> dict[str, Any]:
@@ -167,7 +193,7 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, Figure]:
 
 def describe(data: Dataset) -> dict[str, Any]:
     """Devices, records and tasks."""
-    names = ("device", "num_threads", "dtype", "fingerprint")
+    names = ("device", "num_threads", "dtype", "vector_lanes", "fingerprint")
     devices = [{name: getattr(device.target, name) for name in names} for device in data.devices]
     return {"num_records": len(data), "num_tasks": len(data.tasks), "devices": devices}
 

@@ -1,25 +1,34 @@
-"""Trials and wall time until a whole network is nearly as fast as it gets, with another use's records and without.
+"""Trials and wall time until a whole network is nearly as fast as it gets, with what others have measured and without.
 
-    python benchmarks/transfer_networks.py [--quick] [--networks resnet50 …] [--minutes 10] [--source RECORDS]
-        [--source-threads 2] [--run runs/transfer_networks] [--seed 0]
+    python benchmarks/transfer_networks.py [--quick] [--networks resnet50 …] [--minutes 10] [--ways cold warm …]
+        [--source RECORDS] [--source-threads 2] [--model lgbm:FILE] [--share 0.5] [--run runs/transfer_networks]
+        [--seed 0]
 
-ResNet-50, MobileNet-V2 and Inception-V3 of torchvision, with random weights. Each is tuned on one thread twice, for so
-many minutes each, with records of its own: from nothing (`cold`), and with --warm-start from RECORDS (`warm`), a file
-of records or a run directory of another dtype, number of threads or instruction set. Without --source the network is
-first tuned for as long on --source-threads threads, and these records are taken.
+ResNet-50, MobileNet-V2 and Inception-V3 of torchvision, with random weights. Each is tuned on one thread several times,
+for so many minutes each, with records of its own:
 
-After each trial the network's seconds are the sum over its operators of the best that was measured of each, alone. Both
-tunings are judged by the smaller of their last sums, and both finished networks are timed in turns. Wall time counts
-from the first trial; a pause of more than a minute, such as between two runs, counts as a minute.
+    cold   from nothing
+    warm   with --warm-start from RECORDS, a file of records or a run directory of another dtype, number of threads or
+           instruction set; without --source the network is first tuned for as long on --source-threads threads, and
+           these records are taken
+    share  the same, and only operators that make up --share of all operations are tuned (--tune-share)
+    taught with a cost model of `chanas records train` (--model): attention, mlp, xgb or lgbm, and its file
 
-Figures, for each network: trials and seconds to within 5 % with and without, and the ratio of the finished networks'
-latencies. Results are written after each network. What lies in the run directory is not tuned again: a run that was
-ended goes on where it was, its finished tunings as they are.
+After each trial the network's seconds are the sum over its operators of the best that was measured of each, alone. All
+tunings are judged by the smallest of their last sums, and all finished networks are timed in turns. Wall time counts
+from the first trial; a pause of more than a minute, such as between two runs, counts as a minute. `share` does not time
+what is taken over, so that it has no such sum: its trials and seconds are all that it made, and only its finished
+network is compared.
+
+Figures, for each network and way: trials and seconds to within 5 %, and the finished network's latency over that of
+`cold`. Results are written after each network. What lies in the run directory is not tuned again: a run that was ended
+goes on where it was, its finished tunings as they are.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import sqlite3
 import tempfile
@@ -37,28 +46,39 @@ from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.workflows.models.chain import LoadedModel
+    from chanas.workflows.models.chain import Effort, LoadedModel
 
 NETWORKS = ("resnet50", "mobilenet_v2", "inception_v3")
-COLD, WARM, SOURCE = "cold", "warm", "source"
+COLD, WARM, SHARE, TAUGHT, SOURCE = "cold", "warm", "share", "taught", "source"
+WAYS = (COLD, WARM, SHARE, TAUGHT)
 QUICK_NETWORK, QUICK_PIXELS, QUICK_MINUTES = "squeezenet1_1", 64, 0.2
 CLOSE, DEFAULT_MINUTES, LONGEST_PAUSE_S, ROUNDS = 1.05, 10.0, 60.0, 41
+DEFAULT_SHARE = 0.5
 
 Trial = tuple[str, float | None, float]
 """Key of the operator, seconds (None: it failed), and when it was measured, in seconds since 1970."""
 
 
-def tuned_network(
-    loaded: LoadedModel, folder: Path, threads: int, minutes: float, warm_start: str | None, seed: int
-) -> TunedNetwork:
+def tuned_network(loaded: LoadedModel, folder: Path, threads: int, effort: Effort, seed: int) -> TunedNetwork:
     """The network in `folder`/network, tuned now unless it is there; its records lie in the folder."""
-    from chanas.workflows.models.chain import Effort, Model
+    from chanas.workflows.models.chain import Model
 
     if not (folder / "network").is_dir():
-        effort = Effort(minutes=minutes, warm_start=warm_start)
         tuned = loaded.tune(Usage("cpu", threads), effort=effort, run=RunDirectory(folder), seed=seed)
         tuned.build().save(folder / "network")
     return Model.open(folder / "network")
+
+
+def effort_of(way: str, source: str, options: argparse.Namespace) -> Effort:
+    """How a way tunes, with the records `source`."""
+    from chanas.workflows.models.chain import Effort
+
+    plain = Effort(minutes=options.minutes)
+    if way == TAUGHT:
+        return dataclasses.replace(plain, cost_model=options.model)
+    if way == SHARE:
+        return dataclasses.replace(plain, warm_start=source, tune_share=options.share)
+    return dataclasses.replace(plain, warm_start=source if way == WARM else None)
 
 
 def read_trials(records: Path) -> list[Trial]:
@@ -106,43 +126,46 @@ def measure(name: str, place: Path, options: argparse.Namespace) -> dict[str, An
     Raises:
         ChanasError: it cannot be opened or tuned, or there is nothing to warm-start from.
     """
-    from chanas.workflows.models.chain import Model
+    from chanas.workflows.models.chain import Effort, Model
 
     shapes = {"image": (1, 3, QUICK_PIXELS, QUICK_PIXELS)} if options.quick else None
     loaded = Model.load(f"torchvision:{name}", shapes)
     source = options.source
-    if source is None:
-        tuned_network(loaded, place / SOURCE, options.source_threads, options.minutes, None, options.seed)
+    if source is None and {WARM, SHARE} & set(options.ways):
+        tuned_network(loaded, place / SOURCE, options.source_threads, Effort(minutes=options.minutes), options.seed)
         source = str(place / SOURCE)
     networks = {
-        which: tuned_network(loaded, place / which, 1, options.minutes, start, options.seed)
-        for which, start in ((COLD, None), (WARM, source))
+        way: tuned_network(loaded, place / way, 1, effort_of(way, source, options), options.seed)
+        for way in options.ways
     }
     groups = operator_groups(loaded)
-    curves = {which: curve_of(read_trials(RunDirectory(place / which).records), groups) for which in networks}
+    curves = {way: curve_of(read_trials(RunDirectory(place / way).records), groups) for way in networks}
     limit_s = CLOSE * min(curve[-1][1] for curve in curves.values())
     medians = medians_in_turns(list(networks.values()), 5 if options.quick else ROUNDS)
     row: dict[str, Any] = {"network": name, "source": "tuned first" if options.source is None else options.source}
-    for (which, curve), median_s in zip(curves.items(), medians, strict=True):
-        row[which] = {**reached(curve, limit_s), "all_trials": len(curve), "sum_s": curve[-1][1], "median_s": median_s}
-    print(
-        f"{name}: to within 5 % {row[COLD]['trials']} trials in {row[COLD]['wall_s']} s without, "
-        f"{row[WARM]['trials']} in {row[WARM]['wall_s']} s with; {row[COLD]['median_s'] * 1e3:.3f} ms and "
-        f"{row[WARM]['median_s'] * 1e3:.3f} ms",
-        flush=True,
-    )
+    for (way, curve), median_s in zip(curves.items(), medians, strict=True):
+        when = {"trials": float(len(curve)), "wall_s": curve[-1][0]} if way == SHARE else reached(curve, limit_s)
+        sum_s = curve[-1][1] if math.isfinite(curve[-1][1]) else None
+        row[way] = {**when, "all_trials": len(curve), "all_wall_s": curve[-1][0], "sum_s": sum_s, "median_s": median_s}
+        print(
+            f"{name}, {way}: {row[way]['trials']} trials in {row[way]['wall_s']} s to within 5 %, of {len(curve)} in "
+            f"{curve[-1][0]:.0f} s; {median_s * 1e3:.3f} ms",
+            flush=True,
+        )
     return row
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-    """Trials and seconds of both, and the ratio of the finished networks."""
+    """Trials and seconds of every way, and the ratio of its finished network to the cold one."""
     figures = {}
     for row in rows:
         name = row["network"]
-        for which in (COLD, WARM):
-            figures[f"{name}_{which}_trials"] = Figure(row[which]["trials"], lower_is_better=True)
-            figures[f"{name}_{which}_wall_s"] = Figure(row[which]["wall_s"], lower_is_better=True)
-        figures[f"{name}_warm_over_cold_latency"] = Figure(row[WARM]["median_s"] / row[COLD]["median_s"])
+        for way in (way for way in WAYS if way in row):
+            figures[f"{name}_{way}_trials"] = Figure(row[way]["trials"], lower_is_better=True)
+            figures[f"{name}_{way}_wall_s"] = Figure(row[way]["wall_s"], lower_is_better=True)
+            if way != COLD and COLD in row:
+                ratio = row[way]["median_s"] / row[COLD]["median_s"]
+                figures[f"{name}_{way}_over_cold_latency"] = Figure(ratio, lower_is_better=True)
     return figures
 
 
@@ -151,15 +174,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a small network at 64 pixels, seconds; writes nothing")
     parser.add_argument("--networks", nargs="+", default=NETWORKS, help="of torchvision")
     parser.add_argument("--minutes", type=float, help=f"of each tuning ({DEFAULT_MINUTES:g})")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, help="cold warm share, and taught with --model")
+    parser.add_argument("--model", help="of `taught`: a kind and a file, such as lgbm:model.safetensors")
+    parser.add_argument("--share", type=float, default=DEFAULT_SHARE, help="of operations that `share` tunes")
     parser.add_argument("--source", help="records of another use: a run directory or a file")
     parser.add_argument("--source-threads", type=int, default=2, help="of the tuning that records come from otherwise")
     parser.add_argument("--run", type=Path, default=Path("runs/transfer_networks"))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
+    options.ways = options.ways or [way for way in WAYS if way != TAUGHT or options.model]
+    if TAUGHT in options.ways and not options.model:
+        parser.error("--ways taught needs --model KIND:FILE")
     options.minutes = options.minutes or (QUICK_MINUTES if options.quick else DEFAULT_MINUTES)
     names = (QUICK_NETWORK,) if options.quick else options.networks
     rows: list[dict[str, Any]] = []
-    extra: dict[str, Any] = {"minutes": options.minutes, "seed": options.seed, "rows": rows}
+    extra: dict[str, Any] = {"minutes": options.minutes, "seed": options.seed, "share": options.share, "rows": rows}
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
         root = Path(scratch) if options.quick else options.run
         for name in names:

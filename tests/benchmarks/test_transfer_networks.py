@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import sqlite3
 from pathlib import Path
@@ -42,7 +43,7 @@ def test_trials_are_read_in_the_order_they_were_made(script: ModuleType, tmp_pat
     assert script.read_trials(path) == TRIALS
 
 
-def test_figures_have_both_ways(script: ModuleType) -> None:
+def test_figures_have_every_way(script: ModuleType) -> None:
     row = {
         "network": "net",
         "cold": {"trials": 40.0, "wall_s": 20.0, "median_s": 2e-3},
@@ -58,16 +59,23 @@ def test_figures_have_both_ways(script: ModuleType) -> None:
     }
 
 
-def test_a_share_is_compared_with_all(load: Any) -> None:
-    module = load("tune_share")
-    row = {
-        "latency_s": {"all": 1.0, "share": 1.1},
-        "trials": {"all": 100, "share": 50},
-        "tuning_s": {"all": 10.0, "share": 4.0},
-        "operators": 9,
-        "taken_over": 3,
-    }
-    figures = module.figures_of([row])
-    assert figures["latency_share_over_all"].value == pytest.approx(1.1)
-    assert figures["latency_share_over_all"].met is False
-    assert figures["trials_share_over_all"].value == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        ("cold", ("gp", None, 1.0)),
+        ("warm", ("gp", "records", 1.0)),
+        ("share", ("gp", "records", 0.3)),
+        ("taught", ("lgbm:m.safetensors", None, 1.0)),
+    ],
+)
+def test_ways_differ_by_what_they_begin_with(script: ModuleType, way: str, expected: tuple[Any, ...]) -> None:
+    options = argparse.Namespace(minutes=2.0, share=0.3, model="lgbm:m.safetensors")
+    effort = script.effort_of(way, "records", options)
+    assert (effort.cost_model, effort.warm_start, effort.tune_share) == expected
+    assert effort.minutes == 2.0
+
+
+def test_a_taught_model_has_to_be_named(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        script.main(["--quick", "--ways", "taught"])
+    assert "--ways taught needs --model KIND:FILE" in capsys.readouterr().err
