@@ -169,10 +169,10 @@ def machine() -> dict[str, Any]:
 
 def machine_kind(gpu: str | None = None) -> str:
     """Maker and microarchitecture of this machine's processor: `amd-zen4`. With the name of a GPU that was measured
-    beside it, of both: `amd-zen4-nvidia-h100`."""
-    from chanas.core.processor import host_processor
+    beside it, of both: `amd-zen4-nvidia-h100`; used up to older vectors than it has, with these: `amd-zen4-avx2`."""
+    from chanas.core.processor import MAX_ISA, whole_processor
 
-    kind = processor_kind(host_processor())
+    kind = "-".join(filter(None, (processor_kind(whole_processor()), os.environ.get(MAX_ISA))))
     return kind if gpu is None else f"{kind}-{gpu_kind(gpu)}"
 
 

@@ -165,22 +165,25 @@ class Processor:
 
 
 def host_processor() -> Processor:
-    """Detect this machine's processor by `/proc/cpuinfo`, up to the vectors that CHANAS_MAX_CPU_ISA names; an unknown
-    one if there is no such file.
-
-    An emulator of another kind of processor may show the file of the machine that it runs on: nothing of that is used.
+    """Detect this machine's processor, up to the vectors that CHANAS_MAX_CPU_ISA names.
 
     Raises:
         TargetError: the variable names no instruction set of x86-64, or one that this machine has not.
+    """
+    found, newest = whole_processor(), os.environ.get(MAX_ISA, "")
+    return limited(found, newest) if newest else found
+
+
+def whole_processor() -> Processor:
+    """Detect this machine's processor by `/proc/cpuinfo`; an unknown one if there is no such file.
+
+    An emulator of another kind of processor may show the file of the machine that it runs on: nothing of that is used.
     """
     try:
         found = parse_cpuinfo(Path("/proc/cpuinfo").read_text())
     except OSError:
         return Processor()
-    if found.family != platform.machine():
-        return dataclasses.replace(found, family="")
-    newest = os.environ.get(MAX_ISA, "")
-    return limited(found, newest) if newest else found
+    return found if found.family == platform.machine() else dataclasses.replace(found, family="")
 
 
 def limited(processor: Processor, newest: str) -> Processor:

@@ -24,6 +24,7 @@ OWN = (
     "exported_networks",
     "job_scheduler",
     "labels",
+    "lut_adapt",
     "lut_build",
     "lut_error",
     "metaschedule",
