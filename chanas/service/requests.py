@@ -60,6 +60,7 @@ class JobRequest(BaseModel):
     calibrate   of a table or search: whole networks that the table is calibrated with
     accuracies  of a search: the hash of an uploaded CSV file
     trials      schedule points per operator on average
+    tune_share  the fewest operators that make up so much of all operations are tuned; the others take schedules over
     transfer    begin with what other jobs have learned on the device
     """
 
@@ -76,6 +77,7 @@ class JobRequest(BaseModel):
     accuracies: Hash | None = None
     trials: int | None = Field(default=None, ge=1, le=4096)
     seed: int = Field(default=0, ge=0, lt=1 << 31)
+    tune_share: float = Field(default=1.0, gt=0, le=1)
     transfer: bool = True
     demand: Demand = Demand()
 
@@ -120,13 +122,17 @@ class JobRequest(BaseModel):
 
     def digest(self) -> str:
         """SHA-256 of all of it."""
-        return digest_of(self.model_dump(mode="json"))
+        return digest_of(self._content())
 
     def effort(self) -> str:
         """Digest of what its result depends on."""
-        data = self.model_dump(mode="json", exclude={"transfer"})
-        del data["demand"]["priority"]
+        data = self._content()
+        del data["transfer"], data["demand"]["priority"]
         return digest_of(data)
+
+    def _content(self) -> dict[str, Any]:
+        """All of it as JSON, without what older requests did not have where that is as it was then."""
+        return self.model_dump(mode="json", exclude={"tune_share"} if self.tune_share == 1.0 else None)
 
 
 def digest_of(data: Any) -> str:

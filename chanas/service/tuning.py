@@ -137,7 +137,7 @@ class Tunings:
 
     def _plan(self, name: str, request: JobRequest, usage: Usage, folder: Path) -> JobPlan:
         """The job's files put into its folder, and the plan that names them as seen from there."""
-        fields: dict[str, Any] = {"name": name, "run": RUN, "seed": request.seed}
+        fields: dict[str, Any] = {"name": name, "run": RUN, "seed": request.seed, "tune_share": request.tune_share}
         if request.trials is not None:
             fields["trials"] = request.trials
         if request.model is not None:

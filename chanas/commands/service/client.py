@@ -55,6 +55,9 @@ def submit(
     minutes: Annotated[float | None, typer.Option(help="Hurried to end by then; a model: tuned no longer.")] = None,
     priority: Annotated[int, typer.Option(help="From -10 to 10; the higher goes first.")] = 0,
     trials: Annotated[int | None, typer.Option(help="Schedule points per operator on average.")] = None,
+    tune_share: Annotated[
+        float, typer.Option(help="Tune operators that make up this share; others take schedules over.")
+    ] = 1.0,
     transfer: Annotated[bool, typer.Option(help="Begin with what other jobs have learned.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     key: Annotated[str | None, typer.Option(help="Idempotency key: the same one is the same job.")] = None,
@@ -84,6 +87,7 @@ def submit(
         "accuracies": None if accuracy_table is None else client.upload(accuracy_table),
         "trials": trials,
         "seed": seed or None,
+        "tune_share": None if tune_share == 1.0 else tune_share,
         "transfer": None if transfer else False,
         "demand": {name: value for name, value in demand.items() if value is not None} or None,
     }

@@ -39,7 +39,7 @@ def hold_shared(plan: dict[str, Any], exchange: Exchange) -> HoldDevice:
 def _tune_table(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
     from chanas.workflows.stages.tuning import Tuning, preschedule
 
-    tuning = Tuning(job.trials, job.sub_spaces, job.cost_model, job.calibrate, job.warm_start)
+    tuning = Tuning(job.trials, job.sub_spaces, job.cost_model, job.calibrate, job.warm_start, job.tune_share)
     summary = preschedule(
         RunDirectory(job.run),
         usage,
@@ -63,7 +63,7 @@ def _tune_network(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any
     from chanas.workflows.models.saving import default_folder
 
     loaded = Model.load(job.model or "", job.shapes)
-    effort = Effort(job.trials, job.minutes, job.cost_model, job.warm_start, job.early_stop)
+    effort = Effort(job.trials, job.minutes, job.cost_model, job.warm_start, job.early_stop, job.tune_share)
     tuned = loaded.tune(usage, effort=effort, run=RunDirectory(job.run), seed=job.seed, hold=hold)
     built = tuned.build()
     saved = built.save(job.out or default_folder(job.run, built.name, usage.threads))

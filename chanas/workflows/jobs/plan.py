@@ -90,6 +90,7 @@ class JobPlan(BaseModel):
     trials: int | None = Field(default=None, ge=1)
     cost_model: str = "gp"
     warm_start: str | None = None
+    tune_share: float = Field(default=1.0, gt=0, le=1)
     seed: int = 0
     key: str | None = None
     user: str = ""

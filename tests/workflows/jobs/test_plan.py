@@ -55,6 +55,8 @@ def test_a_job_is_timed_here_unless_it_names_a_key_or_there_is_only_one() -> Non
         ((TABLE | {"early_stop": False},), {}, "early_stop can't be set for a table"),
         ((NETWORK | {"calibrate": 3},), {}, "calibrate can't be set for a network"),
         ((TABLE | {"trials": 0},), {}, "trials"),
+        ((TABLE | {"tune_share": 0},), {}, "tune_share: expected greater than 0"),
+        ((NETWORK | {"tune_share": 1.5},), {}, "tune_share: expected less than or equal to 1"),
         ((TABLE | {"name": "a/b"},), {}, "letters, digits"),
         ((TABLE,), {"devices": [{"cores": []}]}, "expected the cores"),
         ((TABLE,), {"devices": [{"rpc": "here:1"}]}, "expected the cores"),
