@@ -164,9 +164,19 @@ class TuningJobs:
         return max(0, total - sum(t.num_tried for t in open_))
 
     def _rounds(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> Iterator[None]:
-        """Raise the tuners' limits, once for each time that they are to be explored."""
-        base = self.config.base_trials
-        granted = np.array([base - t.num_tried for t in tuners.values()])
+        """Raise the tuners' limits, once for each time that they are to be explored.
+
+        What another device has records of is tried in small steps: the best of each operator there, then as many points
+        as tell whether its order holds here; where it does, all further trials are of the common budget.
+        """
+        for limit in (1, self.config.num_initial):
+            for tuner in tuners.values():
+                tuner.limit = tuner.num_tried if tuner.prior is None else max(tuner.num_tried, limit)
+            if any(tuner.num_left for tuner in tuners.values()):
+                yield
+        known = [t.prior is not None and not t.prior_dropped for t in tuners.values()]
+        bases = [self.config.num_initial if is_known else self.config.base_trials for is_known in known]
+        granted = np.array([base - t.num_tried for base, t in zip(bases, tuners.values(), strict=True)])
         while True:
             for tuner, num in zip(tuners.values(), granted, strict=True):
                 tuner.limit = tuner.num_tried + max(0, int(num))

@@ -139,11 +139,10 @@ class OperatorTuner:
         tried = frozenset(self._records)
         if num == 0:
             return []
-        if self._prior is not None and not valid:
-            num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
-            return self._first_batch(self._prior, num)
         if len(self._records) < self._config.num_initial or not valid:
             num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
+            if self._prior is not None and not self.prior_dropped:
+                return self._first_batch(self._prior, num, len(valid))
             candidates = [p for p in self.space.shuffled(self._rng) if p not in tried]
         else:
             seconds = np.array([r.seconds for r in valid])
@@ -166,15 +165,17 @@ class OperatorTuner:
         chosen += list(self._rng.permutation(order[num - num_random :])[:num_random])
         return [candidates[i] for i in chosen]
 
-    def _first_batch(self, prior: Prior, num: int) -> list[Point]:
-        """Choose the points that were best on the other device, and others evenly spaced over its predicted ranking."""
+    def _first_batch(self, prior: Prior, num: int, num_valid: int) -> list[Point]:
+        """Choose the points that were best on the other device, and others evenly spaced over its predicted ranking: of
+        the whole initial set, of which some may be there."""
         untried = [p for p in self.space.shuffled(self._rng) if p not in self._records]
         score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
         best = [
             min(left, key=score.__getitem__) for points in prior.points if (left := [p for p in points if p in score])
         ]
-        num_spread = min(round(self._config.spread_share * num), max(0, num - 1))
-        chosen = best[: num - num_spread]
+        whole = max(num_valid + num, self._config.num_initial)
+        num_spread = min(round(self._config.spread_share * whole), max(0, whole - 1))
+        chosen = best[: min(num, max(0, whole - num_spread - num_valid))]
         rest = [p for p in untried if p not in set(chosen)]
         predicted = self._model.predict_from_prior(self.space, rest) if rest else None
         if predicted is not None:

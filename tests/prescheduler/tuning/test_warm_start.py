@@ -302,6 +302,18 @@ def test_the_best_of_the_other_device_are_tried_first() -> None:
     assert all(SPACE.contains(p) for p in batch)
 
 
+def test_the_first_set_is_the_same_in_steps_as_at_once() -> None:
+    prior = prior_of(SPACE)
+    at_once = tuner_with(prior, SPACE).propose()
+    tuner = tuner_with(prior, SPACE)
+    tuner.limit = 1
+    (first,) = tuner.propose()
+    tuner.observe([TuningRecord(first, seconds_of(SPACE, first), 1e-9)])
+    assert tuner.propose() == []
+    tuner.limit = TuneConfig().num_initial
+    assert [first, *tuner.propose()] == at_once
+
+
 def test_a_true_prior_is_kept_and_saves_trials() -> None:
     warm, cold = [], []
     for seed in range(4):
@@ -427,6 +439,25 @@ def test_a_run_begins_where_the_other_ended_and_says_so(tmp_path: Path) -> None:
     assert (note["source"], note["digest"]) == (warm.source.device, warm.digest)
     assert (note["num_operators"], note["num_dropped"]) == (3, 0)
     assert f"records {warm.digest}: 3 operators, dropped for 0" in warm.describe([note])
+    store.close()
+
+
+def test_with_a_common_budget_the_best_of_the_other_device_is_tried_of_every_operator_first(tmp_path: Path) -> None:
+    theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
+    scratch.mkdir()
+    known, config = WORKLOADS[:2], TuneConfig(num_trials=12, shared=True)
+    store = RecordStore(theirs.records, OTHER)
+    best = TuningJobs(SyntheticPool(), OTHER, store, config, scratch).run(known, progress=False)
+    store.close()
+    warm, pool = open_warm_start(str(theirs.root), mine, ONE), SyntheticPool()
+    store = RecordStore(mine.records, ONE)
+    counts = np.ones((1, len(WORKLOADS)))
+    TuningJobs(pool, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, False, counts)
+    asked = [a.workload for a in pool.built]
+    assert {a.workload: a.point for a in pool.built[:2]} == {w: best[w][0].point for w in known}
+    num_initial, num_base = config.num_initial, config.base_trials
+    assert [asked[: 2 * num_initial].count(w) for w in WORKLOADS] == [num_initial, num_initial, 0]
+    assert asked[2 * num_initial :][:num_base].count(WORKLOADS[2]) == num_base
     store.close()
 
 
