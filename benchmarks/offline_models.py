@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,8 @@ def compare(data: Dataset, parts: Split, kind: Kind, name: str, seed: int) -> li
         rows.append(row)
         print(
             f"{name:12} {kind.features:10} {kind.model:9} {part:7} {len(chosen):6} records {seconds:7.1f} s  "
-            f"pairwise {found.pairwise_accuracy:.3f}  top-1 {found.top1:.3f}  top-5 {found.top5:.3f}  "
+            f"pairwise {found.pairwise_accuracy:.3f}  clear {found.clear_accuracy or math.nan:.3f}  "
+            f"top-1 {found.top1:.3f}  top-5 {found.top5:.3f}  "
             f"rmse {found.rmse:.3f}",
             flush=True,
         )

@@ -95,11 +95,13 @@ class Taught:
             f"learned    {facts['num_records']} records of {facts['num_tasks']} tasks in {self.learned_in_s:.1f} s",
             f"judged     {self.metrics.num_records} records of {self.metrics.num_tasks} tasks",
         ]
-        figures = {"pairwise": "pairwise_accuracy", "top-1": "top1", "top-5": "top5"}
+        figures = {"pairwise": "pairwise_accuracy", "clear": "clear_accuracy", "top-1": "top1", "top-5": "top5"}
         figures |= {"rmse": "rmse"} if kind.loss == "rmse" else {}  # scores of other losses are no labels
         for name, field in figures.items():
-            was = "" if self.before is None else f" ({getattr(self.before, field):.3f} before)"
-            found.append(f"{name:10} {getattr(self.metrics, field):.3f}{was}")
+            value, old = getattr(self.metrics, field), getattr(self.before, field, None)
+            if value is not None:
+                was = "" if old is None else f" ({old:.3f} before)"
+                found.append(f"{name:10} {value:.3f}{was}")
         return found
 
 

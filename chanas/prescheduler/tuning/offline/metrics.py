@@ -14,15 +14,21 @@ from chanas.prescheduler.tuning.offline.dataset import FloatArray
 from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array
 
 
+CLEAR = 1.1
+"""Pairs are clear whose latencies are apart by more than this factor: timings repeat to a few percent."""
+
+
 @dataclass(frozen=True)
 class Metrics:
     """rmse               root of the mean square of score − label, for scores that stand for labels; in [0, 1]
     pairwise_accuracy  share of pairs of a task that are in the right order
+    clear_accuracy     the same of the clear pairs of all tasks together (`CLEAR`); None: there is none
     top1, top5         the best label among the so many records with the highest scores, over the task's best here
     """
 
     rmse: float
     pairwise_accuracy: float
+    clear_accuracy: float | None
     top1: float
     top5: float
     num_records: int
@@ -34,6 +40,12 @@ def pairwise_accuracy(score: FloatArray, label: Float32Array) -> float:
     upper = np.triu_indices(len(score), k=1)
     right = (score[:, None] > score[None, :]) == (label[:, None] > label[None, :])
     return float(right[upper].mean())
+
+
+def clear_pairs(score: FloatArray, label: Float32Array) -> tuple[int, int]:
+    """Clear pairs that are in the right order, and all clear pairs; float[N] each."""
+    first, second = np.nonzero(label[:, None] > np.float32(CLEAR) * label[None, :])
+    return int((score[first] > score[second]).sum()), len(first)
 
 
 def peak_at(num: int, score: FloatArray, label: Float32Array) -> float:
@@ -48,7 +60,7 @@ def judge(score: FloatArray, label: Float32Array, task: Int64Array) -> Metrics:
     Raises:
         DataError: no task has two records.
     """
-    figures, weights = [], []
+    figures, weights, clear = [], [], np.zeros(2, dtype=np.int64)
     for one in np.unique(task):
         here = task == one
         s, y = score[here], label[here]
@@ -56,7 +68,10 @@ def judge(score: FloatArray, label: Float32Array, task: Int64Array) -> Metrics:
             continue
         figures.append([float(((s - y) ** 2).mean()), pairwise_accuracy(s, y), peak_at(1, s, y), peak_at(5, s, y)])
         weights.append(len(s))
+        clear += clear_pairs(s, y)
     if not figures:
         raise DataError("expected tasks of at least two records to be judged by, got none")
     square, pairs, top1, top5 = np.average(np.array(figures), axis=0, weights=weights).tolist()
-    return Metrics(float(np.sqrt(square)), pairs, top1, top5, sum(weights), len(weights))
+    right, num_clear = clear.tolist()
+    of_clear = right / num_clear if num_clear else None
+    return Metrics(float(np.sqrt(square)), pairs, of_clear, top1, top5, sum(weights), len(weights))

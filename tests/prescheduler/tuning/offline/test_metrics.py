@@ -38,6 +38,18 @@ def test_tasks_count_by_their_records_and_those_of_one_record_not_at_all() -> No
     assert found.rmse == pytest.approx(np.sqrt((0.01 + 0.81 + 0.16 + 0.04) / 5))
 
 
+def test_pairs_that_a_timing_cannot_tell_apart_are_not_clear() -> None:
+    label, score = np.array([1.0, 0.95, 0.5, 0.47], dtype=np.float32), np.array([0.1, 0.9, 0.3, 0.4])
+    found = judge(score, label, np.zeros(4, dtype=np.int64))
+    assert found.clear_accuracy == pytest.approx(2 / 4)  # of each of the faster two before each of the slower two
+    assert judge(score[:2], label[:2], np.zeros(2, dtype=np.int64)).clear_accuracy is None
+
+
+@given(label=labels)
+def test_a_perfect_order_has_all_clear_pairs_right(label: np.ndarray) -> None:
+    assert judge(label.astype(np.float64), label, np.zeros(len(label), dtype=np.int64)).clear_accuracy in (1.0, None)
+
+
 def test_single_records_judge_nothing() -> None:
     with pytest.raises(DataError, match="at least two records"):
         judge(np.ones(2), np.ones(2, dtype=np.float32), np.array([0, 1]))
