@@ -13,7 +13,6 @@ from chanas.errors import DataError
 from chanas.prescheduler.tuning.offline.dataset import FloatArray
 from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array
 
-
 CLEAR = 1.1
 """Pairs are clear whose latencies are apart by more than this factor: timings repeat to a few percent."""
 
