@@ -41,6 +41,8 @@ _ACTIVE_JOBS = 3
 _HOPELESS_FACTOR = 3.0
 # What an operator with points left claims at least where tuning is not to stop early, on log seconds.
 _LEAST_IMPROVEMENT = 1e-4
+# Operators whose first points tell whether another device's records are worth asking for the others.
+_NUM_SCOUTS = 4
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 5, 0.001, 0.04
 _TURNS, _MIN_TURN_S = 15, 0.002
 
@@ -166,16 +168,19 @@ class TuningJobs:
     def _rounds(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> Iterator[None]:
         """Raise the tuners' limits, once for each time that they are to be explored.
 
-        What another device has records of is tried in small steps: the best of each operator there, then as many points
-        as tell whether its order holds here; where it does, all further trials are of the common budget.
+        What another device has records of is tried in small steps: as many points of a few operators as tell whether
+        its order holds here, then the best of each other operator there, then its other first points; where the order
+        holds, all further trials are of the common budget.
         """
-        for limit in (1, self.config.num_initial):
+        num_initial, known = self.config.num_initial, [t for t in self._ordered(tuners) if t.prior is not None]
+        for some, limit in ((known[:_NUM_SCOUTS], num_initial), (known, 1), (known, num_initial)):
             for tuner in tuners.values():
-                tuner.limit = tuner.num_tried if tuner.prior is None else max(tuner.num_tried, limit)
+                tuner.limit = tuner.num_tried
+            for tuner in (t for t in some if t.trusts_prior):
+                tuner.limit = max(tuner.num_tried, limit)
             if any(tuner.num_left for tuner in tuners.values()):
                 yield
-        known = [t.prior is not None and not t.prior_dropped for t in tuners.values()]
-        bases = [self.config.num_initial if is_known else self.config.base_trials for is_known in known]
+        bases = [num_initial if t.trusts_prior else self.config.base_trials for t in tuners.values()]
         granted = np.array([base - t.num_tried for base, t in zip(bases, tuners.values(), strict=True)])
         while True:
             for tuner, num in zip(tuners.values(), granted, strict=True):
@@ -187,6 +192,10 @@ class TuningJobs:
             granted = hand_out(num, self._claims(tuners, counts), room)
             if not granted.any():
                 return
+
+    def _ordered(self, tuners: dict[Workload, OperatorTuner]) -> list[OperatorTuner]:
+        """Tuners in the order in which they are explored."""
+        return [tuners[workload] for workload in self._in_order(tuners)]
 
     def _claims(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> FloatArray:
         """float64[W]; a workload that expects no improvement above the noise is noted and not asked again.

@@ -5,7 +5,8 @@ thinks best); then rounds of starting from good points of H, mutating and crossi
 model, and measuring the best of them.
 
 With a prior (`warm_start`) H is made of what was best on another device, and of points from further down the ranking
-that its records predict. When the seconds of H are ordered otherwise than predicted, the prior is dropped.
+that its records predict. When the seconds of H are ordered otherwise than predicted, the prior is dropped; when that was
+so of most operators before, it is not asked (`trust`).
 """
 
 from __future__ import annotations
@@ -109,6 +110,14 @@ class OperatorTuner:
         return self._prior is not None and (self._num_kept == 0 or self.num_tried > self._num_kept)
 
     @property
+    def trusts_prior(self) -> bool:
+        """True if there is a prior that was right about this operator or, before that is known, about most others."""
+        if self._prior is None or self.prior_dropped:
+            return False
+        unguarded = self._config.min_tau <= -1.0
+        return self.tau is not None or unguarded or not self._prior.trust.is_lost
+
+    @property
     def num_tried(self) -> int:
         return len(self._records)
 
@@ -141,7 +150,9 @@ class OperatorTuner:
             return []
         if len(self._records) < self._config.num_initial or not valid:
             num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
-            if self._prior is not None and not self.prior_dropped:
+            if not self.trusts_prior:
+                self._drop_prior()
+            elif self._prior is not None and not self._prior.trust.is_established:
                 return self._first_batch(self._prior, num, len(valid))
             candidates = [p for p in self.space.shuffled(self._rng) if p not in tried]
         else:
@@ -196,7 +207,14 @@ class OperatorTuner:
         if len(judged) < _NUM_JUDGED:
             return
         self.tau = rank_correlation(*np.array(judged, dtype=np.float64).T)
-        if self.tau is not None and self.tau < self._config.min_tau:
+        if self.tau is not None:
+            self._prior.trust.note(self.space.workload.key, self.tau)
+            if self.tau < self._config.min_tau:
+                self._drop_prior()
+
+    def _drop_prior(self) -> None:
+        """Go on as without the other device's records, where there are any."""
+        if self._prior is not None and not self.prior_dropped:
             self.prior_dropped = True
             self._model.drop(self.space)
 

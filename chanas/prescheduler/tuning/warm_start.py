@@ -35,6 +35,7 @@ from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.schema import SCHEMA
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
+from chanas.prescheduler.tuning.trust import SourceTrust
 from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace, read_point
 
 # Coordinates that only some uses of a device have: a point without one stands for all of its values.
@@ -92,6 +93,7 @@ class WarmStart:
     path: Path
     target: HardwareTarget
     records: Mapping[str, tuple[TuningRecord, ...]] = field(repr=False)
+    trust: SourceTrust = field(default_factory=SourceTrust, compare=False)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -105,7 +107,7 @@ class WarmStart:
         num, dropped = (sum(n[k] for n in mine) for k in ("num_operators", "num_dropped"))
         return (
             f"{self.source.describe()}, records {self.digest}: {num} operators, dropped for {dropped} whose first "
-            "points came out in another order"
+            "points, or those of operators before them, came out in another order"
         )
 
     def prior(self, space: ScheduleSpace[Any]) -> Prior | None:
@@ -117,7 +119,8 @@ class WarmStart:
         whence = schedule_space(workload, self.source.target)
         if not agree(whence, space):
             return None
-        return translate(records, whence, space, self.source.target)
+        prior = translate(records, whence, space, self.source.target)
+        return None if prior is None else dataclasses.replace(prior, trust=self.trust)
 
     def its(self, workload: Workload) -> Workload:
         """The operator as it is on the source, in its dtype."""

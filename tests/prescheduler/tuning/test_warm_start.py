@@ -22,6 +22,7 @@ from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import BACKENDS, schedule_space
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
+from chanas.prescheduler.tuning import jobs as jobs_module
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
@@ -442,7 +443,10 @@ def test_a_run_begins_where_the_other_ended_and_says_so(tmp_path: Path) -> None:
     store.close()
 
 
-def test_with_a_common_budget_the_best_of_the_other_device_is_tried_of_every_operator_first(tmp_path: Path) -> None:
+def test_with_a_common_budget_the_best_of_the_other_device_is_tried_of_every_operator_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "_NUM_SCOUTS", 1)
     theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
     scratch.mkdir()
     known, config = WORKLOADS[:2], TuneConfig(num_trials=12, shared=True)
@@ -453,11 +457,37 @@ def test_with_a_common_budget_the_best_of_the_other_device_is_tried_of_every_ope
     store = RecordStore(mine.records, ONE)
     counts = np.ones((1, len(WORKLOADS)))
     TuningJobs(pool, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, False, counts)
-    asked = [a.workload for a in pool.built]
-    assert {a.workload: a.point for a in pool.built[:2]} == {w: best[w][0].point for w in known}
-    num_initial, num_base = config.num_initial, config.base_trials
+    asked, num_initial, num_base = [a.workload for a in pool.built], config.num_initial, config.base_trials
+    assert [asked[: num_initial + 1].count(w) for w in WORKLOADS] == [num_initial, 1, 0]  # the first one is a scout
+    firsts = {w: pool.built[asked.index(w)].point for w in known}
+    assert firsts == {w: best[w][0].point for w in known}
     assert [asked[: 2 * num_initial].count(w) for w in WORKLOADS] == [num_initial, num_initial, 0]
     assert asked[2 * num_initial :][:num_base].count(WORKLOADS[2]) == num_base
+    store.close()
+
+
+def test_a_source_that_was_wrong_about_the_first_operators_is_not_asked_about_the_others(tmp_path: Path) -> None:
+    workloads = [dataclasses.replace(WORKLOAD, out_channels=32 * n) for n in range(1, 9)]
+    theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
+    scratch.mkdir()
+    store = RecordStore(theirs.records, OTHER)
+    for workload in workloads:  # the slower a point is here, the faster it is said to be there
+        space = schedule_space(workload, OTHER)
+        points = space.sample(16, np.random.default_rng(0))
+        store.add(workload.key, [TuningRecord(p, 1e-12 / landscape_seconds(space, p)) for p in points])
+    store.close()
+    warm = open_warm_start(str(theirs.root), mine, ONE)
+    pool = SyntheticPool(lambda a: landscape_seconds(schedule_space(a.workload, ONE), a.point))
+    store = RecordStore(mine.records, ONE)
+    TuningJobs(pool, ONE, store, TuneConfig(num_trials=8), scratch, warm_start=warm).run(workloads, progress=False)
+    assert warm.trust.is_lost
+    asked = [next(a.point for a in pool.built if a.workload == w) for w in workloads]
+    priors = [warm.prior(schedule_space(w, ONE)) for w in workloads]
+    praised = [point in prior.points[0] for prior, point in zip(priors, asked, strict=True) if prior is not None]
+    assert praised[:3] == [True] * 3
+    assert not any(praised[5:])
+    (note,) = store.warm_starts({w.key for w in workloads})
+    assert note["num_dropped"] >= len(workloads) - 3
     store.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from chanas.core.target import HardwareTarget
 from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tuning.trust import SourceTrust
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 FloatArray = npt.NDArray[np.float64]
@@ -23,11 +24,13 @@ class Prior:
     points   for each record the points that it stands for: several where this space has a coordinate more
     seconds  float64[N] on that device
     target   that device: what a point means to its caches
+    trust    in that device's records, by all operators that have any
     """
 
     points: tuple[tuple[Point, ...], ...]
     seconds: FloatArray
     target: HardwareTarget
+    trust: SourceTrust = field(default_factory=SourceTrust, compare=False)
 
 
 class CostModel(Protocol):
