@@ -5,8 +5,8 @@ thinks best); then rounds of starting from good points of H, mutating and crossi
 model, and measuring the best of them.
 
 With a prior (`warm_start`) H is made of what was best on another device, and of points from further down the ranking
-that its records predict. When the seconds of H are ordered otherwise than predicted, the prior is dropped; when that was
-so of most operators before, it is not asked (`trust`).
+that its records predict. When the seconds of H are ordered otherwise than predicted, the prior is dropped; when that
+was so of most operators before, it is not asked (`trust`).
 """
 
 from __future__ import annotations
