@@ -5,10 +5,16 @@
 
 `tuning`: see transfer_tuning.py.
 
-`latency`: 5,000 once-for-all networks on four GPUs at batch 1, 32 and 64, as HELP published them (Lee et al., NeurIPS
-2021, MIT; github.com/HayeonLee/HELP). FILE is a CSV file, gzipped or not, with the columns `d` (depths of the five
-stages), `ks` and `e` (kernel sizes and expand ratios of 20 slots; those beyond a depth do not count), `r` (resolution)
-and one `DEVICE_BATCH_ms` for each device. `titan_rtx_64` is left out: it is `titan_rtx_32` times 1.95.
+`latency`: networks on known devices and a new one. FILE is a CSV file, gzipped or not, with a row for each network: one
+`DEVICE_ms` for each device, maybe `accuracy` (or `top1`; from 0 to 1, or in percent), and columns of any other names
+that say what the network is, in numbers or words; a cell may be a list, its words apart by blanks. A column of more
+than 100 words names networks and is left out, and so is a network that lacks a latency. Devices whose names differ
+only in a number at the end (`v100_1`, `v100_32`) are one GPU with several batches.
+
+Ours is 5,000 once-for-all networks on four GPUs at batch 1, 32 and 64, as HELP published them (Lee et al., NeurIPS
+2021, MIT; github.com/HayeonLee/HELP): columns `d` (depths of the five stages), `ks` and `e` (kernel sizes and expand
+ratios of 20 slots; those beyond a depth do not count) and `r` (resolution). Features are then those of `mbv3`,
+accuracies are SYNTHETIC (`saturating` of `labels.py`), and `titan_rtx_64` is left out: it is `titan_rtx_32` times 1.95.
 
 One GPU after the other is new, with all its batches. A few of its networks, drawn anew each time, are measured; all
 others are predicted from these and from the other GPUs' latencies, by
@@ -19,21 +25,19 @@ others are predicted from these and from the other GPUs' latencies, by
     nearest          the known device that orders the measured networks most alike, times one factor
     table            seconds of blocks of that device, summed, times one factor, with corrections of blocks by a ridge
 
-Each is judged on the networks that were not measured: Spearman's rank correlation, mean absolute error in percent, and
-regret: under a limit (each quartile of the new device's latencies), the ten most accurate networks that are predicted
-inside are timed, and the most accurate of them that is inside is chosen, or else the one predicted fastest; regret is
-how many points of accuracy the best network inside has more. Accuracies are SYNTHETIC (`saturating` of `labels.py`).
+Each is judged on the networks that were not measured: Spearman's rank correlation, mean absolute error in percent, and,
+where accuracies are known, regret: under a limit (each quartile of the new device's latencies), the ten most accurate
+networks that are predicted inside are timed, and the most accurate of them that is inside is chosen, or else the one
+predicted fastest; regret is how many points of accuracy the best network inside has more.
 
-The ceiling: gradient boosting taught by 4,000 networks measured on the new device itself, judged on the other 1,000;
-with what was measured of the same networks on the other GPUs, and without.
+The ceiling: gradient boosting taught by four fifths of the networks measured on the new device itself, judged on the
+others; with what was measured of the same networks on the other GPUs, and without.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import dataclasses
-import gzip
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,15 +45,12 @@ from pathlib import Path
 import numpy as np
 import transfer_tuning
 from common import Figure, finish
-from labels import synthetic
 from threadpoolctl import threadpool_limits
+from transfer_data import Measured, read_measured
 
-from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.genome import FloatArray, Genomes, encode
-from chanas.search.transfer.features import block_columns, latency_features, log_costs, resolutions
+from chanas.core.genome import FloatArray
 from chanas.search.transfer.latencies import adapt, fit_known
 
-LEFT_OUT = ("titan_rtx_64",)
 OURS = "chanas"
 BASELINES = ("ridge", "nearest", "table")
 NUMS, QUICK_NUMS = (5, 10, 20, 50), (5, 10)
@@ -70,21 +71,6 @@ Predict = Callable[[Sequence[int], np.ndarray, FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Networks of a space, and their log latencies float64[N, D] on devices named GPU_BATCH."""
-
-    space: SearchSpace
-    genomes: Genomes
-    devices: tuple[str, ...]
-    log_latencies: FloatArray
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """GPU of each device."""
-        return tuple(name.rpartition("_")[0] for name in self.devices)
-
-
-@dataclass(frozen=True)
 class Row:
     """One contender on one new device after one draw of measured networks."""
 
@@ -95,33 +81,6 @@ class Row:
     spearman: float
     mape_percent: float
     regret_points: float
-
-
-# ---- data -----------------------------------------------------------------------------------------------------------
-def read_measured(path: Path, num: int | None = None) -> Measured:
-    """The first `num` networks of the file (all by default)."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))[:num]
-    columns = [c for c in rows[0] if c.endswith("_ms") and c.removesuffix("_ms") not in LEFT_OUT]
-    architectures = [_architecture(row) for row in rows]
-    space = dataclasses.replace(
-        SearchSpace.load("mbv3"),
-        name="ofa",
-        resolutions=tuple(sorted({a.resolution for a in architectures})),
-        width_multipliers=(1.0,),
-    )
-    latencies = np.array([[float(row[c]) for c in columns] for row in rows])
-    names = tuple(c.removesuffix("_ms") for c in columns)
-    return Measured(space, encode(space, architectures), names, np.log(latencies))
-
-
-def _architecture(row: Mapping[str, str]) -> Architecture:
-    depths, kernels, expands = ([int(word) for word in row[name].split()] for name in ("d", "ks", "e"))
-    slots = list(zip(kernels, expands, strict=True))
-    per_stage = len(slots) // len(depths)
-    stages = tuple(tuple(slots[s * per_stage : s * per_stage + depth]) for s, depth in enumerate(depths))
-    return Architecture(int(row["r"]), 1.0, stages)
 
 
 # ---- contenders -----------------------------------------------------------------------------------------------------
@@ -147,14 +106,13 @@ def scaled(known: FloatArray, chosen: np.ndarray, measured: FloatArray) -> Float
 def block_seconds(data: Measured) -> list[FloatArray]:
     """For each device float64[N, blocks]: what a table of its blocks says that each block of each network takes.
 
-    A block's time is a constant and a multiple of the pixels; both by ridge from all networks of that device.
+    A block's time is a sum over multiples of `sizes`; all by ridge from all networks of that device.
     """
-    area = (resolutions(data.space, data.genomes)[:, None] / data.space.resolutions[-1]) ** 2
-    blocks = np.hstack([block_columns(data.space, data.genomes), np.ones((len(area), 1))])
-    x, num = np.hstack([blocks, blocks * area]), blocks.shape[1]
-    gram = x.T @ x + _TABLE_RIDGE * np.eye(2 * num)
+    x = np.hstack([data.blocks * size[:, None] for size in data.sizes.T])
+    gram = x.T @ x + _TABLE_RIDGE * np.eye(x.shape[1])
     seconds = np.linalg.solve(gram, x.T @ np.exp(data.log_latencies))
-    return [blocks * (s[:num] + area * s[num:]) for s in seconds.T]
+    num_sizes = data.sizes.shape[1]
+    return [data.blocks * (data.sizes @ s.reshape(num_sizes, -1)) for s in seconds.T]
 
 
 def table(parts: FloatArray, chosen: np.ndarray, measured: FloatArray) -> FloatArray:
@@ -172,7 +130,7 @@ def table(parts: FloatArray, chosen: np.ndarray, measured: FloatArray) -> FloatA
 def contenders(data: Measured) -> dict[str, Predict]:
     """The ways to predict. What they keep of a device is made from this device alone, so that whichever is new can be
     left out by its column."""
-    smooth = fit_known(latency_features(data.space, data.genomes), data.log_latencies)
+    smooth = fit_known(data.features, data.log_latencies)
     parts, y = block_seconds(data), data.log_latencies
 
     def ours(known: Sequence[int], chosen: np.ndarray, measured: FloatArray) -> FloatArray:
@@ -187,7 +145,7 @@ def contenders(data: Measured) -> dict[str, Predict]:
     return {
         OURS: ours,
         "ridge": lambda known, chosen, measured: ridge(y[:, known], chosen, measured),
-        "ridge-smoothed": lambda known, chosen, measured: ridge(smooth.log_latencies[:, known], chosen, measured),
+        "ridge-smoothed": lambda known, chosen, measured: ridge(smooth.select(known).log_latencies, chosen, measured),
         "nearest": nearest,
         "table": blocks,
     }
@@ -221,7 +179,7 @@ def known_columns(data: Measured, column: int) -> list[int]:
 
 def judged(data: Measured, num: int, draws: Sequence[int], seed: int, ways: Mapping[str, Predict]) -> Iterator[Row]:
     """Each contender on each device as the new one, after `num` measurements there, drawn anew for each of `draws`."""
-    top1 = synthetic(data.space, seed)["saturating"](data.genomes)
+    top1 = None if data.top1 is None else data.top1(seed)
     for column, device in enumerate(data.devices):
         known, truth = known_columns(data, column), data.log_latencies[:, column]
         for draw in draws:
@@ -231,7 +189,9 @@ def judged(data: Measured, num: int, draws: Sequence[int], seed: int, ways: Mapp
             limits = np.quantile(truth[others], LIMITS)
             for kind, predict in ways.items():
                 found, real = predict(known, chosen, truth[chosen])[others], truth[others]
-                regret = float(np.mean([regret_points(found, real, top1[others], limit) for limit in limits]))
+                regret = math.nan
+                if top1 is not None:
+                    regret = float(np.mean([regret_points(found, real, top1[others], limit) for limit in limits]))
                 yield Row(num, device, draw, kind, spearman(found, real), mape_percent(found, real), regret)
 
 
@@ -242,7 +202,7 @@ def ceiling(data: Measured, seed: int) -> dict[str, dict[str, float]]:
     Its loss is the absolute error, since measurements have outliers to one side."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    alone = np.hstack([data.genomes, log_costs(data.space, data.genomes)])
+    alone = data.trees
     taught, asked = np.split(np.random.default_rng(seed).permutation(len(alone)), [int(SHARE_TAUGHT * len(alone))])
     out: dict[str, dict[str, float]] = {}
     for column, device in enumerate(data.devices):
@@ -269,18 +229,21 @@ def summary(rows: Sequence[Row], score: str) -> tuple[float, float]:
 
 
 def figures_of(rows: Sequence[Row], ceilings: Mapping[str, Mapping[str, float]]) -> dict[str, Figure]:
-    """Ours with its goals, its lead over the best baseline at each number of measurements, the ceiling."""
+    """Ours with its goals, its lead over the best baseline at each number of measurements, the ceiling; no regret where
+    no accuracies are known."""
     found = {}
+    errors = [score for score in SCORES[1:] if not any(math.isnan(getattr(row, score)) for row in rows)]
     for num in dict.fromkeys(r.num for r in rows):
         own = {kind: [r for r in rows if (r.num, r.kind) == (num, kind)] for kind in (OURS, *BASELINES)}
         mean = {kind: {score: summary(some, score)[0] for score in SCORES} for kind, some in own.items()}
         spearman_goal, mape_goal = (SPEARMAN_GOAL, MAPE_GOAL) if num == GOAL_NUM else (None, None)
         found[f"spearman_{num}"] = Figure(mean[OURS]["spearman"], spearman_goal)
         found[f"mape_percent_{num}"] = Figure(mean[OURS]["mape_percent"], mape_goal, lower_is_better=True)
-        found[f"regret_points_{num}"] = Figure(mean[OURS]["regret_points"], lower_is_better=True)
+        if "regret_points" in errors:
+            found[f"regret_points_{num}"] = Figure(mean[OURS]["regret_points"], lower_is_better=True)
         best = max(mean[k]["spearman"] for k in BASELINES)
         found[f"spearman_lead_{num}"] = Figure(mean[OURS]["spearman"] - best, 0.0)
-        for score in SCORES[1:]:
+        for score in errors:
             best = min(mean[k][score] for k in BASELINES)
             found[f"{score}_lead_{num}"] = Figure(best - mean[OURS][score], 0.0)
     for score in next(iter(ceilings.values())):
@@ -316,14 +279,19 @@ def run_latency(options: argparse.Namespace) -> tuple[dict[str, Figure], dict[st
     quick = options.quick
     draws = range(options.draws or (QUICK_DRAWS if quick else NUM_DRAWS))
     data = read_measured(options.data, QUICK_NETWORKS if quick else None)
-
+    if len(set(data.gpus)) < 2:
+        raise SystemExit(
+            f"transfer: error: expected devices of at least two kinds in {options.data.name}, "
+            f"got batches of one: {data.gpus[0]}"
+        )
     print(
-        f"{len(data.genomes)} networks, {len(data.devices)} devices of {len(set(data.gpus))} GPUs, {len(draws)} draws"
+        f"{len(data.log_latencies)} networks, {len(data.devices)} devices of {len(set(data.gpus))} GPUs, "
+        f"{len(draws)} draws"
     )
     print(f"{'number':>6}  {'kind':<16}{'Spearman':>12}{'error, %':>22}{'regret, points':>22}")
     rows: list[Row] = []
     ways = contenders(data)
-    for num in QUICK_NUMS if quick else NUMS:
+    for num in (n for n in (QUICK_NUMS if quick else NUMS) if n < len(data.log_latencies)):
         found = list(judged(data, num, draws, options.seed, ways))
         print_rows(found)
         rows += found
@@ -334,7 +302,8 @@ def run_latency(options: argparse.Namespace) -> tuple[dict[str, Figure], dict[st
     extra = {
         "seed": options.seed,
         "draws": len(draws),
-        "num_networks": len(data.genomes),
+        "data": options.data.name,
+        "num_networks": len(data.log_latencies),
         "devices": list(data.devices),
         "rows": table_of(rows),
         "ceiling": ceilings,
@@ -346,9 +315,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few networks or configurations, one draw; writes nothing")
     parser.add_argument("--data", type=Path, required=True, help="measurements: see above")
-    parser.add_argument("--draws", type=int, help=f"of measured networks ({NUM_DRAWS}), or of searches (50)")
-    parser.add_argument("--pair-draws", type=int, help="of searches with one source (10)")
+    parser.add_argument(
+        "--draws", type=int, help=f"of measured networks ({NUM_DRAWS}), or of searches (50; fewer in a large space)"
+    )
+    parser.add_argument("--pair-draws", type=int, help="of searches with one source (10; fewer in a large space)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", help="of the result file (transfer-latency, transfer_tuning)")
     parser.add_argument("what", choices=["latency", "tuning"])
     options = parser.parse_args(arguments)
     if not options.data.is_file():
@@ -361,7 +333,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 options.data, options.quick, options.draws, options.pair_draws, options.seed
             )
     print()
-    finish("transfer_tuning" if options.what == "tuning" else "transfer-latency", figures, options.quick, extra)
+    name = options.name or ("transfer_tuning" if options.what == "tuning" else "transfer-latency")
+    finish(name, figures, options.quick, extra)
 
 
 if __name__ == "__main__":

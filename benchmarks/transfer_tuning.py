@@ -1,8 +1,10 @@
 """The `tuning` part of transfer.py: measurements on other devices in the tuning of one operator on a new one.
 
-FILE is a CSV file, gzipped or not: a row for each configuration, a column for each of its parameters, and one
-`DEVICE_ms` for each device, empty where the configuration does not work. Ours is every configuration of a tunable
-convolution on six GPUs of two makers: the FAIR Benchmark Hub's (github.com/AutoTuningAssociation/benchmark_hub, MIT).
+FILE is a CSV file, gzipped or not: a row for each configuration, one `DEVICE_ms` for each device, and a column for each
+of its parameters, whatever their names. A parameter is a number, or else a category (words, `True` and `False`). A
+configuration does not work on a device where its cell is empty or no positive number. Ours is every configuration of a
+tunable convolution on six GPUs of two makers: the FAIR Benchmark Hub's (github.com/AutoTuningAssociation/benchmark_hub,
+MIT). Draws are fewer by default where there are more than 5,000 configurations: as many as their product allows.
 
 One device after the other is new. Searches begin with nothing measured there, by
 
@@ -23,9 +25,7 @@ made and one count for a search that does not.
 
 from __future__ import annotations
 
-import csv
 import functools
-import gzip
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,15 +34,17 @@ from typing import Any
 
 import numpy as np
 from common import Figure
+from transfer_data import read_columns, take_latencies
 
 from chanas.core.genome import FloatArray
-from chanas.prescheduler.tuning.transfer.mixture import encode
+from chanas.prescheduler.tuning.transfer.encoding import encode
 from chanas.prescheduler.tuning.transfer.search import TransferSearch
 
 BUDGETS, QUICK_BUDGETS = (0, 10, 30, 100), (0, 10)
 NUM_DRAWS, QUICK_DRAWS = 50, 1
 NUM_PAIR_DRAWS = 10
 QUICK_CONFIGURATIONS = 200
+FULL_DRAWS_CONFIGURATIONS = 5000
 OURS, GP, NEAREST, RANDOM = "chanas", "gp", "nearest", "random"
 SCORES = ("found", "top1", "top5", "pairwise")
 CLOSE = (1.05, 1.01)
@@ -99,15 +101,18 @@ class Reached:
 # ---- data -----------------------------------------------------------------------------------------------------------
 def read_space(path: Path, num: int | None = None) -> Space:
     """The configurations of the file; `num` of them, evenly spaced, where it is given."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    if num is not None:
-        rows = rows[:: max(1, len(rows) // num)][:num]
-    devices = [c for c in rows[0] if c.endswith("_ms")]
-    values = np.array([[float(row[c]) for c in rows[0] if c not in devices] for row in rows])
-    latencies = np.array([[float(row[c] or "nan") for c in devices] for row in rows])
-    return Space(encode(values), tuple(c.removesuffix("_ms") for c in devices), np.log(latencies))
+    columns = read_columns(path, num)
+    devices, log_latencies = take_latencies(columns, path.name)
+    x = encode(np.column_stack(list(columns.values()))) if columns else np.zeros((len(log_latencies), 0))
+    if x.shape[1] == 0:
+        raise SystemExit(f"transfer: error: expected parameters that differ in {path.name}, got none but latencies")
+    return Space(x, devices, log_latencies)
+
+
+def draws_for(num: int, num_configurations: int) -> int:
+    """How often a search is repeated by default: `num` times, or fewer where there are more configurations than in the
+    space that this number was made for."""
+    return max(1, num * min(FULL_DRAWS_CONFIGURATIONS, num_configurations) // num_configurations)
 
 
 def rank_correlation(a: FloatArray, b: FloatArray) -> float:
@@ -145,14 +150,17 @@ def modelled(space: Space, sources: FloatArray, truth: FloatArray, rng: np.rando
 def nearest(sources: FloatArray, truth: FloatArray) -> Order:
     """Order by the source that ranks what was measured most alike; the first one until there are three."""
     filled = np.where(np.isnan(sources), np.inf, sources)
+    orders = np.argsort(filled, axis=0, kind="stable").T
+    is_tried = np.zeros(len(truth), dtype=np.bool_)
     tried: list[int] = []
     for _ in range(len(truth)):
         chosen = 0
         if len(tried) > 2:
             chosen = int(np.argmax([rank_correlation(s[tried], truth[tried]) for s in sources.T]))
-        index = next(i for i in np.argsort(filled[:, chosen], kind="stable").tolist() if i not in set(tried))
+        index = int(orders[chosen][np.argmin(is_tried[orders[chosen]])])
         yield index, functools.partial(filled.__getitem__, (slice(None), chosen))
         tried.append(index)
+        is_tried[index] = True
 
 
 def at_random(truth: FloatArray, rng: np.random.Generator) -> Order:
@@ -343,8 +351,8 @@ def run(
     """Figures and rows of the whole part."""
     space = read_space(path, QUICK_CONFIGURATIONS if quick else None)
     budgets = QUICK_BUDGETS if quick else BUDGETS
-    draws = range(num_draws or (QUICK_DRAWS if quick else NUM_DRAWS))
-    pair_draws = range(num_pair_draws or (QUICK_DRAWS if quick else NUM_PAIR_DRAWS))
+    draws = range(num_draws or (QUICK_DRAWS if quick else draws_for(NUM_DRAWS, len(space.x))))
+    pair_draws = range(num_pair_draws or (QUICK_DRAWS if quick else draws_for(NUM_PAIR_DRAWS, len(space.x))))
     print(
         f"{len(space.x)} configurations, {len(space.devices)} devices, {len(draws)} draws, {len(pair_draws)} of pairs"
     )
@@ -377,7 +385,7 @@ def run(
         "budgets": list(budgets),
         "num_configurations": len(space.x),
         "devices": list(space.devices),
-        "source": "AutoTuningAssociation/benchmark_hub (FAIR Benchmark Hub), MIT",
+        "data": path.name,
         "scores": rows,
         "trials": trial_rows(alone),
         "pair_trials": trial_rows(paired),

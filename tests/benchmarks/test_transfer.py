@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from types import ModuleType
@@ -11,10 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.core.arch import SearchSpace
-from chanas.core.genome import decode, sample
-
-DEVICES = ("fast_1", "fast_32", "slow_1", "slow_32", "titan_rtx_64")
+from tests.benchmarks.networks import write_mbv3
 
 
 @pytest.fixture
@@ -25,31 +23,7 @@ def script(load: Any) -> ModuleType:
 
 @pytest.fixture
 def data_file(tmp_path: Path, rng: np.random.Generator) -> Path:
-    """40 networks; devices differ in what a multiply-add and a kernel cost. Slots beyond a depth are filled."""
-    space = SearchSpace.load("mbv3")
-    path = tmp_path / "measured.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["d", "ks", "e", "r", *(f"{name}_ms" for name in DEVICES)])
-        for a in decode(space, sample(space, 40, rng)):
-            slots = [pair for stage in a.stages for pair in (*stage, *[(7, 3)] * (4 - len(stage)))]
-            macs, kernels = a.num_macs(space) * 1e-8, sum(a.depths) * 0.1
-            columns = [a.depths, [k for k, _ in slots], [e for _, e in slots]]
-            times = [(macs * (1 + i) + kernels / (1 + i)) * rng.normal(1, 0.01) for i in range(len(DEVICES))]
-            writer.writerow([*(" ".join(map(str, c)) for c in columns), a.resolution, *times])
-    return path
-
-
-def test_a_file_is_read_without_the_copied_device(script: ModuleType, data_file: Path) -> None:
-    data = script.read_measured(data_file)
-    assert data.devices == DEVICES[:4]
-    assert data.gpus == ("fast", "fast", "slow", "slow")
-    assert data.log_latencies.shape == (40, 4)
-    first = next(csv.DictReader(data_file.read_text(encoding="utf-8").splitlines()))
-    (architecture,) = decode(data.space, data.genomes[:1])
-    assert " ".join(map(str, architecture.depths)) == first["d"]
-    assert str(architecture.resolution) == first["r"]
-    assert np.exp(data.log_latencies[0, 0]) == pytest.approx(float(first["fast_1_ms"]))
+    return write_mbv3(tmp_path / "measured.csv", rng)
 
 
 def test_nobody_sees_more_of_the_new_gpu_than_what_was_measured(script: ModuleType, data_file: Path) -> None:
@@ -57,7 +31,7 @@ def test_nobody_sees_more_of_the_new_gpu_than_what_was_measured(script: ModuleTy
     chosen, known = np.arange(6), [2, 3]
     spoilt = data.log_latencies.copy()
     spoilt[6:, :2] = 9.0
-    changed = script.Measured(data.space, data.genomes, data.devices, spoilt)
+    changed = dataclasses.replace(data, log_latencies=spoilt)
     before, after = script.contenders(data), script.contenders(changed)
     assert set(before) == {"chanas", "ridge", "ridge-smoothed", "nearest", "table"}
     for kind, predict in before.items():
@@ -115,6 +89,29 @@ def test_a_quick_run_judges_everybody_and_writes_nothing(
     assert {"spearman_5", "mape_percent_10", "regret_points_10", "ceiling_spearman"} <= set(figures)
     assert sum(line.split()[:2] == ["10", "table"] for line in lines) == 1
     assert not common.RESULTS.exists()
+
+
+def test_networks_of_any_space_are_judged_without_regret(
+    script: ModuleType, tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cells.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["first", "second", "phone_ms", "fpga_ms", "gpu_1_ms"])
+        for _ in range(60):
+            own = rng.integers(0, 4, 2)
+            writer.writerow([f"op{own[0]}", f"op{own[1]}", *(1.0 + own.sum() + 0.01 * rng.random(3))])
+    script.main(["--quick", "--data", str(path), "latency"])
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["spearman_10"]["value"] > 0.8
+    assert not any("regret" in name for name in figures)
+
+
+def test_batches_of_one_gpu_alone_are_refused(script: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("op,v100_1_ms,v100_32_ms\na,1,2\nb,2,3\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="at least two kinds"):
+        script.main(["--quick", "--data", str(path), "latency"])
 
 
 def test_a_missing_file_is_one_line(script: ModuleType, tmp_path: Path) -> None:

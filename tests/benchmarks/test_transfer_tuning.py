@@ -45,6 +45,33 @@ def test_a_file_is_read_with_what_does_not_work(script: ModuleType, data_file: P
     assert space.log_latencies[0, 1] - space.log_latencies[0, 0] == pytest.approx(math.log(2.0))
 
 
+def test_parameters_may_be_words(script: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "words.csv"
+    path.write_text(
+        "layout,padded,kernel,a_ms,b_ms\nNHWC,True,hotspot,1,2\nNCHW,False,hotspot,,3\nNCHW,True,hotspot,failed,4\n",
+        encoding="utf-8",
+    )
+    space = script.read_space(path)
+    assert space.x.shape == (3, 4)
+    assert np.isnan(space.log_latencies).tolist() == [[False, False], [True, False], [True, False]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a_ms,b_ms\n1,2\n", "parameters"), ("x,a_ms,b_ms\n1,,2\n", "none of a")]
+)
+def test_a_file_without_parameters_or_latencies_is_one_line(
+    script: ModuleType, tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit, match=f"transfer: error: .*{message}"):
+        script.read_space(path)
+
+
+def test_large_spaces_are_searched_less_often_by_default(script: ModuleType) -> None:
+    assert [script.draws_for(50, num) for num in (200, 5000, 10_000, 120_000, 10**7)] == [50, 50, 25, 2, 1]
+
+
 def test_no_search_sees_what_it_did_not_measure(script: ModuleType, data_file: Path) -> None:
     space = script.read_space(data_file)
     truth, sources = space.log_latencies[:, 0], space.log_latencies[:, [2]]

@@ -8,7 +8,9 @@ Notation: N networks, F features, D known devices, n networks measured on the ne
 **Known devices** (`fit_known`). y_d = x·b + e, where few of the errors e are large: something else ran, a clock rate
 fell. b is a ridge by iteratively reweighted least squares with the weights of a Cauchy distribution,
     w = 1 / (1 + (e / 1.5 s)²),   s = 1.2 · median |e| + 0.002,
-and z_d is the centred x·b: what thousands of networks say of the parts of one counts, not its single measurement.
+and z_d is the centred x·b: what thousands of networks say of the parts of one counts, not its single measurement. Where
+features leave out something that takes time on all devices, their errors agree: to x·b is added what the errors on the
+other known devices say of e (least squares, errors cut at three deviations). Noise of one device predicts no other's.
 
 **The new device** (`adapt`). log latency = a + z·c, and t = that + e, with e of Student's distribution with ν = 2 and
 scale σ. The level a may be anything. c is near one known device, and from there goes towards others:
@@ -27,6 +29,7 @@ the average is one vector of weights and one covariance matrix, whose spread bet
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -43,6 +46,10 @@ _MAX_ROUNDS_KNOWN, _ROUNDS_NEW = 30, 8
 # Log latencies that move by less than this from one round to the next have converged.
 _STILL = 1e-5
 _DEGREES_OF_FREEDOM = 2.0
+# Errors of known devices beyond this many deviations are outliers; what a deviation is to a median of sizes.
+_CUT, _DEVIATION_OF_MEDIAN = 3.0, 1.4826
+# Where devices are copies of one another, their covariance cannot be inverted: added to it, as a share of its trace.
+_LEAST_SHARE = 1e-6
 # Hypotheses, as shares of a latency: how far a device is from its nearest one, and by how much a measurement is off.
 _DISTANCES = (0.03, 0.1, 0.3, 0.6)
 _NOISES = (0.01, 0.03, 0.08)
@@ -52,20 +59,29 @@ _NOISES = (0.01, 0.03, 0.08)
 class KnownDevices:
     """Networks on known devices, without the noise of measuring.
 
-    log_latencies  float64[N, D]
-    coefficients   float64[F + 1, D]  of the features, and a constant
+    fitted        float64[N, D]      log latencies that the features explain
+    errors        float64[N, D]      what they leave of those measured, cut; zero of networks that were not measured
+    coefficients  float64[F + 1, D]  of the features, and a constant
     """
 
-    log_latencies: FloatArray
+    fitted: FloatArray
+    errors: FloatArray
     coefficients: FloatArray
 
+    @functools.cached_property
+    def log_latencies(self) -> FloatArray:
+        """float64[N, D]: fitted, and what the devices agree about besides."""
+        return self.fitted + _shared(self.errors)
+
     def select(self, columns: Sequence[int]) -> KnownDevices:
-        """Only these of the known devices."""
-        return KnownDevices(self.log_latencies[:, list(columns)], self.coefficients[:, list(columns)])
+        """Only these of the known devices: nothing of the others is left."""
+        own = list(columns)
+        return KnownDevices(self.fitted[:, own], self.errors[:, own], self.coefficients[:, own])
 
     def on(self, features: FloatArray) -> KnownDevices:
         """The same devices with other networks, by their features float64[Q, F]; none of them was measured there."""
-        return KnownDevices(_with_ones(features) @ self.coefficients, self.coefficients)
+        fitted = _with_ones(features) @ self.coefficients
+        return KnownDevices(fitted, np.zeros_like(fitted), self.coefficients)
 
 
 @dataclass(frozen=True)
@@ -105,7 +121,23 @@ def fit_known(features: FloatArray, log_latencies: FloatArray) -> KnownDevices:
     coefficients = np.zeros((features.shape[1] + 1, measured.shape[1]))
     coefficients[:-1][varied] = fitted[:-1] / spread[varied, None]
     coefficients[-1] = fitted[-1] - centre @ coefficients[:-1]
-    return KnownDevices(_with_ones(features) @ coefficients, coefficients)
+    fitted = _with_ones(features) @ coefficients
+    errors = measured - fitted
+    most = _CUT * _DEVIATION_OF_MEDIAN * np.median(np.abs(errors), axis=0)
+    errors = np.clip(errors, -most, most)
+    return KnownDevices(fitted, errors - errors.mean(axis=0), coefficients)
+
+
+def _shared(errors: FloatArray) -> FloatArray:
+    """float64[N, D]: of each column of `errors` what the others explain, by least squares."""
+    out = np.zeros_like(errors)
+    covariance = errors.T @ errors / max(1, len(errors))
+    least = _LEAST_SHARE * float(np.trace(covariance))
+    for d in range(errors.shape[1] if least > 0.0 else 0):
+        others = np.arange(errors.shape[1]) != d
+        own = covariance[np.ix_(others, others)] + least * np.eye(int(others.sum()))
+        out[:, d] = errors[:, others] @ np.linalg.solve(own, covariance[others, d])
+    return out
 
 
 def _with_ones(x: FloatArray) -> FloatArray:

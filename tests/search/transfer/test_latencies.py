@@ -56,6 +56,24 @@ def test_noise_and_outliers_of_known_devices_are_smoothed_away(world: World, rng
     assert world.error(world.truth, plain) < 0.01
 
 
+def test_what_features_leave_out_is_seen_where_devices_agree(world: World, rng: np.random.Generator) -> None:
+    hidden = 0.05 * rng.normal(size=(NUM_NETWORKS, 1)) * np.linspace(0.8, 1.2, NUM_KNOWN)
+    noisy = world.truth + hidden + NOISE * rng.normal(size=world.truth.shape)
+    known = fit_known(world.features, noisy)
+    assert world.error(world.truth + hidden, known.fitted) > 0.04
+    assert world.error(world.truth + hidden, known.log_latencies) < 0.015
+    alone = known.select([2])  # nobody to agree with
+    np.testing.assert_allclose(alone.log_latencies, known.fitted[:, [2]])
+
+
+def test_a_device_that_was_left_out_is_not_seen(world: World, rng: np.random.Generator) -> None:
+    noisy = world.truth + 0.05 * rng.normal(size=(NUM_NETWORKS, 1))
+    spoilt = noisy.copy()
+    spoilt[:, 2] = rng.normal(size=NUM_NETWORKS)
+    first, second = (fit_known(world.features, y).select([0, 1, 3]) for y in (noisy, spoilt))
+    np.testing.assert_array_equal(first.log_latencies, second.log_latencies)
+
+
 @pytest.mark.parametrize(("num", "most"), [(5, 0.06), (10, 0.03), (50, 0.01)])
 def test_a_combination_of_known_devices_is_found_from_few_measurements(
     world: World, mixed: FloatArray, rng: np.random.Generator, num: int, most: float
@@ -127,7 +145,7 @@ def test_devices_are_selected_and_asked_about_networks_that_nobody_measured(
 ) -> None:
     known = fit_known(world.features[:600], world.truth[:600] + NOISE * rng.normal(size=(600, NUM_KNOWN)))
     further = known.select([3, 0]).on(world.features)
-    np.testing.assert_allclose(further.log_latencies[:600], known.log_latencies[:, [3, 0]], rtol=1e-12)
+    np.testing.assert_allclose(further.log_latencies[:600], known.fitted[:, [3, 0]], rtol=1e-12)
     assert world.error(world.truth[600:, [3, 0]], further.log_latencies[600:]) < NOISE / 2
 
 
