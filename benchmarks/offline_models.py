@@ -165,7 +165,7 @@ def compare(data: Dataset, parts: Split, kind: Kind, name: str, seed: int) -> li
         row |= {"num_records": len(chosen), "train_s": seconds, **dataclasses.asdict(found)}
         row["num_judged"], row["num_judged_tasks"] = row.pop("num_records"), row.pop("num_tasks")
         row["num_records"] = len(chosen)
-        if name == "by_task" and part == "full" and kind.features == "primitives":
+        if name == "by_task" and kind.features == "primitives":
             row["played"] = play(data, parts, model, seeds=3)
             print(f"{'':12} played     {row['played']}")
         rows.append(row)
