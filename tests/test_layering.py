@@ -6,7 +6,7 @@ import ast
 import functools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,50 +97,52 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
-each_module = pytest.mark.parametrize("file", MODULES, ids=place)
+def modules_except(places: tuple[str, ...]) -> list[Path]:
+    """Where a rule holds: everywhere but in these places."""
+    return [file for file in MODULES if not is_one_of(file, places)]
 
 
-@each_module
-def test_a_stage_imports_no_other_stage(file: Path) -> None:
-    stage = place(file).partition("/")[0]
-    if stage not in STAGES:
-        return
+def offenders(found: Iterable[tuple[Path, Iterable[str]]]) -> dict[str, list[str]]:
+    """Modules that break a rule, with what breaks it."""
+    return {place(file): broken for file, names in found if (broken := sorted(names))}
+
+
+def imported_from(file: Path, packages: tuple[str, ...]) -> list[str]:
+    return [i.name for i in imports(file) if f"{i.name}.".startswith(tuple(f"{package}." for package in packages))]
+
+
+def imported_at_run_time(file: Path, packages: set[str], in_functions: tuple[str, ...]) -> list[str]:
+    """Names from these packages; those that functions import count where functions may not."""
+    found = [i for i in imports(file) if top(i.name) in packages and not i.typing_only]
+    return [i.name for i in found if not (i.lazy and is_one_of(file, in_functions))]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_imports_no_other_stage(stage: str) -> None:
     others = tuple(f"chanas.{other}" for other in STAGES if other != stage)
-    assert [i.name for i in imports(file) if f"{i.name}.".startswith(tuple(f"{o}." for o in others))] == []
+    files = [file for file in MODULES if place(file).startswith(f"{stage}/")]
+    assert files
+    assert offenders((file, imported_from(file, others)) for file in files) == {}
 
 
-@each_module
-def test_nothing_imports_the_command_line(file: Path) -> None:
-    if is_one_of(file, ("commands/", "__main__.py")):
-        return
-    assert [i.name for i in imports(file) if f"{i.name}.".startswith("chanas.commands.")] == []
+def test_nothing_imports_the_command_line() -> None:
+    files = modules_except(("commands/", "__main__.py"))
+    assert offenders((file, imported_from(file, ("chanas.commands",))) for file in files) == {}
 
 
-@each_module
-def test_only_the_command_line_and_the_service_import_workflows(file: Path) -> None:
-    if is_one_of(file, ("commands/", "service/", "workflows/")):
-        return
-    assert [i.name for i in imports(file) if f"{i.name}.".startswith("chanas.workflows.")] == []
+def test_only_the_command_line_and_the_service_import_workflows() -> None:
+    files = modules_except(("commands/", "service/", "workflows/"))
+    assert offenders((file, imported_from(file, ("chanas.workflows",))) for file in files) == {}
 
 
-@each_module
-def test_torch_is_imported_where_it_is_needed_only(file: Path) -> None:
-    if is_one_of(file, TORCH_ANYWHERE):
-        return
-    found = [i for i in imports(file) if top(i.name) in TORCH and not i.typing_only]
-    if is_one_of(file, TORCH_IN_FUNCTIONS):
-        found = [i for i in found if not i.lazy]
-    assert [i.name for i in found] == []
+def test_torch_is_imported_where_it_is_needed_only() -> None:
+    files = modules_except(TORCH_ANYWHERE)
+    assert offenders((file, imported_at_run_time(file, TORCH, TORCH_IN_FUNCTIONS)) for file in files) == {}
 
 
-@each_module
-def test_tvm_is_imported_where_it_is_needed_only(file: Path) -> None:
-    if is_one_of(file, TVM_ANYWHERE):
-        return
-    found = [i for i in imports(file) if top(i.name) in TVM and not i.typing_only]
-    if is_one_of(file, TVM_IN_FUNCTIONS):
-        found = [i for i in found if not i.lazy]
-    assert [i.name for i in found] == []
+def test_tvm_is_imported_where_it_is_needed_only() -> None:
+    files = modules_except(TVM_ANYWHERE)
+    assert offenders((file, imported_at_run_time(file, TVM, TVM_IN_FUNCTIONS)) for file in files) == {}
 
 
 @pytest.mark.parametrize("name", PURE)
@@ -148,12 +150,15 @@ def test_pure_data_imports_neither_torch_nor_tvm(name: str) -> None:
     assert [i.name for i in imports(PACKAGE / name) if top(i.name) in TORCH | TVM] == []
 
 
-@each_module
-def test_no_module_uses_eval_or_pickle(file: Path) -> None:
-    tree = parsed(file)
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    assert called.isdisjoint({"eval", "exec"})
-    assert {top(i.name) for i in imports(file)}.isdisjoint({"pickle", "cloudpickle", "dill", "joblib", "shelve"})
+def called(file: Path) -> set[str]:
+    nodes = ast.walk(parsed(file))
+    return {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+
+
+def test_no_module_uses_eval_or_pickle() -> None:
+    pickles = {"pickle", "cloudpickle", "dill", "joblib", "shelve"}
+    assert offenders((file, called(file) & {"eval", "exec"}) for file in MODULES) == {}
+    assert offenders((file, {top(i.name) for i in imports(file)} & pickles) for file in MODULES) == {}
 
 
 HELP = """

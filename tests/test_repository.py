@@ -32,9 +32,10 @@ def test_every_space_preset_loads_under_its_file_name(file: Path) -> None:
     assert SearchSpace.load(file).name == file.stem
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "chanas").rglob("*.py")), ids=relative)
-def test_a_module_has_at_most_five_hundred_lines(file: Path) -> None:
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+def test_a_module_has_at_most_five_hundred_lines() -> None:
+    numbers = {relative(f): len(f.read_text(encoding="utf-8").splitlines()) for f in (ROOT / "chanas").rglob("*.py")}
+    assert numbers["chanas/core/arch.py"] > 0
+    assert {file: number for file, number in numbers.items() if number > MAX_LINES} == {}
 
 
 @pytest.mark.parametrize("name", ["supernet", "prescheduler", "search", "configs", "luts"])

@@ -9,6 +9,7 @@ python tools/house.py
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def modules_of_folders(package: Path = PACKAGE) -> dict[str, int]:
     return {name: sum(not p.name.startswith("__") for p in names[name].glob("*.py")) for name in sorted(names)}
 
 
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    """A module's tree, read once: the figures are counted in several walks."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def name_of(file: Path, package: Path = PACKAGE) -> str:
     """chanas/core/arch.py -> chanas.core.arch; chanas/core/__init__.py -> chanas.core"""
     parts = file.relative_to(package.parent).with_suffix("").parts
@@ -39,7 +46,7 @@ def imports_of_modules(package: Path = PACKAGE) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, file in files.items():
         found[name] = set()
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.Import):
                 found[name] |= {alias.name for alias in node.names} & files.keys()
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -84,7 +91,7 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
 def functions(package: Path = PACKAGE) -> Iterator[tuple[str, Function]]:
     """Every function of the package with a name such as `chanas.core.arch.Architecture.blocks`."""
     for file in sorted(package.rglob("*.py")):
-        module = ast.parse(file.read_text(encoding="utf-8"))
+        module = parsed(file)
         yield from _functions(module, name_of(file, package))
 
 
@@ -117,7 +124,7 @@ def commands(package: Path = PACKAGE) -> set[str]:
     to the first."""
     found: set[str] = set()
     for file in sorted((package / "commands").rglob("*.py")):
-        module, name = ast.parse(file.read_text(encoding="utf-8")), name_of(file, package)
+        module, name = parsed(file), name_of(file, package)
         rooms = {
             alias.asname or alias.name: f"{node.module}.{alias.name}"
             for node in module.body
