@@ -23,7 +23,7 @@ BUSY = sorted(set(EXCLUSIVE) - {"sequential", "lookahead", "planned"})
 
 each_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 each_exclusive_policy = pytest.mark.parametrize("name", EXCLUSIVE)
-few = settings(max_examples=40)
+few = settings(max_examples=20)
 
 
 @each_policy

@@ -114,7 +114,7 @@ def test_a_predictor_of_another_space_or_a_damaged_one_is_refused(
         AccuracyPredictor.load(tmp_path, demo_space)
 
 
-@pytest.mark.parametrize("num", [50, 100, 250, 500, 1000])
+@pytest.mark.parametrize("num", [50, 250, 1000, *(pytest.param(num, marks=pytest.mark.slow) for num in (100, 500))])
 def test_perceptrons_are_not_worse_than_ridge(
     num: int, demo_space: SearchSpace, make_accuracy: Callable[..., Any]
 ) -> None:

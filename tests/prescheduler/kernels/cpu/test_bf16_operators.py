@@ -152,7 +152,7 @@ def test_a_block_of_bfloat16_has_fewer_parameters() -> None:
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_every_choice_of_a_schedule_is_right(workbench: Workbench, op: Operator, num_threads: int) -> None:
     target = dataclasses.replace(HERE, num_threads=num_threads)
-    assert wrong(workbench, PLAIN[op], 8, target) == []
+    assert wrong(workbench, PLAIN[op], 4, target) == []
 
 
 @needs_instructions
