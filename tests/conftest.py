@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import NoReturn
@@ -11,6 +13,8 @@ from typing import NoReturn
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# PyTorch, TVM and all tests stay to the end: no garbage is looked for among them (`pytest_collection_finish`).
+gc.disable()
 # No test waits for what else is timed on this machine, nor for those of another process.
 _LOCKS = tempfile.TemporaryDirectory(prefix="chanas-test-locks-")
 os.environ["CHANAS_LOCK_FOLDER"] = _LOCKS.name
@@ -19,12 +23,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked_workers import Nursery
 from hypothesis import settings
 from networks import save_exported, save_onnx, tune_quickly
+from quick_export import remember_operators
 
 from chanas.core.arch import SearchSpace, StageSpec
 from chanas.devices.host import load_target
 from chanas.export import kernels
+from chanas.prescheduler.kernels.backends import BACKENDS
+from chanas.prescheduler.measuring.local import worker_process
 from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler
 
 settings.register_profile("default", deadline=None)
@@ -42,6 +50,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not any(name in item.path.parts for name in FIRST))
+
+
+def pytest_collection_finish() -> None:
+    remember_operators()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    started = Nursery(BACKENDS["llvm"].worker)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session", autouse=sys.platform == "linux")
+def workers_are_copies(nursery: Nursery) -> Iterator[None]:
+    """Workers start at once, as copies of one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "subprocess", nursery)
+        yield
 
 
 @pytest.fixture
