@@ -65,6 +65,8 @@ _RIDGE = 3.0
 # Of the table: of seconds against counts of blocks, and of corrections against shares of the time (a block is off by
 # about 30 % and a measurement by 5 %: their squares' ratio).
 _TABLE_RIDGE, _CORRECTION_RIDGE = 3.0, 0.03
+# Sums of blocks may be negative where blocks are not all that takes time: least share of the middle one.
+_LEAST_OF_TABLE = 0.2
 
 Predict = Callable[[Sequence[int], np.ndarray, FloatArray], FloatArray]
 """Columns of known devices, networks int[n], log latencies float64[n] -> log latencies float64[N] of all."""
@@ -117,7 +119,8 @@ def block_seconds(data: Measured) -> list[FloatArray]:
 
 def table(parts: FloatArray, chosen: np.ndarray, measured: FloatArray) -> FloatArray:
     """float64[N] from the seconds of a known device's blocks float64[N, blocks]."""
-    total = np.maximum(parts.sum(axis=1), 1e-9)
+    total = parts.sum(axis=1)
+    total = np.maximum(total, _LEAST_OF_TABLE * np.median(total))
     sums = scaled(np.log(total), chosen, measured)
     shares = parts / total[:, None]
     x = shares[chosen]
