@@ -60,7 +60,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    started = Nursery(BACKENDS["llvm"].worker)
+    started = Nursery(BACKENDS["llvm"].worker, Path(__file__).parent / "prescheduler" / "planted_")
     yield started
     started.close()
 

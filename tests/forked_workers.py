@@ -1,24 +1,27 @@
 """Workers of the CPU that begin as copies of a process that has imported TVM: each start would take a second of it.
 
-`Nursery.start` stands where `subprocess.Popen` stands. This module, run as a program, is that process: it forks when it
-is asked over the socket that is its standard input, and hands over the pid. A copy is a child of whoever asked, is
-waited for and killed like any other, and serves requests as `python -m chanas.prescheduler.measuring.local.worker`
-does. Tests of how a worker starts and ends use real ones (`tests/prescheduler/measuring/local/conftest.py`).
+`Nursery.Popen` stands where `subprocess.Popen` does, for workers and for programs that tests plant in their place. This
+module, run as a program, is the process that is copied: it forks when it is asked over the socket that is its standard
+input, and hands over the pid. A copy is a child of whoever asked, is waited for and killed like any other, and serves
+requests as `python -m chanas.prescheduler.measuring.local.worker` does. Tests of how a worker starts and ends use real
+ones (`real_workers` in tests/prescheduler/measuring/local/test_pool.py).
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +34,26 @@ class Nursery:
 
     PIPE = subprocess.PIPE
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], planted: Path) -> None:
         self._command = [sys.executable, *command]
+        self._planted = str(planted)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
     def Popen(self, command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:  # noqa: N802
         """A worker where the command is that of one, and what `subprocess` starts otherwise."""
-        if list(command) != self._command:
+        python, *program = command
+        if python != sys.executable or not (self._command[1:] == program or program[0].startswith(self._planted)):
             return subprocess.Popen(command, env=env, **options)
         with self._lock:
-            return self._copy(env)
+            return self._copy([] if self._command[1:] == program else program, env)
 
-    def _copy(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _copy(self, program: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """The worker, or one of the programs that are planted in its place."""
         pipes = [os.pipe() for _ in range(3)]  # it has the end of the first that is read, and of the others the other
         theirs, ours = [p[i > 0] for i, p in enumerate(pipes)], [p[i == 0] for i, p in enumerate(pipes)]
-        asked = json.dumps(dict(environment)).encode()
+        asked = json.dumps([program, dict(environment)]).encode()
         adopting(True)
         try:
             connection = self._connection()
@@ -111,7 +117,7 @@ def main() -> None:
     connection = socket.socket(fileno=os.dup(0))
     while size := connection.recv(4, socket.MSG_WAITALL):
         _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
-        environment = json.loads(connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL))
+        program, environment = json.loads(connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL))
         told, tell = os.pipe()
         between = os.fork()
         if between == 0:
@@ -120,7 +126,8 @@ def main() -> None:
             if pid:
                 os.write(tell, pid.to_bytes(4, "little"))
                 os._exit(0)
-            be_worker(worker.main, between, connection, descriptors, environment)
+            serve = functools.partial(run_program, program) if program else worker.main
+            be_worker(serve, between, connection, descriptors, environment)
         for descriptor in (*descriptors, tell):
             os.close(descriptor)
         os.waitpid(between, 0)
@@ -128,8 +135,19 @@ def main() -> None:
         os.close(told)
 
 
+def run_program(program: Sequence[str]) -> None:
+    """Run a file with arguments as Python does."""
+    sys.argv = list(program)
+    sys.path.insert(0, str(Path(program[0]).parent))
+    runpy.run_path(program[0], run_name="__main__")
+
+
 def be_worker(
-    serve: Any, parent: int, connection: socket.socket, descriptors: Sequence[int], environment: dict[str, str]
+    serve: Callable[[], None],
+    parent: int,
+    connection: socket.socket,
+    descriptors: Sequence[int],
+    environment: dict[str, str],
 ) -> None:
     """Serve requests in a session of its own, once the process in between has ended; never returns."""
     code = 1

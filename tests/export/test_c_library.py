@@ -154,6 +154,16 @@ def check_program(command: list[str], bundle: Path, folder: Path) -> None:
     assert np.ptp(expected) > 0.01  # or anything would be equal
 
 
+@pytest.fixture(scope="module")
+def program(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example, built by the line of the README."""
+    built = build(
+        exported.folder, tmp_path_factory.mktemp("program") / "first_net", line_of_the_readme(exported.folder)
+    )
+    built.chmod(0o755)
+    return built
+
+
 # ---- the example ----------------------------------------------------------------------------------------------------
 def test_the_example_computes_what_pytorch_and_the_bundle_compute(
     exported: Exported, bundle: Path, tmp_path: Path
@@ -178,10 +188,8 @@ def test_the_example_computes_what_pytorch_and_the_bundle_compute(
     ],
 )
 def test_the_example_refuses_bad_input(
-    exported: Exported, arguments: list[str], content: bytes, code: int, says: str, tmp_path: Path
+    program: Path, arguments: list[str], content: bytes, code: int, says: str, tmp_path: Path
 ) -> None:
-    program = build(exported.folder, tmp_path / "first_net", line_of_the_readme(exported.folder))
-    program.chmod(0o755)
     done = subprocess.run([program, *arguments], input=content, capture_output=True, check=False, cwd=tmp_path)
     assert done.returncode == code
     assert re.search(says, done.stderr.decode())

@@ -116,6 +116,16 @@ def check_same(found: Sequence[Array], expected: Sequence[Array]) -> None:
     assert np.ptp(expected[0]) > 0.01  # or anything would be equal
 
 
+@pytest.fixture(scope="module")
+def program(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example, built by the line of the README."""
+    built = build(
+        exported.folder, tmp_path_factory.mktemp("program") / "first_net", line_of_the_readme(exported.folder)
+    )
+    built.chmod(0o755)
+    return built
+
+
 # ---- the example ----------------------------------------------------------------------------------------------------
 def test_the_example_gives_what_the_program_gives(exported: Exported, tuned_folder: Path, tmp_path: Path) -> None:
     network = TunedNetwork.open(tuned_folder)
@@ -167,10 +177,8 @@ def test_the_example_prints_the_ends_of_each_output(exported: Exported, tuned_fo
     ],
 )
 def test_the_example_refuses_bad_input(
-    exported: Exported, arguments: list[str], code: int, says: str, tmp_path: Path
+    program: Path, arguments: list[str], code: int, says: str, tmp_path: Path
 ) -> None:
-    program = build(exported.folder, tmp_path / "first_net", line_of_the_readme(exported.folder))
-    program.chmod(0o755)
     for name, size in (("short", 10), ("right", 3072), ("long", 3073)):
         (tmp_path / f"{name}.bin").write_bytes(bytes(size))
     done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path)

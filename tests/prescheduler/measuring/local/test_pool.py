@@ -30,6 +30,14 @@ from ...cases import HOST, device
 ROOT = Path(__file__).resolve().parents[4]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def real_workers() -> Iterator[None]:
+    """Workers are processes of their own from the beginning: how they start and end is what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "subprocess", subprocess)
+        yield
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[WorkerProcess]:
     process = WorkerProcess(1, split_cores(1)[0])
