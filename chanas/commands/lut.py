@@ -201,6 +201,13 @@ def adapt(
     space: Space = None,
     num_classes: Classes = None,
     measure: Annotated[int, typer.Option(help="Blocks that are measured; all others are predicted.")] = 60,
+    trials: Annotated[
+        int,
+        typer.Option(
+            help="Schedules tried of each measured operator where the table's are for other instructions; twice as "
+            "many in blocks that come out slower than the others say; 0 to take schedules as they are."
+        ),
+    ] = 6,
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     rpc: RPC = None,
@@ -208,7 +215,10 @@ def adapt(
     devices: Devices = None,
     seed: Seed = 0,
 ) -> None:
-    """Make a table of this processor from those of others: a few blocks measured here, all others predicted."""
+    """Make a table of this processor from those of others: a few blocks measured here, all others predicted.
+
+    Schedules for other instructions or another dtype are mapped to those of this processor, and a few are tried.
+    """
     from chanas.workflows.stages import adaptation
 
     made = adaptation.adapt(
@@ -217,13 +227,14 @@ def adapt(
         _checked(usage_of("cpu", threads, dtype, 1, rpc, key, devices)),
         space=space,
         num_classes=num_classes,
-        effort=adaptation.Adaptation(measure, sub_space or (), calibrate),
+        effort=adaptation.Adaptation(measure, sub_space or (), calibrate, trials),
         seed=seed,
     )
     errors = sorted(made.predicted_errors)
     doubt = f", ± {errors[len(errors) // 2]:.1%} (median)" if errors else ""
     typer.echo(
         f"measured   {len(made.lut.rows) - len(errors)} blocks, {made.num_new} of them now\n"
+        f"tuned      {made.num_tuned} operators, {made.num_trials} schedules tried\n"
         f"predicted  {len(errors)} blocks{doubt}\n"
         f"table      {made.path}: {len(made.lut.rows)} blocks"
     )

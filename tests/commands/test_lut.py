@@ -78,12 +78,13 @@ def test_adapt_says_how_many_rows_were_measured_and_predicted(
 
     def adapt(run: RunDirectory, sources: list[str], usage: Usage, **options: Any) -> AdaptedTable:
         asked.update(sources=sources, usage=usage, **options)
-        return AdaptedTable(lut, run.lut("cpu"), 4, tiny_space.all_blocks(CLASSES)[:1])
+        return AdaptedTable(lut, run.lut("cpu"), 4, tiny_space.all_blocks(CLASSES)[:1], 7, 21)
 
     monkeypatch.setattr(adaptation, "adapt", adapt)
     done = invoke("adapt", "--from", "a.json", "--from", "b.json", "--run", run.root, "--measure", "20", "--threads", 2)
     assert done.output.splitlines() == [
         "measured   5 blocks, 4 of them now",
+        "tuned      7 operators, 21 schedules tried",
         f"predicted  {len(lut.rows) - 5} blocks, ± {error:.1%} (median)",
         f"table      {run.lut('cpu')}: {len(lut.rows)} blocks",
         *(line for line in done.output.splitlines() if line.startswith("unsure") and error > 0.2),

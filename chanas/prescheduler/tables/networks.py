@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
-from chanas.core.progress import progress_bar
+from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
 from chanas.errors import LUTError, MeasureError
@@ -21,6 +21,7 @@ from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidat
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.measuring.requests import BuildNetwork, MeasureNetwork
+from chanas.prescheduler.tables.untried import replace_failing
 from chanas.prescheduler.workloads.cases import ReferenceCase
 from chanas.prescheduler.workloads.space import Point
 
@@ -92,31 +93,52 @@ def compile_networks(
     All are timed in nine short rounds, and the median counts: a slow moment of the machine lasts seconds. On a
     processor each third of the rounds is in a process of its own; where these disagree by over 5 %, up to two more.
 
+    Rows that were predicted may have schedules that nobody ever ran. Where a network with such blocks fails, those that
+    do not work are replaced, in the table's rows, by some that do (`untried`), and it is compiled again.
+
     Raises:
         LUTError: the table lacks a block, or has points of another version of the schedule spaces.
     """
-    through: list[tuple[Candidate[int], list[Outcome]]] = []
     with (
         (open_pool or WorkerPool)(target) as pool,
         scratch_folder() as scratch,
         progress_bar(len(jobs), "compiling networks", "network", progress) as bar,
     ):
-        line: CandidatePipeline[int] = CandidatePipeline(pool)
-        waiting = list(range(len(jobs)))
-        while waiting or line.num_in_flight:
-            while waiting and line.num_in_flight < pool.num_builders + pool.num_devices:
-                index = waiting.pop(0)
-                line.submit(_candidate(index, jobs[index], lut, target, scratch))
-            for candidate, outcome in line.finished():
-                through.append((candidate, [outcome]))
-                bar.update()
-                if outcome.seconds is not None:
-                    bar.set_postfix_str(f"{outcome.seconds * 1e3:.3f} ms")
+
+        def build(some: Iterable[int]) -> list[tuple[Candidate[int], list[Outcome]]]:
+            return list(_build(((i, jobs[i]) for i in some), lut, target, pool, scratch, bar))
+
+        through = build(range(len(jobs)))
+        failed = [c.token for c, (outcome,) in through if outcome.error and lut.predicted(jobs[c.token].blocks)]
+        blocks = [block for i in failed for block in jobs[i].blocks]
+        if blocks and replace_failing(lut, blocks, target, pool, scratch):
+            through = [(c, known) for c, known in through if c.token not in failed] + build(failed)
         if backend_of(target).differs_by_process:
             outcomes = _time_in_processes(through, pool)
         else:
             outcomes = dict(_by_token(time_in_rounds(through, pool, _PROCESSES * _ROUNDS_PER_PROCESS)))
     return [outcomes[i] for i in range(len(jobs))]
+
+
+def _build(
+    jobs: Iterable[tuple[int, NetworkJob]],
+    lut: LatencyLUT,
+    target: HardwareTarget,
+    pool: Pool,
+    scratch: Path,
+    bar: ProgressBar,
+) -> Iterator[tuple[Candidate[int], list[Outcome]]]:
+    """Compile networks, and time each for the first time."""
+    line: CandidatePipeline[int] = CandidatePipeline(pool)
+    waiting = list(jobs)
+    while waiting or line.num_in_flight:
+        while waiting and line.num_in_flight < pool.num_builders + pool.num_devices:
+            line.submit(_candidate(*waiting.pop(0), lut, target, scratch))
+        for candidate, outcome in line.finished():
+            yield candidate, [outcome]
+            bar.update()
+            if outcome.seconds is not None:
+                bar.set_postfix_str(f"{outcome.seconds * 1e3:.3f} ms")
 
 
 def _by_token(found: Iterable[tuple[Candidate[int], Outcome]]) -> Iterator[tuple[int, Outcome]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -86,6 +86,8 @@ class TuningJobs:
     deadline_s: float = math.inf
     """Reading of the clock after which no operator that has a schedule is tried further."""
     clock: Callable[[], float] = time.monotonic
+    suggested: Mapping[Workload, Sequence[Point]] = field(default_factory=dict)
+    """Points that are tried first, by workload."""
     _models: dict[str, CostModel] = field(default_factory=dict)
     _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
     """Compiled libraries that may have to be timed again: they are not compiled twice."""
@@ -306,7 +308,8 @@ class TuningJobs:
         space, kept = schedule_space(workload, self.target), self.store.load(workload.key)
         seed = (self.seed << 32) + case_seed(workload.key)
         prior = None if self.warm_start is None else self.warm_start.prior(space)
-        return OperatorTuner(space, self._models[workload.op], self.config, kept, seed, prior)
+        suggested = self.suggested.get(workload, ())
+        return OperatorTuner(space, self._models[workload.op], self.config, kept, seed, prior, suggested)
 
     def _note_warm_start(self, tuners: Iterable[OperatorTuner]) -> None:
         """Keep what another device's records are to these operators, and what became of it."""

@@ -4,9 +4,10 @@ The order of events: an initial set H at random (or, once the cost model knows s
 thinks best); then rounds of starting from good points of H, mutating and crossing, scoring the children with the cost
 model, and measuring the best of them.
 
-With a prior (`warm_start`) H is made of what was best on another device, and of points from further down the ranking
-that its records predict. When the seconds of H are ordered otherwise than predicted, the prior is dropped; when that
-was so of most operators before, it is not asked (`trust`).
+Points that somebody suggests, such as those of a table of another device, are tried before all others. With a prior
+(`warm_start`) H is made of what was best on another device, and of points from further down the ranking that its
+records predict. When the seconds of H are ordered otherwise than predicted, the prior is dropped; when that was so of
+most operators before, it is not asked (`trust`).
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class OperatorTuner:
         kept: Sequence[TuningRecord],
         seed: int,
         prior: Prior | None = None,
+        suggested: Sequence[Point] = (),
     ) -> None:
         self.space = space
         self._model, self._config = model, config
@@ -89,6 +91,7 @@ class OperatorTuner:
         self._num_kept = len(self._records)
         self.limit = config.num_trials
         """Points tried in all, kept records included; may be raised when they are used up."""
+        self._suggested = tuple(p for p in suggested if space.contains(p))
         self._prior = prior
         self._predicted: dict[Point, float] = {}
         self.tau: float | None = None
@@ -148,6 +151,8 @@ class OperatorTuner:
         tried = frozenset(self._records)
         if num == 0:
             return []
+        if suggested := [p for p in self._suggested if p not in tried]:
+            return suggested[:num]
         if len(self._records) < self._config.num_initial or not valid:
             num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
             if not self.trusts_prior:

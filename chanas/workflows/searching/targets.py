@@ -185,12 +185,13 @@ def hold_targets(
             if place.rpc is not None:
                 usage = dataclasses.replace(usage, place=dataclasses.replace(place, num_devices=1))
             found, budgets_s = [stack.enter_context(timing_device(usage))], [latency_s]
-        space = source.task.space
+        task = source.task
+        tables = [LatencyLUT.load(stored_table(run, hardware, task)) for hardware, _ in found]
         targets = tuple(
-            SearchTarget(hardware, budget_s, LatencyLUT.load(stored_table(run, hardware)), open_pool=open_pool)
-            for (hardware, open_pool), budget_s in zip(found, budgets_s, strict=True)
+            SearchTarget(hardware, budget_s, lut, open_pool=open_pool)
+            for (hardware, open_pool), budget_s, lut in zip(found, budgets_s, tables, strict=True)
         )
-        check_tables(targets, space)
+        check_tables(targets, task.space)
         yield targets
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.core.usage import HERE, Usage
-from chanas.errors import ConfigError, unknown_name
+from chanas.errors import ConfigError
 from chanas.files.run import RunDirectory
+from chanas.workflows.stages.shipped import find_table
 from chanas.workflows.stages.stored import stored_task
 from chanas.workflows.stages.tables import OpenTable, calibrate_on, open_table
 from chanas.workflows.stages.tuning import (
@@ -28,27 +28,36 @@ if TYPE_CHECKING:
     from chanas.prescheduler.tables.transfer.adapt import AdaptedTable
 
 
+DEFAULT_TRIALS = 6
+
+
 @dataclass(frozen=True)
 class Adaptation:
     """The effort that a table is adapted with.
 
     num_measured     blocks that are measured, those that a table of the run has already among them
+    num_trials       schedules of an operator that are tried where those of the first source are for other vectors,
+                     registers or another dtype, and twice as many where a block is slower than all others say; 0: none
     sub_spaces       keys such as r224-w1; all where there are none
     num_calibration  whole networks that the table is calibrated with; 0 for none
 
     Raises:
-        ConfigError: too few networks are asked for, or blocks from which nothing can be predicted.
+        ConfigError: too few networks are asked for, or blocks from which nothing can be predicted, or fewer than no
+            trials.
     """
 
     num_measured: int = 60
     sub_spaces: Sequence[str] = ()
     num_calibration: int = DEFAULT_CALIBRATION
+    num_trials: int = DEFAULT_TRIALS
 
     def __post_init__(self) -> None:
         from chanas.prescheduler.tables.transfer.adapt import MIN_MEASURED
 
         if self.num_measured < MIN_MEASURED:
             raise ConfigError(f"expected at least {MIN_MEASURED} blocks to measure, got {self.num_measured}")
+        if self.num_trials < 0:
+            raise ConfigError(f"expected no or more trials per operator, got {self.num_trials}")
         if self.num_calibration:
             check_num_networks(self.num_calibration)
 
@@ -66,8 +75,9 @@ def adapt(
 ) -> AdaptedTable:
     """Make a table of a device from those of others: some blocks measured there, all others predicted.
 
-    `sources` are files or names of tables that come with chanas; of the first one the schedules are used. A few blocks
-    that it lacks, such as a classifier of another number of classes, are tuned and timed. Space and number of classes
+    `sources` are files or names of tables that come with chanas; of the first one the schedules are used, and where
+    they are for other vectors, registers or another dtype, they are what a few trials begin with. A few blocks that it
+    lacks, such as a classifier of another number of classes, are tuned and timed. Space and number of classes
     are those of the run's supernet where there is one, or else of the first source.
 
     Raises:
@@ -78,6 +88,7 @@ def adapt(
     """
     from chanas.prescheduler.measuring.devices import timing_device
     from chanas.prescheduler.tables.lut import TableSettings, preschedule
+    from chanas.prescheduler.tables.transfer.adapt import Effort
     from chanas.prescheduler.tables.transfer.adapt import adapt as make
 
     if not sources:
@@ -90,10 +101,11 @@ def adapt(
         first = open_table(find_table(sources[0]), space=space, num_classes=num_classes)
         loaded, classes = first.required_space(), first.num_classes
     task = Task(loaded, classes)
-    blocks, num_measured = task.blocks(parse_sub_spaces(loaded, effort.sub_spaces)), effort.num_measured
+    blocks = task.blocks(parse_sub_spaces(loaded, effort.sub_spaces))
+    measuring = Effort(effort.num_measured, effort.num_trials, seed)
     with timing_device(usage) as (hardware, open_pool):
-        made = make(run, task, hardware, tables, blocks, num_measured, progress=progress, open_pool=open_pool)
-        if 0 < len(made.holes) <= num_measured:
+        made = make(run, task, hardware, tables, blocks, measuring, progress=progress, open_pool=open_pool)
+        if 0 < len(made.holes) <= effort.num_measured:
             settings = TableSettings(tune_config(DEFAULT_TUNING), only=made.holes, seed=seed)
             filled = preschedule(run, task, hardware, settings, progress=progress, open_pool=open_pool)
             made = dataclasses.replace(made, lut=filled.lut, holes=())
@@ -101,17 +113,3 @@ def adapt(
             table = OpenTable(made.path, made.lut, loaded, classes)
             calibrate_on(table, hardware, open_pool, effort.num_calibration, seed, progress)
     return made
-
-
-def find_table(name: str | Path) -> Path:
-    """A table's file by its path, or by the name of one that comes with chanas, such as `mbv3-amd-zen4-cpu`.
-
-    Raises:
-        ConfigError: there is neither; the message names those that come with chanas.
-    """
-    if Path(name).is_file():
-        return Path(name)
-    shipped = {path.stem: path for path in Path(str(resources.files("chanas") / "luts")).glob("*.json")}
-    if str(name) not in shipped:
-        raise ConfigError(unknown_name("latency table", str(name), sorted(shipped)) + ", or the path of a file")
-    return shipped[str(name)]

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
+from chanas.core.task import Task
 from chanas.core.usage import TargetName
 from chanas.devices.gpu_use import GPU_TARGET
 from chanas.errors import CheckpointError, StageOrderError
 from chanas.files.documents import Document
 from chanas.files.run import RunDirectory
+from chanas.workflows.stages.shipped import nearest_table
 
 if TYPE_CHECKING:
     from chanas.supernet.training.evaluate import SupernetEvaluator
@@ -36,14 +38,15 @@ class _Supernet:
 SUPERNET = Document("supernet checkpoint", _Supernet, "restore it, or train again with --overwrite")
 
 
-def stored_table(run: RunDirectory, target: HardwareTarget) -> Path:
-    """Path of the run's latency table of a target.
+def stored_table(run: RunDirectory, target: HardwareTarget, task: Task | None = None) -> Path:
+    """Path of the run's latency table of a target; `task` is what the table is to be of, by default that of the run's
+    supernet, where there is one.
 
     Raises:
         StageOrderError: there is none; the message names those that are there and the command that makes it.
     """
     if not run.lut(target.name).is_file():
-        raise no_table(run, target)
+        raise no_table(run, target, task)
     return run.lut(target.name)
 
 
@@ -78,8 +81,8 @@ def load_supernet(run: RunDirectory) -> SupernetEvaluator:
     return supernet
 
 
-def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
-    """Return the error for a missing table: the tables that exist, and the command that makes it."""
+def no_table(run: RunDirectory, target: HardwareTarget, task: Task | None = None) -> StageOrderError:
+    """Return the error for a missing table: the tables that exist, and the commands that make it."""
     there = sorted(p.stem for p in run.luts.glob("*.json"))
     found = f"; there are tables of: {', '.join(there)}" if there else ""
     if any("@" in name for name in there):
@@ -87,13 +90,28 @@ def no_table(run: RunDirectory, target: HardwareTarget) -> StageOrderError:
     name, _, key = target.name.partition("@")
     device = GPU_TARGET if name.partition("-")[0] == GPU_TARGET else target.local_name
     wanted = TargetName(device, target.num_threads, target.dtype_name, target.batch, key)
-    tune = f"`{prescheduler_command(wanted)} --run {run.root}`"
-    if device != GPU_TARGET:
-        adapt = " ".join(["chanas lut adapt --from TABLE", *_usage_options(wanted)])
-        tune += f" first, or, in minutes and from the table of another processor, `{adapt} --run {run.root}`"
-    else:
-        tune += " first"
-    return StageOrderError(f"there is no latency table of target '{target.name}' in {run.root}{found}; run {tune}")
+    commands = f"`{prescheduler_command(wanted)} --run {run.root}` first"
+    adapt = None if device == GPU_TARGET else _adapt_command(run, target, wanted, task)
+    if adapt is not None:
+        commands += f", or, in minutes and from the table of another processor, `{adapt}`"
+    return StageOrderError(f"there is no latency table of target '{target.name}' in {run.root}{found}; run {commands}")
+
+
+def _adapt_command(run: RunDirectory, target: HardwareTarget, wanted: TargetName, task: Task | None) -> str | None:
+    """The command that makes the table from one that comes with chanas; None where none has blocks of the space."""
+    stored = stored_task(run)
+    space = stored[0] if stored else None if task is None else task.space
+    nearest = nearest_table(target, space)
+    if nearest is None:
+        return None
+    name, lut = nearest
+    options = _usage_options(wanted)
+    if stored is None and task is not None:  # else the command finds out by itself
+        if lut.header.space_digest != task.space.digest:
+            options.append(f"--space {task.space.name}")
+        if not lut.covered(task.space, task.num_classes):
+            options.append(f"--num-classes {task.num_classes}")
+    return " ".join([f"chanas lut adapt --from {name}", *options, f"--run {run.root}"])
 
 
 def prescheduler_command(target: TargetName) -> str:

@@ -267,3 +267,12 @@ def test_the_best_of_a_landscape_is_found_more_often_than_at_random() -> None:
     at_random = sum(min(seconds[p] for p in points) <= nearly_best for points in drawn)
     assert num_found("gp") >= 11
     assert max(at_random, num_found("random")) <= 8
+
+
+def test_what_is_suggested_is_tried_first_and_nothing_twice() -> None:
+    suggested = [LARGE.points[3], (1, 2), LARGE.points[8], LARGE.points[1]]
+    config = TuneConfig(num_trials=8, batch_size=2)
+    tuner = OperatorTuner(LARGE, cost_model("gp", HERE, 0), config, [record_of(LARGE.points[8])], 0, None, suggested)
+    asked = explore(tuner)
+    assert asked[:2] == [LARGE.points[3], LARGE.points[1]]
+    assert len(set(asked)) == len(asked) == 7

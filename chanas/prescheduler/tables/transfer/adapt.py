@@ -1,11 +1,10 @@
 """A table for a new device from tables of others: a few blocks are timed there with the schedules that are known of
-them, and all others are predicted. Every round of a block is kept in the records of the run, so that a process that
-ends loses none."""
+them, or with what a few trials make of these, and all others are predicted."""
 
 from __future__ import annotations
 
 import datetime
-import time
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,48 +14,62 @@ import numpy as np
 from chanas.core import genome
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
-from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import LUTError, MeasureError
 from chanas.files.run import RunDirectory
-from chanas.operators.steps import device_workloads
-from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import backend_of, schedule_space
-from chanas.prescheduler.measuring.canary import Canary
+from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.prescheduler.measuring.local.locks import run_lock
-from chanas.prescheduler.measuring.local.pool import OpenPool, open_workers
-from chanas.prescheduler.records.store import BlockRecord, RecordStore, Work
-from chanas.prescheduler.tables.lut import (
-    BlockTask,
-    Schedules,
-    StoredRounds,
-    existing_table,
-    new_header,
-    surroundings,
-    time_blocks,
-)
+from chanas.prescheduler.measuring.local.pool import OpenPool
+from chanas.prescheduler.records.store import BlockRecord, RecordStore
+from chanas.prescheduler.tables.lut import Schedules, existing_table, new_header
+from chanas.prescheduler.tables.transfer.bench import Bench
 from chanas.prescheduler.tables.transfer.ratios import Prior, choose, predict, prior_of
-from chanas.prescheduler.tuning.warm_start import Source, agree, matching_points
-from chanas.prescheduler.workloads.space import Point
+from chanas.prescheduler.tables.transfer.schedules import (
+    Chosen,
+    KnownSchedules,
+    best_schedules,
+    check_source,
+    choose_untried,
+    known_schedules,
+)
 
 MIN_MEASURED = 5
 _NETWORKS_FOR_USAGE = 256
+# Standard deviations by which a block is slower than all others say from which on its operators are tuned, the largest
+# share of blocks for which that is done, and how many trials they have then.
+_SURPRISING, _MOST_DOUBTFUL, _MORE_TRIALS = 2.0, 0.1, 2
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The effort that a table is adapted with.
+
+    num_measured  blocks that are measured, those that a table of the run has already among them
+    num_trials    schedules of an operator that are tried where those of the first source had to be mapped, and twice as
+                  many where a block is slower than all others say; 0: nothing is tuned
+    """
+
+    num_measured: int
+    num_trials: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
 class AdaptedTable:
     """A table as it is stored, and what came of making it.
 
-    num_new    blocks that were timed now
-    holes      blocks without a row: the first source has none either, its schedules are not of this device's spaces, or
-               they failed
+    num_new     blocks that were timed now
+    holes       blocks without a row: the first source has none either, or its schedules failed
+    num_tuned   operators that were tuned now, with `num_trials` schedules in all
     """
 
     lut: LatencyLUT
     path: Path
     num_new: int
     holes: tuple[BlockConfig, ...]
+    num_tuned: int = 0
+    num_trials: int = 0
 
     @property
     def predicted_errors(self) -> list[float]:
@@ -70,45 +83,30 @@ def adapt(
     target: HardwareTarget,
     sources: Sequence[LatencyLUT],
     blocks: Sequence[BlockConfig],
-    num_measured: int,
+    effort: Effort,
     *,
     progress: bool = True,
     open_pool: OpenPool | None = None,
 ) -> AdaptedTable:
-    """Write the run's table of `target`, in which `num_measured` of `blocks` were measured and the others predicted.
+    """Write the run's table of `target`, in which some of `blocks` were measured and the others predicted.
 
     Rows that an earlier table of this device has measured stay, and count; those of other blocks stay, too. Schedules
     are those of the first source.
 
     Raises:
         RunBusyError: a prescheduler is at work in the run directory.
-        LUTError: no block of the first source can be compiled for the target with its schedules.
-        MeasureError: too few blocks could be timed.
+        LUTError: the first source is of another kind of device, or none of its blocks has schedules for the target.
+        MeasureError: too few blocks could be timed, or a family of operators works at no schedule that was tried.
     """
     check_source(sources[0], target)
     with run_lock(run.root):
         store = RecordStore(run.records, target)
         try:
-            return _Adaptation(run, task, target, tuple(sources), tuple(blocks), progress, open_pool).make(
-                store, num_measured
-            )
+            bench = Bench(store, task, target, progress, open_pool, effort.seed)
+            made = _Adaptation(run, bench, tuple(sources), tuple(blocks), effort.num_trials)
+            return made.make(effort.num_measured)
         finally:
             store.close()
-
-
-def check_source(lut: LatencyLUT, target: HardwareTarget) -> None:
-    """Raise LUTError where a table's schedules are not of the target's schedule spaces, with what differs."""
-    made_on = lut.header.target
-    versions = lut.header.space_version or backend_of(target).space_version
-    differences = Source("", made_on, lut.header.compiler, versions).differences(target)
-    if made_on.dtype != target.dtype:
-        differences.append(f"dtype {made_on.dtype_name} instead of {target.dtype_name}")
-    if differences:
-        raise LUTError(
-            f"the schedules of the table of target '{made_on.name}' ({made_on.device}) can't be used on target "
-            f"'{target.name}': {'; '.join(differences)}; name a table of a device like this one first, or run "
-            "`chanas prescheduler`"
-        )
 
 
 def order_by_doubt(lut: LatencyLUT, task: Task, seed: int = 0) -> list[BlockConfig]:
@@ -129,109 +127,107 @@ def order_by_doubt(lut: LatencyLUT, task: Task, seed: int = 0) -> list[BlockConf
     return sorted(lut.predicted(task.blocks(None)), key=doubt, reverse=True)
 
 
-def known_schedules(blocks: Sequence[BlockConfig], source: LatencyLUT, target: HardwareTarget) -> dict[str, Schedules]:
-    """Schedules of a source's rows as points of the target's spaces, by block; without blocks for which there are none.
-
-    Where the target has a coordinate that the source has not, such as loops fused for several threads, its first option
-    that is legal is taken.
-    """
-    found: dict[tuple[Workload, Point], Point | None] = {}
-
-    def take_over(workload: Workload, its: Workload, point: Point) -> Point | None:
-        whence, space = schedule_space(its, source.header.target), schedule_space(workload, target)
-        if not agree(whence, space) or not whence.contains(point):
-            return None
-        return next(matching_points(whence.groups(point), space), None)
-
-    out: dict[str, Schedules] = {}
-    for block in blocks:
-        row = source.rows.get(block.key)
-        its = device_workloads(block, source.header.target)
-        if row is None or [w.key for w in its] != [key for key, _ in row.schedules]:
-            continue
-        chosen: list[tuple[str, Point]] = []
-        for workload, other, (_, point) in zip(device_workloads(block, target), its, row.schedules, strict=True):
-            if (workload, point) not in found:
-                found[workload, point] = take_over(workload, other, point)
-            taken = found[workload, point]
-            if taken is not None:
-                chosen.append((workload.key, taken))
-        if len(chosen) == len(its):
-            out[block.key] = tuple(chosen)
-    return out
-
-
 @dataclass(frozen=True)
 class _Adaptation:
     """A table that is being made, and from what."""
 
     run: RunDirectory
-    task: Task
-    target: HardwareTarget
+    bench: Bench
     sources: tuple[LatencyLUT, ...]
     blocks: tuple[BlockConfig, ...]
-    progress: bool
-    open_pool: OpenPool | None
+    num_trials: int
 
-    def make(self, store: RecordStore, num_measured: int) -> AdaptedTable:
-        """Choose blocks, time them, predict the others, and write the table."""
-        existing = existing_table(self.run, self.task.space, self.target)
+    def make(self, num_measured: int) -> AdaptedTable:
+        """Choose blocks, tune and time them, predict the others, and write the table."""
+        bench, target = self.bench, self.bench.target
+        existing = existing_table(self.run, bench.task.space, target)
         asked = {block.key for block in self.blocks}
         old = {} if existing is None else existing.rows
         rows = {key: row for key, row in old.items() if row.predicted_error is None or key not in asked}
-        schedules = known_schedules(self.blocks, self.sources[0], self.target)
-        known = [b for b in self.blocks if b.key in schedules or b.key in rows]
-        if not any(b.key in schedules for b in known):
+        schedules = known_schedules(self.blocks, self.sources[0], target)
+        known = [b for b in self.blocks if b.key in schedules.rows or b.key in rows]
+        if not any(b.key in schedules.rows for b in known):
             raise LUTError(
                 f"the table of target '{self.sources[0].header.target.name}' has none of the {len(self.blocks)} blocks "
                 "with schedules for this device; run `chanas prescheduler`"
             )
         prior = prior_of(known, self.sources)
         measured = [i for i, block in enumerate(known) if block.key in rows]
-        chosen = choose(prior, max(0, num_measured - len(measured)), measured)
-        num_new = self._time(store, {known[i]: schedules[known[i].key] for i in chosen}, rows)
-        failed = {known[i].key for i in chosen} - rows.keys()
-        predicted = self._predict(known, prior, schedules, rows)
+        chosen = [known[i] for i in choose(prior, max(0, num_measured - len(measured)), measured)]
+        with bench.opened():
+            self._measure(chosen, schedules, rows)
+            self._measure_doubtful(chosen, known, prior, schedules, rows)
+        failed = {b.key for b in chosen} - rows.keys()
+        taken = self._untried([b for b in known if b.key not in rows], schedules)
+        predicted = self._predict(known, prior, taken.rows, rows)
         rows.update((key, row) for key, row in predicted.items() if key not in failed)
-        lut = LatencyLUT(self._header(store, existing), rows)
-        if existing is not None and not num_new and existing.rows == rows:
+        lut = LatencyLUT(self._header(existing, taken, rows), rows)
+        if existing is not None and not bench.timed and existing.rows == rows:
             lut.calibration = existing.calibration
-        path = self.run.lut(self.target.name)
+        path = self.run.lut(target.name)
         lut.save(path)
-        return AdaptedTable(lut, path, num_new, tuple(lut.missing(self.blocks)))
+        return AdaptedTable(
+            lut, path, len(bench.timed), tuple(lut.missing(self.blocks)), len(bench.tuned), bench.num_trials
+        )
 
-    def _time(self, store: RecordStore, schedules: Mapping[BlockConfig, Schedules], rows: dict[str, LUTRow]) -> int:
-        """Add a row for each block that the records know or that can be timed; how many were timed now."""
-        todo: list[BlockTask] = []
-        for block, points in schedules.items():
-            record = store.load_block(block.key, points)
-            if record is None:
-                todo.append((block, points, 0))
-            else:
-                _keep(rows, block, record)
-        num_new = len(todo)
-        if not num_new:
-            return 0
-        task, start, started = self.task, time.monotonic(), time.time()
-        around = surroundings(task.space, task.num_classes, dtype=self.target.dtype)
-        with (
-            open_workers(self.target, self.open_pool) as (pool, scratch),
-            progress_bar(num_new, "timing blocks", "block", self.progress) as bar,
-        ):
-            pool.expect(num_new)
-            canary = Canary(self.target, scratch, store.add_canary)
-            try:
-                for (block, points, _), outcome in time_blocks(
-                    todo, pool, self.target, scratch, around, canary, StoredRounds(store)
-                ):
-                    record = BlockRecord(points, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)
-                    store.add_block(block.key, record)
-                    _keep(rows, block, record)
-                    bar.update()
-                    bar.set_postfix_str(f"{block.key}: {(outcome.seconds or 0) * 1e6:.1f} us")
-            finally:
-                store.note_work(started, Work(time.monotonic() - start, pool.timing_s, pool.building_s))
-        return num_new
+    def _measure(self, chosen: Sequence[BlockConfig], known: KnownSchedules, rows: dict[str, LUTRow]) -> None:
+        """Add a row for each block that can be timed; where schedules were mapped, its operators are tuned first."""
+        schedules = {b: known.rows[b.key] for b in chosen}
+        if known.are_mapped and self.num_trials and chosen:
+            self.bench.tune(chosen, self.num_trials, known.suggestions)
+            schedules = self._tuned(chosen)
+        self._keep(self.bench.time(schedules), rows)
+
+    def _measure_doubtful(
+        self,
+        chosen: Sequence[BlockConfig],
+        known: Sequence[BlockConfig],
+        prior: Prior,
+        schedules: KnownSchedules,
+        rows: dict[str, LUTRow],
+    ) -> None:
+        """Tune the operators of blocks that failed, and of those that are slower than all others say, and time these
+        blocks anew. The faster of two timings counts: what disturbs one only adds to it."""
+        if not self.num_trials or not chosen:
+            return
+        most = math.ceil(_MOST_DOUBTFUL * len(chosen))
+        slow = _slower_than_expected(chosen, known, prior, rows)
+        doubtful = [*(b for b in chosen if b.key not in rows), *slow][:most]
+        if not doubtful:
+            return
+        suggested = {w: list(points) for w, points in schedules.suggestions.items()}
+        for block in doubtful:
+            workloads = device_workloads(block, self.bench.target)
+            for workload, (_, point) in zip(workloads, schedules.rows[block.key], strict=True):
+                suggested.setdefault(workload, [point])
+        self.bench.tune(doubtful, _MORE_TRIALS * self.num_trials, suggested)
+        better = self._tuned(doubtful)
+        same = {b: points for b, points in better.items() if b.key in rows and rows[b.key].schedules == points}
+        others = {b: points for b, points in better.items() if b not in same}
+        again = self.bench.time(others) | self.bench.time(same, anew=True)
+        self._keep({b: r for b, r in again.items() if _is_faster(r, rows.get(b.key))}, rows)
+
+    def _tuned(self, blocks: Sequence[BlockConfig]) -> dict[BlockConfig, Schedules]:
+        """The best schedules that were found here of those of the blocks all of whose operators have some."""
+        target = self.bench.target
+        records = {w: self.bench.records(w) for w in tuned_workloads(blocks, target)}
+        found = {b: best_schedules(b, target, records) for b in blocks}
+        return {b: points for b, points in found.items() if points is not None}
+
+    def _untried(self, blocks: Sequence[BlockConfig], schedules: KnownSchedules) -> Chosen:
+        """Schedules of the blocks that are predicted."""
+        target = self.bench.target
+        # what was found for operators of other blocks is taken over, too
+        workloads = tuned_workloads([b for b in self.blocks if b.key in schedules.rows], target)
+        return choose_untried(blocks, schedules, target, {w: self.bench.records(w) for w in workloads})
+
+    def _keep(self, records: Mapping[BlockConfig, BlockRecord], rows: dict[str, LUTRow]) -> None:
+        """Add the rows of blocks that were timed; nothing where that failed."""
+        for block, record in records.items():
+            if record.seconds is not None:
+                when = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="seconds")
+                num = sum(len(self.bench.store.load(key)) for key, _ in record.schedules)
+                rows[block.key] = LUTRow(record.seconds, record.spread_s or 0.0, num, record.schedules, when)
 
     def _predict(
         self, known: Sequence[BlockConfig], prior: Prior, schedules: Mapping[str, Schedules], rows: Mapping[str, LUTRow]
@@ -251,8 +247,8 @@ class _Adaptation:
             if b.key not in rows
         }
 
-    def _header(self, store: RecordStore, existing: LatencyLUT | None) -> LUTHeader:
-        target, space, total = self.target, self.task.space, store.total_work()
+    def _header(self, existing: LatencyLUT | None, taken: Chosen, rows: Mapping[str, LUTRow]) -> LUTHeader:
+        target, space, total = self.bench.target, self.bench.task.space, self.bench.store.total_work()
         before = () if existing is None else existing.header.adapted_from
         notes = [
             {
@@ -263,17 +259,32 @@ class _Adaptation:
             }
             for lut in self.sources
         ]
+        used = {key for row in rows.values() for key, _ in row.schedules}
+        now = {w.key: source.key for w, source in taken.taken_over.items()}
+        earlier = () if existing is None else existing.header.taken_over
+        kept = [note for note in earlier if note["operator"] in used - now.keys() - {w.key for w in self.bench.tuned}]
         return new_header(
             target,
             space,
             built_in_s=total.wall_s or None,
             timing_s=total.timing_s if total.wall_s else None,
             adapted_from=(*before, *(note for note in notes if note not in before)),
+            taken_over=(*kept, *({"operator": key, "source": source} for key, source in now.items() if key in used)),
         )
 
 
-def _keep(rows: dict[str, LUTRow], block: BlockConfig, record: BlockRecord) -> None:
-    """Add the row of a block that was timed; nothing where that failed."""
-    if record.seconds is not None:
-        when = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="seconds")
-        rows[block.key] = LUTRow(record.seconds, record.spread_s or 0.0, 0, record.schedules, when)
+def _slower_than_expected(
+    chosen: Sequence[BlockConfig], known: Sequence[BlockConfig], prior: Prior, rows: Mapping[str, LUTRow]
+) -> list[BlockConfig]:
+    """Those of the chosen blocks that took longer than all others say, the most surprising first."""
+    there = [i for i, block in enumerate(known) if block.key in rows]
+    if len(there) < MIN_MEASURED:
+        return []
+    seconds = np.log([rows[known[i].key].median_s for i in there])
+    surprises = predict(prior.select(there), range(len(there)), seconds).surprises
+    found = {known[i]: float(s) for i, s in zip(there, surprises, strict=True) if s > _SURPRISING}
+    return sorted((b for b in chosen if b in found), key=lambda b: -found[b])
+
+
+def _is_faster(record: BlockRecord, row: LUTRow | None) -> bool:
+    return record.seconds is not None and (row is None or record.seconds < row.median_s)

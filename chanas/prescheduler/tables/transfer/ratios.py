@@ -108,10 +108,16 @@ class Prior:
 
 @dataclass(frozen=True)
 class Predicted:
-    """log_seconds float64[N] on the new device, and the standard deviation of each float64[N], noise included."""
+    """Seconds of N blocks on the new device, n of which were measured.
+
+    log_seconds  float64[N]
+    deviations   float64[N]  the standard deviation of each, noise included
+    surprises    float64[n]  by how many standard deviations a measurement lies above what all others say of it
+    """
 
     log_seconds: FloatArray
     deviations: FloatArray
+    surprises: FloatArray
 
 
 def prior_of(blocks: Sequence[BlockConfig], sources: Sequence[LatencyLUT]) -> Prior:
@@ -209,7 +215,8 @@ def predict(prior: Prior, indices: Indices, log_seconds: FloatArray) -> Predicte
         among = covariance[np.ix_(chosen, chosen)] + noise * np.eye(len(chosen))
         precision = np.linalg.inv(among + np.diag(excess))
         left_out = precision @ (ratios - level) / np.diag(precision)
-        contradicted = left_out**2 > _CONTRADICTED**2 * (1.0 / np.diag(precision) - excess)
+        surprises = left_out / np.sqrt(1.0 / np.diag(precision) - excess)
+        contradicted = np.abs(surprises) > _CONTRADICTED
         if contradicted.mean() > _MOST_CONTRADICTED or (contradicted != trusted).all():
             break
         trusted, excess = ~contradicted, np.where(contradicted, left_out**2, 0.0)
@@ -217,7 +224,7 @@ def predict(prior: Prior, indices: Indices, log_seconds: FloatArray) -> Predicte
     gain = to_measured @ np.linalg.inv(among + np.diag(excess))
     mean = prior.log_seconds + level + gain @ (ratios - level)
     variance = np.diag(covariance) - (gain * to_measured).sum(axis=1)
-    return Predicted(mean, np.sqrt(np.maximum(variance, 0.0) + noise))
+    return Predicted(mean, np.sqrt(np.maximum(variance, 0.0) + noise), surprises)
 
 
 def _prior(blocks: Sequence[BlockConfig], seconds: dict[str, float], s: FloatArray, others: FloatArray) -> Prior:

@@ -1,4 +1,4 @@
-"""chanas/prescheduler/tables/transfer/adapt.py: a table from a few timings, ended in the middle, and refused."""
+"""chanas/prescheduler/tables/transfer/adapt.py: a table from a few timings and trials, ended and refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
@@ -17,10 +18,11 @@ from chanas.errors import LUTError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import device_workloads
 from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.measuring.requests import BuildBlock, BuildRequest
-from chanas.prescheduler.tables.transfer.adapt import AdaptedTable, adapt, order_by_doubt
+from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, BuildRequest
+from chanas.prescheduler.tables.transfer.adapt import AdaptedTable, Effort, adapt, order_by_doubt
 
-from ...cases import HOST, SyntheticPool, block_of, device, random_lut
+from ...cases import HOST, SyntheticPool, block_of, device, hashed_seconds, random_lut
+from ...cuda_cases import GPU
 from .devices import KNOWN, NEW, SPACE
 
 TASK = Task(SPACE, 10)
@@ -58,9 +60,10 @@ def adapted(
     sources: Sequence[LatencyLUT],
     num: int = 12,
     target: HardwareTarget = HOST,
-    **options: Any,
+    trials: int = 0,
 ) -> AdaptedTable:
-    return adapt(run, TASK, target, sources, BLOCKS, num, progress=False, open_pool=lambda _: pool, **options)
+    effort = Effort(num, trials)
+    return adapt(run, TASK, target, sources, BLOCKS, effort, progress=False, open_pool=lambda _: pool)
 
 
 def measured(lut: LatencyLUT) -> set[str]:
@@ -115,6 +118,189 @@ def test_two_threads_begin_with_the_schedules_of_one(
             assert schedule_space(workload, target).contains(point)
 
 
+# ---- schedules that have to be found --------------------------------------------------------------------------------
+WIDE, NARROW = device(lanes=16), device(lanes=8)
+FEW = BLOCKS[::4]
+
+
+@pytest.fixture(scope="module")
+def wide() -> LatencyLUT:
+    """The table of a known device with vectors of 16 values, of a few blocks."""
+    lut = random_lut(SPACE, FEW, WIDE)
+    return LatencyLUT(lut.header, {b.key: dataclasses.replace(lut.rows[b.key], median_s=KNOWN.block_s(b)) for b in FEW})
+
+
+def narrow_seconds(asked: BuildRequest) -> float:
+    """Of a device on which schedules of operators differ by up to a factor of two."""
+    if isinstance(asked, BuildOperator):
+        return hashed_seconds(asked.workload.key, list(asked.point))
+    return seconds(asked)
+
+
+def to_narrow(
+    run: RunDirectory, pool: SyntheticPool, wide: LatencyLUT, trials: int = 3, target: HardwareTarget = NARROW
+) -> AdaptedTable:
+    effort = Effort(8, trials)
+    return adapt(run, TASK, target, [wide], FEW, effort, progress=False, open_pool=lambda _: pool)
+
+
+def tried(pool: SyntheticPool) -> list[tuple[str, tuple[int, ...]]]:
+    """Schedules of operators that were tried; the canary is none."""
+    asked = [a for a in pool.built if isinstance(a, BuildOperator) and not a.library.name.startswith("canary")]
+    return [(a.workload.key, tuple(a.point)) for a in asked]
+
+
+@pytest.mark.parametrize("target", [NARROW, dataclasses.replace(WIDE, name="cpu-bf16", dtype="bfloat16")])
+def test_schedules_for_other_vectors_or_another_dtype_are_mapped_and_a_few_are_tried(
+    run: RunDirectory, wide: LatencyLUT, target: HardwareTarget
+) -> None:
+    pool = SyntheticPool(narrow_seconds)
+    made = to_narrow(run, pool, wide, target=target)
+    trials = tried(pool)
+    assert made.lut.rows.keys() == {b.key for b in FEW}
+    assert len(measured(made.lut)) == 8
+    assert (made.num_tuned, made.num_trials) == (len({key for key, _ in trials}), len(trials))
+    for block in FEW:
+        for workload, (key, point) in zip(
+            device_workloads(block, target), made.lut.rows[block.key].schedules, strict=True
+        ):
+            assert key == workload.key
+            assert schedule_space(workload, target).contains(point)
+            best = min((hashed_seconds(*trial) for trial in trials if trial[0] == key), default=None)
+            assert best is None or hashed_seconds(key, list(point)) <= best * 1.05
+    assert all(made.lut.rows[key].num_trials > 0 for key in measured(made.lut))
+
+
+def test_operators_that_nobody_tuned_take_over_what_was_found_for_one_alike(
+    run: RunDirectory, wide: LatencyLUT
+) -> None:
+    pool = SyntheticPool(narrow_seconds)
+    made = to_narrow(run, pool, wide)
+    tuned = {key for key, _ in tried(pool)}
+    others = {key for row in made.lut.rows.values() for key, _ in row.schedules} - tuned
+    notes = {note["operator"]: note["source"] for note in made.lut.header.taken_over}
+    assert others
+    assert notes.keys() == others
+    assert set(notes.values()) <= tuned
+
+
+def test_without_trials_mapped_schedules_are_timed_as_they_are(run: RunDirectory, wide: LatencyLUT) -> None:
+    pool = SyntheticPool(narrow_seconds)
+    made = to_narrow(run, pool, wide, trials=0)
+    assert not tried(pool)
+    assert (made.num_tuned, made.num_trials, made.holes) == (0, 0, ())
+    for block in FEW:
+        points = [point for _, point in made.lut.rows[block.key].schedules]
+        workloads = device_workloads(block, NARROW)
+        assert all(schedule_space(w, NARROW).contains(p) for w, p in zip(workloads, points, strict=True))
+
+
+@pytest.mark.parametrize("num_timed", [5, 60])
+def test_whoever_ends_the_tuning_in_the_middle_tries_nothing_twice(
+    run: RunDirectory, wide: LatencyLUT, num_timed: int
+) -> None:
+    pool = SyntheticPool()
+
+    def ended(asked: BuildRequest) -> float:
+        if len(pool.timed) > num_timed:
+            raise KeyboardInterrupt
+        return narrow_seconds(asked)
+
+    pool.seconds = ended
+    with pytest.raises(KeyboardInterrupt):
+        to_narrow(run, pool, wide)
+    before = tried(pool)
+    pool.seconds = narrow_seconds
+    made = to_narrow(run, pool, wide)
+    again = tried(pool)[len(before) :]
+    lost = set(before) & set(again)  # those of the batches that were under way
+    assert len(lost) <= 3 * 4
+    assert len(measured(made.lut)) == 8
+    pool.built.clear()
+    assert to_narrow(run, pool, wide).lut.rows == made.lut.rows
+    assert not pool.built
+
+
+# ---- schedules that turn out slow -----------------------------------------------------------------------------------
+def slow_with_its_schedules(block: BlockConfig, source: LatencyLUT) -> SyntheticPool:
+    """A device that takes five times as long for a block with the schedules of the source."""
+    points = [point for _, point in source.rows[block.key].schedules]
+
+    def seconds_of(asked: BuildRequest) -> float:
+        if isinstance(asked, BuildBlock) and asked.block == block and [tuple(p) for p in asked.points] == points:
+            return 5.0 * seconds(asked)
+        return narrow_seconds(asked)
+
+    return SyntheticPool(seconds_of)
+
+
+def doubtful_block(source: LatencyLUT, folder: Path) -> BlockConfig:
+    """One of those that are measured first, with few operators."""
+    made = adapted(RunDirectory(folder), SyntheticPool(seconds), [source], num=30)
+    return next(b for b in BLOCKS if b.key in measured(made.lut) and b.kind == "mbconv" and not b.use_se)
+
+
+def test_a_block_that_is_slower_than_all_others_say_is_tuned_and_timed_anew(
+    run: RunDirectory, source: LatencyLUT, tmp_path: Path
+) -> None:
+    block = doubtful_block(source, tmp_path / "calm")
+    pool = slow_with_its_schedules(block, source)
+    made = adapted(run, pool, [source], num=30, trials=2)
+    assert {key for key, _ in tried(pool)} >= {w.key for w in device_workloads(block, HOST)}
+    assert made.num_tuned <= 3 * 6  # a tenth of thirty blocks at most
+    assert made.lut.rows[block.key].median_s == pytest.approx(NEW.block_s(block))
+    assert made.lut.rows[block.key].schedules != source.rows[block.key].schedules
+    pool.built.clear()
+    assert adapted(run, pool, [source], num=30, trials=2).num_tuned == 0
+    assert not pool.built
+
+
+def test_without_trials_it_stays_as_it_was_measured(run: RunDirectory, source: LatencyLUT, tmp_path: Path) -> None:
+    block = doubtful_block(source, tmp_path / "calm")
+    pool = slow_with_its_schedules(block, source)
+    made = adapted(run, pool, [source], num=30)
+    assert not tried(pool)
+    assert made.lut.rows[block.key].median_s == pytest.approx(5.0 * NEW.block_s(block))
+
+
+def test_a_moment_in_which_something_else_ran_is_not_kept(
+    run: RunDirectory, source: LatencyLUT, tmp_path: Path
+) -> None:
+    """The tuning finds nothing better than the schedules that are known, and so they are timed anew."""
+    block = doubtful_block(source, tmp_path / "calm")
+    known = set(source.rows[block.key].schedules)
+    pool = SyntheticPool()
+
+    def seconds_of(asked: BuildRequest) -> float:
+        if isinstance(asked, BuildOperator):
+            return 1e-6 if (asked.workload.key, tuple(asked.point)) in known else 2e-6
+        calm = any(
+            asked.workload.key == key for key, _ in known for asked in pool.built if isinstance(asked, BuildOperator)
+        )
+        return seconds(asked) * (5.0 if block_of(asked) == block and not calm else 1.0)
+
+    pool.seconds = seconds_of
+    made = adapted(run, pool, [source], num=30, trials=1)
+    assert made.num_tuned
+    assert made.lut.rows[block.key].median_s == pytest.approx(NEW.block_s(block))
+    assert made.lut.rows[block.key].schedules == source.rows[block.key].schedules
+
+
+def test_a_block_that_fails_with_its_schedules_is_tuned(run: RunDirectory, source: LatencyLUT, tmp_path: Path) -> None:
+    block = doubtful_block(source, tmp_path / "calm")
+    points = [point for _, point in source.rows[block.key].schedules]
+
+    def seconds_of(asked: BuildRequest) -> float | str:
+        is_block = isinstance(asked, BuildBlock) and asked.block == block
+        if is_block and [tuple(p) for p in asked.points] == points:
+            return "worker: gone"
+        return narrow_seconds(asked)
+
+    made = adapted(run, SyntheticPool(seconds_of), [source], num=30, trials=2)
+    assert made.holes == ()
+    assert block.key in measured(made.lut)
+
+
 # ---- more than once -------------------------------------------------------------------------------------------------
 def test_whoever_ends_it_in_the_middle_loses_nothing(
     run: RunDirectory, pool: SyntheticPool, source: LatencyLUT, tmp_path: Path
@@ -156,7 +342,7 @@ def test_the_second_time_nothing_is_timed_and_more_are_added_to_those_measured(
 def test_rows_of_other_sub_spaces_stay(run: RunDirectory, pool: SyntheticPool, source: LatencyLUT) -> None:
     first = adapted(run, pool, [source])
     half = BLOCKS[: len(BLOCKS) // 2]
-    again = adapt(run, TASK, HOST, [source], half, 16, progress=False, open_pool=lambda _: pool)
+    again = adapt(run, TASK, HOST, [source], half, Effort(16), progress=False, open_pool=lambda _: pool)
     assert again.lut.rows.keys() == first.lut.rows.keys()
     assert {b.key: again.lut.rows[b.key] for b in BLOCKS if b not in half} == {
         b.key: first.lut.rows[b.key] for b in BLOCKS if b not in half
@@ -179,15 +365,16 @@ def test_the_most_doubtful_of_the_most_used_blocks_are_first(source: LatencyLUT)
 
 # ---- refused --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("target", "word"),
-    [(device(lanes=8), "vector"), (dataclasses.replace(HOST, dtype="bfloat16"), "dtype f32 instead of bf16")],
+    ("header", "word"),
+    [({"target": GPU}, "kind cuda instead of llvm"), ({"space_version": 99}, "version of the schedule spaces: 99")],
 )
 def test_schedules_of_another_kind_of_device_are_refused(
-    run: RunDirectory, pool: SyntheticPool, source: LatencyLUT, target: HardwareTarget, word: str
+    run: RunDirectory, pool: SyntheticPool, source: LatencyLUT, header: dict[str, Any], word: str
 ) -> None:
-    wide = LatencyLUT(dataclasses.replace(source.header, target=device(lanes=16)), source.rows)
-    with pytest.raises(LUTError, match=word):
-        adapted(run, pool, [wide], target=target)
+    other = LatencyLUT(dataclasses.replace(source.header, **header), source.rows)
+    with pytest.raises(LUTError, match=word) as error:
+        adapted(run, pool, [other])
+    assert "\n" not in str(error.value)
     assert not pool.built
 
 

@@ -15,10 +15,10 @@ from chanas.errors import ConfigError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.tables.transfer.adapt import AdaptedTable
 from chanas.workflows.stages import adaptation, tables
-from chanas.workflows.stages.adaptation import Adaptation, find_table
+from chanas.workflows.stages.adaptation import Adaptation
 from chanas.workflows.stages.tuning import Tuning
 
-from ...cases import HOST, NANO, NUM_CLASSES, SyntheticPool, block_of, random_lut
+from ...cases import HOST, NANO, NUM_CLASSES, SyntheticPool, block_of, device, random_lut, synthetic_seconds
 
 SPACE = dataclasses.replace(NANO, expand_ratios=(2, 3))
 BLOCKS = SPACE.all_blocks(NUM_CLASSES)
@@ -82,16 +82,41 @@ def test_fill_measures_what_was_predicted_and_the_source_is_forgotten_no_sooner(
     assert {b.key for b in built(synthetic_pool)} == {b.key for b in BLOCKS}
 
 
+def test_a_table_for_other_vectors_is_filled_although_somebody_ends_it_in_between(
+    run: RunDirectory, tmp_path: Path, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    other = device(lanes=8 if HOST.vector_lanes == 16 else 16)
+    random_lut(SPACE, BLOCKS, other).save(tmp_path / "other.json")
+    made = adapt(run, tmp_path / "other.json", yaml_file)
+    assert made.num_tuned > 0
+    num_predicted = len(made.lut.predicted(BLOCKS))
+    tuning = Tuning(num_trials=8, cost_model="random", num_calibration=0)
+
+    def ended(asked: Any) -> float | str:
+        if block_of(asked) is not None:
+            raise KeyboardInterrupt
+        return synthetic_seconds(asked)
+
+    synthetic_pool.seconds = ended
+    with pytest.raises(KeyboardInterrupt):
+        tables.fill(run, space=yaml_file, tuning=tuning, progress=False)
+    assert len(LatencyLUT.load(run.lut("cpu")).predicted(BLOCKS)) == num_predicted
+    synthetic_pool.seconds = synthetic_seconds
+    filled = tables.fill(run, space=yaml_file, tuning=tuning, progress=False)
+    assert filled.num_predicted == num_predicted
+    assert filled.num_new_trials == 0  # they were all made before it was ended
+    assert filled.lut.predicted(BLOCKS) == filled.lut.missing(BLOCKS) == []
+    assert {k: r for k, r in made.lut.rows.items() if r.predicted_error is None}.items() <= filled.lut.rows.items()
+
+
 @pytest.mark.parametrize(
-    ("options", "message"), [({"num_measured": 4}, "at least 5 blocks"), ({"num_calibration": 2}, "networks")]
+    ("options", "message"),
+    [
+        ({"num_measured": 4}, "at least 5 blocks"),
+        ({"num_calibration": 2}, "networks"),
+        ({"num_trials": -1}, "no or more trials"),
+    ],
 )
 def test_too_few_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Adaptation(**options)
-
-
-def test_tables_are_found_by_path_and_by_name(source: Path) -> None:
-    assert find_table(source) == source
-    assert LatencyLUT.load(find_table("mbv3-amd-zen4-cpu")).header.space == "mbv3"
-    with pytest.raises(ConfigError, match="mbv3-amd-zen4-cpu"):
-        find_table("mbv3-amd-zen9-cpu")

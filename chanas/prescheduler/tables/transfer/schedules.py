@@ -1,0 +1,184 @@
+"""Schedules for a new device from a table of another one, on which they were found.
+
+Where both have the same vectors and registers and compute in the same dtype, a schedule is taken as it is. Elsewhere it
+is mapped: the legal schedule of the new space that is most like it (`take_over.nearest_point`), its tile counted in
+vectors of channels, as both spaces count them, or in values, so that with vectors half as wide there are twice as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chanas.core.arch import BlockConfig
+from chanas.core.latency import LatencyLUT
+from chanas.core.target import HardwareTarget
+from chanas.errors import LUTError
+from chanas.operators.steps import device_workloads
+from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.backends import backend_of, schedule_space
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tables.lut import Schedules
+from chanas.prescheduler.tuning.default_points import ranked_points
+from chanas.prescheduler.tuning.take_over import nearest_point, take_over
+from chanas.prescheduler.tuning.warm_start import Source, agree, matching_points
+from chanas.prescheduler.workloads.space import Named, Point
+
+# Coordinates that split a loop over vectors of channels.
+_VECTORS = ("split_n", "split_c")
+
+
+def check_source(lut: LatencyLUT, target: HardwareTarget) -> None:
+    """Raise LUTError where a table's schedules say nothing about the target's, with what differs."""
+    made_on, backend = lut.header.target, backend_of(target)
+    versions, differences = lut.header.space_version or backend.space_version, []
+    if made_on.kind != target.kind or not backend.seeds_others:
+        differences = [f"kind {made_on.kind} instead of {target.kind} (only processors seed each other)"]
+    elif versions != backend.space_version:
+        differences = [f"version of the schedule spaces: {versions} instead of {backend.space_version}"]
+    if differences:
+        raise LUTError(
+            f"the schedules of the table of target '{made_on.name}' ({made_on.device}) can't be used on target "
+            f"'{target.name}': {'; '.join(differences)}; name a table of a processor like this one first, or run "
+            "`chanas prescheduler`"
+        )
+
+
+def differences(lut: LatencyLUT, target: HardwareTarget) -> list[str]:
+    """List why a table's schedules are other programs on the target; empty where they are the same."""
+    made_on = lut.header.target
+    found = Source("", made_on, lut.header.compiler, backend_of(target).space_version).differences(target)
+    if made_on.dtype != target.dtype:
+        found.append(f"dtype: {made_on.dtype_name} instead of {target.dtype_name}")
+    return found
+
+
+@dataclass(frozen=True)
+class KnownSchedules:
+    """Schedules of blocks on a device, as far as the table of another one tells them.
+
+    rows         schedules of blocks, by key; without blocks for which there are none
+    suggestions  points of each operator to be tried where schedules were mapped, the most like the source's first;
+                 empty where they were taken as they are
+    """
+
+    rows: dict[str, Schedules]
+    suggestions: dict[Workload, list[Point]] = field(default_factory=dict)
+
+    @property
+    def are_mapped(self) -> bool:
+        """True if the schedules are not those of the source."""
+        return bool(self.suggestions)
+
+
+def known_schedules(blocks: Sequence[BlockConfig], source: LatencyLUT, target: HardwareTarget) -> KnownSchedules:
+    """Schedules of a source's rows as points of the target's spaces.
+
+    Where the target has a coordinate that the source has not, such as loops fused for several threads, its first option
+    that is legal is taken.
+    """
+    are_same = not differences(source, target)
+    found: dict[tuple[Workload, Point], list[Point]] = {}
+    suggestions: dict[Workload, list[Point]] = {}
+    rows: dict[str, Schedules] = {}
+    for block in blocks:
+        row = source.rows.get(block.key)
+        its = device_workloads(block, source.header.target)
+        if row is None or [w.key for w in its] != [key for key, _ in row.schedules]:
+            continue
+        chosen: list[tuple[str, Point]] = []
+        for workload, other, (_, point) in zip(device_workloads(block, target), its, row.schedules, strict=True):
+            if (workload, point) not in found:
+                taken = _same_point if are_same else mapped_points
+                found[workload, point] = taken(workload, target, other, point, source.header.target)
+            points = found[workload, point]
+            if not points:
+                break
+            if not are_same:
+                known = suggestions.setdefault(workload, [])
+                known += [p for p in points if p not in known]
+            chosen.append((workload.key, points[0]))
+        if len(chosen) == len(its):
+            rows[block.key] = tuple(chosen)
+    for workload, points in suggestions.items():
+        points += [p for p in ranked_points(workload, target, 1) if p not in points]
+    return KnownSchedules(rows, suggestions)
+
+
+def _same_point(
+    workload: Workload, target: HardwareTarget, its: Workload, point: Point, source: HardwareTarget
+) -> list[Point]:
+    whence, space = schedule_space(its, source), schedule_space(workload, target)
+    if not agree(whence, space) or not whence.contains(point):
+        return []
+    return [p for p in [next(matching_points(whence.groups(point), space), None)] if p is not None]
+
+
+def mapped_points(
+    workload: Workload, target: HardwareTarget, its: Workload, point: Point, source: HardwareTarget
+) -> list[Point]:
+    """Points of a target's space that are most like one of a source's: with as many values in a tile, then with as many
+    vectors; none where the source's space does not have the point."""
+    whence, space = schedule_space(its, source), schedule_space(workload, target)
+    if not whence.contains(point):
+        return []
+    named = whence.groups(point)
+    wider = _in_values(named, source.vector_lanes / target.vector_lanes)
+    return list(dict.fromkeys([nearest_point(wider, space), nearest_point(named, space)]))
+
+
+def _in_values(named: Named, ratio: float) -> Named:
+    """The same where a vector has `ratio` times as many values: tiles of that many more vectors."""
+    return {
+        name: (*group[:-1], max(1, round(group[-1] * ratio))) if name in _VECTORS else group
+        for name, group in named.items()
+    }
+
+
+def best_schedules(
+    block: BlockConfig, target: HardwareTarget, records: Mapping[Workload, Sequence[TuningRecord]]
+) -> Schedules | None:
+    """The best point of each of a block's operators, of valid `records`, best first; None where one has none."""
+    each = [(w.key, records.get(w)) for w in device_workloads(block, target)]
+    if any(not known for _, known in each):
+        return None
+    return tuple((key, known[0].point) for key, known in each if known)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Schedules of blocks that are not run, and the operators of them that took over that of another one."""
+
+    rows: dict[str, Schedules]
+    taken_over: dict[Workload, Workload] = field(default_factory=dict)
+
+
+def choose_untried(
+    blocks: Sequence[BlockConfig],
+    known: KnownSchedules,
+    target: HardwareTarget,
+    tuned: Mapping[Workload, Sequence[TuningRecord]],
+) -> Chosen:
+    """Schedules of blocks of which those that are `known` were mapped or not tuned: of each operator what was found
+    here, else what was found for the most similar one, as far as schedules were mapped, else what is known.
+
+    `tuned` has valid records, best first.
+    """
+    points: dict[Workload, Point] = {}
+    taken: dict[Workload, Workload] = {}
+    rows: dict[str, Schedules] = {}
+    for block in blocks:
+        if block.key not in known.rows:
+            continue
+        schedules: list[tuple[str, Point]] = []
+        for workload, (key, point) in zip(device_workloads(block, target), known.rows[block.key], strict=True):
+            if workload not in points and tuned.get(workload):
+                points[workload] = tuned[workload][0].point
+            elif workload not in points and known.are_mapped:
+                similar = next(iter(take_over(workload, tuned, target)), None)
+                points[workload] = point if similar is None else similar.point
+                if similar is not None:
+                    taken[workload] = similar.source
+            schedules.append((key, points.get(workload, point)))
+        rows[block.key] = tuple(schedules)
+    return Chosen(rows, taken)

@@ -1,0 +1,88 @@
+"""chanas/prescheduler/tables/transfer/schedules.py: what a tile becomes where vectors are shorter or longer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chanas.core.target import HardwareTarget
+from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tables.transfer.schedules import (
+    best_schedules,
+    choose_untried,
+    differences,
+    known_schedules,
+    mapped_points,
+)
+
+from ...cases import DEVICES, NEON, device, generators, random_lut, random_workload
+from .devices import BLOCKS, SPACE
+
+WIDE, NARROW = device(lanes=16), device(lanes=8)
+LUT = random_lut(SPACE, BLOCKS[:6], WIDE)
+
+
+@given(rng=generators, source=st.sampled_from(sorted(DEVICES)), target=st.sampled_from(sorted(DEVICES)))
+def test_every_schedule_has_a_legal_one_on_every_processor(rng, source: str, target: str) -> None:
+    workload = random_workload(rng.choice(["conv", "pointwise", "depthwise", "pool"]), rng)
+    point = schedule_space(workload, DEVICES[source]).sample(1, rng)[0]
+    found = mapped_points(workload, DEVICES[target], workload, point, DEVICES[source])
+    assert 1 <= len(found) == len(set(found)) <= 2
+    assert all(schedule_space(workload, DEVICES[target]).contains(p) for p in found)
+
+
+def tile(workload: Workload, point: tuple[int, ...], target: HardwareTarget) -> tuple[int, int]:
+    named = schedule_space(workload, target).groups(point)
+    return named["split_m"][-1], named["split_n"][-1]
+
+
+def test_a_tile_has_as_many_values_and_then_as_many_vectors() -> None:
+    workload = Workload("pointwise", 14, 96, 192)  # twelve vectors of 16 values, 24 of eight
+    space = schedule_space(workload, WIDE)
+    point = next(p for p in space.points if tile(workload, p, WIDE) == (4, 2))
+    values, vectors = mapped_points(workload, NARROW, workload, point, WIDE)
+    assert tile(workload, values, NARROW)[1] > tile(workload, vectors, NARROW)[1] == 2
+
+
+def test_a_schedule_of_the_same_vectors_stays_what_it_is() -> None:
+    same = known_schedules(BLOCKS[:8], LUT, dataclasses.replace(WIDE, name="other", fingerprint="other"))
+    assert same.rows == {b.key: LUT.rows[b.key].schedules for b in BLOCKS[:6]}
+    assert not same.are_mapped
+
+
+@pytest.mark.parametrize("target", [NARROW, NEON, dataclasses.replace(WIDE, dtype="bfloat16")])
+def test_suggestions_begin_with_what_rows_have(target: HardwareTarget) -> None:
+    known = known_schedules(BLOCKS[:8], LUT, target)
+    assert differences(LUT, target)
+    assert known.are_mapped
+    assert known.rows.keys() == {b.key for b in BLOCKS[:6]}
+    of_key = {w.key: points for w, points in known.suggestions.items()}
+    for schedules in known.rows.values():
+        for key, point in schedules:
+            assert point in of_key[key]
+            assert len(of_key[key]) == len(set(of_key[key]))
+
+
+def test_untried_blocks_get_what_was_found_for_them_then_for_others_then_what_is_known() -> None:
+    known = known_schedules(BLOCKS[:6], LUT, NARROW)
+    workloads = {w.key: w for w in known.suggestions}
+    depthwise = [w for w in workloads.values() if w.op == "depthwise"]
+    space = schedule_space(depthwise[0], NARROW)
+    tuned = {depthwise[0]: [TuningRecord(space.points[-1], 1e-6)]}
+    chosen = choose_untried(BLOCKS[:6], known, NARROW, tuned)
+    found = {key: point for schedules in chosen.rows.values() for key, point in schedules}
+    assert found[depthwise[0].key] == space.points[-1]
+    assert chosen.taken_over == dict.fromkeys(depthwise[1:], depthwise[0])
+    assert all(found[key] in known.suggestions[w] for key, w in workloads.items() if w.op != "depthwise")
+
+
+def test_a_block_has_best_schedules_where_all_of_its_operators_have_some() -> None:
+    known = known_schedules(BLOCKS[:1], LUT, NARROW)
+    records = {w: [TuningRecord(p, 1e-6) for p in points] for w, points in known.suggestions.items()}
+    assert best_schedules(BLOCKS[0], NARROW, records) is not None
+    assert best_schedules(BLOCKS[0], NARROW, {w: [] for w in records}) is None
