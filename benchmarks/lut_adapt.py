@@ -121,18 +121,20 @@ def figures_of(
     scores: dict[str, Any], seconds: dict[str, float], searches: Sequence[dict[str, Any]]
 ) -> dict[str, Figure]:
     """Figures and goals: see the top of this file."""
-    accuracies = [s["adapted"]["predicted_top1"] / s["full"]["predicted_top1"] for s in searches]
-    over = [s[kind]["measured_s"] / s["budget_s"] for s in searches for kind in ("full", "adapted")]
-    return {
+    figures = {
         "row_error_percent": Figure(scores["row_error_percent"], MOST_ERROR_PERCENT, lower_is_better=True),
         "network_error_percent": Figure(scores["network_error_percent"], MOST_ERROR_PERCENT, lower_is_better=True),
         "kendall_tau": Figure(scores["kendall_tau"], LEAST_TAU),
         "inside_interval": Figure(scores["inside_interval"]),
         "adapt_s": Figure(seconds["adapted"], MOST_SECONDS, lower_is_better=True),
         "full_s": Figure(seconds["full"]),
-        "least_accuracy_ratio": Figure(min(accuracies, default=None), LEAST_ACCURACY),
-        "largest_share_of_budget": Figure(max(over, default=None), 1.0, lower_is_better=True),
     }
+    if searches:
+        accuracies = [s["adapted"]["predicted_top1"] / s["full"]["predicted_top1"] for s in searches]
+        over = [s[kind]["measured_s"] / s["budget_s"] for s in searches for kind in ("full", "adapted")]
+        figures["least_accuracy_ratio"] = Figure(min(accuracies), LEAST_ACCURACY)
+        figures["largest_share_of_budget"] = Figure(max(over), 1.0, lower_is_better=True)
+    return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -66,6 +66,7 @@ def test_the_worst_search_is_what_counts(script: ModuleType) -> None:
     assert figures["least_accuracy_ratio"].value == pytest.approx(0.9)
     assert figures["largest_share_of_budget"].value == pytest.approx(0.95)
     assert figures["adapt_s"].met
+    assert "least_accuracy_ratio" not in script.figures_of(scores, {"adapted": 90.0, "full": 200.0}, [])
 
 
 def test_a_command_that_fails_ends_the_benchmark(script: ModuleType, tmp_path: Path) -> None:
