@@ -58,7 +58,7 @@ class TakenOver:
         return f"{self.source.key} on {self.device}" if self.device else self.source.key
 
     def to_json(self) -> dict[str, str]:
-        """What a table's header says of it."""
+        """The entry of a table's header: the source's key, and the device if it is another one."""
         return {"source": self.source.key} | ({"device": self.device} if self.device else {})
 
 

@@ -53,7 +53,7 @@ class _Opinion:
 
 
 def _expectations(sources: FloatArray, num_points: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:
-    """Whose opinion, m float64[N], and slopes float64[R, N]. A source that knows no point has none."""
+    """Yield whose opinion, m float64[N], and slopes float64[R, N]; a source that knows no point has none."""
     yield ALONE, np.zeros(num_points), np.zeros((0, num_points))
     knows = ~np.isnan(sources)
     usable = np.flatnonzero(knows.any(axis=0)).tolist()

@@ -1,4 +1,4 @@
-"""How probable it is that a point works on a new device at all, when not all do.
+"""Probability that a point works on a new device at all, when not all do.
 
 Notation: N points, S sources (other devices), n points that were tried.
 
