@@ -11,7 +11,8 @@ for so many minutes each, with records of its own:
     warm   with --warm-start from RECORDS, a file of records or a run directory of another dtype, number of threads or
            instruction set; without --source the network is first tuned for as long on --source-threads threads, and
            these records are taken
-    share  the same, and only operators that make up --share of all operations are tuned (--tune-share)
+    share  the same, and only operators that make up --share of all operations are tuned (--tune-share), for that
+           share of the minutes
     taught with a cost model of `chanas records train` (--model): attention, mlp, xgb or lgbm, and its file
 
 After each trial the network's seconds are the sum over its operators of the best that was measured of each, alone. All
@@ -77,7 +78,8 @@ def effort_of(way: str, source: str, options: argparse.Namespace) -> Effort:
     if way == TAUGHT:
         return dataclasses.replace(plain, cost_model=options.model)
     if way == SHARE:
-        return dataclasses.replace(plain, warm_start=source, tune_share=options.share)
+        shorter = options.minutes * options.share
+        return Effort(minutes=shorter, warm_start=source, tune_share=options.share)
     return dataclasses.replace(plain, warm_start=source if way == WARM else None)
 
 

@@ -62,17 +62,16 @@ def test_figures_have_every_way(script: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("way", "expected"),
     [
-        ("cold", ("gp", None, 1.0)),
-        ("warm", ("gp", "records", 1.0)),
-        ("share", ("gp", "records", 0.3)),
-        ("taught", ("lgbm:m.safetensors", None, 1.0)),
+        ("cold", ("gp", None, 1.0, 2.0)),
+        ("warm", ("gp", "records", 1.0, 2.0)),
+        ("share", ("gp", "records", 0.5, 1.0)),
+        ("taught", ("lgbm:m.safetensors", None, 1.0, 2.0)),
     ],
 )
 def test_ways_differ_by_what_they_begin_with(script: ModuleType, way: str, expected: tuple[Any, ...]) -> None:
-    options = argparse.Namespace(minutes=2.0, share=0.3, model="lgbm:m.safetensors")
+    options = argparse.Namespace(minutes=2.0, share=0.5, model="lgbm:m.safetensors")
     effort = script.effort_of(way, "records", options)
-    assert (effort.cost_model, effort.warm_start, effort.tune_share) == expected
-    assert effort.minutes == 2.0
+    assert (effort.cost_model, effort.warm_start, effort.tune_share, effort.minutes) == expected
 
 
 def test_a_taught_model_has_to_be_named(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
