@@ -2,12 +2,14 @@
 
     python benchmarks/offline_models.py [--quick] --data records.npz [--run DIR ...] [--features primitives,segments]
         [--models attention,mlp,xgb,lgbm] [--splits within_task,by_task,by_target,each_target] [--loss rmse]
-        [--seed 0]
+        [--further 100,300] [--seed 0]
 
 `--data` is a file of `chanas records export`; with `--run` the records of run directories are collected first, and
 written there. Each model learns from each split's training part, once from all of it and once from the half that
 `sample_by_flops` leaves, and is judged by the same records (`chanas/prescheduler/tuning/offline/metrics.py`). The split
 `each_target` leaves out one device after the other: a use of a processor, such as two threads, bfloat16, or AVX2 alone.
+There each model then learns --further so many records of the new device, of tasks drawn whole, and is judged by the
+other tasks beside itself before and beside a model that has learned these alone.
 
 What random scores reach stands beside them. With tasks that were not seen, searches are played on those with at least
 48 records, among the recorded points, with the model and without. Figures: the largest loss of pairwise accuracy by
@@ -37,12 +39,13 @@ from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.offline import dataset, export
 from chanas.prescheduler.tuning.offline.dataset import Dataset
 from chanas.prescheduler.tuning.offline.metrics import judge
-from chanas.prescheduler.tuning.offline.models import MODELS, Kind, OfflineModel, train
+from chanas.prescheduler.tuning.offline.models import MODELS, Kind, OfflineModel, train, train_further
+from chanas.prescheduler.tuning.offline.primitives import Int64Array
 from chanas.prescheduler.tuning.offline.split import SPLITS, Split, sample_by_flops, split
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.workloads.keys import workload_of_key
 
-EACH_TARGET = "each_target"
+EACH_TARGET, WITHOUT = "each_target", "without"
 _QUICK_RECORDS = 2000
 _GOAL_LOSS = 0.05
 _PLAYED_RECORDS, _MARKS = 48, (4, 8, 16)
@@ -67,7 +70,7 @@ def main() -> None:
             baselines.append(by_chance(data, parts, part, args.seed))
             for model in args.models.split(","):
                 kind = Kind(model=model, loss=args.loss, features=features)
-                rows += compare(data, parts, kind, part, args.seed)
+                rows += compare(data, parts, kind, part, args)
     found = figures(rows)
     extra = {"seed": args.seed, "loss": args.loss, "data": describe(data), "rows": rows, "by_chance": baselines}
     finish("offline-models", found, args.quick, extra)
@@ -81,6 +84,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--splits", default=",".join((*SPLITS, EACH_TARGET)))
     parser.add_argument("--loss", default="rmse")
+    parser.add_argument("--further", type=lambda text: [int(num) for num in text.split(",")], default=[100, 300])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
     return parser.parse_args()
@@ -98,7 +102,7 @@ def splits_of(data: Dataset, name: str, seed: int) -> dict[str, Split]:
         raise DataError(f"split {name} needs records of two devices, got {len(data.devices)}")
     device = np.array([task.device for task in data.tasks], dtype=np.int64)[data.task]
     return {
-        f"without {use_of(data.devices[i].target)}": Split(np.flatnonzero(device != i), np.flatnonzero(device == i))
+        f"{WITHOUT} {use_of(data.devices[i].target)}": Split(np.flatnonzero(device != i), np.flatnonzero(device == i))
         for i in range(len(data.devices))
     }
 
@@ -148,8 +152,34 @@ def by_chance(data: Dataset, parts: Split, name: str, seed: int) -> dict[str, An
     return {"split": name, **dataclasses.asdict(found)}
 
 
-def compare(data: Dataset, parts: Split, kind: Kind, name: str, seed: int) -> list[dict[str, Any]]:
+def go_further(data: Dataset, new: Int64Array, model: OfflineModel, num: int, seed: int) -> dict[str, Any] | None:
+    """What `num` records of a new device add to a model, and what a model of them alone is worth; None if that is all.
+
+    Records are of tasks drawn whole; the other tasks judge.
+    """
+    tasks = np.random.default_rng(seed).permutation(np.unique(data.task[new]))
+    first = np.cumsum([np.count_nonzero(data.task[new] == task) for task in tasks]) <= num
+    known = np.isin(data.task[new], tasks[first])
+    learned, judged = new[known], new[~known]
+    if not len(judged) or not len(learned):
+        return None
+    test = data.of(judged)
+    models = {
+        "before": model,
+        "after": train_further(model, data, learned, seed),
+        "alone": train(data, learned, model.kind, seed, progress=False),
+    }
+    found = {
+        when: judge(each.scores(test.rows(each.kind.features)), test.label, test.task) for when, each in models.items()
+    }
+    pairs = {when: (score.pairwise_accuracy, score.clear_accuracy, score.top1) for when, score in found.items()}
+    print(f"{'':12} {len(learned)} records further  {pairs}", flush=True)
+    return {"num_records": len(learned), **{when: dataclasses.asdict(score) for when, score in found.items()}}
+
+
+def compare(data: Dataset, parts: Split, kind: Kind, name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Train on all of a split's records and on a sample of them; a row of the table each."""
+    seed = options.seed
     sampled = parts.train[sample_by_flops(data.of(parts.train), seed=seed)]
     test, rows = data.of(parts.test), []
     for part, chosen in (("full", parts.train), ("sampled", sampled)):
@@ -164,6 +194,9 @@ def compare(data: Dataset, parts: Split, kind: Kind, name: str, seed: int) -> li
         if name == "by_task" and kind.features == "primitives":
             row["played"] = play(data, parts, model, seeds=3)
             print(f"{'':12} played     {row['played']}")
+        if name.startswith(WITHOUT) and part == "full":
+            further = [go_further(data, parts.test, model, num, seed) for num in options.further]
+            row["further"] = [each for each in further if each is not None]
         rows.append(row)
         print(
             f"{name:12} {kind.features:10} {kind.model:9} {part:7} {len(chosen):6} records {seconds:7.1f} s  "

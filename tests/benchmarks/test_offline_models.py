@@ -6,10 +6,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chanas.errors import DataError
 from chanas.prescheduler.tuning.offline.dataset import Dataset
+from chanas.prescheduler.tuning.offline.models import Kind, train
 
 from ..prescheduler.tuning.offline.records import ONE, TWO, dataset
 
@@ -33,6 +35,20 @@ def test_each_device_is_judged_by_models_of_the_others(script: ModuleType, data:
         assert {device[i] for i in parts.test} == {left_out}
         assert sorted([*parts.train, *parts.test]) == list(range(len(data)))
         assert left_out not in {device[i] for i in parts.train}
+
+
+def test_models_go_on_with_tasks_that_do_not_judge_them(script: ModuleType, data: Dataset) -> None:
+    pytest.importorskip("xgboost")
+    parts = script.splits_of(data, "each_target", 0)["without cpu-2t of 16 lanes"]
+    model = train(data, parts.train, Kind(model="xgb"), progress=False)
+    sizes = data.counts()[np.unique(data.task[parts.test])]
+    assert len(sizes) > 1
+    num = int(sizes.sum() - sizes.min())
+    further = script.go_further(data, parts.test, model, num, 0)
+    assert 0 < further["num_records"] <= num
+    judged = {further[when]["num_records"] for when in ("before", "after", "alone")}
+    assert judged <= {len(parts.test) - further["num_records"]}
+    assert script.go_further(data, parts.test, model, len(parts.test), 0) is None  # none is left to judge
 
 
 def test_other_splits_are_themselves(script: ModuleType, data: Dataset) -> None:
