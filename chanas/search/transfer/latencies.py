@@ -4,6 +4,7 @@ Notation: N networks, F features, D known devices, n networks measured on the ne
     x  float64[N, F]  features          y_d  float64[N]     log latencies measured on known device d
     z  float64[N, D]  log latencies on known devices without the noise of measuring, each column centred
     t  float64[n]     log latencies measured on the new device
+    u_j               the j-th unit vector; ū the mean of all D
 
 **Known devices** (`fit_known`). y_d = x·b + e, where few of the errors e are large: something else ran, a clock rate
 fell. b is a ridge by iteratively reweighted least squares with the weights of a Cauchy distribution,
@@ -13,22 +14,26 @@ features leave out something that takes time on all devices, their errors agree:
 other known devices say of e (least squares, errors cut at three deviations). Noise of one device predicts no other's.
 
 **The new device** (`adapt`). log latency = a + z·c, and t = that + e, with e of Student's distribution with ν = 2 and
-scale σ. The level a may be anything. c is near one known device, and from there goes towards others:
-    c = u_j + B_j v,   v ~ N(0, s² I),   B_j = I - u_j·1ᵀ,
-where u_j is the j-th unit vector: weights that sum to one, since all known devices agree about how much longer a large
-network takes. A last centre stands for a device unlike all of them: c = v. Which j, s and σ hold is not known. Each
-triple is a hypothesis h; with b = (v, a) it has a most probable b_h (reweighted least squares, w = (ν + 1) / (ν +
-(e/σ)²)), where the posterior is about normal with precision H_h = (Aᵀ W A + P) / σ², A = (z B_j, 1) of the measured
-networks and P the prior's precision in units of 1/σ². The logarithm of its evidence is
-Laplace's,
+scale σ. The level a may be anything. c is near one known device, or near the mean of all, and from there goes towards
+others:
+    c = u + B v,   v ~ N(0, s² I),   B = I - u·1ᵀ,   u one of u_1 … u_D, ū:
+weights that sum to one, since all known devices agree about how much longer a large network takes. A last centre stands
+for a device unlike all of them: c = v. Which centre, s and σ hold is not known. Each triple is a hypothesis h; with
+b = (v, a) it has a most probable b_h (reweighted least squares, w = (ν + 1) / (ν + (e/σ)²)), where the posterior is
+about normal with precision H_h = (Aᵀ W A + P) / σ², A = (z B, 1) of the measured networks and P the prior's precision
+in units of 1/σ². The logarithm of its evidence is Laplace's,
     log p(t | h) = Σ_i log p(e_i | σ) + log p(v_h | s) - ½ log |H_h|,
 with the expected curvature AᵀWA/σ² in place of the exact one, which heavy tails may make negative. All hypotheses are
 alike before the first measurement and are averaged by their evidence afterwards. Since each of them is linear in z,
 the average is one vector of weights and one covariance matrix, whose spread between hypotheses counts as doubt.
+
+**What is left over** of t is regressed on the features (`leftover`): a device of a kind of its own has parts that take
+longer on it than any mixture says. The more measurements there are, the more it learns of them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +44,7 @@ import numpy.typing as npt
 
 from chanas.core.genome import FloatArray
 from chanas.errors import LUTError
+from chanas.search.transfer.leftover import regress, scales
 
 # In units of one network's weight, on standardised columns.
 _RIDGE = 3.0
@@ -62,26 +68,40 @@ class KnownDevices:
     fitted        float64[N, D]      log latencies that the features explain
     errors        float64[N, D]      what they leave of those measured, cut; zero of networks that were not measured
     coefficients  float64[F + 1, D]  of the features, and a constant
+    features      float64[N, F]
+    centre        float64[F]         means of the features of the networks that were measured
+    spread        float64[F]         their standard deviations; zero: the same in all
     """
 
     fitted: FloatArray
     errors: FloatArray
     coefficients: FloatArray
+    features: FloatArray
+    centre: FloatArray
+    spread: FloatArray
 
     @functools.cached_property
     def log_latencies(self) -> FloatArray:
         """float64[N, D]: fitted, and what the devices agree about besides."""
         return self.fitted + _shared(self.errors)
 
+    @functools.cached_property
+    def parts(self) -> FloatArray:
+        """float64[N, F]: features in the scales that their coefficients on a new device may be off by."""
+        out: FloatArray = (self.features - self.centre) * scales(self.coefficients[:-1], self.spread)
+        return out
+
     def select(self, columns: Sequence[int]) -> KnownDevices:
         """Only these of the known devices: nothing of the others is left."""
         own = list(columns)
-        return KnownDevices(self.fitted[:, own], self.errors[:, own], self.coefficients[:, own])
+        return dataclasses.replace(
+            self, fitted=self.fitted[:, own], errors=self.errors[:, own], coefficients=self.coefficients[:, own]
+        )
 
     def on(self, features: FloatArray) -> KnownDevices:
         """The same devices with other networks, by their features float64[Q, F]; none of them was measured there."""
         fitted = _with_ones(features) @ self.coefficients
-        return KnownDevices(fitted, np.zeros_like(fitted), self.coefficients)
+        return dataclasses.replace(self, fitted=fitted, errors=np.zeros_like(fitted), features=features)
 
 
 @dataclass(frozen=True)
@@ -89,8 +109,9 @@ class AdaptedDevice:
     """Latencies of the N networks on the new device.
 
     log_latencies  float64[N]  expected logarithm of seconds (or of the unit that was measured in)
-    deviations     float64[N]  standard deviation of it: doubt about the weights, and the scale of a measurement's noise
-    weights        float64[D]  share that each known device has in the prediction
+    deviations     float64[N]  standard deviation of it: doubt about the weights and about what they leave over, and the
+                               scale of a measurement's noise
+    weights        float64[D]  share that each known device has in the prediction, without what they leave over
     noise          scale of a measurement's noise, as a share of the latency
     """
 
@@ -125,7 +146,9 @@ def fit_known(features: FloatArray, log_latencies: FloatArray) -> KnownDevices:
     errors = measured - fitted
     most = _CUT * _DEVIATION_OF_MEDIAN * np.median(np.abs(errors), axis=0)
     errors = np.clip(errors, -most, most)
-    return KnownDevices(fitted, errors - errors.mean(axis=0), coefficients)
+    return KnownDevices(
+        fitted, errors - errors.mean(axis=0), coefficients, features, centre, np.where(varied, spread, 0.0)
+    )
 
 
 def _shared(errors: FloatArray) -> FloatArray:
@@ -192,23 +215,24 @@ def adapt(known: KnownDevices, indices: Sequence[int] | npt.NDArray[np.int64], m
     doubt = np.einsum("jsq,jsqk,jsql->kl", share, apart, apart)
     doubt += np.einsum("jsq,jsqkl->kl", share, basis @ hypotheses.covariance @ np.swapaxes(basis, -1, -2))
     noise2 = float(share.sum(axis=(0, 1)) @ np.square(_NOISES))
-    variance = np.maximum(np.einsum("nk,nk->n", z @ doubt, z), 0.0) + noise2
-    return AdaptedDevice(z @ mean, np.sqrt(variance), mean[:-1], float(np.sqrt(noise2)))
+    fitted = z @ mean
+    rest = regress(known.parts, chosen, target - fitted[chosen], float(np.sqrt(noise2)))
+    variance = np.maximum(np.einsum("nk,nk->n", z @ doubt, z), 0.0) + rest.variances + noise2
+    return AdaptedDevice(fitted + rest.values, np.sqrt(variance), mean[:-1], float(np.sqrt(noise2)))
 
 
 def _centres(num_devices: int) -> tuple[FloatArray, FloatArray]:
-    """Centres of the weights, float64[J, K], and the ways that these may go from there, float64[J, K, K]: J = D + 1
+    """Centres of the weights, float64[J, K], and the ways that these may go from there, float64[J, K, K]: J = D + 2
     centres of K = D + 1 weights, the last of which is the level.
 
-    A device's own column of its B_j is zero, and a column of zeros adds nothing to the evidence: what it takes from
+    A device's own column of its B is zero, and a column of zeros adds nothing to the evidence: what it takes from
     log p(v | s), ½ log |H| gives back.
     """
     size = num_devices + 1
-    centres = np.eye(size)
-    centres[-1] = 0.0
-    bases = np.tile(np.eye(size), (size, 1, 1))
-    for j in range(num_devices):
-        bases[j, j, :num_devices] -= 1.0
+    centres = np.zeros((num_devices + 2, size))
+    centres[:-2, :-1] = np.eye(num_devices)
+    centres[-2, :-1] = 1.0 / num_devices
+    bases = np.eye(size) - centres[:, :, None] * np.append(np.ones(num_devices), 0.0)
     return centres, bases
 
 
