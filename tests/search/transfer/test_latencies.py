@@ -84,6 +84,15 @@ def test_a_combination_of_known_devices_is_found_from_few_measurements(
     assert found.weights.sum() == pytest.approx(1.0, abs=0.1)
 
 
+def test_a_device_amid_all_known_ones_is_found_from_few_measurements(world: World, rng: np.random.Generator) -> None:
+    amid, errors = world.truth.mean(axis=1) + 0.4, []
+    for _ in range(10):
+        chosen = draw(5, rng)
+        found = adapt(world.known, chosen, amid[chosen] + NOISE * rng.normal(size=5))
+        errors.append(world.error(amid, found.log_latencies))
+    assert np.mean(errors) < 0.03
+
+
 def test_a_known_device_is_recognised(world: World, rng: np.random.Generator) -> None:
     chosen = draw(5, rng)
     found = adapt(world.known, chosen, world.truth[chosen, 2] - 0.5)
