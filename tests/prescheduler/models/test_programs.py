@@ -22,6 +22,7 @@ from chanas.prescheduler.models.lowering import lower
 from chanas.prescheduler.models.module import program_module
 from chanas.prescheduler.models.program import Program, tiled_rows
 from chanas.prescheduler.models.reading import read_graph
+from chanas.prescheduler.models.sources.model import OpenedModel
 from chanas.prescheduler.models.sources.torch_models import opened_program
 from chanas.prescheduler.models.tuning import activation_bytes
 from chanas.prescheduler.tuning.default_points import ranked_points
@@ -50,6 +51,18 @@ class Ran:
 Run = Callable[..., Ran]
 
 
+def opened_network(network: nn.Module, *shapes: tuple[int, ...]) -> OpenedModel:
+    """A network as it is opened, exported for inputs of these shapes or for one image."""
+    torch.manual_seed(0)
+    program = torch.export.export(network.eval(), tuple(torch.zeros(s) for s in shapes or (IMAGE,)))
+    return opened_program("net", program, {})
+
+
+def lowered_network(network: nn.Module, *shapes: tuple[int, ...]) -> Program:
+    """The program of a network, for tests of what it consists of."""
+    return lower(simplify(read_graph(opened_network(network, *shapes))), HOST)
+
+
 @pytest.fixture
 def run(compiler: Compiler, tmp_path: Path) -> Run:
     """Compile a network as a program with the default schedules, on one thread or more, and run it."""
@@ -58,9 +71,7 @@ def run(compiler: Compiler, tmp_path: Path) -> Run:
         import tvm
         from tvm import relax
 
-        torch.manual_seed(0)
-        program = torch.export.export(network.eval(), tuple(torch.zeros(s) for s in shapes or (IMAGE,)))
-        opened = opened_program("net", program, {})
+        opened = opened_network(network, *shapes)
         target = dataclasses.replace(HOST, num_threads=threads)
         lowered = lower(simplify(read_graph(opened)), target)
         chosen = {}
@@ -110,7 +121,9 @@ def after_stem(function: Callable[..., object], **layers: nn.Module) -> Of:
 C = 2 * LANES
 
 
-@pytest.mark.parametrize("choice", [0, 1, 2], ids=["direct", "winograd", "winograd2"])
+@pytest.mark.parametrize(
+    "choice", [0, pytest.param(1, marks=pytest.mark.slow), 2], ids=["direct", "winograd", "winograd2"]
+)
 def test_a_residual_and_an_activation_are_part_of_the_convolution(run: Run, choice: int) -> None:
     layers = {"one": conv(C, C, 3), "two": conv(C, C, 3)}
     ran = run(after_stem(lambda n, x: F.relu(n.two(F.relu(n.one(x))) + x), **layers), choice=choice)
@@ -163,70 +176,57 @@ def test_halves_that_are_shuffled_move_once_and_only_where_they_are_read(run: Ru
     assert ran.error < 1e-5
 
 
-@pytest.mark.parametrize(
-    "pool",
-    [
+def test_windows_are_pooled_in_channel_blocks(run: Run) -> None:
+    pools = [
         nn.MaxPool2d(3, 2, 1),
         nn.MaxPool2d(3, 2, ceil_mode=True),
         nn.MaxPool2d((2, 3), (1, 2)),
         nn.AvgPool2d(3, 1, 1),
         nn.AvgPool2d(3, 2, 1, count_include_pad=False),
-    ],
-    ids=str,
-)
-def test_windows_are_pooled_in_channel_blocks(run: Run, pool: nn.Module) -> None:
-    ran = run(after_stem(lambda n, x: n.pool(x), pool=pool))
-    assert set(ran.others) == {"max_pool2d" if isinstance(pool, nn.MaxPool2d) else "avg_pool2d", "from channel blocks"}
+    ]
+    ran = run(after_stem(lambda _, x: tuple(pool(x) for pool in pools)))
+    assert ran.others == {"max_pool2d": 3, "avg_pool2d": 2, "from channel blocks": 5}
     assert ran.error < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("layer", "op"),
-    [
-        (conv(C, 24, 3, stride=2), "blockconv"),
-        (conv(C, 24, stride=2), "pointwise"),
-        (conv(C, C, 5, groups=C), "depthwise"),
-        (conv(C, 2 * C, 3, groups=C), "depthwise"),
-        (conv(C, C, 3, groups=4), "blockconv"),
-        (nn.Conv2d(C, 24, (1, 7), padding=(0, 3)), "blockconv"),
-        (nn.Conv2d(C, 24, 3, padding=2, dilation=2), "blockconv"),
-        (nn.ConvTranspose2d(C, 24, 4, 2, 1), "upconv"),
-        (nn.ConvTranspose2d(C, 24, 3, 2, 1, output_padding=1), "upconv"),
-    ],
-    ids=str,
-)
-def test_every_convolution_is_one_tuned_operator(run: Run, layer: nn.Module, op: str) -> None:
-    ran = run(after_stem(lambda n, x: F.relu(n.layer(x)), layer=layer))
-    assert ran.tuned == ["conv", op]
-    assert ran.others == {"from channel blocks": 1}
+def test_every_convolution_is_one_tuned_operator(run: Run) -> None:
+    layers = {
+        conv(C, 24, 3, stride=2): "blockconv",
+        conv(C, 24, stride=2): "pointwise",
+        conv(C, C, 5, groups=C): "depthwise",
+        conv(C, 2 * C, 3, groups=C): "depthwise",
+        conv(C, C, 3, groups=4): "blockconv",
+        nn.Conv2d(C, 24, (1, 7), padding=(0, 3)): "blockconv",
+        nn.Conv2d(C, 24, 3, padding=2, dilation=2): "blockconv",
+        nn.ConvTranspose2d(C, 24, 4, 2, 1): "upconv",
+        nn.ConvTranspose2d(C, 24, 3, 2, 1, output_padding=1): "upconv",
+    }
+    all_layers = nn.ModuleList(layers)
+    ran = run(after_stem(lambda n, x: tuple(F.relu(layer(x)) for layer in n.all_layers), all_layers=all_layers))
+    assert ran.tuned == ["conv", *layers.values()]
+    assert ran.others == {"from channel blocks": len(layers)}
     assert ran.error < 1e-5
 
 
-def choices(layer: nn.Module, height: int = 20, width: int = 16) -> list[str]:
-    """The operators that compute a layer after a stem."""
-    torch.manual_seed(0)
-    network = after_stem(lambda n, x: n.layer(x), layer=layer).eval()
-    program = torch.export.export(network, (torch.zeros(1, 3, height, width),))
-    lowered = lower(simplify(read_graph(opened_program("net", program, {}))), HOST)
-    return [w.op for w in lowered.tuned[-1].choices]
+def choices(*layers: nn.Module, height: int = 20, width: int = 16) -> list[list[str]]:
+    """The operators that compute each of some layers after a stem."""
+    network = after_stem(lambda n, x: tuple(layer(x) for layer in n.layers), layers=nn.ModuleList(layers))
+    _, *tuned = lowered_network(network, (1, 3, height, width)).tuned
+    assert len(tuned) == len(layers)
+    return [[w.op for w in operation.choices] for operation in tuned]
 
 
 DIRECT, ONE_WAY = ["blockconv"], ["blockconv", "winograd"]
 BOTH_WAYS = [*ONE_WAY, "winograd2"]
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [conv(C, 24, 3), conv(C, 24, 3, padding=0), conv(C, 24, 5), nn.Conv2d(C, 24, (3, 5))],
-    ids=str,
-)
-def test_square_tiles_of_winograd_are_a_choice_where_they_save_more(layer: nn.Module) -> None:
-    assert choices(layer) == BOTH_WAYS
+def test_square_tiles_of_winograd_are_a_choice_where_they_save_more() -> None:
+    layers = conv(C, 24, 3), conv(C, 24, 3, padding=0), conv(C, 24, 5), nn.Conv2d(C, 24, (3, 5))
+    assert choices(*layers) == [BOTH_WAYS] * 4
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
+def test_winograd_is_a_choice_where_it_saves_multiplications() -> None:
+    layers = [
         conv(C, 24, 7),
         nn.Conv2d(C, 24, (1, 3), padding=(0, 1)),
         nn.Conv2d(C, 24, (3, 1), padding=(1, 0)),
@@ -234,26 +234,19 @@ def test_square_tiles_of_winograd_are_a_choice_where_they_save_more(layer: nn.Mo
         nn.Conv2d(C, 24, (7, 1), padding=(3, 0)),
         nn.Conv2d(C, 24, (9, 3), padding=(4, 1)),
         nn.Conv2d(C, 24, 3, (2, 1), padding=1),
-    ],
-    ids=str,
-)
-def test_winograd_is_a_choice_where_it_saves_multiplications(layer: nn.Module) -> None:
-    assert choices(layer) == ONE_WAY
+    ]
+    assert choices(*layers) == [ONE_WAY] * 7
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
+def test_winograd_is_no_choice_where_it_saves_little_or_has_no_kernel() -> None:
+    layers = [
         conv(C, 24, 3, stride=2),
         conv(C, 24, 3, dilation=2),
         conv(C, C, 3, groups=4),
         nn.Conv2d(C, 24, (1, 9), padding=(0, 4)),
         nn.Conv2d(C, 24, (1, 2), padding=(0, 1), stride=2),
-    ],
-    ids=str,
-)
-def test_winograd_is_no_choice_where_it_saves_little_or_has_no_kernel(layer: nn.Module) -> None:
-    assert choices(layer) == DIRECT
+    ]
+    assert choices(*layers) == [DIRECT] * 5
 
 
 @pytest.mark.parametrize(
@@ -261,7 +254,7 @@ def test_winograd_is_no_choice_where_it_saves_little_or_has_no_kernel(layer: nn.
     [(2, DIRECT), (4, ONE_WAY), (5, DIRECT), (7, BOTH_WAYS), (9, BOTH_WAYS)],
 )
 def test_winograd_is_a_choice_where_its_tiles_are_filled(size: int, offered: list[str]) -> None:
-    assert choices(conv(C, 24, 3), size, size) == offered
+    assert choices(conv(C, 24, 3), height=size, width=size) == [offered]
 
 
 def test_tiles_that_lie_down_the_columns_are_right_in_a_network(run: Run) -> None:
@@ -286,15 +279,17 @@ def test_a_dense_layer_reads_a_flattened_map(run: Run, channels: int) -> None:
     assert ran.error < 1e-5
 
 
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-def test_maps_are_enlarged(run: Run, mode: str) -> None:
-    layers = {"low": conv(C, C, 3, stride=2), "last": conv(C, 8)}
-    ran = run(after_stem(lambda n, x: n.last(F.interpolate(n.low(x), scale_factor=2, mode=mode)), **layers))
-    assert ran.tuned == ["conv", "blockconv", "pointwise"]
+def test_maps_are_enlarged(run: Run) -> None:
+    def enlarged(n: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+        low = n.low(x)
+        return tuple(n.last(F.interpolate(low, scale_factor=2, mode=mode)) for mode in ("nearest", "bilinear"))
+
+    ran = run(after_stem(enlarged, low=conv(C, C, 3, stride=2), last=conv(C, 8)))
+    assert ran.tuned == ["conv", "blockconv", "pointwise", "pointwise"]
     assert ran.error < 1e-5
 
 
-@pytest.mark.parametrize("tokens", [2 * LANES, 37])
+@pytest.mark.parametrize("tokens", [pytest.param(2 * LANES, marks=pytest.mark.slow), 37])
 def test_an_encoder_of_tokens_has_its_dense_layers_tuned(run: Run, tokens: int) -> None:
     def encoded(n: nn.Module, x: Tensor) -> Tensor:
         heads = [layer(x).reshape(1, tokens, 2, 10).transpose(1, 2) for layer in (n.q, n.k, n.v)]
@@ -321,7 +316,13 @@ def encoder_layer(size: int, heads: int) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "heads", "size"), [(32, 2, 64), (197, 3, 96), (37, 12, 12 * LANES), (18, 2, 2 * LANES)]
+    ("tokens", "heads", "size"),
+    [
+        (32, 2, 64),
+        pytest.param(197, 3, 96, marks=pytest.mark.slow),
+        (37, 3, 3 * LANES),
+        pytest.param(18, 2, 2 * LANES, marks=pytest.mark.slow),
+    ],
 )
 def test_attention_is_one_function_in_channel_blocks(run: Run, tokens: int, heads: int, size: int) -> None:
     ran = run(encoder_layer(size, heads), (1, tokens, size))
@@ -332,10 +333,10 @@ def test_attention_is_one_function_in_channel_blocks(run: Run, tokens: int, head
     assert ran.error < 1e-5
 
 
-def test_rows_after_attention_are_added_and_normalised_in_channel_blocks(run: Run) -> None:
-    ran = run(encoder_layer(64, 2), (1, 32, 64))
-    assert [o.step.workload.residual for o in ran.program.tuned] == [False, True, False, True]
-    blocked = [o.value.blocked for o in ran.program.others if o.name == "layer_norm"]
+def test_rows_after_attention_are_added_and_normalised_in_channel_blocks() -> None:
+    program = lowered_network(encoder_layer(64, 2), (1, 32, 64))
+    assert [o.step.workload.residual for o in program.tuned] == [False, True, False, True]
+    blocked = [o.value.blocked for o in program.others if o.name == "layer_norm"]
     assert blocked == [True, True]
 
 
@@ -363,10 +364,11 @@ def test_constants_are_added_to_scores_by_head_and_by_sequence(run: Run) -> None
     assert ran.error < 1e-5
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 14, 14), (2, 1, 1, 14), (14, 14)], ids=str)
-def test_masks_of_the_input_are_added_to_scores(run: Run, shape: tuple[int, ...]) -> None:
-    ran = run(attention(14, 64, 2, lambda _, s, mask: s / 3.0 + mask), (2, 14, 64), shape)
-    assert ran.others["attention"] == 1
+def test_masks_of_the_input_are_added_to_scores(run: Run) -> None:
+    masked = attention(14, 64, 2, lambda _, s, mask: s / 3.0 + mask)
+    each = Of(lambda n, x, *masks: tuple(n.masked(x, mask) for mask in masks), masked=masked)
+    ran = run(each, (2, 14, 64), (1, 1, 14, 14), (2, 1, 1, 14), (14, 14))
+    assert ran.others["attention"] == 3
     assert ran.error < 1e-5
 
 
@@ -384,13 +386,15 @@ def test_rows_that_are_masked_altogether_give_zeros(run: Run) -> None:
     assert ran.error < 1e-5
 
 
-@pytest.mark.parametrize(
-    "scores",
-    [lambda s: s.abs(), lambda s: (s + 1.0) * 0.5, lambda s: s.transpose(-1, -2), lambda s: s + s.tanh()],
-    ids=["sizes", "shifted, then scaled", "transposed", "of themselves"],
-)
-def test_other_functions_of_scores_are_computed_all_the_same(run: Run, scores: Callable[[Tensor], Tensor]) -> None:
-    assert run(attention(14, 64, 2, lambda _, s: scores(s)), (2, 14, 64)).error < 1e-5
+def test_other_functions_of_scores_are_computed_all_the_same(run: Run) -> None:
+    functions: list[Callable[[Tensor], Tensor]] = [
+        lambda s: s.abs(),
+        lambda s: (s + 1.0) * 0.5,
+        lambda s: s.transpose(-1, -2),
+        lambda s: s + s.tanh(),
+    ]
+    each = nn.ModuleList(attention(14, 64, 2, lambda _, s, f=f: f(s)) for f in functions)
+    assert run(Of(lambda n, x: tuple(layer(x) for layer in n.each), each=each), (2, 14, 64)).error < 1e-5
 
 
 @pytest.mark.parametrize(("sequences", "size"), [(1, 20), (3, 64)], ids=["parts of blocks", "tokens by tokens"])
@@ -418,10 +422,10 @@ def test_rows_of_maps_are_multiplied_as_rows_of_a_matrix(run: Run) -> None:
     assert ran.error < 1e-5
 
 
-@pytest.mark.parametrize("length", [3, 2 * LANES, 5 * LANES + 3])
-def test_rows_are_added_up_a_vector_at_a_time(run: Run, length: int) -> None:
-    ran = run(Of(lambda _, x: x.sum(-1, keepdim=True) * x + x.mean(-1, keepdim=True)), (1, 2, 12, length))
-    assert ran.error < 1e-5
+def test_rows_are_added_up_a_vector_at_a_time(run: Run) -> None:
+    rows = Of(lambda _, *rows: tuple(x.sum(-1, keepdim=True) * x + x.mean(-1, keepdim=True) for x in rows))
+    shapes = [(1, 2, 12, length) for length in (3, 2 * LANES, 5 * LANES + 3)]
+    assert run(rows, *shapes).error < 1e-5
 
 
 def test_sums_are_taken_along_any_axes(run: Run) -> None:
@@ -429,9 +433,9 @@ def test_sums_are_taken_along_any_axes(run: Run) -> None:
     assert run(network, (2, 3, 7, 6)).error < 1e-5
 
 
-@pytest.mark.parametrize("shape", [(20,), (5, 20)], ids=str)
-def test_layers_are_normalised_along_their_last_axes(run: Run, shape: tuple[int, ...]) -> None:
-    assert run(nn.LayerNorm(shape), (2, 5, 20)).error < 1e-5
+def test_layers_are_normalised_along_their_last_axes(run: Run) -> None:
+    layers = {"one": nn.LayerNorm((20,)), "two": nn.LayerNorm((5, 20))}
+    assert run(Of(lambda n, x: (n.one(x), n.two(x)), **layers), (2, 5, 20)).error < 1e-5
 
 
 def test_shares_are_taken_along_any_axis(run: Run) -> None:
@@ -489,10 +493,10 @@ def test_two_threads_compute_the_same(run: Run) -> None:
     assert run(network, (1, 3, 64, 64), threads=2).error < 1e-5
 
 
-def test_memory_is_that_of_what_is_needed_at_one_time(run: Run) -> None:
-    ran = run(after_stem(lambda n, x: n.two(n.one(x)), one=conv(C, C), two=conv(C, C)))
+def test_memory_is_that_of_what_is_needed_at_one_time() -> None:
+    program = lowered_network(after_stem(lambda n, x: n.two(n.one(x)), one=conv(C, C), two=conv(C, C)))
     each = 4 * C * IMAGE[2] * IMAGE[3]
-    assert activation_bytes(ran.program) == 2 * each
+    assert activation_bytes(program) == 2 * each
 
 
 def test_numbers_without_axes_are_read_as_such(run: Run) -> None:

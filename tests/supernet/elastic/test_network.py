@@ -37,7 +37,7 @@ def assert_agree(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @given(pair=spaces_and_architectures(), num_classes=st.integers(2, 20), seed=seeds)
-@settings(max_examples=20)
+@settings(max_examples=8)
 def test_a_static_copy_agrees_with_the_active_subnet(
     pair: tuple[SearchSpace, Architecture], num_classes: int, seed: int
 ) -> None:
@@ -130,7 +130,7 @@ def test_an_architecture_of_another_space_is_refused(tiny_space: SearchSpace) ->
 
 
 @given(pair=spaces_and_architectures(), seed=seeds)
-@settings(max_examples=20)
+@settings(max_examples=8)
 def test_active_parameters_are_those_that_get_a_gradient(pair: tuple[SearchSpace, Architecture], seed: int) -> None:
     space, architecture = pair
     torch.manual_seed(seed)
@@ -143,7 +143,7 @@ def test_active_parameters_are_those_that_get_a_gradient(pair: tuple[SearchSpace
 
 
 @given(pair=spaces_and_architectures(), seed=seeds)
-@settings(max_examples=20)
+@settings(max_examples=8)
 def test_a_network_of_only_one_architecture_inherits_and_computes_the_same(
     pair: tuple[SearchSpace, Architecture], seed: int
 ) -> None:

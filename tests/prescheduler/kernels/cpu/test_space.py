@@ -26,7 +26,7 @@ from chanas.prescheduler.workloads.space import Named, ScheduleSpace, Split, fac
 from ...cases import DEVICES, NEON, OPERATORS, device, generators, workloads
 
 devices = st.sampled_from(list(DEVICES.values()))
-some = settings(max_examples=40)
+some = settings(max_examples=20)
 
 TILED = Workload("pointwise", 7, 48, 96, epilogue="relu", scaled=True)
 
@@ -362,7 +362,7 @@ def test_both_orders_of_one_tile_are_one_point() -> None:
     assert not space.contains(changed(space, split_m=(49, 1), split_n=(1, 6), order=(1,)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(workloads, devices, st.lists(st.integers(-3, 60), max_size=12))
 def test_any_integers_are_a_point_or_refused(workload: Workload, target: HardwareTarget, numbers: list[int]) -> None:
     space = schedule_space(workload, target)
