@@ -29,6 +29,7 @@ def export_records(places: Sequence[Path], out: Path, with_segments: bool = Fals
     """Write the valid records of runs (run directories, files of records, folders of runs) as one data set.
 
     Raises:
+        ConfigError: `out` ends in something else than `.npz`.
         DataError: there are no records at a place, or no valid ones at all.
         CheckpointError: a file of records cannot be read.
         ScheduleError: features of stores are asked for of a GPU's records.
@@ -36,6 +37,7 @@ def export_records(places: Sequence[Path], out: Path, with_segments: bool = Fals
     from chanas.prescheduler.tuning.offline.dataset import save
     from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
 
+    _require_suffix(out, ".npz")
     found = collect(files_of_records(places))
     data = make_dataset(found, with_segments, progress=progress)
     save(data, out)
@@ -109,7 +111,8 @@ def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taugh
     """Train a cost model on a data set, judge it by records that it did not see, and write its file.
 
     Raises:
-        ConfigError: a name is unknown, a library is not installed, or options do not go together.
+        ConfigError: a name is unknown, a library is not installed, options do not go together, or `out` ends in
+            something else than `.safetensors`.
         DataError: the data set cannot be read, or is too small for the split.
         CheckpointError: the model to begin with cannot be read.
     """
@@ -117,6 +120,7 @@ def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taugh
     from chanas.prescheduler.tuning.offline.models import Kind, load_model, save_model, train, train_further
     from chanas.prescheduler.tuning.offline.split import SPLITS
 
+    _require_suffix(out, ".safetensors")
     if lesson.split not in SPLITS:
         raise ConfigError(unknown_name("split", lesson.split, SPLITS))
     if (lesson.init is None) != (lesson.num_records is None):
@@ -134,6 +138,12 @@ def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taugh
     save_model(model, out)
     before = None if first is None else _judge(first, loaded, judging)
     return Taught(model, _judge(model, loaded, judging), before, learned_in_s)
+
+
+def _require_suffix(out: Path, suffix: str) -> None:
+    """Refuse another one: of the files that chanas writes the suffix says what is in them."""
+    if out.suffix != suffix:
+        raise ConfigError(f"expected a file that ends in {suffix}, got {out}")
 
 
 def _parts(data: Dataset, lesson: Lesson) -> tuple[Int64Array, Int64Array]:

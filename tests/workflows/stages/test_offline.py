@@ -9,7 +9,7 @@ import pytest
 
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
-from chanas.errors import ConfigError
+from chanas.errors import ConfigError, DataError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
@@ -70,4 +70,19 @@ def test_too_few_or_too_many_records_of_a_new_device_are_refused(
 ) -> None:
     teach(files[0], tmp_path / "one.safetensors", Lesson(model="mlp"), progress=False)
     with pytest.raises(ConfigError, match="expected --records from 2 to 159"):
-        teach(files[1], tmp_path / "x", Lesson(init=tmp_path / "one.safetensors", num_records=num_records))
+        teach(files[1], tmp_path / "x.safetensors", Lesson(init=tmp_path / "one.safetensors", num_records=num_records))
+
+
+def test_files_end_in_what_they_are(files: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"expected a file that ends in \.npz, got .*records\.parquet"):
+        export_records([files[0].parent / "cpu"], tmp_path / "records.parquet")
+    with pytest.raises(ConfigError, match=r"expected a file that ends in \.safetensors, got .*model\.pt"):
+        teach(files[0], tmp_path / "model.pt", Lesson(model="mlp"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_has_no_trials(tmp_path: Path) -> None:
+    table = tmp_path / "cpu.json"
+    table.write_text("{}")
+    with pytest.raises(DataError, match="a table has no trials; name its run directory"):
+        export_records([table], tmp_path / "records.npz")

@@ -48,10 +48,14 @@ def files_of_records(places: Iterable[Path]) -> list[Path]:
     service's), in order.
 
     Raises:
-        DataError: there is none at a place.
+        DataError: there is none at a place, or a latency table, which has no trials.
     """
     found: list[Path] = []
     for place in places:
+        if place.is_file() and place.suffix == ".json":
+            raise DataError(
+                f"expected the records of a run, got {place}: a table has no trials; name its run directory"
+            )
         if place.is_file():
             here = [place]
         elif RunDirectory(place).records.is_file():
