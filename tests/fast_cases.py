@@ -9,5 +9,12 @@ import pytest
 
 
 def fast(cases: Iterable[Any], which: Container[int]) -> list[Any]:
-    """Parameters of a test: the cases of these places as they are, and the others marked as slow."""
-    return [case if i in which else pytest.param(case, marks=pytest.mark.slow) for i, case in enumerate(cases)]
+    """Parameters of a test: the cases of these places as they are, and the others marked as slow. A tuple is a case of
+    several parameters."""
+    return [case if i in which else slow(case) for i, case in enumerate(cases)]
+
+
+def slow(case: Any) -> Any:
+    """A case that runs with the slow tests alone."""
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.slow)

@@ -34,9 +34,9 @@ class Nursery:
 
     PIPE = subprocess.PIPE
 
-    def __init__(self, command: Sequence[str], planted: Path) -> None:
+    def __init__(self, command: Sequence[str], planted: Sequence[Path]) -> None:
         self._command = [sys.executable, *command]
-        self._planted = str(planted)
+        self._planted = tuple(map(str, planted))
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None

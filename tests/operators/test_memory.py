@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_cases import fast
 from hypothesis import given, settings
 from strategies import seeds, spaces
 
@@ -71,8 +72,10 @@ def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) 
     return between + max(inner)
 
 
-@pytest.mark.parametrize("which", ["smallest", "largest", "random"])
-@pytest.mark.parametrize("name", ["tiny", "mbv3-32"])
+@pytest.mark.parametrize(
+    ("name", "which"),
+    fast([(name, which) for name in ("tiny", "mbv3-32") for which in ("smallest", "largest", "random")], [1, 2, 5]),
+)
 def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, tiny_space: SearchSpace) -> None:
     from chanas.prescheduler.kernels.cpu.blocks import network_module, schedule_block
 
@@ -119,7 +122,7 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
 
 
 @pytest.mark.parametrize("target", [HOST, GPU, in_batches(GPU, 3)], ids=["cpu", "gpu", "gpu-b3"])
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(spaces, seeds)
 def test_nothing_random_needs_less_than_the_least(target: HardwareTarget, space: SearchSpace, seed: int) -> None:
     memory = ActivationMemory(space, NUM_CLASSES, target)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fast_cases import fast
 
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTRow
@@ -219,7 +220,7 @@ def test_a_table_of_something_else_is_refused_by_name_and_not_mixed_into(
 
 
 # ---- interruptions --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("num_measured", [1, 5, ALL_TRIALS])
+@pytest.mark.parametrize("num_measured", fast([1, 5, ALL_TRIALS], [1]))
 def test_ctrl_c_while_tuning_keeps_what_was_measured(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:
@@ -230,7 +231,7 @@ def test_ctrl_c_while_tuning_keeps_what_was_measured(
     assert done(fill(run)) == (ALL_TRIALS - num_measured, len(ALL_BLOCKS))
 
 
-@pytest.mark.parametrize("num_measured", [1, 4, len(ALL_BLOCKS)])
+@pytest.mark.parametrize("num_measured", fast([1, 4, len(ALL_BLOCKS)], [1, 2]))
 def test_ctrl_c_while_timing_blocks_keeps_what_was_measured(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:
@@ -251,7 +252,9 @@ def block_timings(pool: SyntheticPool) -> list[str]:
     return [key for key in timed if key in keys]
 
 
-@pytest.mark.parametrize("num_timings", [1, 3, len(ALL_BLOCKS), len(ALL_BLOCKS) + 2, 3 * len(ALL_BLOCKS) - 1])
+@pytest.mark.parametrize(
+    "num_timings", fast([1, 3, len(ALL_BLOCKS), len(ALL_BLOCKS) + 2, 3 * len(ALL_BLOCKS) - 1], [1, 2, 4])
+)
 def test_a_process_that_ends_between_rounds_loses_no_timing(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_timings: int
 ) -> None:

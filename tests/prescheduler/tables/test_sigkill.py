@@ -193,6 +193,7 @@ def test_a_run_killed_at_random_moments_loses_nothing(bench: Bench, num_kills: i
         attempt += 1
 
 
+@pytest.mark.slow  # test_locks.py has the line that is said
 def test_two_at_once_in_one_run_directory_are_one_that_works_and_one_that_says_so(bench: Bench) -> None:
     both = [bench.start("shared", log) for log in ("first", "second")]
     codes = {log: process.wait() for log, process in zip(("first", "second"), both, strict=True)}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_cases import fast
 
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
@@ -267,7 +268,7 @@ def test_more_trials_add_to_those_that_are_there(store: RecordStore, scratch: Pa
     assert len(pool.built) == sum(num_trials(w, more) - num_trials(w) for w in WORKLOADS) > 0
 
 
-@pytest.mark.parametrize("num_measured", [1, 2, 7, TOTAL - 1, TOTAL])
+@pytest.mark.parametrize("num_measured", fast([1, 2, 7, TOTAL - 1, TOTAL], [0, 2, 4]))
 def test_ctrl_c_keeps_what_was_measured_and_the_next_run_makes_the_rest(
     store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:
@@ -348,7 +349,7 @@ def test_a_common_budget_that_is_spent_is_not_spent_again(store: RecordStore, sc
     assert pool.built == pool.turns == []
 
 
-@pytest.mark.parametrize("num_measured", [1, 17, 19, 30])
+@pytest.mark.parametrize("num_measured", fast([1, 17, 19, 30], [1, 3]))
 def test_a_common_budget_that_was_cut_off_is_spent_to_the_end(
     store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:

@@ -36,7 +36,28 @@ def test_a_compiler_that_aborts_is_one_line(tuned_onnx_folder: Path, tmp_path: P
         untuned_network(opened, load_target("cpu"), tmp_path, ("-c", ABORTS))
 
 
+RAISES = """
+import sys, types
+sys.modules["tvm"] = types.ModuleType("tvm")
+from chanas.errors import ModelError
+from chanas.workflows.models import untuned
+
+def refuse(_):
+    raise ModelError("other.onnx has no input z")
+
+untuned.time_untuned = refuse
+untuned.main()
+"""
+
+
 def test_an_error_of_the_other_process_is_one_line(tuned_onnx_folder: Path, tmp_path: Path) -> None:
+    opened = open_model(tuned_onnx_folder.parent / "other.onnx")
+    with pytest.raises(ModelError, match=r"^did not compile: ModelError: other\.onnx has no input z$"):
+        untuned_network(opened, load_target("cpu"), tmp_path, ("-c", RAISES))
+
+
+@pytest.mark.slow
+def test_a_network_that_the_other_process_does_not_open_is_one_line(tuned_onnx_folder: Path, tmp_path: Path) -> None:
     opened = dataclasses.replace(open_model(tuned_onnx_folder.parent / "other.onnx"), shapes={"z": (1,)})
     with pytest.raises(ModelError, match=r"^did not compile: ModelError: .* has no input z"):
         untuned_network(opened, load_target("cpu"), tmp_path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fast_cases import fast
 
 from chanas.errors import ConfigError, StageOrderError
 from chanas.workflows.sweeps.plots import Axes, default_axes, series
@@ -63,7 +64,7 @@ def test_the_file_has_every_column_of_every_row(sweep: Path) -> None:
     assert read[4] | {"row": "5", "model": "net.onnx", "status": "failed", "exit_code": "1"} == read[4]
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png"])
+@pytest.mark.parametrize("suffix", fast([".svg", ".png"], [0]))
 def test_plots_of_the_commands_metrics_are_written(sweep: Path, suffix: str) -> None:
     plots = show_sweep(sweep, View(suffix=suffix)).plots
     assert [path.name for path in plots] == [

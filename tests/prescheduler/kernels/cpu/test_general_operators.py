@@ -175,7 +175,7 @@ def test_many_windows_are_right_at_any_point(workbench: Workbench, op: Operator,
 
 
 @each_general_family
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_every_general_operator_has_points(op: Operator, data: st.DataObject) -> None:
     workload = data.draw(general_workloads(op))

@@ -60,7 +60,7 @@ def _reduces(workload: Workload, name: str) -> bool:
 @each_workload
 def test_split_factors_multiply_to_their_loops(workload: Workload) -> None:
     space, expected = gpu_space(workload, GPU), extents(workload)
-    for point in space.sample(50, np.random.default_rng(0)):
+    for point in space.sample(20, np.random.default_rng(0)):
         named = space.groups(point)
         assert {name: math.prod(named[name]) for name in expected} == expected
 
@@ -68,7 +68,7 @@ def test_split_factors_multiply_to_their_loops(workload: Workload) -> None:
 @each_workload
 def test_points_that_differ_are_told_apart_by_their_fields(workload: Workload) -> None:
     space = gpu_space(workload, GPU)
-    points = space.sample(50, np.random.default_rng(0))
+    points = space.sample(20, np.random.default_rng(0))
     assert len({space.decode(point) for point in points}) == len(points)
 
 
@@ -102,7 +102,7 @@ def test_threads_of_tensor_cores_are_whole_warps_within_the_limits(workload: Wor
 @each_workload
 def test_encoding_is_the_inverse_of_decoding(workload: Workload) -> None:
     space = gpu_space(workload, GPU)
-    points = space.sample(50, np.random.default_rng(1))
+    points = space.sample(20, np.random.default_rng(1))
     assert points
     assert len(set(points)) == len(points)
     assert [space.encode(space.groups(p)) for p in points] == points
@@ -113,7 +113,7 @@ def test_a_block_has_at_least_a_warp_and_no_more_threads_than_fit(workload: Work
     """Half of what a product of less than two warps allows, such as three images of ten classes."""
     space, gpu = gpu_space(workload, GPU), GPU.required_gpu
     fewest = min(gpu.warp_size, workload.batch * workload.out_channels // 2) if workload.output_size == 1 else 32
-    for point in space.sample(50, np.random.default_rng(2)):
+    for point in space.sample(20, np.random.default_rng(2)):
         assert fewest <= num_threads(workload, space.groups(point)) <= gpu.max_threads_per_block
 
 

@@ -38,9 +38,20 @@ def real_workers() -> Iterator[None]:
         yield
 
 
+# The worker itself, without the compiler: importing it takes most of a start.
+NO_COMPILER = """
+import sys, types
+
+sys.modules["tvm"] = types.ModuleType("tvm")
+from chanas.prescheduler.measuring.local import worker
+
+worker.main()
+"""
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[WorkerProcess]:
-    process = WorkerProcess(1, split_cores(1)[0])
+    process = WorkerProcess(1, split_cores(1)[0], ("-c", NO_COMPILER))
     yield process
     process.close()
 
@@ -73,8 +84,12 @@ class Say(Request):
 
 
 # ---- one worker -----------------------------------------------------------------------------------------------------
-def test_a_worker_stays_for_the_next_call(worker: WorkerProcess) -> None:
-    assert pid_of(worker) == pid_of(worker) != os.getpid()
+def test_a_worker_stays_for_the_next_call() -> None:
+    worker = WorkerProcess(1, split_cores(1)[0])
+    try:
+        assert pid_of(worker) == pid_of(worker) != os.getpid()
+    finally:
+        worker.close()
 
 
 def test_an_unknown_call_is_an_error_and_the_worker_stays(worker: WorkerProcess) -> None:
@@ -207,12 +222,12 @@ def test_what_a_worker_says_leaves_no_descriptors_open(speaker: WorkerProcess) -
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-PARENT = """
+PARENT = f"""
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.devices.cores import split_cores
 from chanas.prescheduler.measuring.requests import Hang, Ping
 
-worker = WorkerProcess(1, split_cores(1)[0])
+worker = WorkerProcess(1, split_cores(1)[0], ("-c", {NO_COMPILER!r}))
 print(worker.call(Ping(), 60.0).result["pid"], flush=True)
 worker.call(Hang(), 600.0)
 """
