@@ -1,4 +1,4 @@
-"""Regression of what a mixture of known devices leaves over on a new one on the features of architectures.
+"""Regression on the features of architectures of what a mixture of known devices leaves over on a new one.
 
 Notation: N networks, F features, D known devices, n networks measured on the new device.
     φ    float64[N, F]  features, centred, each times its scale ψ
@@ -35,7 +35,7 @@ _CUT, _LEAST_CUT, _DEVIATION_OF_MEDIAN = 3.0, 0.01, 1.4826
 
 
 class Leftover(NamedTuple):
-    """Values to add to log latencies of the N networks, float64[N], and their variance float64[N]."""
+    """Addition to log latencies of the N networks, float64[N], and its variance float64[N]."""
 
     values: FloatArray
     variances: FloatArray
