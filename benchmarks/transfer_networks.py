@@ -2,7 +2,7 @@
 
     python benchmarks/transfer_networks.py [--quick] [--networks resnet50 …] [--minutes 10] [--ways cold warm …]
         [--source RECORDS] [--source-threads 2] [--model lgbm:FILE] [--share 0.5] [--run runs/transfer_networks]
-        [--seed 0]
+        [--seed 0] [--name NAME]
 
 ResNet-50, MobileNet-V2 and Inception-V3 of torchvision, with random weights. Each is tuned on one thread several times,
 for so many minutes each, with records of its own:
@@ -11,15 +11,19 @@ for so many minutes each, with records of its own:
     warm   with --warm-start from RECORDS, a file of records or a run directory of another dtype, number of threads or
            instruction set; without --source the network is first tuned for as long on --source-threads threads, and
            these records are taken
-    share  the same, and only operators that make up --share of all operations are tuned (--tune-share), for that
+    like   with --warm-start from records of the same use, as another machine of this kind has them: of a tuning from
+           nothing, with another seed
+    share  as `warm`, and only operators that make up --share of all operations are tuned (--tune-share), for that
            share of the minutes
     taught with a cost model of `chanas records train` (--model): attention, mlp, xgb or lgbm, and its file
 
-After each trial the network's seconds are the sum over its operators of the best that was measured of each, alone. All
-tunings are judged by the smallest of their last sums, and all finished networks are timed in turns. Wall time counts
-from the first trial; a pause of more than a minute, such as between two runs, counts as a minute. `share` does not time
-what is taken over, so that it has no such sum: its trials and seconds are all that it made, and only its finished
-network is compared.
+After each trial the network's seconds are the sum over its operators of the best that was measured of each, alone. A
+machine is some percent faster in one tuning than in another, which is as much as is judged here, so that every schedule
+that was the best of its operator for a while is timed once more at the end, all of an operator in turns, whoever tried
+them; those seconds count. All tunings are judged by the smallest of their last sums, and all finished networks are
+timed in turns. Wall time counts from the first trial; a pause of more than a minute, such as between two runs, counts
+as a minute. `share` does not time what is taken over, so that it has no such sum: its trials and seconds are all that
+it made, and only its finished network is compared.
 
 Figures, for each network and way: trials and seconds to within 5 %, and the finished network's latency over that of
 `cold`. Results are written after each network. What lies in the run directory is not tuned again: a run that was ended
@@ -30,6 +34,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 import sqlite3
 import tempfile
@@ -42,22 +47,33 @@ from tune_share import medians_in_turns
 
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
+from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
+from chanas.prescheduler.kernels.backends import case_of
+from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
+from chanas.prescheduler.measuring.requests import BuildOperators, MeasureInTurns
+from chanas.prescheduler.models.tuning import weight_bytes
+from chanas.prescheduler.workloads.space import Point
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
+    from chanas.prescheduler.models.program import Program
     from chanas.workflows.models.chain import Effort, LoadedModel
 
 NETWORKS = ("resnet50", "mobilenet_v2", "inception_v3")
-COLD, WARM, SHARE, TAUGHT, SOURCE = "cold", "warm", "share", "taught", "source"
-WAYS = (COLD, WARM, SHARE, TAUGHT)
+COLD, WARM, LIKE, SHARE, TAUGHT, SOURCE, TWIN = "cold", "warm", "like", "share", "taught", "source", "twin"
+WAYS = (COLD, WARM, LIKE, SHARE, TAUGHT)
 QUICK_NETWORK, QUICK_PIXELS, QUICK_MINUTES = "squeezenet1_1", 64, 0.2
 CLOSE, DEFAULT_MINUTES, LONGEST_PAUSE_S, ROUNDS = 1.05, 10.0, 60.0, 41
 DEFAULT_SHARE = 0.5
+TURNS, MIN_TURN_S = 15, 0.002
+OTHER_SEED = 1000
 
-Trial = tuple[str, float | None, float]
-"""Key of the operator, seconds (None: it failed), and when it was measured, in seconds since 1970."""
+Trial = tuple[str, Point, float | None, float]
+"""Key of the operator, point, seconds (None: it failed), and when it was measured, in seconds since 1970."""
+Judged = Mapping[tuple[str, Point], float]
+"""Seconds of points, all of an operator timed in turns."""
 
 
 def tuned_network(loaded: LoadedModel, folder: Path, threads: int, effort: Effort, seed: int) -> TunedNetwork:
@@ -80,36 +96,72 @@ def effort_of(way: str, source: str, options: argparse.Namespace) -> Effort:
     if way == SHARE:
         shorter = options.minutes * options.share
         return Effort(minutes=shorter, warm_start=source, tune_share=options.share)
-    return dataclasses.replace(plain, warm_start=source if way == WARM else None)
+    return dataclasses.replace(plain, warm_start=source if way in (WARM, LIKE) else None)
 
 
 def read_trials(records: Path) -> list[Trial]:
     """Every trial of a run directory with one device, in order."""
     database = sqlite3.connect(f"{records.resolve().as_uri()}?mode=ro", uri=True)
     try:
-        return database.execute("SELECT workload, seconds, created FROM records ORDER BY created, rowid").fetchall()
+        rows = database.execute("SELECT workload, point, seconds, created FROM records ORDER BY created, rowid")
+        return [(key, tuple(json.loads(point)), seconds, created) for key, point, seconds, created in rows]
     finally:
         database.close()
 
 
-def operator_groups(loaded: LoadedModel) -> list[tuple[str, ...]]:
-    """For each operator of the network the keys of those that compute the same."""
-    from chanas.prescheduler.models.lowering import lower
-
-    program = lower(loaded.graph, load_target("cpu", 1))
-    return [tuple(w.key for w in operation.choices) for operation in program.tuned]
-
-
-def curve_of(trials: Iterable[Trial], groups: Sequence[tuple[str, ...]]) -> list[tuple[float, float]]:
-    """After each trial: seconds since the first, and the network's; infinite while an operator has no schedule."""
+def incumbents(trials: Iterable[Trial]) -> set[tuple[str, Point]]:
+    """Every point that was the best of its operator when it came."""
     best: dict[str, float] = {}
+    found = set()
+    for key, point, seconds, _ in trials:
+        if seconds is not None and seconds < best.get(key, math.inf):
+            best[key] = seconds
+            found.add((key, point))
+    return found
+
+
+def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[str, Point], float]:
+    """Time the points of each operator in turns on one thread, with its weights cold; none of those that fail now."""
+    from chanas.prescheduler.measuring.local.pool import WorkerPool
+
+    workloads = {w.key: w for w in program.workloads()}
+    of: dict[str, list[Point]] = {}
+    for key, point in sorted(points):
+        of.setdefault(key, []).append(point)
+    target, found = load_target("cpu", 1), {}
+    settings = TimingSettings(TURNS, MIN_TURN_S, cold_bytes=weight_bytes(program), code_copies=len(program.tuned))
+    with tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch, WorkerPool(target) as pool:
+        line: CandidatePipeline[str] = CandidatePipeline(pool)
+        for key, some in of.items():
+            library, case = Path(scratch) / key, Path(scratch) / f"{key}.npz"
+            case_of(workloads[key], target).save(case)
+            build = BuildOperators(
+                target=target, library=library, workload=workloads[key], points=some, compiled=[None] * len(some)
+            )
+            timing = MeasureInTurns(library=library, case=case, num=len(some), settings=settings)
+            line.submit(Candidate(key, build, timing, len(some) * BUILD_TIMEOUT_S))
+        for candidate, outcome in (pair for _ in iter(lambda: line.num_in_flight, 0) for pair in line.finished()):
+            for point, member in zip(of[candidate.token], outcome.members or [outcome], strict=False):
+                if member.seconds is not None:
+                    found[candidate.token, point] = member.seconds
+    return found
+
+
+def curve_of(trials: Iterable[Trial], groups: Sequence[tuple[str, ...]], judged: Judged) -> list[tuple[float, float]]:
+    """After each trial: seconds since the first, and the network's; infinite while an operator has no schedule.
+
+    Which point of an operator is the best is told by the trials, how fast that one is by `judged`, which also tells
+    which operator is taken of those that compute the same.
+    """
+    best: dict[str, float] = {}
+    worth: dict[str, float] = {}
     curve, wall_s, before = [], 0.0, None
-    for key, seconds, created in trials:
+    for key, point, seconds, created in trials:
         wall_s += 0.0 if before is None else min(created - before, LONGEST_PAUSE_S)
         before = created
         if seconds is not None and seconds < best.get(key, math.inf):
-            best[key] = seconds
-        network_s = math.fsum(min(best.get(k, math.inf) for k in group) for group in groups)
+            best[key], worth[key] = seconds, judged.get((key, point), math.inf)
+        network_s = math.fsum(min(worth.get(k, math.inf) for k in group) for group in groups)
         curve.append((wall_s, network_s))
     return curve
 
@@ -122,26 +174,41 @@ def reached(curve: Sequence[tuple[float, float]], limit_s: float) -> dict[str, f
     return {"trials": None, "wall_s": None}
 
 
+def tune_all(loaded: LoadedModel, place: Path, options: argparse.Namespace) -> dict[str, TunedNetwork]:
+    """The network tuned in each way, after the tunings that records are taken from."""
+    from chanas.workflows.models.chain import Effort
+
+    sources = dict.fromkeys(WAYS, options.source or "")
+    plain = Effort(minutes=options.minutes)
+    if options.source is None and {WARM, SHARE} & set(options.ways):
+        tuned_network(loaded, place / SOURCE, options.source_threads, plain, options.seed)
+        sources = dict.fromkeys(WAYS, str(place / SOURCE))
+    if LIKE in options.ways:
+        tuned_network(loaded, place / TWIN, 1, plain, options.seed + OTHER_SEED)
+        sources[LIKE] = str(place / TWIN)
+    return {
+        way: tuned_network(loaded, place / way, 1, effort_of(way, sources[way], options), options.seed)
+        for way in options.ways
+    }
+
+
 def measure(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
     """What result files keep of a network.
 
     Raises:
         ChanasError: it cannot be opened or tuned, or there is nothing to warm-start from.
     """
-    from chanas.workflows.models.chain import Effort, Model
+    from chanas.prescheduler.models.lowering import lower
+    from chanas.workflows.models.chain import Model
 
     shapes = {"image": (1, 3, QUICK_PIXELS, QUICK_PIXELS)} if options.quick else None
     loaded = Model.load(f"torchvision:{name}", shapes)
-    source = options.source
-    if source is None and {WARM, SHARE} & set(options.ways):
-        tuned_network(loaded, place / SOURCE, options.source_threads, Effort(minutes=options.minutes), options.seed)
-        source = str(place / SOURCE)
-    networks = {
-        way: tuned_network(loaded, place / way, 1, effort_of(way, source, options), options.seed)
-        for way in options.ways
-    }
-    groups = operator_groups(loaded)
-    curves = {way: curve_of(read_trials(RunDirectory(place / way).records), groups) for way in networks}
+    networks = tune_all(loaded, place, options)
+    program = lower(loaded.graph, load_target("cpu", 1))
+    groups = [tuple(w.key for w in operation.choices) for operation in program.tuned]
+    trials = {way: read_trials(RunDirectory(place / way).records) for way in networks}
+    judged = judge(set().union(*map(incumbents, trials.values())), program)
+    curves = {way: curve_of(made, groups, judged) for way, made in trials.items()}
     limit_s = CLOSE * min(curve[-1][1] for curve in curves.values())
     medians = medians_in_turns(list(networks.values()), 5 if options.quick else ROUNDS)
     row: dict[str, Any] = {"network": name, "source": "tuned first" if options.source is None else options.source}
@@ -176,13 +243,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a small network at 64 pixels, seconds; writes nothing")
     parser.add_argument("--networks", nargs="+", default=NETWORKS, help="of torchvision")
     parser.add_argument("--minutes", type=float, help=f"of each tuning ({DEFAULT_MINUTES:g})")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, help="cold warm share, and taught with --model")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, help="all but taught, which needs --model")
     parser.add_argument("--model", help="of `taught`: a kind and a file, such as lgbm:model.safetensors")
     parser.add_argument("--share", type=float, default=DEFAULT_SHARE, help="of operations that `share` tunes")
     parser.add_argument("--source", help="records of another use: a run directory or a file")
     parser.add_argument("--source-threads", type=int, default=2, help="of the tuning that records come from otherwise")
     parser.add_argument("--run", type=Path, default=Path("runs/transfer_networks"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", default="transfer_networks", help="how the result file is called")
     options = parser.parse_args(arguments)
     options.ways = options.ways or [way for way in WAYS if way != TAUGHT or options.model]
     if TAUGHT in options.ways and not options.model:
@@ -196,8 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in names:
             rows.append(measure(name, root / name, options))
             if not options.quick:
-                write_result("transfer_networks", figures_of(rows), extra)
-    finish("transfer_networks", figures_of(rows), options.quick, extra)
+                write_result(options.name, figures_of(rows), extra)
+    finish(options.name, figures_of(rows), options.quick, extra)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sqlite3
 from pathlib import Path
@@ -12,13 +13,16 @@ from typing import Any
 import pytest
 
 GROUPS = [("direct", "winograd"), ("direct", "winograd"), ("dense",)]
+A, B, C = (1, 1), (2, 1), (3, 1)
 TRIALS = [
-    ("direct", 4.0, 100.0),
-    ("dense", None, 101.0),
-    ("dense", 1.0, 103.0),
-    ("winograd", 3.0, 1000.0),  # a pause
-    ("direct", 5.0, 1001.0),
+    ("direct", A, 4.0, 100.0),
+    ("dense", A, None, 101.0),
+    ("dense", B, 1.0, 103.0),
+    ("winograd", A, 3.0, 1000.0),  # a pause
+    ("direct", B, 5.0, 1001.0),
+    ("direct", C, 2.0, 1002.0),
 ]
+JUDGED = {("direct", A): 4.0, ("direct", C): 3.5, ("dense", B): 1.5, ("winograd", A): 3.0}
 
 
 @pytest.fixture
@@ -28,17 +32,27 @@ def script(load: Any) -> ModuleType:
 
 
 def test_a_network_takes_the_sum_of_the_best_of_its_operators(script: ModuleType) -> None:
-    curve = script.curve_of(TRIALS, GROUPS)
-    assert curve == [(0.0, math.inf), (1.0, math.inf), (3.0, 9.0), (63.0, 7.0), (64.0, 7.0)]
-    assert script.reached(curve, 9.0) == {"trials": 3.0, "wall_s": 3.0}
+    curve = script.curve_of(TRIALS, GROUPS, JUDGED)
+    assert curve == [(0.0, math.inf), (1.0, math.inf), (3.0, 9.5), (63.0, 7.5), (64.0, 7.5), (65.0, 7.5)]
+    assert script.reached(curve, 9.5) == {"trials": 3.0, "wall_s": 3.0}
     assert script.reached(curve, 6.0) == {"trials": None, "wall_s": None}
+
+
+def test_a_point_counts_with_the_seconds_of_its_turns(script: ModuleType) -> None:
+    assert script.curve_of(TRIALS, [("direct",)], JUDGED)[-1] == (65.0, 3.5)
+    assert script.curve_of(TRIALS, [("direct",)], {("direct", A): 4.0})[-1] == (65.0, math.inf)
+
+
+def test_only_what_was_the_best_when_it_came_is_timed_again(script: ModuleType) -> None:
+    assert script.incumbents(TRIALS) == set(JUDGED)
 
 
 def test_trials_are_read_in_the_order_they_were_made(script: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "records.sqlite"
     with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE records (workload TEXT, seconds REAL, created REAL)")
-        database.executemany("INSERT INTO records VALUES (?, ?, ?)", reversed(TRIALS))
+        database.execute("CREATE TABLE records (workload TEXT, point TEXT, seconds REAL, created REAL)")
+        rows = [(key, json.dumps(point), seconds, created) for key, point, seconds, created in reversed(TRIALS)]
+        database.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
     database.close()
     assert script.read_trials(path) == TRIALS
 
@@ -64,6 +78,7 @@ def test_figures_have_every_way(script: ModuleType) -> None:
     [
         ("cold", ("gp", None, 1.0, 2.0)),
         ("warm", ("gp", "records", 1.0, 2.0)),
+        ("like", ("gp", "records", 1.0, 2.0)),
         ("share", ("gp", "records", 0.5, 1.0)),
         ("taught", ("lgbm:m.safetensors", None, 1.0, 2.0)),
     ],
