@@ -12,7 +12,7 @@ for so many minutes each, with records of its own:
            instruction set; without --source the network is first tuned for as long on --source-threads threads, and
            these records are taken
     like   with --warm-start from records of the same use, as another machine of this kind has them: of a tuning from
-           nothing, with another seed
+           nothing with another seed, which is reported beside the others (`twin`)
     share  as `warm`, and only operators that make up --share of all operations are tuned (--tune-share), for that
            share of the minutes
     taught with a cost model of `chanas records train` (--model): attention, mlp, xgb or lgbm, and its file
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 NETWORKS = ("resnet50", "mobilenet_v2", "inception_v3")
 COLD, WARM, LIKE, SHARE, TAUGHT, SOURCE, TWIN = "cold", "warm", "like", "share", "taught", "source", "twin"
 WAYS = (COLD, WARM, LIKE, SHARE, TAUGHT)
+REPORTED = (*WAYS, TWIN)
 QUICK_NETWORK, QUICK_PIXELS, QUICK_MINUTES = "squeezenet1_1", 64, 0.2
 CLOSE, DEFAULT_MINUTES, LONGEST_PAUSE_S, ROUNDS = 1.05, 10.0, 60.0, 41
 DEFAULT_SHARE = 0.5
@@ -178,18 +179,17 @@ def tune_all(loaded: LoadedModel, place: Path, options: argparse.Namespace) -> d
     """The network tuned in each way, after the tunings that records are taken from."""
     from chanas.workflows.models.chain import Effort
 
-    sources = dict.fromkeys(WAYS, options.source or "")
+    sources, networks = dict.fromkeys(WAYS, options.source or ""), {}
     plain = Effort(minutes=options.minutes)
     if options.source is None and {WARM, SHARE} & set(options.ways):
         tuned_network(loaded, place / SOURCE, options.source_threads, plain, options.seed)
         sources = dict.fromkeys(WAYS, str(place / SOURCE))
     if LIKE in options.ways:
-        tuned_network(loaded, place / TWIN, 1, plain, options.seed + OTHER_SEED)
+        networks[TWIN] = tuned_network(loaded, place / TWIN, 1, plain, options.seed + OTHER_SEED)
         sources[LIKE] = str(place / TWIN)
-    return {
-        way: tuned_network(loaded, place / way, 1, effort_of(way, sources[way], options), options.seed)
-        for way in options.ways
-    }
+    for way in options.ways:
+        networks[way] = tuned_network(loaded, place / way, 1, effort_of(way, sources[way], options), options.seed)
+    return networks
 
 
 def measure(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
     figures = {}
     for row in rows:
         name = row["network"]
-        for way in (way for way in WAYS if way in row):
+        for way in (way for way in REPORTED if way in row):
             figures[f"{name}_{way}_trials"] = Figure(row[way]["trials"], lower_is_better=True)
             figures[f"{name}_{way}_wall_s"] = Figure(row[way]["wall_s"], lower_is_better=True)
             if way != COLD and COLD in row:

@@ -23,6 +23,7 @@ from chanas.supernet.training.metrics import read_metrics
 from chanas.supernet.training.phases import TrainConfig
 from chanas.supernet.training.train import train_supernet
 
+pytestmark = pytest.mark.slow  # four processes that each import PyTorch
 SCRIPT = Path(__file__).parents[1] / "two_ranks.py"
 
 
