@@ -73,7 +73,7 @@ def main() -> None:
                 rows += compare(data, parts, kind, part, args)
     found = figures(rows)
     extra = {"seed": args.seed, "loss": args.loss, "data": describe(data), "rows": rows, "by_chance": baselines}
-    finish("offline-models", found, args.quick, extra)
+    finish("offline-models-further" if args.further else "offline-models", found, args.quick, extra)
 
 
 def parse() -> argparse.Namespace:

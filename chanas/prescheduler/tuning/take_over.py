@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,8 @@ from chanas.prescheduler.tuning.cost_model.gaussian_process import description
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import try_points
 from chanas.prescheduler.tuning.warm_start import WarmStart
-from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace
+from chanas.prescheduler.workloads.mapping import nearest_point
+from chanas.prescheduler.workloads.space import Point
 
 # Schedules that an operator is given, from so many similar ones: where the first does not work, the next may.
 _NUM_TAKEN = 3
@@ -176,32 +176,3 @@ def known_elsewhere(workload: Workload, warm_start: WarmStart | None, target: Ha
     best = int(prior.seconds.argmin())
     point, seconds = prior.points[best][0], float(prior.seconds[best])
     return [TakenOver(warm_start.its(workload), point, seconds, warm_start.source.device)]
-
-
-def nearest_point(named: Named, space: ScheduleSpace[Any]) -> Point:
-    """The legal point that is most like one of another space: in the logarithms of all factors of a split but its
-    outermost, which follows from the loop's extent, and in every choice.
-
-    {split_m: (7, 7), split_n: (2, 8), unroll: 1} with 16 channels → {split_m: (7, 7), split_n: (3, 8), unroll: 1} of 24
-    """
-    costs: dict[str, dict[tuple[int, ...], float]] = {}
-    for coordinate in space.coordinates:
-        wanted = named.get(coordinate.name)
-        if wanted is not None and len(wanted) == coordinate.width:
-            costs[coordinate.name] = {option: _away(option, wanted) for option in coordinate.options}
-
-    def cost(point: Point) -> float:
-        total, start = 0.0, 0
-        for coordinate in space.coordinates:
-            if coordinate.name in costs:
-                total += costs[coordinate.name][point[start : start + coordinate.width]]
-            start += coordinate.width
-        return total
-
-    return min(space.points, key=cost)
-
-
-def _away(option: tuple[int, ...], wanted: tuple[int, ...]) -> float:
-    if len(option) == 1:
-        return float(option != wanted)
-    return math.fsum(abs(math.log2(a / b)) for a, b in zip(option[1:], wanted[1:], strict=True))

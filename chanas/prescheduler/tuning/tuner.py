@@ -186,9 +186,8 @@ class OperatorTuner:
         the whole initial set, of which some may be there."""
         untried = [p for p in self.space.shuffled(self._rng) if p not in self._records]
         score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
-        best = [
-            min(left, key=score.__getitem__) for points in prior.points if (left := [p for p in points if p in score])
-        ]
+        left = ([p for p in points if p in score] for points in prior.points)
+        best = list(dict.fromkeys(min(points, key=score.__getitem__) for points in left if points))
         whole = max(num_valid + num, self._config.num_initial)
         num_spread = min(round(self._config.spread_share * whole), max(0, whole - 1))
         chosen = best[: min(num, max(0, whole - num_spread - num_valid))]

@@ -3,7 +3,8 @@
 A schedule point means the same on two devices whose schedule spaces are the same, which they are when vector width,
 number of vector registers and `space_version` are. Threads may differ: the space for several has one coordinate more,
 `fuse`, and a point without it stands for all of its values. So may the dtype, for operators whose spaces agree in both.
-Everything else is refused, with what differs. What the records are used for: `cost_model`, `tune`.
+Between other processors, and where spaces of two dtypes differ, points are mapped to those most like them (`mapping`).
+GPUs and other versions of the spaces are refused. What the records are used for: `cost_model`, `tune`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +38,7 @@ from chanas.prescheduler.records.schema import SCHEMA
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.tuning.trust import SourceTrust
+from chanas.prescheduler.workloads.mapping import mapped_points
 from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace, read_point
 
 # Coordinates that only some uses of a device have: a point without one stands for all of its values.
@@ -60,22 +63,30 @@ class Source:
         """Name the source for people: `cpu-2t (AMD EPYC, TVM 0.27.0)`."""
         return f"{self.target.name} ({self.target.device}, TVM {self.compiler})"
 
-    def differences(self, target: HardwareTarget) -> list[str]:
-        """List the reasons that its points are not points of `target`'s schedule spaces; empty if they are."""
+    def refusals(self, target: HardwareTarget) -> list[str]:
+        """List the reasons that its points say nothing of `target`'s schedule spaces; empty if they do."""
         backend = backend_of(target)
         if self.target.kind != target.kind or not backend.seeds_others:
             return [f"kind {self.target.kind} instead of {target.kind} (only processors seed each other)"]
+        if self.spaces != backend.space_version:
+            return [f"version of the schedule spaces: {self.spaces} instead of {backend.space_version}"]
+        return []
+
+    def differences(self, target: HardwareTarget) -> list[str]:
+        """List the reasons that its points are not points of `target`'s schedule spaces; empty if they are."""
         mine, its = self.target, target
         pairs = [
             ("float32 values in a vector", mine.vector_lanes, its.vector_lanes),
             ("vector registers", mine.num_vector_registers, its.num_vector_registers),
-            ("version of the schedule spaces", self.spaces, backend.space_version),
         ]
-        return [f"{what}: {got} instead of {expected}" for what, got, expected in pairs if got != expected]
+        others = [f"{what}: {got} instead of {expected}" for what, got, expected in pairs if got != expected]
+        return self.refusals(target) or others
 
     def distance(self, target: HardwareTarget) -> tuple[object, ...]:
-        """The nearest of several sources is the smallest: same device, dtype and compiler, then alike in threads."""
+        """The nearest of several sources is the smallest: same vectors, device, dtype and compiler, then alike in
+        threads."""
         return (
+            bool(self.differences(target)),
             self.target.fingerprint != target.fingerprint,
             self.target.dtype != target.dtype,
             self.compiler != tvm_version(),
@@ -105,21 +116,23 @@ class WarmStart:
         """One line for people, from what `RecordStore.warm_starts` says of its operators."""
         mine = [n for n in notes if (n["source"], n["digest"]) == (self.source.device, self.digest)]
         num, dropped = (sum(n[k] for n in mine) for k in ("num_operators", "num_dropped"))
+        mapped = ", schedules mapped" if self.source.differences(self.target) else ""
         return (
-            f"{self.source.describe()}, records {self.digest}: {num} operators, dropped for {dropped} whose first "
-            "points, or those of operators before them, came out in another order"
+            f"{self.source.describe()}, records {self.digest}{mapped}: {num} operators, dropped for {dropped} whose "
+            "first points, or those of operators before them, came out in another order"
         )
 
     def prior(self, space: ScheduleSpace[Any]) -> Prior | None:
-        """Return the source's records of an operator; None if it has none, or the spaces don't agree."""
+        """Return the source's records of an operator, mapped where the spaces don't agree; None if it has none."""
         workload = self.its(space.workload)
         records = self.records.get(workload.key, ())
         if not records:
             return None
         whence = schedule_space(workload, self.source.target)
-        if not agree(whence, space):
-            return None
-        prior = translate(records, whence, space, self.source.target)
+        if agree(whence, space):
+            prior = translate(records, whence, space, self.source.target)
+        else:
+            prior = map_records(records, whence, space, (self.source.target, self.target))
         return None if prior is None else dataclasses.replace(prior, trust=self.trust)
 
     def its(self, workload: Workload) -> Workload:
@@ -154,6 +167,27 @@ def translate(
     if not found:
         return None
     return Prior(tuple(found), np.array(list(found.values()), dtype=np.float64), target)
+
+
+def map_records(
+    records: Sequence[TuningRecord],
+    whence: ScheduleSpace[Any],
+    space: ScheduleSpace[Any],
+    targets: tuple[HardwareTarget, HardwareTarget],
+) -> Prior | None:
+    """Records of one space, best first, as the points of another that are most like theirs; the best of those that fall
+    together.
+
+    targets  whose records they are, and whose points they become
+    """
+    source, target = targets
+    valid = [r for r in records if r.seconds is not None and whence.contains(r.point)]
+    mapped = mapped_points([r.point for r in valid], whence, space, source.vector_lanes / target.vector_lanes)
+    found: dict[tuple[Point, ...], float] = {}
+    for points, record in zip(mapped, valid, strict=True):
+        seconds = record.seconds or math.inf
+        found[points] = min(seconds, found.get(points, seconds))
+    return Prior(tuple(found), np.array(list(found.values()), dtype=np.float64), target) if found else None
 
 
 def matching_points(named: Named, space: ScheduleSpace[Any]) -> Iterator[Point]:
@@ -193,12 +227,12 @@ def open_warm_start(source: str, run: RunDirectory, target: HardwareTarget) -> W
                 + (f": no records of another target '{name}'" if name else "")
                 + f"; there are records of: {there}"
             )
-        fitting = [s for s in others if not s.differences(target)]
+        fitting = [s for s in others if not s.refusals(target)]
         if not fitting:
             nearest = min(others, key=lambda s: s.distance(target))
             raise TargetError(
                 f"records of {nearest.describe()} in {path} say nothing about target '{target.name}': "
-                f"{'; '.join(nearest.differences(target))}; tune it without --warm-start"
+                f"{'; '.join(nearest.refusals(target))}; tune it without --warm-start"
             )
         chosen = min(fitting, key=lambda s: s.distance(target))
         return WarmStart(chosen, path, target, load_source(database, path, chosen))

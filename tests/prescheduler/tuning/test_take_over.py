@@ -23,7 +23,6 @@ from chanas.prescheduler.tuning.take_over import (
     TunedShare,
     check_share,
     known_elsewhere,
-    nearest_point,
     significant,
     take_over,
     tune_share,
@@ -83,23 +82,6 @@ def test_a_share_is_above_zero_and_at_most_one(share: float) -> None:
 
 
 # ---- what they give -------------------------------------------------------------------------------------------------
-def test_a_point_of_the_space_itself_is_its_own_nearest() -> None:
-    space = schedule_space(HEAVY, HERE)
-    for point in space.points[:: max(1, space.num_points // 7)]:
-        assert nearest_point(space.groups(point), space) == point
-
-
-def test_the_tile_of_another_size_is_kept_where_it_fits() -> None:
-    whole, half = schedule_space(HEAVY, HERE), schedule_space(LIGHT, HERE)
-    shared = [
-        p for p in whole.points if any(whole.groups(p)["split_m"] == half.groups(q)["split_m"] for q in half.points)
-    ]
-    named = whole.groups(shared[len(shared) // 2])
-    found = half.groups(nearest_point(named, half))
-    assert found["split_m"] == named["split_m"]
-    assert half.contains(half.encode(found))
-
-
 def test_the_most_similar_operator_gives_its_schedule_first() -> None:
     points = {w: schedule_space(w, HERE).points for w in (HEAVY, LIGHTER, DEPTHWISE)}
     tuned = {w: [TuningRecord(p[0], 1e-5)] for w, p in points.items()}

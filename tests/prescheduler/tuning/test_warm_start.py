@@ -27,16 +27,18 @@ from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
-from chanas.prescheduler.tuning.warm_start import agree, open_warm_start, translate
+from chanas.prescheduler.tuning.warm_start import agree, map_records, open_warm_start, translate
 from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 from ..cases import (
     DEVICES,
     NANO,
+    NEON,
     NUM_CLASSES,
     SyntheticPool,
     device,
     fill_table,
+    generators,
     hashed_seconds,
     landscape_seconds,
     random_workload,
@@ -45,6 +47,7 @@ from ..cases import (
 
 ONE, TWO = device(), dataclasses.replace(device(num_threads=2), name="cpu-2t")
 OTHER = dataclasses.replace(ONE, fingerprint="0123456789ab", device="Another processor")
+NARROW, BFLOAT16 = device(lanes=8), dataclasses.replace(ONE, dtype="bfloat16")
 SPACE_VERSION = BACKENDS["llvm"].space_version
 WORKLOAD = Workload("pointwise", 14, 96, 192, epilogue="relu")
 DEPTHWISE = Workload("depthwise", 28, 64, 64, 3, 1, "relu")
@@ -142,14 +145,16 @@ def test_another_target_of_the_same_run(tmp_path: Path) -> None:
     assert warm.prior(schedule_space(WORKLOAD, TWO)) is not None
 
 
-def test_the_other_dtype_where_spaces_agree(tmp_path: Path) -> None:
+def test_the_other_dtype_is_taken_as_it_is_where_spaces_agree(tmp_path: Path) -> None:
     run = stored(run_of(tmp_path), ONE, WORKLOAD, DEPTHWISE)
     bf16 = dataclasses.replace(ONE, name="cpu-bf16", dtype="bfloat16")
     warm = open_warm_start("cpu", run, bf16)
     for workload in (WORKLOAD, DEPTHWISE):
         space = schedule_space(dataclasses.replace(workload, dtype="bfloat16"), bf16)
         there = agree(schedule_space(workload, ONE), space)
-        assert (warm.prior(space) is not None) == there
+        prior = warm.prior(space)
+        assert prior is not None
+        assert (prior.target.dtype == "float32") == there
     assert agree(schedule_space(DEPTHWISE, ONE), schedule_space(dataclasses.replace(DEPTHWISE, dtype="bfloat16"), bf16))
 
 
@@ -188,23 +193,43 @@ def test_the_digest_stands_for_the_records(tmp_path: Path) -> None:
     assert open_warm_start(str(source.root), mine, ONE).digest != first
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"vector_lanes": 8}, "float32 values in a vector: 8 instead of 16"),
-        ({"num_vector_registers": 16}, "vector registers: 16 instead of 32"),
-        ({"kind": "cuda"}, "only processors seed each other"),
-    ],
-)
-def test_a_device_of_other_points_is_refused_by_what_differs(
-    tmp_path: Path, changes: dict[str, object], expected: str
-) -> None:
-    source = run_of(tmp_path, "theirs")
-    store = RecordStore(source.records, dataclasses.replace(OTHER, **changes))  # type: ignore[arg-type]
-    store.add(WORKLOAD.key, records_of(WORKLOAD, ONE))
-    store.close()
-    with pytest.raises(TargetError, match=expected):
+def test_a_device_of_another_kind_is_refused(tmp_path: Path) -> None:
+    source = stored(run_of(tmp_path, "theirs"), OTHER)
+    with sqlite3.connect(source.records) as database:
+        database.execute("UPDATE devices SET target = json_set(target, '$.kind', 'cuda')")
+    with pytest.raises(TargetError, match="only processors seed each other"):
         open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+
+
+# ---- points of other vectors ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("target", [NARROW, NEON, BFLOAT16])
+def test_points_of_other_vectors_become_those_most_like_them(tmp_path: Path, target: HardwareTarget) -> None:
+    source = stored(run_of(tmp_path, "theirs"), OTHER)
+    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), target)
+    space = schedule_space(dataclasses.replace(WORKLOAD, dtype=target.dtype), target)
+    prior, theirs = warm.prior(space), sorted(r.seconds or 0.0 for r in records_of(WORKLOAD, OTHER))
+    assert prior is not None
+    assert prior.target == target
+    assert all(space.contains(p) for points in prior.points for p in points)
+    assert len(set(prior.points)) == len(prior.points)
+    assert set(prior.seconds) <= set(theirs)
+    assert (prior.seconds[0], len(prior.seconds)) == (theirs[0], len(prior.points))
+    assert ("schedules mapped" in warm.describe(())) == (target is not BFLOAT16)
+
+
+def test_a_source_of_the_same_vectors_is_nearer_than_the_processor_itself(tmp_path: Path) -> None:
+    """AVX-512 records of this processor lie beside AVX2 records of another one, and AVX2 is asked for."""
+    source = stored(stored(run_of(tmp_path, "theirs"), ONE), dataclasses.replace(NARROW, fingerprint="0123456789ab"))
+    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), dataclasses.replace(NARROW))
+    assert warm.source.target.vector_lanes == 8
+
+
+@given(rng=generators)
+def test_a_first_batch_of_mapped_points_has_no_point_twice(rng: np.random.Generator) -> None:
+    there, here = schedule_space(WORKLOAD, ONE), schedule_space(WORKLOAD, NARROW)
+    records = sorted(records_of(WORKLOAD, ONE, 40, int(rng.integers(1 << 30))), key=lambda r: r.seconds or 0.0)
+    first = tuner_with(map_records(records, there, here, (ONE, NARROW)), here).propose()
+    assert len(first) == len(set(first)) == 4
 
 
 def test_records_of_another_version_of_the_spaces_are_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Schedules for a new device from a table of another one, on which they were found.
 
 Where both have the same vectors and registers and compute in the same dtype, a schedule is taken as it is. Elsewhere it
-is mapped: the legal schedule of the new space that is most like it (`take_over.nearest_point`), its tile counted in
+is mapped: the legal schedule of the new space that is most like it (`workloads/mapping.py`), its tile counted in
 vectors of channels, as both spaces count them, or in values, so that with vectors half as wide there are twice as many.
 """
 
@@ -20,12 +20,10 @@ from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.lut import Schedules
 from chanas.prescheduler.tuning.default_points import ranked_points
-from chanas.prescheduler.tuning.take_over import nearest_point, take_over
+from chanas.prescheduler.tuning.take_over import take_over
 from chanas.prescheduler.tuning.warm_start import Source, agree, matching_points
-from chanas.prescheduler.workloads.space import Named, Point
-
-# Coordinates that split a loop over vectors of channels.
-_VECTORS = ("split_n", "split_c")
+from chanas.prescheduler.workloads.mapping import mapped_points
+from chanas.prescheduler.workloads.space import Point
 
 
 def check_source(lut: LatencyLUT, target: HardwareTarget) -> None:
@@ -89,7 +87,7 @@ def known_schedules(blocks: Sequence[BlockConfig], source: LatencyLUT, target: H
         chosen: list[tuple[str, Point]] = []
         for workload, other, (_, point) in zip(device_workloads(block, target), its, row.schedules, strict=True):
             if (workload, point) not in found:
-                taken = _same_point if are_same else mapped_points
+                taken = _same_point if are_same else _mapped_points
                 found[workload, point] = taken(workload, target, other, point, source.header.target)
             points = found[workload, point]
             if not points:
@@ -114,25 +112,13 @@ def _same_point(
     return [p for p in [next(matching_points(whence.groups(point), space), None)] if p is not None]
 
 
-def mapped_points(
+def _mapped_points(
     workload: Workload, target: HardwareTarget, its: Workload, point: Point, source: HardwareTarget
 ) -> list[Point]:
-    """Points of a target's space that are most like one of a source's: with as many values in a tile, then with as many
-    vectors; none where the source's space does not have the point."""
     whence, space = schedule_space(its, source), schedule_space(workload, target)
     if not whence.contains(point):
         return []
-    named = whence.groups(point)
-    wider = _in_values(named, source.vector_lanes / target.vector_lanes)
-    return list(dict.fromkeys([nearest_point(wider, space), nearest_point(named, space)]))
-
-
-def _in_values(named: Named, ratio: float) -> Named:
-    """The same where a vector has `ratio` times as many values: tiles of that many more vectors."""
-    return {
-        name: (*group[:-1], max(1, round(group[-1] * ratio))) if name in _VECTORS else group
-        for name, group in named.items()
-    }
+    return list(mapped_points([point], whence, space, source.vector_lanes / target.vector_lanes)[0])
 
 
 def best_schedules(

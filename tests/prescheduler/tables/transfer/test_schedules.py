@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from chanas.core.target import HardwareTarget
-from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.transfer.schedules import (
@@ -17,36 +14,13 @@ from chanas.prescheduler.tables.transfer.schedules import (
     choose_untried,
     differences,
     known_schedules,
-    mapped_points,
 )
 
-from ...cases import DEVICES, NEON, device, generators, random_lut, random_workload
+from ...cases import NEON, device, random_lut
 from .devices import BLOCKS, SPACE
 
 WIDE, NARROW = device(lanes=16), device(lanes=8)
 LUT = random_lut(SPACE, BLOCKS[:6], WIDE)
-
-
-@given(rng=generators, source=st.sampled_from(sorted(DEVICES)), target=st.sampled_from(sorted(DEVICES)))
-def test_every_schedule_has_a_legal_one_on_every_processor(rng, source: str, target: str) -> None:
-    workload = random_workload(rng.choice(["conv", "pointwise", "depthwise", "pool"]), rng)
-    point = schedule_space(workload, DEVICES[source]).sample(1, rng)[0]
-    found = mapped_points(workload, DEVICES[target], workload, point, DEVICES[source])
-    assert 1 <= len(found) == len(set(found)) <= 2
-    assert all(schedule_space(workload, DEVICES[target]).contains(p) for p in found)
-
-
-def tile(workload: Workload, point: tuple[int, ...], target: HardwareTarget) -> tuple[int, int]:
-    named = schedule_space(workload, target).groups(point)
-    return named["split_m"][-1], named["split_n"][-1]
-
-
-def test_a_tile_has_as_many_values_and_then_as_many_vectors() -> None:
-    workload = Workload("pointwise", 14, 96, 192)  # twelve vectors of 16 values, 24 of eight
-    space = schedule_space(workload, WIDE)
-    point = next(p for p in space.points if tile(workload, p, WIDE) == (4, 2))
-    values, vectors = mapped_points(workload, NARROW, workload, point, WIDE)
-    assert tile(workload, values, NARROW)[1] > tile(workload, vectors, NARROW)[1] == 2
 
 
 def test_a_schedule_of_the_same_vectors_stays_what_it_is() -> None:
