@@ -50,10 +50,6 @@ from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.kernels.backends import case_of
-from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
-from chanas.prescheduler.measuring.requests import BuildOperators, MeasureInTurns
-from chanas.prescheduler.models.tuning import weight_bytes
 from chanas.prescheduler.workloads.space import Point
 
 if TYPE_CHECKING:
@@ -123,7 +119,11 @@ def incumbents(trials: Iterable[Trial]) -> set[tuple[str, Point]]:
 
 def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[str, Point], float]:
     """Time the points of each operator in turns on one thread, with its weights cold; none of those that fail now."""
+    from chanas.prescheduler.kernels.backends import case_of
+    from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
     from chanas.prescheduler.measuring.local.pool import WorkerPool
+    from chanas.prescheduler.measuring.requests import BuildOperators, MeasureInTurns
+    from chanas.prescheduler.models.tuning import weight_bytes
 
     workloads = {w.key: w for w in program.workloads()}
     of: dict[str, list[Point]] = {}
