@@ -14,7 +14,7 @@ from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError
 from chanas.files.run import RunDirectory
 from chanas.workflows.stages.shipped import find_table
-from chanas.workflows.stages.stored import stored_task
+from chanas.workflows.stages.stored import check_num_classes, stored_task
 from chanas.workflows.stages.tables import OpenTable, calibrate_on, open_table
 from chanas.workflows.stages.tuning import (
     DEFAULT_CALIBRATION,
@@ -57,7 +57,7 @@ class Adaptation:
         if self.num_measured < MIN_MEASURED:
             raise ConfigError(f"expected at least {MIN_MEASURED} blocks to measure, got {self.num_measured}")
         if self.num_trials < 0:
-            raise ConfigError(f"expected no or more trials per operator, got {self.num_trials}")
+            raise ConfigError(f"expected 0 or more trials per operator, got {self.num_trials}")
         if self.num_calibration:
             check_num_networks(self.num_calibration)
 
@@ -81,7 +81,7 @@ def adapt(
     are those of the run's supernet where there is one, or else of the first source.
 
     Raises:
-        ConfigError: no source is named, or there is none of that name.
+        ConfigError: no source is named, or there is none of that name, or no class is asked for.
         LUTError: the first source's schedules are of another kind of device.
         MeasureError: too few blocks could be measured.
         ChanasError: as `timing_device` says.
@@ -93,6 +93,7 @@ def adapt(
 
     if not sources:
         raise ConfigError("expected a table to begin with, got none; name one with --from")
+    check_num_classes(num_classes)
     tables = [LatencyLUT.load(find_table(source)) for source in sources]
     stored = stored_task(run)
     if space is None and stored is not None:

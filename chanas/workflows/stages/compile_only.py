@@ -14,7 +14,7 @@ from chanas.devices.target_files import arch_target, describe_target
 from chanas.errors import ConfigError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import tuned_workloads
-from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, stored_task
+from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, check_num_classes, stored_task
 from chanas.workflows.stages.tuning import parse_sub_spaces
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def compile_only(
     for what, number in (("trials", points.num), ("limit", points.limit)):
         if number is not None and number < 1:
             raise ConfigError(f"expected --{what} of at least 1, got {number}")
+    check_num_classes(num_classes)
     gpu = in_batches(gpu_in_dtype(compile_target(usage.device, arch), usage.dtype), usage.batch)
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)

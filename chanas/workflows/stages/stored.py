@@ -11,7 +11,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.core.usage import TargetName
 from chanas.devices.gpu_use import GPU_TARGET
-from chanas.errors import CheckpointError, StageOrderError
+from chanas.errors import CheckpointError, ConfigError, StageOrderError
 from chanas.files.documents import Document
 from chanas.files.run import RunDirectory
 from chanas.workflows.stages.shipped import nearest_table
@@ -139,6 +139,12 @@ def stored_task(run: RunDirectory) -> tuple[SearchSpace, int] | None:
     if not path.is_file():
         return None
     return SUPERNET.read_with(path, lambda data: (SearchSpace.from_json(data["space"]), data["num_classes"]))
+
+
+def check_num_classes(num_classes: int | None) -> None:
+    """Raise ConfigError where a number of classes is named and no network can have it."""
+    if num_classes is not None and num_classes < 1:
+        raise ConfigError(f"expected at least 1 class, got {num_classes}")
 
 
 def is_published(run: RunDirectory) -> bool:

@@ -23,7 +23,7 @@ from chanas.devices.gpu_use import GPU_TARGET, check_free
 from chanas.devices.host import load_target, load_used
 from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
 from chanas.files.run import RunDirectory
-from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, stored_table, stored_task
+from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, check_num_classes, stored_table, stored_task
 from chanas.workflows.stages.table_report import (
     Comparison,
     TableSummary,
@@ -84,10 +84,11 @@ def open_table(
 
     Raises:
         CheckpointError: the file is missing or damaged.
-        ConfigError: the number of classes is not clear, or there is no such space.
+        ConfigError: the number of classes is not clear or below 1, or there is no such space.
         LUTError: the file is no table, or one of another space than the named one.
         StageOrderError: the run has no table of this target.
     """
+    check_num_classes(num_classes)
     if file is None:
         if run is None:
             raise ConfigError("expected a file or a run directory with a latency table, got neither")

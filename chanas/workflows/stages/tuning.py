@@ -12,7 +12,7 @@ from chanas.core.task import Task
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.run import RunDirectory
-from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, stored_task
+from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, check_num_classes, stored_task
 
 if TYPE_CHECKING:
     from chanas.prescheduler.measuring.devices import HoldDevice
@@ -75,6 +75,7 @@ def preschedule(
     from chanas.prescheduler.tables.lut import preschedule as fill
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
+    check_num_classes(num_classes)
     stored = stored_task(run)
     loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)

@@ -25,7 +25,7 @@ from chanas.prescheduler.tables import lut as prescheduler_lut
 from chanas.prescheduler.tuning import warm_start
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.tables import open_table, table_error, this_device
-from chanas.workflows.stages.tuning import Tuning
+from chanas.workflows.stages.tuning import Tuning, preschedule
 
 CALIBRATION = Calibration(1e-5, 1.25, 1e-6, 8, 0.012, 0.034, 0.98, 0.1)
 
@@ -106,6 +106,15 @@ def test_classes_are_named_where_the_table_has_several(run: RunDirectory, tiny_s
     assert open_table(run=run, num_classes=100).num_classes == 100
     store_supernet(run, tiny_space, CLASSES)
     assert open_table(run=run).num_classes == CLASSES
+
+
+@pytest.mark.parametrize("num_classes", [0, -5])
+def test_a_number_of_classes_below_one_is_refused(run: RunDirectory, tiny_space: SearchSpace, num_classes: int) -> None:
+    random_table(tiny_space).save(run.lut("cpu"))
+    with pytest.raises(ConfigError, match=f"at least 1 class, got {num_classes}"):
+        open_table(run=run, num_classes=num_classes)
+    with pytest.raises(ConfigError, match=f"at least 1 class, got {num_classes}"):
+        preschedule(run, num_classes=num_classes)
 
 
 # ---- devices --------------------------------------------------------------------------------------------------------

@@ -114,9 +114,17 @@ def test_a_table_for_other_vectors_is_filled_although_somebody_ends_it_in_betwee
     [
         ({"num_measured": 4}, "at least 5 blocks"),
         ({"num_calibration": 2}, "networks"),
-        ({"num_trials": -1}, "no or more trials"),
+        ({"num_trials": -1}, "0 or more trials"),
     ],
 )
 def test_too_few_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Adaptation(**options)
+
+
+def test_a_number_of_classes_below_one_is_refused(
+    run: RunDirectory, source: Path, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    with pytest.raises(ConfigError, match="at least 1 class, got 0"):
+        adapt(run, source, yaml_file, num_classes=0)
+    assert not synthetic_pool.built
