@@ -95,7 +95,7 @@ def adapt(
 
     Raises:
         RunBusyError: a prescheduler is at work in the run directory.
-        LUTError: the first source is of another kind of device, or none of its blocks has schedules for the target.
+        LUTError: the first source is of another kind of device, or has schedules for the target of too few blocks.
         MeasureError: too few blocks could be timed, or a family of operators works at no schedule that was tried.
     """
     check_source(sources[0], target)
@@ -150,6 +150,11 @@ class _Adaptation:
             raise LUTError(
                 f"the table of target '{self.sources[0].header.target.name}' has none of the {len(self.blocks)} blocks "
                 "with schedules for this device; run `chanas prescheduler`"
+            )
+        if len(known) < MIN_MEASURED:
+            raise LUTError(
+                f"expected a table with at least {MIN_MEASURED} of the {len(self.blocks)} blocks to predict the others "
+                f"from, got one with {len(known)}; name another table, or run `chanas prescheduler`"
             )
         prior = prior_of(known, self.sources)
         measured = [i for i, block in enumerate(known) if block.key in rows]

@@ -383,3 +383,12 @@ def test_nothing_is_predicted_from_too_few(run: RunDirectory, pool: SyntheticPoo
     with pytest.raises(MeasureError, match="at least 5"):
         adapted(run, pool, [source])
     assert not run.lut("cpu").exists()
+
+
+def test_a_table_of_too_few_blocks_is_refused_before_anything_is_timed(
+    run: RunDirectory, pool: SyntheticPool, source: LatencyLUT
+) -> None:
+    few = LatencyLUT(source.header, dict(list(source.rows.items())[:2]))
+    with pytest.raises(LUTError, match="got one with 2; name another table"):
+        adapted(run, pool, [few])
+    assert not pool.built
