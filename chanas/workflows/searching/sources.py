@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chanas.core.arch import Architecture
+from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.task import Task
 from chanas.files.run import RunDirectory
 from chanas.search.target import SearchTarget
@@ -301,7 +301,9 @@ def open_source(run: RunDirectory, accuracies: Accuracies | None = None, target:
     from chanas.search.accuracy.table import load_accuracy_table
 
     file = accuracies if isinstance(accuracies, AccuracyFile) else AccuracyFile(accuracies)
-    opened = open_table(table_path(run, target), space=file.space, num_classes=file.num_classes)
+    space = None if file.space is None else SearchSpace.load(file.space)
+    named = None if space is None or file.num_classes is None else Task(space, file.num_classes)
+    opened = open_table(table_path(run, target, named), space=file.space, num_classes=file.num_classes)
     task = Task(opened.required_space(), opened.num_classes)
     table = load_accuracy_table(file.path, task.space)
     if is_published(run) and stored_task(run) == (task.space, task.num_classes):

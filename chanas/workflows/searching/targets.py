@@ -214,15 +214,16 @@ def check_tables(targets: Iterable[SearchTarget], space: SearchSpace) -> None:
             check_schedules(target.lut)
 
 
-def table_path(run: RunDirectory, name: str) -> Path:
-    """Path of the run's latency table of a target, which need not be here.
+def table_path(run: RunDirectory, name: str, task: Task | None = None) -> Path:
+    """Path of the run's latency table of a target, which need not be here; `task` is what it is to be of, as in
+    `stored_table`.
 
     Raises:
         StageOrderError: there is no table of it.
         TargetError: there is no table, and the target is unknown, not there, or a device elsewhere.
     """
     path = run.lut(name)
-    return path if _NAME.fullmatch(name) and path.is_file() else stored_table(run, named_target(name))
+    return path if _NAME.fullmatch(name) and path.is_file() else stored_table(run, named_target(name), task)
 
 
 def read_targets(

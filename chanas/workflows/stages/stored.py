@@ -90,7 +90,7 @@ def no_table(run: RunDirectory, target: HardwareTarget, task: Task | None = None
     name, _, key = target.name.partition("@")
     device = GPU_TARGET if name.partition("-")[0] == GPU_TARGET else target.local_name
     wanted = TargetName(device, target.num_threads, target.dtype_name, target.batch, key)
-    commands = f"`{prescheduler_command(wanted)} --run {run.root}` first"
+    commands = f"`{' '.join([prescheduler_command(wanted), *_task_options(run, task)])} --run {run.root}` first"
     adapt = None if device == GPU_TARGET else _adapt_command(run, target, wanted, task)
     if adapt is not None:
         commands += f", or, in minutes and from the table of another processor, `{adapt}`"
@@ -112,6 +112,14 @@ def _adapt_command(run: RunDirectory, target: HardwareTarget, wanted: TargetName
         if not lut.covered(task.space, task.num_classes):
             options.append(f"--num-classes {task.num_classes}")
     return " ".join([f"chanas lut adapt --from {name}", *options, f"--run {run.root}"])
+
+
+def _task_options(run: RunDirectory, task: Task | None) -> list[str]:
+    """Options that say what a table is to be of, where `chanas prescheduler` does not find that out by itself."""
+    if task is None or stored_task(run) is not None:
+        return []
+    options = [] if task.space == SearchSpace.load(DEFAULT_SPACE) else [f"--space {task.space.name}"]
+    return options + ([] if task.num_classes == DEFAULT_NUM_CLASSES else [f"--num-classes {task.num_classes}"])
 
 
 def prescheduler_command(target: TargetName) -> str:

@@ -13,8 +13,9 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.target import DTYPES, HardwareTarget
 from chanas.core.task import Task
 from chanas.devices.host import load_target
-from chanas.errors import ConfigError
+from chanas.errors import ConfigError, StageOrderError
 from chanas.files.run import RunDirectory
+from chanas.workflows.searching.sources import AccuracyFile, open_source
 from chanas.workflows.stages.shipped import find_table, nearest_table, shipped_tables
 from chanas.workflows.stages.stored import no_table
 
@@ -74,6 +75,20 @@ def test_the_command_names_the_table_that_fits_best(tmp_path: Path) -> None:
 
 
 def test_where_no_table_has_the_spaces_blocks_none_is_named(tmp_path: Path) -> None:
-    text = message(tmp_path, processor(), "mbv3-32")
+    text = message(tmp_path, processor(), "mbv3-32", 10)
     assert "adapt" not in text
     assert text.endswith("run `chanas prescheduler --target cpu --run RUN` first")
+
+
+def test_the_prescheduler_is_told_the_space_where_it_is_not_the_one_it_would_take(tmp_path: Path) -> None:
+    assert "`chanas prescheduler --target cpu --space mbv3 --num-classes 1000 --run RUN`" in message(
+        tmp_path, processor(), "mbv3"
+    )
+    assert "`chanas prescheduler --target cpu --run RUN`" in message(tmp_path, processor(), "mbv3-32", 10)
+
+
+def test_a_search_by_accuracies_passes_on_the_space_that_it_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StageOrderError, match=r"--space mbv3 --num-classes 1000 --run .*--from mbv3-amd-zen4"):
+        open_source(RunDirectory(tmp_path), AccuracyFile("ofa.csv", "mbv3", 1000))
+    with pytest.raises(ConfigError, match="unknown search space 'nosuch'"):
+        open_source(RunDirectory(tmp_path), AccuracyFile("ofa.csv", "nosuch"))
