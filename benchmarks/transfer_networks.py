@@ -26,8 +26,9 @@ as a minute. `share` does not time what is taken over, so that it has no such su
 it made, and only its finished network is compared.
 
 Figures, for each network and way: trials and seconds to within 5 %, and the finished network's latency over that of
-`cold`. Results are written after each network. What lies in the run directory is not tuned again: a run that was ended
-goes on where it was, its finished tunings as they are.
+`cold`; rows also have `first_over_best`, the seconds with the very first schedule of every operator over the best of
+all tunings, which tells what one trial of each would have come to. Results are written after each network. What lies in
+the run directory is not tuned again: a run that was ended goes on where it was, its finished tunings as they are.
 """
 
 from __future__ import annotations
@@ -167,6 +168,15 @@ def curve_of(trials: Iterable[Trial], groups: Sequence[tuple[str, ...]], judged:
     return curve
 
 
+def first_s(trials: Iterable[Trial], groups: Sequence[tuple[str, ...]], judged: Judged) -> float:
+    """Seconds of the network with the first schedule of every operator that worked; infinite where one has none."""
+    first: dict[str, float] = {}
+    for key, point, seconds, _ in trials:
+        if seconds is not None:
+            first.setdefault(key, judged.get((key, point), math.inf))
+    return math.fsum(min(first.get(k, math.inf) for k in group) for group in groups)
+
+
 def reached(curve: Sequence[tuple[float, float]], limit_s: float) -> dict[str, float | None]:
     """Trials and wall seconds until the network takes at most `limit_s`; None where it never does."""
     for num, (wall_s, network_s) in enumerate(curve):
@@ -209,13 +219,14 @@ def measure(name: str, place: Path, options: argparse.Namespace) -> dict[str, An
     trials = {way: read_trials(RunDirectory(place / way).records) for way in networks}
     judged = judge(set().union(*map(incumbents, trials.values())), program)
     curves = {way: curve_of(made, groups, judged) for way, made in trials.items()}
-    limit_s = CLOSE * min(curve[-1][1] for curve in curves.values())
+    best_s = min(curve[-1][1] for curve in curves.values())
     medians = medians_in_turns(list(networks.values()), 5 if options.quick else ROUNDS)
     row: dict[str, Any] = {"network": name, "source": "tuned first" if options.source is None else options.source}
     for (way, curve), median_s in zip(curves.items(), medians, strict=True):
-        when = {"trials": float(len(curve)), "wall_s": curve[-1][0]} if way == SHARE else reached(curve, limit_s)
-        sum_s = curve[-1][1] if math.isfinite(curve[-1][1]) else None
-        row[way] = {**when, "all_trials": len(curve), "all_wall_s": curve[-1][0], "sum_s": sum_s, "median_s": median_s}
+        when = {"trials": float(len(curve)), "wall_s": curve[-1][0]} if way == SHARE else reached(curve, CLOSE * best_s)
+        sums = {"sum_s": curve[-1][1], "first_over_best": first_s(trials[way], groups, judged) / best_s}
+        finite = {name: value if math.isfinite(value) else None for name, value in sums.items()}
+        row[way] = {**when, "all_trials": len(curve), "all_wall_s": curve[-1][0], **finite, "median_s": median_s}
         print(
             f"{name}, {way}: {row[way]['trials']} trials in {row[way]['wall_s']} s to within 5 %, of {len(curve)} in "
             f"{curve[-1][0]:.0f} s; {median_s * 1e3:.3f} ms",

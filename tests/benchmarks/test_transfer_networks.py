@@ -43,6 +43,11 @@ def test_a_point_counts_with_the_seconds_of_its_turns(script: ModuleType) -> Non
     assert script.curve_of(TRIALS, [("direct",)], {("direct", A): 4.0})[-1] == (65.0, math.inf)
 
 
+def test_the_first_schedules_are_those_that_worked_first(script: ModuleType) -> None:
+    assert script.first_s(TRIALS, GROUPS, JUDGED) == 3.0 + 3.0 + 1.5
+    assert script.first_s(TRIALS[:1], GROUPS, JUDGED) == math.inf
+
+
 def test_only_what_was_the_best_when_it_came_is_timed_again(script: ModuleType) -> None:
     assert script.incumbents(TRIALS) == set(JUDGED)
 

@@ -55,9 +55,15 @@ def show(
 def train(
     data: Annotated[Path, typer.Option(help="A file of `chanas records export`.")],
     out: Annotated[Path, typer.Option(help="File of the model, such as model.safetensors.")],
-    model: Annotated[str, typer.Option(help="attention or mlp; xgb or lgbm with the extra `boost`.")] = "attention",
-    loss: Annotated[str, typer.Option(help="rmse (of labels) or lambdarank (of pairs; not for trees).")] = "rmse",
-    features: Annotated[str, typer.Option(help="primitives, or segments where they were exported.")] = "primitives",
+    model: Annotated[
+        str | None, typer.Option(help="attention (default), mlp; xgb or lgbm with the extra `boost`.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="rmse (of labels; default) or lambdarank (of pairs; not for trees).")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="primitives (default), or segments where they were exported.")
+    ] = None,
     split: Annotated[
         str, typer.Option(help="Records that it is judged by: within_task, by_task or by_target (other devices).")
     ] = "by_task",

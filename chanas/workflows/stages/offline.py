@@ -37,7 +37,7 @@ def export_records(places: Sequence[Path], out: Path, with_segments: bool = Fals
     from chanas.prescheduler.tuning.offline.dataset import save
     from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
 
-    _require_suffix(out, ".npz")
+    _check_place(out, ".npz")
     found = collect(files_of_records(places))
     data = make_dataset(found, with_segments, progress=progress)
     save(data, out)
@@ -62,16 +62,16 @@ def describe_records(place: Path) -> list[str]:
 class Lesson:
     """A training of a cost model.
 
-    model, loss, features  see `models.Kind`
+    model, loss, features  see `models.Kind`, whose defaults stand for None
     split                  which records it is judged by: within_task, by_task or by_target
     sample                 learn from a part of the tasks, drawn by how often their FLOPs occur
     num_records            with `init`: learn from so many of the records, and be judged by the others
-    init                   the file of a model that goes on learning, whose model, loss and features count
+    init                   the file of a model that goes on learning, whose model, loss and features it keeps
     """
 
-    model: str = "attention"
-    loss: str = "rmse"
-    features: str = "primitives"
+    model: str | None = None
+    loss: str | None = None
+    features: str | None = None
     split: str = "by_task"
     sample: bool = False
     init: Path | None = None
@@ -120,12 +120,15 @@ def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taugh
     from chanas.prescheduler.tuning.offline.models import Kind, load_model, save_model, train, train_further
     from chanas.prescheduler.tuning.offline.split import SPLITS
 
-    _require_suffix(out, ".safetensors")
+    _check_place(out, ".safetensors")
     if lesson.split not in SPLITS:
         raise ConfigError(unknown_name("split", lesson.split, SPLITS))
     if (lesson.init is None) != (lesson.num_records is None):
         raise ConfigError("--init and --records go together: so many records of a new device for a model that is there")
-    kind = Kind(model=lesson.model, loss=lesson.loss, features=lesson.features)
+    named = {name: value for name in ("model", "loss", "features") if (value := getattr(lesson, name)) is not None}
+    if lesson.init is not None and named:
+        raise ConfigError(f"--{', --'.join(named)} cannot be changed by what a model learns further: leave out with --init")
+    kind = Kind(**named)
     first = None if lesson.init is None else load_model(lesson.init)
     loaded = load(data)
     learning, judging = _parts(loaded, lesson)
@@ -140,10 +143,10 @@ def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taugh
     return Taught(model, _judge(model, loaded, judging), before, learned_in_s)
 
 
-def _require_suffix(out: Path, suffix: str) -> None:
-    """Refuse another one: of the files that chanas writes the suffix says what is in them."""
-    if out.suffix != suffix:
-        raise ConfigError(f"expected a file that ends in {suffix}, got {out}")
+def _check_place(out: Path, suffix: str) -> None:
+    """Refuse a folder, and another suffix: of the files that chanas writes it says what is in them."""
+    if out.suffix != suffix or out.is_dir():
+        raise ConfigError(f"expected a file that ends in {suffix}, got {'the folder ' if out.is_dir() else ''}{out}")
 
 
 def _parts(data: Dataset, lesson: Lesson) -> tuple[Int64Array, Int64Array]:

@@ -69,6 +69,12 @@ class TableSummary:
     def num_rows(self) -> int:
         return sum(self.rows_by_kind.values())
 
+    @property
+    def _options(self) -> str:
+        """Names of the sub-spaces whose blocks are all there, unless that is all of them or none."""
+        whole = [s.key for s in self.sub_spaces if s.num_blocks == s.num_measured]
+        return "".join(f" --sub-space {key}" for key in whole) if len(whole) < len(self.sub_spaces) else ""
+
     def to_json(self) -> dict[str, Any]:
         """The document that `chanas lut show --json` prints."""
         slowest = [{"block": key, "median_s": seconds} for key, seconds in self.slowest]
@@ -90,7 +96,7 @@ class TableSummary:
         yield f"rows       {self.num_rows}: {kinds}{spread}" if self.num_rows else "rows       0"
         if self.predicted_error is not None:
             origin = ", ".join(f"{source['target']} ({source['device']})" for source in header.adapted_from)
-            doubt = f"± {self.predicted_error:.1%} (median); `chanas lut fill` measures them"
+            doubt = f"± {self.predicted_error:.1%} (median); `chanas lut fill{self._options}` measures them"
             yield f"predicted  {self.num_predicted} of {self.num_rows} rows, from {origin or '-'}: {doubt}"
         if self.num_blocks is None:
             yield "covered    unknown: the search space is not at hand; name it with --space"

@@ -122,6 +122,15 @@ def test_predicted_rows_are_counted_with_what_they_may_be_off(tiny_space: Search
     (line,) = [line for line in summary.lines() if line.startswith("predicted")]
     assert "Some CPU" in line
     assert f"3 of {len(table.rows)} rows" in line
+    assert line.endswith("`chanas lut fill` measures them")
+
+
+def test_rows_of_some_sub_spaces_are_measured_without_the_others(tiny_space: SearchSpace, half: LatencyLUT) -> None:
+    key = next(iter(half.rows))
+    half.rows[key] = dataclasses.replace(half.rows[key], predicted_error=0.1, spread_s=0.0)
+    (line,) = [line for line in summarise(half, tiny_space, CLASSES).lines() if line.startswith("predicted")]
+    names = " ".join(f"--sub-space {sub_space.key}" for sub_space in half.covered(tiny_space, CLASSES))
+    assert line.endswith(f"`chanas lut fill {names}` measures them")
 
 
 def test_a_summary_as_text_and_as_json(tiny_space: SearchSpace, half: LatencyLUT) -> None:

@@ -156,7 +156,7 @@ def _join(parts: Sequence[Rows]) -> Rows:
 def describe_dataset(data: Dataset) -> list[str]:
     """Lines for people: records by device and family, and how often which FLOPs occur."""
     counts, lines = data.counts(), []
-    lines.append(f"records    {len(data)}, {len(data.tasks)} tasks, {len(data.devices)} devices")
+    lines.append(f"records    {len(data)}, {len(data.tasks)} tasks, {len(data.devices)} device(s)")
     for i, device in enumerate(data.devices):
         families: Counter[str] = Counter()
         for task, num in zip(data.tasks, counts.tolist(), strict=True):

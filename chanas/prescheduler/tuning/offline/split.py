@@ -82,6 +82,8 @@ def split(data: Dataset, name: str, seed: int = 0, share: float = TRAINING_SHARE
         DataError: one part would be empty: there is a single task or device, say.
     """
     parts = SPLITS[name](data, share, np.random.default_rng(seed))
+    if name == "by_target" and len({task.device for task in data.tasks}) < 2:
+        raise DataError("split by_target needs records of two devices at least, got one; take by_task or within_task")
     if min(map(len, parts)) == 0:
         raise DataError(f"split {name} leaves no records to {'learn from' if not len(parts.train) else 'be judged by'}")
     return parts

@@ -47,7 +47,7 @@ def test_parts_share_tasks_or_devices_only_where_the_split_says_so(data: Dataset
 
 
 def test_one_device_can_not_be_split_by_target(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="by_target leaves no records"):
+    with pytest.raises(DataError, match="needs records of two devices at least, got one"):
         split(dataset(tmp_path), "by_target")
 
 
