@@ -127,7 +127,9 @@ def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taugh
         raise ConfigError("--init and --records go together: so many records of a new device for a model that is there")
     named = {name: value for name in ("model", "loss", "features") if (value := getattr(lesson, name)) is not None}
     if lesson.init is not None and named:
-        raise ConfigError(f"--{', --'.join(named)} cannot be changed by what a model learns further: leave out with --init")
+        raise ConfigError(
+            f"--{', --'.join(named)} cannot be changed by what a model learns further: leave out with --init"
+        )
     kind = Kind(**named)
     first = None if lesson.init is None else load_model(lesson.init)
     loaded = load(data)

@@ -87,11 +87,11 @@ def test_a_table_has_no_trials(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a table has no trials; name its run directory"):
         export_records([table], tmp_path / "records.npz")
     (tmp_path / "folder.safetensors").mkdir()
-    with pytest.raises(ConfigError, match="got the folder .*folder"):
+    with pytest.raises(ConfigError, match=r"got the folder .*folder"):
         teach(files[0], tmp_path / "folder.safetensors", Lesson(model="mlp"))
 
 
 def test_what_learns_further_keeps_its_model(files: tuple[Path, Path], tmp_path: Path) -> None:
     lesson = Lesson(model="mlp", loss="rmse", init=tmp_path / "one.safetensors", num_records=40)
-    with pytest.raises(ConfigError, match="^--model, --loss cannot be changed .* leave out with --init$"):
+    with pytest.raises(ConfigError, match=r"^--model, --loss cannot be changed .* leave out with --init$"):
         teach(files[1], tmp_path / "two.safetensors", lesson)

@@ -107,6 +107,6 @@ def test_each_store_of_a_scheduled_function_has_a_row() -> None:
 
 def test_a_description_counts_by_device_and_family(data: Dataset) -> None:
     lines = describe_dataset(data)
-    assert lines[0] == f"records    {len(data)}, 12 tasks, 2 devices"
+    assert lines[0] == f"records    {len(data)}, 12 tasks, 2 device(s)"
     assert lines[1].endswith(f"{len(data) // 2} (pointwise {len(data) // 2})")
     assert sum("M: 2 tasks" in line for line in lines) == len(WORKLOADS)
