@@ -36,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("records")
     for target in (HERE, TWO):
         exported = export_records([store_run(folder / target.name, target)], folder / f"{target.name}.npz")
-        assert exported.lines[0].startswith("records    160, 4 tasks, 1 devices")
+        assert exported.lines[0].startswith("records    160, 4 tasks, 1 device(s)")
         assert exported.skipped == {}
     return folder / "cpu.npz", folder / "cpu-2t.npz"
 
@@ -78,7 +78,10 @@ def test_files_end_in_what_they_are(files: tuple[Path, Path], tmp_path: Path) ->
         export_records([files[0].parent / "cpu"], tmp_path / "records.parquet")
     with pytest.raises(ConfigError, match=r"expected a file that ends in \.safetensors, got .*model\.pt"):
         teach(files[0], tmp_path / "model.pt", Lesson(model="mlp"))
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(ConfigError, match=r"got the folder .*folder"):
+        teach(files[0], tmp_path / "folder.safetensors", Lesson(model="mlp"))
+    assert [p.name for p in tmp_path.iterdir()] == ["folder.safetensors"]
 
 
 def test_a_table_has_no_trials(tmp_path: Path) -> None:
@@ -86,9 +89,6 @@ def test_a_table_has_no_trials(tmp_path: Path) -> None:
     table.write_text("{}")
     with pytest.raises(DataError, match="a table has no trials; name its run directory"):
         export_records([table], tmp_path / "records.npz")
-    (tmp_path / "folder.safetensors").mkdir()
-    with pytest.raises(ConfigError, match=r"got the folder .*folder"):
-        teach(files[0], tmp_path / "folder.safetensors", Lesson(model="mlp"))
 
 
 def test_what_learns_further_keeps_its_model(files: tuple[Path, Path], tmp_path: Path) -> None:
