@@ -221,7 +221,8 @@ def measure(name: str, place: Path, options: argparse.Namespace) -> dict[str, An
     curves = {way: curve_of(made, groups, judged) for way, made in trials.items()}
     best_s = min(curve[-1][1] for curve in curves.values())
     medians = medians_in_turns(list(networks.values()), 5 if options.quick else ROUNDS)
-    row: dict[str, Any] = {"network": name, "source": "tuned first" if options.source is None else options.source}
+    source = "tuned first" if options.source is None else "/".join(Path(options.source).parts[-2:])
+    row: dict[str, Any] = {"network": name, "source": source}
     for (way, curve), median_s in zip(curves.items(), medians, strict=True):
         when = {"trials": float(len(curve)), "wall_s": curve[-1][0]} if way == SHARE else reached(curve, CLOSE * best_s)
         sums = {"sum_s": curve[-1][1], "first_over_best": first_s(trials[way], groups, judged) / best_s}
