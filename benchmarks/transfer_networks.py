@@ -39,7 +39,7 @@ import json
 import math
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,15 +107,20 @@ def read_trials(records: Path) -> list[Trial]:
         database.close()
 
 
+def with_marks(trials: Iterable[Trial]) -> Iterator[tuple[Trial, bool]]:
+    """Each trial, and whether its point is the best of its operator so far."""
+    best: dict[str, float] = {}
+    for trial in trials:
+        key, _, seconds, _ = trial
+        is_best = seconds is not None and seconds < best.get(key, math.inf)
+        if seconds is not None and is_best:
+            best[key] = seconds
+        yield trial, is_best
+
+
 def incumbents(trials: Iterable[Trial]) -> set[tuple[str, Point]]:
     """Every point that was the best of its operator when it came."""
-    best: dict[str, float] = {}
-    found = set()
-    for key, point, seconds, _ in trials:
-        if seconds is not None and seconds < best.get(key, math.inf):
-            best[key] = seconds
-            found.add((key, point))
-    return found
+    return {(key, point) for (key, point, _, _), is_best in with_marks(trials) if is_best}
 
 
 def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[str, Point], float]:
@@ -142,10 +147,11 @@ def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[s
             )
             timing = MeasureInTurns(library=library, case=case, num=len(some), settings=settings)
             line.submit(Candidate(key, build, timing, len(some) * BUILD_TIMEOUT_S))
-        for candidate, outcome in (pair for _ in iter(lambda: line.num_in_flight, 0) for pair in line.finished()):
-            for point, member in zip(of[candidate.token], outcome.members or [outcome], strict=False):
-                if member.seconds is not None:
-                    found[candidate.token, point] = member.seconds
+        while line.num_in_flight:
+            for candidate, outcome in line.finished():
+                for point, member in zip(of[candidate.token], outcome.members or [outcome], strict=False):
+                    if member.seconds is not None:
+                        found[candidate.token, point] = member.seconds
     return found
 
 
@@ -155,17 +161,20 @@ def curve_of(trials: Iterable[Trial], groups: Sequence[tuple[str, ...]], judged:
     Which point of an operator is the best is told by the trials, how fast that one is by `judged`, which also tells
     which operator is taken of those that compute the same.
     """
-    best: dict[str, float] = {}
     worth: dict[str, float] = {}
     curve, wall_s, before = [], 0.0, None
-    for key, point, seconds, created in trials:
+    for (key, point, _, created), is_best in with_marks(trials):
         wall_s += 0.0 if before is None else min(created - before, LONGEST_PAUSE_S)
         before = created
-        if seconds is not None and seconds < best.get(key, math.inf):
-            best[key], worth[key] = seconds, judged.get((key, point), math.inf)
-        network_s = math.fsum(min(worth.get(k, math.inf) for k in group) for group in groups)
-        curve.append((wall_s, network_s))
+        if is_best:
+            worth[key] = judged.get((key, point), math.inf)
+        curve.append((wall_s, sum_s(worth, groups)))
     return curve
+
+
+def sum_s(seconds: Mapping[str, float], groups: Sequence[tuple[str, ...]]) -> float:
+    """Seconds of the network: of each operator the fastest that computes it; infinite where one has none."""
+    return math.fsum(min(seconds.get(key, math.inf) for key in group) for group in groups)
 
 
 def first_s(trials: Iterable[Trial], groups: Sequence[tuple[str, ...]], judged: Judged) -> float:
@@ -174,7 +183,7 @@ def first_s(trials: Iterable[Trial], groups: Sequence[tuple[str, ...]], judged: 
     for key, point, seconds, _ in trials:
         if seconds is not None:
             first.setdefault(key, judged.get((key, point), math.inf))
-    return math.fsum(min(first.get(k, math.inf) for k in group) for group in groups)
+    return sum_s(first, groups)
 
 
 def reached(curve: Sequence[tuple[float, float]], limit_s: float) -> dict[str, float | None]:

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,16 +156,8 @@ def translate(
 
     {split_m: (7, 7), …} → {split_m: (7, 7), …, fuse: 1} and {split_m: (7, 7), …, fuse: 2}
     """
-    found: dict[tuple[Point, ...], float] = {}
-    for record in records:
-        if record.seconds is None or not whence.contains(record.point):
-            continue
-        points = tuple(matching_points(whence.groups(record.point), space))
-        if points:
-            found[points] = min(record.seconds, found.get(points, record.seconds))
-    if not found:
-        return None
-    return Prior(tuple(found), np.array(list(found.values()), dtype=np.float64), target)
+    known = _known(records, whence)
+    return _prior(((tuple(matching_points(whence.groups(p), space)), seconds) for p, seconds in known), target)
 
 
 def map_records(
@@ -181,12 +172,22 @@ def map_records(
     targets  whose records they are, and whose points they become
     """
     source, target = targets
-    valid = [r for r in records if r.seconds is not None and whence.contains(r.point)]
-    mapped = mapped_points([r.point for r in valid], whence, space, source.vector_lanes / target.vector_lanes)
+    known = _known(records, whence)
+    mapped = mapped_points([p for p, _ in known], whence, space, source.vector_lanes / target.vector_lanes)
+    return _prior(zip(mapped, (seconds for _, seconds in known), strict=True), target)
+
+
+def _known(records: Iterable[TuningRecord], space: ScheduleSpace[Any]) -> list[tuple[Point, float]]:
+    """Points of the space that worked, with their seconds."""
+    return [(r.point, r.seconds) for r in records if r.seconds is not None and space.contains(r.point)]
+
+
+def _prior(pairs: Iterable[tuple[tuple[Point, ...], float]], target: HardwareTarget) -> Prior | None:
+    """The best seconds of each set of points; None where no set has any."""
     found: dict[tuple[Point, ...], float] = {}
-    for points, record in zip(mapped, valid, strict=True):
-        seconds = record.seconds or math.inf
-        found[points] = min(seconds, found.get(points, seconds))
+    for points, seconds in pairs:
+        if points:
+            found[points] = min(seconds, found.get(points, seconds))
     return Prior(tuple(found), np.array(list(found.values()), dtype=np.float64), target) if found else None
 
 

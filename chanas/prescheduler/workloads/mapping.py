@@ -61,8 +61,8 @@ def mapped_points(
     ratio  values in a vector of `whence` for each of `space`
     """
     named = [whence.groups(point) for point in points]
-    values = nearest_points([_in_values(n, ratio) for n in named], space)
-    return [tuple(dict.fromkeys(pair)) for pair in zip(values, nearest_points(named, space), strict=True)]
+    found = nearest_points([*(_in_values(n, ratio) for n in named), *named], space)
+    return [tuple(dict.fromkeys(pair)) for pair in zip(found[: len(named)], found[len(named) :], strict=True)]
 
 
 def _in_values(named: Named, ratio: float) -> Named:

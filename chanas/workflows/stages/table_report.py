@@ -70,10 +70,9 @@ class TableSummary:
         return sum(self.rows_by_kind.values())
 
     @property
-    def _options(self) -> str:
-        """Names of the sub-spaces whose blocks are all there, unless that is all of them or none."""
-        whole = [s.key for s in self.sub_spaces if s.num_blocks == s.num_measured]
-        return "".join(f" --sub-space {key}" for key in whole) if len(whole) < len(self.sub_spaces) else ""
+    def covered(self) -> list[str]:
+        """Names of the sub-spaces whose blocks are all there."""
+        return [s.key for s in self.sub_spaces if s.num_blocks == s.num_measured]
 
     def to_json(self) -> dict[str, Any]:
         """The document that `chanas lut show --json` prints."""
@@ -96,15 +95,16 @@ class TableSummary:
         yield f"rows       {self.num_rows}: {kinds}{spread}" if self.num_rows else "rows       0"
         if self.predicted_error is not None:
             origin = ", ".join(f"{source['target']} ({source['device']})" for source in header.adapted_from)
-            doubt = f"± {self.predicted_error:.1%} (median); `chanas lut fill{self._options}` measures them"
+            some = self.covered if len(self.covered) < len(self.sub_spaces) else []
+            command = " ".join(["chanas lut fill", *(f"--sub-space {key}" for key in some)])
+            doubt = f"± {self.predicted_error:.1%} (median); `{command}` measures them"
             yield f"predicted  {self.num_predicted} of {self.num_rows} rows, from {origin or '-'}: {doubt}"
         if self.num_blocks is None:
             yield "covered    unknown: the search space is not at hand; name it with --space"
         else:
-            whole = sum(s.num_blocks == s.num_measured for s in self.sub_spaces)
             yield (
                 f"covered    {self.num_measured} of {self.num_blocks} blocks, "
-                f"{whole} of {len(self.sub_spaces)} sub-spaces"
+                f"{len(self.covered)} of {len(self.sub_spaces)} sub-spaces"
             )
         yield f"sum        {describe_calibration(self.calibration)}"
         if self.sub_spaces:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -13,7 +12,7 @@ from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.workloads.mapping import mapped_points, nearest_point, nearest_points
-from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace
+from chanas.prescheduler.workloads.space import Named, Point
 
 from ..cases import DEVICES, device, generators, random_workload
 
@@ -34,10 +33,8 @@ def away(ours: Named, theirs: Named) -> float:
 @given(rng=generators, source=names, target=names)
 def test_no_legal_point_is_nearer(rng: np.random.Generator, source: str, target: str) -> None:
     workload = random_workload(rng.choice(["conv", "pointwise", "depthwise", "pool"]), rng)
-    space: ScheduleSpace[Any] = schedule_space(workload, DEVICES[target])
-    named = schedule_space(workload, DEVICES[source]).groups(
-        schedule_space(workload, DEVICES[source]).sample(1, rng)[0]
-    )
+    whence, space = (schedule_space(workload, DEVICES[name]) for name in (source, target))
+    named = whence.groups(whence.sample(1, rng)[0])
     found = nearest_point(named, space)
     assert found in space.points
     others = space.sample(50, rng)

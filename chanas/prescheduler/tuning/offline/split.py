@@ -65,9 +65,15 @@ def by_task(data: Dataset, share: float, rng: np.random.Generator) -> Split:
 
 
 def by_target(data: Dataset, share: float, rng: np.random.Generator) -> Split:
-    """Whole devices, the last one first, until so many records are there to learn from; one is left to be judged by."""
+    """Whole devices, the last one first, until so many records are there to learn from; one is left to be judged by.
+
+    Raises:
+        DataError: there is a single device.
+    """
     device = np.array([task.device for task in data.tasks], dtype=np.int64)[data.task]
     devices = np.unique(device)[::-1]
+    if len(devices) < 2:
+        raise DataError("split by_target needs records of two devices at least, got one; take by_task or within_task")
     return _split(_first(device, devices, share) & (device != devices[-1]))
 
 
@@ -82,8 +88,6 @@ def split(data: Dataset, name: str, seed: int = 0, share: float = TRAINING_SHARE
         DataError: one part would be empty: there is a single task or device, say.
     """
     parts = SPLITS[name](data, share, np.random.default_rng(seed))
-    if name == "by_target" and len({task.device for task in data.tasks}) < 2:
-        raise DataError("split by_target needs records of two devices at least, got one; take by_task or within_task")
     if min(map(len, parts)) == 0:
         raise DataError(f"split {name} leaves no records to {'learn from' if not len(parts.train) else 'be judged by'}")
     return parts
