@@ -7,11 +7,13 @@ LOG := $(VENV)/install.log
 START := $(shell date +%s)
 # Two processes, for two cores; the tests of a file stay together and share what they compile.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# AVX2 alone, AVX-512 without bfloat16, a Zen 4, and a Xeon with AMX (tests/processors.py).
+PROCESSORS := haswell ice-lake zen4 virtual-xeon
 # Worker processes start twice as fast where Python keeps what it has compiled of TVM and PyTorch.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow coverage lint types clean
+.PHONY: help setup demo test slow processors coverage lint types clean
 
 help:  ## show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +41,11 @@ test: setup  ## run the tests that two CPU cores can run
 
 slow: setup  ## run the tests that take minutes
 	@$(BIN)/python -m pytest -q $(PARALLEL) -m 'slow and not cuda and not rpc and not qemu and not browser' --durations=10
+
+processors: setup  ## run the tests whose result may depend on the processor, as on four other processors
+	@for processor in $(PROCESSORS); do \
+		$(BIN)/python -m pytest -q $(PARALLEL) --processor $$processor \
+			tests/core tests/devices tests/commands tests/benchmarks || exit 1; done
 
 coverage: setup  ## run the tests and print which lines and branches of the package they reach
 	@$(BIN)/python -m pytest -q $(PARALLEL) --cov --cov-report=term:skip-covered

@@ -37,7 +37,8 @@ from tuning_efficiency import Table, best_s, measure_all
 
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
-from chanas.devices.host import load_target
+from chanas.core.usage import Usage
+from chanas.devices.host import load_used
 from chanas.errors import ChanasError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
@@ -94,10 +95,8 @@ class Played:
     records: dict[Workload, list[TuningRecord]] = field(default_factory=dict)
 
 
-def uses() -> dict[str, HardwareTarget]:
-    """This machine used in three ways, by the names that commands have for them."""
-    found = (load_target("cpu"), load_target("cpu", 2), load_target("cpu", 1, "bf16"))
-    return {target.name: target for target in found}
+USES = {str(usage.name): usage for usage in (Usage(), Usage(threads=2), Usage(dtype="bf16"))}
+"""This machine used in three ways, by the names that commands have for them."""
 
 
 def operators(target: HardwareTarget, float_target: HardwareTarget) -> dict[str, list[Workload]]:
@@ -266,21 +265,22 @@ def main() -> None:
     parser.add_argument("--source-trials", type=int, default=16, help="trials of the search that the records are from")
     parser.add_argument("--seeds", type=int, help="seeds of each search (5; 2 with --quick)")
     parser.add_argument("--records", type=Path, help="keep the measurements here, use those that there are")
-    parser.add_argument("--measure-only", choices=sorted(uses()), help="measure for this use of the machine, and end")
+    parser.add_argument("--measure-only", choices=sorted(USES), help="measure for this use of the machine, and end")
     options = parser.parse_args()
     quick = options.quick
     num_trials, num_seeds = options.trials or (8 if quick else 32), options.seeds or (2 if quick else 5)
-    known = uses()
+    pairs = PAIRS[:1] if quick else PAIRS
+    names = [options.measure_only] if options.measure_only else list(dict.fromkeys(n for pair in pairs for n in pair))
+    known = {name: load_used(USES[name]) for name in ("cpu", *names)}  # without bfloat16 there is the quick run
     around = surroundings(SearchSpace.load("mbv3"), 1000)
     families = {name: operators(target, known["cpu"]) for name, target in known.items()}
-    pairs = PAIRS[:1] if quick else PAIRS
     if quick:
         small = {"depthwise": [w for w in FAMILIES["depthwise"] if w.input_size <= 28]}
         families = dict.fromkeys(families, small)
     tables: dict[str, dict[Workload, Table]] = {}
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
         records = options.records or Path(folder)
-        for name in [options.measure_only] if options.measure_only else dict.fromkeys(n for p in pairs for n in p):
+        for name in names:
             workloads = [w for group in families[name].values() for w in group]
             tables[name] = measure_all(workloads, known[name], around, 10_000, records, Path(folder) / name)
             print(f"{name}: {sum(len(t) for t in tables[name].values())} points of {len(workloads)} operators")

@@ -26,9 +26,11 @@ import pytest
 from forked_workers import Nursery
 from hypothesis import settings
 from networks import save_exported, save_onnx, tune_quickly
+from processors import CPUINFO, plant
 from quick_export import remember_operators
 
 from chanas.core.arch import SearchSpace, StageSpec
+from chanas.core.processor import host_processor
 from chanas.devices.host import load_target
 from chanas.export import kernels
 from chanas.prescheduler.kernels.backends import BACKENDS
@@ -47,9 +49,27 @@ FIRST = ("test_sigkill.py", "test_distributed.py", "test_programs.py", "workflow
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write what commands print to tests/commands/golden.")
+    parser.addoption("--processor", choices=sorted(CPUINFO), help="Pretend to run on this one; skip what runs its code.")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.processor:
+        plant(CPUINFO[config.option.processor])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """State the processor that results may depend on."""
+    found, planted = host_processor(), terminalreporter.config.option.processor
+    vectors = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_tile", "asimd") if flag in found.used_flags]
+    terminalreporter.write_line(
+        f"processor: {found.device or found.part} with {', '.join(vectors) or 'no vectors'}"
+        f"{f' (planted: {planted})' if planted else ''}"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.processor:
+        items[:] = [item for item in items if item.get_closest_marker("real_processor") is None]
     items.sort(key=lambda item: not any(name in item.path.parts for name in FIRST))
 
 
@@ -68,10 +88,12 @@ def nursery() -> Iterator[Nursery]:
 
 
 @pytest.fixture(scope="session", autouse=sys.platform == "linux")
-def workers_are_copies(nursery: Nursery) -> Iterator[None]:
-    """Workers start at once, as copies of one."""
+def workers_are_copies(nursery: Nursery, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Workers start at once, as copies of one; this machine can't run code that is made for a planted processor."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_process, "subprocess", nursery)
+        if request.config.option.processor:
+            patch.setattr(nursery, "Popen", lambda *_, **__: pytest.skip("runs code of the planted processor"))
         yield
 
 

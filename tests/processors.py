@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
+from chanas.core import processor
+from chanas.devices import host
+
 _BASE = (
     "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx "
     "pdpe1gb rdtscp lm constant_tsc rep_good nopl xtopology cpuid pni pclmulqdq ssse3 fma cx16 pcid sse4_1 sse4_2 "
@@ -57,6 +63,7 @@ CPUINFO = {
     "xeon-without-fp16": VIRTUAL_XEON.replace(" avx512_fp16", ""),
     "cooper-lake": _intel(85, "Intel(R) Xeon(R) 8380H", f"{_SKYLAKE} clwb pku {_AVX512} avx512_vnni avx512_bf16"),
     "alder-lake": _intel(151, "Intel(R) Core(TM) i7-12700", f"{_SKYLAKE} {_ALDER_LAKE}"),
+    "ice-lake": _intel(106, "Intel(R) Xeon(R) Platinum 8380", f"{_SKYLAKE} clwb pku {_AVX512} {_ICE_LAKE}"),
     "haswell": _intel(63, "Intel(R) Xeon(R) CPU E5-2680 v3 @ 2.50GHz", "xsaveopt"),
     "zen3": x86_text("AuthenticAMD", 25, 33, "AMD Ryzen 9 5950X 16-Core Processor", _ZEN3),
     "zen4": x86_text("AuthenticAMD", 25, 17, "AMD EPYC 9654 96-Core Processor", f"{_ZEN4} pku ospke flush_l1d"),
@@ -74,3 +81,11 @@ CPUINFO = {
     "neoverse-v1": arm_text("0xd40", "0x1", _NEOVERSE_V1),
 }
 """Texts by the names of their machines."""
+
+
+def plant(text: str) -> None:
+    """Make this process believe that it runs on the processor of `text`, to its end."""
+    with tempfile.NamedTemporaryFile("w", prefix="cpuinfo-", delete=False) as file:
+        file.write(text)
+    processor.CPUINFO = Path(file.name)
+    host._host_cpu.cache_clear()

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _LLVM = "22"
 """The version of LLVM inside the pinned TVM, by which archspec gives microarchitectures their names."""
 
+CPUINFO = Path("/proc/cpuinfo")
+"""Linux's description of the processors. Tests replace it to run as on other machines."""
+
 # What tells processors apart in /proc/cpuinfo, beside their names.
 _X86_IDENTITY = ("cpu family", "model", "stepping")
 _ARM_IDENTITY = ("CPU implementer", "CPU variant", "CPU part", "CPU revision")
@@ -180,7 +183,7 @@ def whole_processor() -> Processor:
     An emulator of another kind of processor may show the file of the machine that it runs on: nothing of that is used.
     """
     try:
-        found = parse_cpuinfo(Path("/proc/cpuinfo").read_text())
+        found = parse_cpuinfo(CPUINFO.read_text())
     except OSError:
         return Processor()
     return found if found.family == platform.machine() else dataclasses.replace(found, family="")

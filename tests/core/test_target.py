@@ -173,6 +173,7 @@ def test_caches_have_a_size() -> None:
 
 
 # ---- fingerprint ----------------------------------------------------------------------------------------------------
+@pytest.mark.real_processor
 def test_the_fingerprint_is_the_same_in_every_process() -> None:
     program = "from chanas.devices.host import load_target; print(load_target('cpu').fingerprint)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.latency import Calibration, LatencyLUT
-from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, differences, in_batches
+from chanas.core.target import DTYPES, GPU_DTYPES, LOCAL_TARGETS, HardwareTarget, differences, in_batches
 from chanas.core.task import Task
 from chanas.core.usage import HERE, THIS_MACHINE, Place, Usage
 from chanas.devices.gpu_use import GPU_TARGET, check_free
@@ -112,12 +112,15 @@ def open_table(
 
 
 def _named(usage: Usage) -> HardwareTarget:
-    """The target whose table is meant: of devices elsewhere no more than its name is known."""
-    if usage.place.key is None:
-        return load_used(usage)
+    """The target whose table is meant. Its name suffices: a table can be read on machines that lack its device, its
+    number of cores or its instructions."""
+    if usage.place.key is None and usage.device not in LOCAL_TARGETS:
+        return load_used(usage)  # raises: it is unknown, or only described
     dtypes = GPU_DTYPES if usage.device == GPU_TARGET else DTYPES
     if usage.dtype not in dtypes:
         raise TargetError(unknown_name("dtype", usage.dtype, dtypes))
+    if usage.threads < 1:
+        raise TargetError(f"expected at least 1 thread, got {usage.threads}")
     here = load_target("cpu")
     if usage.device != GPU_TARGET:
         in_batches(here, usage.batch)
