@@ -28,7 +28,8 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.files.writing import check_digests, file_digest, replacing_folder, write_json
 from chanas.network.folding import Array, split_tensors
-from chanas.network.preprocess import Preprocess, open_rgb
+from chanas.network.pictures import read_picture
+from chanas.network.preprocess import Preprocess
 
 
 @dataclass(frozen=True)
@@ -219,17 +220,17 @@ class CoDesign:
         """
         return functools.partial(self._run, images if len(images) > 1 else images[0])
 
-    def classify(self, paths: Sequence[Path], convert_rgb: bool = False) -> list[Prediction]:
+    def classify(self, paths: Sequence[Path]) -> list[Prediction]:
         """The class of each image file.
 
         Raises:
-            DataError: a file is missing, damaged or not RGB (unless `convert_rgb`).
+            DataError: a file is missing, damaged, or not one that `read_picture` takes.
         """
         if not paths:
             return []
         if self.preprocess is None:
             raise CheckpointError(f"bundle {self.path} does not say how images are prepared; it has no weights either")
-        images = np.stack([self.preprocess(open_rgb(p, convert_rgb)) for p in paths])
+        images = np.stack([self.preprocess(read_picture(p, str(p)).image) for p in paths])
         logits = self.predict(images).astype(np.float64)
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
         shares /= shares.sum(axis=1, keepdims=True)

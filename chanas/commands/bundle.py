@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import Shared, holds_tuned, require_bundle
+from chanas.commands.options import ConvertRgb, Shared, holds_tuned, require_bundle
 from chanas.commands.search_text import say
 from chanas.core.units import format_bytes, format_latency
 from chanas.errors import ConfigError, ModelError, unknown_name
@@ -26,13 +26,13 @@ OfBundle = Annotated[str | None, typer.Option("--target", help="One of the bundl
 def predict(
     bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
     images: Annotated[list[Path], typer.Argument(help="Image files.")],
-    convert_rgb: Annotated[bool, typer.Option(help="Convert images that are not RGB.")] = False,
     target: OfBundle = None,
+    _convert_rgb: ConvertRgb = False,
 ) -> None:
     """Classify images with the compiled module."""
     from chanas.bundle.codesign import CoDesign
 
-    predictions = CoDesign.load(bundle, target).classify(images, convert_rgb)
+    predictions = CoDesign.load(bundle, target).classify(images)
     for path, prediction in zip(images, predictions, strict=True):
         typer.echo(f"{path}\t{prediction.class_name}\t{prediction.probability:.4f}")
 

@@ -30,6 +30,7 @@ TuneShare = Annotated[
     float, typer.Option(help="Tune the few operators that make up this share of all; others take over their schedules.")
 ]
 Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
+ConvertRgb = Annotated[bool, typer.Option("--convert-rgb", hidden=True)]  # in older scripts; every picture is, now
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name

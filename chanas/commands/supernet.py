@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chanas.commands.options import Run, Seed
+from chanas.commands.options import ConvertRgb, Run, Seed
 from chanas.core.units import format_count
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
@@ -27,7 +27,7 @@ def train_supernet(
         str | None, typer.Option(help="Or digits, imagefolder, hf, webdataset, a torchvision set on disk.")
     ] = None,
     root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
-    convert_rgb: Annotated[bool, typer.Option("--convert-rgb", help="Convert images that are not RGB.")] = False,
+    _convert_rgb: ConvertRgb = False,
     seed: Annotated[int | None, typer.Option(help="Seed; the config's by default.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the config's by default.")] = None,
     gap_weight: Annotated[float | None, typer.Option(help="λ of the gap term; the config's by default.")] = None,
@@ -44,7 +44,7 @@ def train_supernet(
         RunDirectory(run),
         config=config,
         space=space,
-        changes=Changes(dataset, root, convert_rgb or None, seed, device, gap_weight, init, images),
+        changes=Changes(dataset, root, seed, device, gap_weight, init, images),
         resume=resume,
         overwrite=overwrite,
         tensorboard=tensorboard,

@@ -1,34 +1,17 @@
-"""Conversion of an image file to a network's input, with Pillow and numpy alone: training's evaluation and the deployed
-bundle share this code, so that an image gives the same numbers in both."""
+"""Conversion of a picture to a network's input, with Pillow and numpy alone: training's evaluation and the deployed
+bundle share this code, so that a picture gives the same numbers in both."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from chanas.errors import ConfigError, DataError
-
-MAX_ASPECT = 1000  # longer against shorter side; beyond it a 224-pixel short side would take over 100 MB
-# What Pillow's decoders raise at damaged files; the decompression bomb is a plain Exception of its own.
-DECODING_ERRORS = (
-    UnidentifiedImageError,
-    Image.DecompressionBombError,
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    KeyError,
-    IndexError,
-    TypeError,
-    OverflowError,
-    struct.error,
-)
+from chanas.network.pictures import check_size
 
 
 @dataclass(frozen=True)
@@ -51,12 +34,11 @@ class Preprocess:
         """float32[3, resolution, resolution] of an RGB image.
 
         Raises:
-            DataError: the image has another mode, or is so long and narrow that its resized form would not fit memory.
+            DataError: the image has another mode, or a size that `read_picture` refuses.
         """
         if image.mode != "RGB":
-            raise DataError(f"expected an RGB image, got mode {image.mode}; open it with open_rgb(…, convert=True)")
-        if max(image.size) > MAX_ASPECT * min(image.size):
-            raise DataError(f"an image of {image.width} × {image.height} pixels is too long and narrow to classify")
+            raise DataError(f"expected an RGB image, got mode {image.mode}; as_picture converts it")
+        check_size(image.size, "the image")
         short = round(self.resolution / self.crop_ratio)
         scale = short / min(image.size)
         size = (max(short, round(image.width * scale)), max(short, round(image.height * scale)))
@@ -95,44 +77,3 @@ class Preprocess:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"preprocessing is not written as expected ({error!r}): {data!r}") from error
-
-
-def open_rgb(path: Path, convert: bool = False) -> Image.Image:
-    """The image at `path`, decoded. An image that is not RGB is refused unless `convert`.
-
-    Raises:
-        DataError: there is no such file, it is not a whole image, or it does not have three channels.
-    """
-    return decode_rgb(path, str(path), convert)
-
-
-def decode_rgb(file: Path | IO[bytes], what: str, convert: bool) -> Image.Image:
-    """The image in `file`, as `open_rgb` gives it; errors call it `what`.
-
-    Raises:
-        DataError: it is not a whole image, or does not have three channels.
-    """
-    try:
-        with Image.open(file) as opened:
-            image = opened.copy()
-    except FileNotFoundError:
-        raise DataError(f"image {what} does not exist") from None
-    except DECODING_ERRORS as error:
-        raise DataError(f"{what} is not an image that can be read ({error}); replace or remove it") from error
-    return as_rgb(image, what, convert)
-
-
-def as_rgb(image: Image.Image, what: str, convert: bool) -> Image.Image:
-    """An image of three channels; `convert` makes it one of other kinds.
-
-    Raises:
-        DataError: it has others, and `convert` is not set.
-    """
-    if image.mode == "RGB":
-        return image
-    if not convert:
-        raise DataError(
-            f"expected an RGB image of 3 channels, got mode {image.mode} ({len(image.getbands())} channels) in {what}; "
-            "convert it, or let chanas do so with --convert-rgb"
-        )
-    return image.convert("RGB")

@@ -128,7 +128,7 @@ from chanas.bundle.codesign import CoDesign
 
 folder, bundle = Path(sys.argv[1]), CoDesign.load(sys.argv[2])
 np.save(folder / "logits.npy", bundle.predict(np.load(folder / "images.npy")))
-predictions = bundle.classify(sorted(folder.glob("*.png")), convert_rgb=True)
+predictions = bundle.classify(sorted(folder.glob("*.png")))
 print(json.dumps([[p.class_index, p.class_name, p.probability] for p in predictions]))
 assert "torch" not in sys.modules
 """
@@ -336,15 +336,6 @@ def test_no_images_have_no_predictions(bundle: Path) -> None:
     loaded = CoDesign.load(bundle)
     assert loaded.predict(np.zeros((0, 3, 12, 12), dtype=np.float32)).shape == (0, len(CLASSES))
     assert loaded.classify([]) == []
-
-
-def test_an_image_of_one_channel_is_refused_by_name(bundle: Path, tmp_path: Path) -> None:
-    file = tmp_path / "grey.png"
-    Image.new("L", (20, 20)).save(file)
-    with pytest.raises(
-        DataError, match=r"expected an RGB image of 3 channels, got mode L \(1 channels\) in .*grey\.png"
-    ):
-        CoDesign.load(bundle).classify([file])
 
 
 def test_a_missing_image_is_refused_by_name(bundle: Path, tmp_path: Path) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from chanas.errors import ConfigError, DataError
-from chanas.network.preprocess import Preprocess, open_rgb
+from chanas.network.preprocess import Preprocess
 
 PLAIN = Preprocess(16, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
@@ -22,12 +20,6 @@ PLAIN = Preprocess(16, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(pixels)
-
-
-def encoded(image: Image.Image, format_name: str) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format_name)
-    return buffer.getvalue()
 
 
 def test_an_image_of_the_right_size_is_only_scaled_and_transposed() -> None:
@@ -84,7 +76,7 @@ def test_an_image_of_one_channel_is_refused_in_memory() -> None:
 
 
 def test_a_thread_of_pixels_is_refused() -> None:
-    with pytest.raises(DataError, match="1 × 5000 pixels is too long and narrow"):
+    with pytest.raises(DataError, match="1 × 5000 pixels"):
         PLAIN(Image.new("RGB", (1, 5000)))
 
 
@@ -101,79 +93,3 @@ def test_preprocessing_survives_json() -> None:
 def test_preprocessing_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected"):
         Preprocess.from_json({**PLAIN.to_json(), **change})
-
-
-# ---- files ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("format_name", ["png", "jpeg", "bmp", "webp", "tiff"])
-def test_an_rgb_file_is_opened_as_it_is(tmp_path: Path, format_name: str) -> None:
-    file = tmp_path / f"image.{format_name}"
-    noise(20, 10).save(file)
-    image = open_rgb(file)
-    assert (image.mode, image.size) == ("RGB", (20, 10))
-
-
-@pytest.mark.parametrize(("mode", "num_channels"), [("L", 1), ("RGBA", 4), ("P", 1), ("1", 1), ("CMYK", 4)])
-def test_an_image_that_is_not_rgb_is_refused_unless_it_may_be_converted(
-    tmp_path: Path, mode: str, num_channels: int
-) -> None:
-    file = tmp_path / "image.tiff"
-    Image.new(mode, (8, 8)).save(file)
-    with pytest.raises(DataError, match=f"{mode} .{num_channels} "):
-        open_rgb(file)
-    assert open_rgb(file, convert=True).mode == "RGB"
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.png does not exist"):
-        open_rgb(tmp_path / "none.png")
-
-
-@pytest.mark.parametrize("content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n"])
-def test_a_file_that_is_no_image_is_named(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "image.png"
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=r"image\.png is not an image that can be read"):
-        open_rgb(file)
-
-
-def test_a_folder_is_no_image(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not an image that can be read"):
-        open_rgb(tmp_path)
-
-
-@pytest.mark.parametrize("format_name", ["png", "jpeg"])
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.95])
-def test_a_file_that_is_cut_short_is_named(tmp_path: Path, format_name: str, share: float) -> None:
-    file = tmp_path / f"image.{format_name}"
-    content = encoded(noise(64, 64), format_name)
-    file.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(DataError, match="not an image that can be read"):
-        open_rgb(file)
-
-
-@pytest.mark.filterwarnings("ignore")  # Pillow warns of what it reads past
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.sampled_from(["png", "jpeg", "gif", "bmp", "tiff", "webp", "ppm"]),
-    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=8),
-)
-def test_a_damaged_file_is_an_image_or_one_error(
-    tmp_path: Path, format_name: str, damage: list[tuple[float, int]]
-) -> None:
-    content = bytearray(encoded(noise(9, 7), format_name))
-    for position, byte in damage:
-        content[int(position * len(content))] = byte
-    file = tmp_path / "image"
-    file.write_bytes(content)
-    try:
-        assert open_rgb(file, convert=True).mode == "RGB"
-    except DataError as error:
-        assert str(file) in str(error)
-
-
-def test_a_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    file = tmp_path / "bomb.png"
-    noise(16, 16).save(file)
-    with pytest.raises(DataError, match=r"bomb\.png is not an image that can be read"):
-        open_rgb(file)

@@ -63,8 +63,6 @@ class DataConfig(BaseModel):
     dataset: str = "digits"
     root: Path | None = None
     """Folder of an image folder, or the one in which torchvision's sets lie."""
-    convert_rgb: bool = False
-    """Convert images that are not RGB (grey, palette, with alpha) instead of refusing them."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
     crop_ratio: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -73,6 +71,12 @@ class DataConfig(BaseModel):
     augment: AugmentConfig = AugmentConfig()
     num_workers: int = Field(default=0, ge=0)
     """Processes that decode image files while the network trains; sets in memory need none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_convert_rgb(cls, data: Any) -> Any:
+        """Older files say whether images that are not RGB are converted; now all are."""
+        return {k: v for k, v in data.items() if k != "convert_rgb"} if isinstance(data, dict) else data
 
     @field_validator("root")
     @classmethod

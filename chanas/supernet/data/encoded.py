@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from chanas.errors import DataError
-from chanas.network.preprocess import decode_rgb
+from chanas.network.pictures import read_picture
 from chanas.supernet.data.image_folder import NUM_FULLY_CHECKED, content_digest, name_and_size_lines
 
 
@@ -32,13 +32,12 @@ class EncodedSource:
     keys: Sequence[str]
     sizes: npt.NDArray[np.int64]
     read: Reader
-    convert_rgb: bool
     is_test: npt.NDArray[np.bool_] | None = None
 
     def image(self, index: int) -> Image.Image:
         what = f"image {self.keys[index]} of {self.name}"
         try:
-            return decode_rgb(io.BytesIO(self.read(index)), what, self.convert_rgb)
+            return read_picture(io.BytesIO(self.read(index)), what).image
         except OSError as error:
             raise DataError(f"{what} cannot be read ({error.strerror or error})") from error
 

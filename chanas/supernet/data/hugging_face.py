@@ -101,7 +101,7 @@ def hugging_face(config: DataConfig) -> EncodedSource:
         raise DataError(f"image {error.filename} of {root} cannot be read ({error.strerror})") from error
     is_test = None if test is None else np.arange(len(labels)) >= len(train)
     keys = tuple(f"row {i}" if i < len(train) else f"test row {i - len(train)}" for i in range(len(labels)))
-    source = EncodedSource(str(root), class_names, labels, keys, sizes, rows, config.convert_rgb, is_test)
+    source = EncodedSource(str(root), class_names, labels, keys, sizes, rows, is_test)
     source.check()
     return source
 

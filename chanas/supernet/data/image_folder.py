@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from chanas.errors import DataError
-from chanas.network.preprocess import open_rgb
+from chanas.network.pictures import read_picture
 from chanas.supernet.data.data_config import DataConfig
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
@@ -36,11 +36,11 @@ class FileSource:
     root: Path
     names: tuple[str, ...]
     sizes: npt.NDArray[np.int64]
-    convert_rgb: bool
     is_test: npt.NDArray[np.bool_] | None = None
 
     def image(self, index: int) -> Image.Image:
-        return open_rgb(self.root / self.names[index], self.convert_rgb)
+        path = self.root / self.names[index]
+        return read_picture(path, str(path)).image
 
     def digest(self) -> str:
         return content_digest(name_and_size_lines(self.names, self.sizes))
@@ -79,7 +79,7 @@ def image_folder(config: DataConfig) -> FileSource:
     names, sizes, counts = list_folders(root, [part / name for part in parts for name in class_names])
     labels = np.repeat(np.tile(np.arange(len(class_names)), len(parts)), counts)
     is_test = None if test is None else np.arange(len(names)) >= sum(counts[: len(class_names)])
-    source = FileSource(f"imagefolder {root}", class_names, labels, root, names, sizes, config.convert_rgb, is_test)
+    source = FileSource(f"imagefolder {root}", class_names, labels, root, names, sizes, is_test)
     source.check()
     return source
 

@@ -33,7 +33,7 @@ def imagenet(config: DataConfig) -> FileSource | EncodedSource:
     root, names = config.root, _class_names()
     if root is None:
         nothing = np.zeros(0, np.int64)
-        return FileSource("imagenet", names, nothing, Path(), (), nothing, config.convert_rgb)
+        return FileSource("imagenet", names, nothing, Path(), (), nothing)
     if (kind := kind_of(root)) != "imagefolder":
         found = (shards if kind == "webdataset" else hugging_face)(config)
         numbers = np.array(_labels(root, found.class_names, names), dtype=np.int64)
@@ -43,7 +43,7 @@ def imagenet(config: DataConfig) -> FileSource | EncodedSource:
     folders = class_folders(root)
     labels = _labels(root, folders, names)
     files, sizes, counts = list_folders(root, [root / folder for folder in folders])
-    source = FileSource(f"imagenet {root}", names, np.repeat(labels, counts), root, files, sizes, config.convert_rgb)
+    source = FileSource(f"imagenet {root}", names, np.repeat(labels, counts), root, files, sizes)
     source.check()
     return source
 

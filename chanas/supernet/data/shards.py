@@ -88,7 +88,7 @@ def shards(config: DataConfig) -> EncodedSource:
     class_names, labels = _classes(values, files[0].parent)
     shard, offsets, sizes = np.array(places, dtype=np.int64).T.copy()
     read = _Members(files, shard, offsets, sizes)
-    source = EncodedSource(str(config.root), class_names, labels, tuple(keys), sizes, read, config.convert_rgb)
+    source = EncodedSource(str(config.root), class_names, labels, tuple(keys), sizes, read)
     source.check()
     return source
 

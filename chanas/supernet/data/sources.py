@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from chanas.errors import DataError, unknown_name
-from chanas.network.preprocess import DECODING_ERRORS, as_rgb
+from chanas.network.pictures import DECODING_ERRORS, as_picture
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.hugging_face import hugging_face
 from chanas.supernet.data.image_folder import content_digest, image_folder, name_and_size_lines
@@ -105,7 +105,6 @@ class TorchvisionSource:
     class_names: tuple[str, ...]
     labels: IntArray
     parts: Sequence[Any]
-    convert_rgb: bool
     is_test: npt.NDArray[np.bool_] | None = None
     _starts: IntArray = field(init=False)
 
@@ -121,7 +120,7 @@ class TorchvisionSource:
             image = part[place][0]
         except DECODING_ERRORS as error:
             raise DataError(f"{what} cannot be read ({error}); fetch the set again") from error
-        return as_rgb(image, what, self.convert_rgb)
+        return as_picture(image, what).image
 
     def digest(self) -> str:
         """Hash the labels, and the names and sizes of the files if the set tells them (DataError: one is gone)."""
@@ -231,7 +230,7 @@ def _torchvision(config: DataConfig) -> ImageSource:
     class_names = tuple(str(n) for n in getattr(parts[0], "classes", range(int(joined.max(initial=-1)) + 1)))
     flags = [part is known.test for part in arguments]
     is_test = None if known.test is None else np.repeat(flags, [len(part) for part in labels])
-    source = TorchvisionSource(config.dataset, class_names, joined, parts, config.convert_rgb, is_test)
+    source = TorchvisionSource(config.dataset, class_names, joined, parts, is_test)
     if not known.in_memory:
         return source
     pixels = np.stack([np.asarray(source.image(i)) for i in range(len(joined))])

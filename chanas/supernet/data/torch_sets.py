@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
 from chanas.errors import DataError
-from chanas.network.preprocess import DECODING_ERRORS, as_rgb
+from chanas.network.pictures import DECODING_ERRORS, as_picture
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.image_folder import content_digest
 from chanas.supernet.data.sources import SOURCES
@@ -29,15 +29,15 @@ class TorchSource:
     class_names: tuple[str, ...]
     labels: npt.NDArray[np.int64]
     dataset: Any
-    convert_rgb: bool
     is_test: npt.NDArray[np.bool_] | None = None
 
     def image(self, index: int) -> Image.Image:
         what = f"image {index} of {self.name}"
         try:
-            return as_rgb(_image(self.dataset[index][0], what), what, self.convert_rgb)
+            image = _image(self.dataset[index][0], what)
         except DECODING_ERRORS as error:
             raise DataError(f"{what} cannot be read ({error})") from error
+        return as_picture(image, what).image
 
     def digest(self) -> str:
         """Hash the labels and the pixels of some images."""
@@ -79,7 +79,7 @@ class _Open:
             raise DataError(
                 f"data set {name} has labels from {labels.min()} to {labels.max()}, but {len(names)} names of classes"
             )
-        source = TorchSource(name, tuple(map(str, names)), labels, self.dataset, config.convert_rgb)
+        source = TorchSource(name, tuple(map(str, names)), labels, self.dataset)
         if len(labels) and source.image(0).tobytes() != source.image(0).tobytes():
             raise DataError(
                 f"data set {name} gives another image at each call; leave augmentation to chanas (`augment`)"

@@ -66,9 +66,7 @@ def keep(run: RunDirectory, supernet: Supernet, published: dict[str, str], image
     """
     space = supernet.space
     root = None if images is None else str(images)
-    config = TrainConfig.load(_TRAINING).changed(
-        data={"dataset": IMAGENET, "root": root, "convert_rgb": True}, space=space.name
-    )
+    config = TrainConfig.load(_TRAINING).changed(data={"dataset": IMAGENET, "root": root}, space=space.name)
     data = load_data(config.data, config.seed)
     header = {
         **setup_header(space, config, data),

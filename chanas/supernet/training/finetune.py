@@ -6,7 +6,6 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chanas.core.arch import Architecture
 from chanas.errors import ConfigError
@@ -136,7 +135,5 @@ def finetune_config(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
         "warmup_epochs": WARMUP_SHARE * epochs,
         "base_lr": base_lr,
     }
-    images: dict[str, Any] = {}
-    if recipe.images is not None:
-        images = {**named_images(recipe.images), "convert_rgb": True}
+    images = {} if recipe.images is None else named_images(recipe.images)
     return stored.changed(data=images, phases=[phase], seed=stored.seed if recipe.seed is None else recipe.seed)

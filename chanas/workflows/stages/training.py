@@ -32,7 +32,6 @@ class Changes:
     root         where the data set lies
     images       instead of both: a folder of images, tar shards or a data set of Hugging Face by their path, or a set
                  by its name
-    convert_rgb  convert images that are not RGB
     seed, device
     gap_weight   λ of equation 3
     init         run directory of a supernet whose weights training begins with; for other classes the last layer's are
@@ -41,7 +40,6 @@ class Changes:
 
     dataset: str | None = None
     root: Path | None = None
-    convert_rgb: bool | None = None
     seed: int | None = None
     device: str | None = None
     gap_weight: float | None = None
@@ -57,7 +55,7 @@ class Changes:
         if self.images is not None and (self.dataset or self.root):
             raise ConfigError("name images by a path, or by dataset and root, not by both")
         root = None if self.root is None else str(self.root)
-        images: dict[str, Any] = {"dataset": self.dataset, "root": root, "convert_rgb": self.convert_rgb}
+        images: dict[str, Any] = {"dataset": self.dataset, "root": root}
         if self.images is not None:
             from chanas.supernet.data.sources import named_images
 

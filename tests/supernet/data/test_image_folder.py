@@ -16,8 +16,8 @@ from chanas.supernet.data.image_folder import FileSource, content_digest
 from chanas.supernet.data.sources import load_source
 
 
-def folder_config(root: Path, convert_rgb: bool = False) -> DataConfig:
-    return DataConfig(dataset="imagefolder", root=root, convert_rgb=convert_rgb)
+def folder_config(root: Path) -> DataConfig:
+    return DataConfig(dataset="imagefolder", root=root)
 
 
 def test_an_image_folder_gives_its_classes_in_order(image_folder: Path) -> None:
@@ -144,9 +144,6 @@ def test_a_truncated_image_is_named(image_folder: Path) -> None:
         load_source(folder_config(image_folder))
 
 
-def test_an_image_of_one_channel_is_refused_unless_it_may_be_converted(image_folder: Path) -> None:
+def test_a_grey_image_is_used(image_folder: Path) -> None:
     Image.new("L", (20, 20)).save(image_folder / "dark" / "grey.png")
-    with pytest.raises(DataError, match=r"mode L \(1 channels\) in .*grey\.png"):
-        load_source(folder_config(image_folder))
-    source = load_source(folder_config(image_folder, convert_rgb=True))
-    assert source.image(8).mode == "RGB"
+    assert load_source(folder_config(image_folder)).image(8).mode == "RGB"

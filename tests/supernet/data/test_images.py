@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chanas.errors import DataError
-from chanas.network.preprocess import open_rgb
+from chanas.network.pictures import read_picture
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.images import ImageData, export_images, load_data
 
@@ -23,7 +23,7 @@ def digits() -> ImageData:
 def test_exported_images_give_the_same_numbers(digits: ImageData, tmp_path: Path, resolution: int) -> None:
     paths = export_images(digits, "test", tmp_path, limit=12)
     indices = [int(path.stem.split("-")[1]) for path in paths]
-    from_files = np.stack([digits.preprocess(resolution)(open_rgb(path)) for path in paths])
+    from_files = np.stack([digits.preprocess(resolution)(read_picture(path, path.name).image) for path in paths])
     np.testing.assert_array_equal(from_files, digits.images(indices, resolution))
 
 

@@ -95,7 +95,6 @@ FAULTS = {
     "two images": ({**WHOLE, "0003.jpg": png(1)}, r"sample 0003 of .* has several images: png, cls, jpg"),
     "cut short": ({**WHOLE, "0003.png": png(1)[:40]}, r"image a\.tar/0003 of .* is not an image that can be read"),
     "no image at all": ({**WHOLE, "0003.png": b"GIF"}, r"a\.tar/0003 of .* is not an image that can be read"),
-    "grey": ({**WHOLE, "0003.png": png(1, "L")}, r"expected an RGB image .* got mode L .* in image a\.tar/0003"),
     "one class": ({k: v for k, v in WHOLE.items() if int(k[:4]) % 2}, "has 1 class"),
     "strange label": ({**WHOLE, "0003.json": b"[1]", "0003.cls": b"\xff"}, r"0003\.\w+ of .* is no label"),
     "label of a strange kind": ({"1.png": png(1), "1.json": b'{"label": [1]}'}, "expected a number or a name as label"),

@@ -53,9 +53,16 @@ def test_a_config_survives_json(make_config: MakeConfig) -> None:
     assert TrainConfig.from_json(config.to_json()) == config
 
 
+def test_a_config_that_says_how_colours_are_read_still_opens(make_config: MakeConfig) -> None:
+    config = make_config()
+    older = config.to_json()
+    older["data"]["convert_rgb"] = False
+    assert TrainConfig.from_json(older) == config
+
+
 def test_changes_of_a_config_are_checked(make_config: MakeConfig) -> None:
-    config = make_config().changed(seed=5, data={"convert_rgb": True})
-    assert (config.seed, config.data.convert_rgb, config.data.augment) == (5, True, make_config().data.augment)
+    config = make_config().changed(seed=5, data={"num_workers": 2})
+    assert (config.seed, config.data.num_workers, config.data.augment) == (5, 2, make_config().data.augment)
     with pytest.raises(ConfigError, match=r"seed: .*greater than or equal to 0, got -1"):
         config.changed(seed=-1)
 
