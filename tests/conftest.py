@@ -18,6 +18,9 @@ gc.disable()
 # No test waits for what else is timed on this machine, nor for those of another process.
 _LOCKS = tempfile.TemporaryDirectory(prefix="chanas-test-locks-")
 os.environ["CHANAS_LOCK_FOLDER"] = _LOCKS.name
+# Nor does one know a picture from an earlier run of the tests.
+_CACHE = tempfile.TemporaryDirectory(prefix="chanas-test-cache-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 from pathlib import Path
 

@@ -63,6 +63,8 @@ class DataConfig(BaseModel):
     dataset: str = "digits"
     root: Path | None = None
     """Folder of an image folder, or the one in which torchvision's sets lie."""
+    skip_bad: bool = False
+    """Leave out images that cannot be used, instead of refusing the set."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
     crop_ratio: float = Field(default=1.0, gt=0.0, le=1.0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,10 @@ import numpy.typing as npt
 
 from chanas.errors import DataError
 from chanas.supernet.data.data_config import DataConfig
-from chanas.supernet.data.encoded import EncodedSource, number_labels
+from chanas.supernet.data.folders.layout import HOLDOUT, TEST, TRAIN, part_notes, parts_of, parts_of_files
+from chanas.supernet.data.image_source import UNKNOWN, EncodedSource, number_labels, short_digest, stamps_of
 
 _IMAGE_NAMES, _LABEL_NAMES = ("image", "img"), ("label", "labels", "class")
-_TEST_NAMES = ("test", "validation", "valid", "val")
-_SPLIT = re.compile(rf"(?:^|[-_./])(train|{'|'.join(_TEST_NAMES)})(?=[-_.\d/]|$)")
 _SAVED = ("dataset_dict.json", "state.json")
 _BATCH = 1000
 
@@ -47,24 +45,33 @@ class _Rows:
         """Path of an image that is not in the table, but in a file beside it."""
         return self.root / path  # an absolute one stays as it is
 
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """int64[N] bytes of all images.
+    def sizes_and_stamps(self, tables: Sequence[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """int64[N] bytes of all images, and int64[N, 5] as `EncodedSource` has them; `tables` are the files of each
+        part.
 
         Raises:
             DataError: a row has no image.
             OSError: a file is not there.
         """
-        compute, found = importlib.import_module("pyarrow.compute"), list[int]()
-        for part in self.parts:
+        compute, sizes, stamps = importlib.import_module("pyarrow.compute"), list[int](), list[Any]()
+        for part, files in zip(self.parts, tables, strict=True):
+            facts = [stamps_of([os.stat(file["filename"])]).tolist() for file in files]
+            table = short_digest(repr(facts).encode()) if facts else None
+            start = len(sizes)
             for rows in part.with_format("arrow").iter(batch_size=_BATCH):
                 entries = rows.column(self.column)
                 lengths = compute.binary_length(compute.struct_field(entries, "bytes")).to_pylist()
                 paths = compute.struct_field(entries, "path").to_pylist()
                 for length, path in zip(lengths, paths, strict=True):
                     if length is None and not path:
-                        raise DataError(f"row {len(found)} of {self.root} has no image")
-                    found.append(self.file(path).stat().st_size if length is None else length)
-        return np.array(found, dtype=np.int64)
+                        raise DataError(f"row {len(sizes)} of {self.root} has no image")
+                    if length is None:
+                        stamps.append(stamps_of([self.file(path).stat()])[0])
+                        length = stamps[-1][1]
+                    else:
+                        stamps.append(UNKNOWN if table is None else (table, length, 0, 0, len(sizes) - start))
+                    sizes.append(length)
+        return np.array(sizes, dtype=np.int64), np.array(stamps, dtype=np.int64).reshape(-1, 5)
 
 
 def is_saved(root: Path) -> bool:
@@ -73,7 +80,8 @@ def is_saved(root: Path) -> bool:
 
 
 def hugging_face(config: DataConfig) -> EncodedSource:
-    """The images under `root`; the official test part is `test`, or `validation`, where there is one with labels.
+    """The images under `root`, of parts that have labels: of `train`, `validation` and `test` together, `validation` is
+    the holdout split, and next to `train` alone it is the test split.
 
     Raises:
         DataError: the library or the data set is not there, or it has no images or labels that can be used.
@@ -82,28 +90,51 @@ def hugging_face(config: DataConfig) -> EncodedSource:
     if root is None:
         raise DataError("data set hf needs `root`: a folder that save_to_disk has written, or Parquet files")
     parts = _open(root)
-    train = parts.get("train", next(iter(parts.values())) if len(parts) == 1 else None)
-    if train is None:
-        raise DataError(f"data set {root} has no part 'train'; its parts: {', '.join(parts)}")
-    image, label = _columns(train, root)
-    others = {name: parts[name] for name in _TEST_NAMES if name in parts and parts[name] is not train}
-    test = next((part for name, part in others.items() if _is_labelled(part, label)), None)
-    chosen = [train] if test is None else [train, test]
-    if test is not None and any(test.features.get(name) != train.features[name] for name in (image, label)):
-        raise DataError(f"the parts of data set {root} differ in their columns {image} and {label}")
-    class_names, labels = _labels(chosen, label, root)
+    chosen = _chosen(parts, root)
+    used = {role: parts[name] for role, name in chosen.items()}
+    image, label = _columns(used[TRAIN], root)
+    class_names, labels = _labels(list(used.values()), label, root)
     undecoded = _library().Image(decode=False)
-    columns = tuple(part.select_columns([image]).cast_column(image, undecoded).with_format(None) for part in chosen)
-    rows = _Rows(columns, image, np.cumsum([0, *map(len, chosen)]), root if root.is_dir() else root.parent)
+    columns = [part.select_columns([image]).cast_column(image, undecoded).with_format(None) for part in used.values()]
+    rows = _Rows(tuple(columns), image, np.cumsum([0, *map(len, columns)]), root if root.is_dir() else root.parent)
     try:
-        sizes = rows.sizes()
+        sizes, stamps = rows.sizes_and_stamps([part.cache_files for part in used.values()])
     except OSError as error:
         raise DataError(f"image {error.filename} of {root} cannot be read ({error.strerror})") from error
-    is_test = None if test is None else np.arange(len(labels)) >= len(train)
-    keys = tuple(f"row {i}" if i < len(train) else f"test row {i - len(train)}" for i in range(len(labels)))
-    source = EncodedSource(str(root), class_names, labels, keys, sizes, rows, is_test)
-    source.check()
-    return source
+    part = np.repeat(list(used), [len(rows) for rows in columns])
+    return EncodedSource(
+        str(root),
+        class_names,
+        labels,
+        [f"{'' if role == TRAIN else f'{role} '}row {i}" for role, rows in used.items() for i in range(len(rows))],
+        sizes,
+        rows,
+        stamps,
+        is_test=part == TEST if TEST in used else None,
+        is_holdout=part == HOLDOUT if HOLDOUT in used else None,
+        left_out={f"rows of part {name}": len(parts[name]) for name in parts if name not in chosen.values()},
+        notes=part_notes({name: role for role, name in chosen.items()}),
+    )
+
+
+def _chosen(parts: Mapping[str, Any], root: Path) -> dict[str, str]:
+    """The name of the part to train on, and of those for holdout and test, where there are some with labels."""
+    roles = parts_of(list(parts)) if len(parts) > 1 else dict.fromkeys(parts, TRAIN)
+    train = next((name for name, role in roles.items() if role == TRAIN), None)
+    if train is None:
+        raise DataError(f"data set {root} has no part 'train'; its parts: {', '.join(parts)}")
+    chosen = {TRAIN: train}
+    columns = _columns(parts[train], root)
+    for name, role in roles.items():
+        if not _is_labelled(parts[name], columns[1]):
+            continue
+        if any(parts[name].features.get(column) != parts[train].features[column] for column in columns):
+            raise DataError(f"the parts of data set {root} differ in their columns {' and '.join(columns)}")
+        if chosen.setdefault(role, name) != name:
+            raise DataError(f"both {chosen[role]} and {name} of data set {root} look like its {role} part")
+    if HOLDOUT in chosen and TEST not in chosen:
+        chosen[TEST] = chosen.pop(HOLDOUT)
+    return {role: chosen[role] for role in (TRAIN, HOLDOUT, TEST) if role in chosen}
 
 
 def _library() -> Any:
@@ -119,10 +150,12 @@ def _open(root: Path) -> dict[str, Any]:
     library = _library()
     if not root.exists():
         raise DataError(f"data set {root} does not exist")
-    by_part: dict[str, list[str]] = {}
-    for file in _parquet_files(root):
-        found = _SPLIT.search(file.relative_to(root).as_posix() if root.is_dir() else file.name)
-        by_part.setdefault("train" if found is None else found[1], []).append(str(file))
+    files = {
+        file.relative_to(root).as_posix() if root.is_dir() else file.name: str(file) for file in _parquet_files(root)
+    }
+    roles, by_part = parts_of_files(list(files)), dict[str, list[str]]()
+    for name, file in files.items():
+        by_part.setdefault(roles.get(name, TRAIN), []).append(file)
     try:
         if any((root / name).is_file() for name in _SAVED):
             saved = library.load_from_disk(str(root))

@@ -12,9 +12,10 @@ import numpy as np
 
 from chanas.errors import DataError
 from chanas.supernet.data.data_config import DataConfig
-from chanas.supernet.data.encoded import EncodedSource
+from chanas.supernet.data.folders.layout import TRAIN, find_layout
 from chanas.supernet.data.hugging_face import hugging_face
-from chanas.supernet.data.image_folder import FileSource, class_folders, list_folders
+from chanas.supernet.data.image_folder import check_all_there, check_folder, files_of, list_classes
+from chanas.supernet.data.image_source import EncodedSource
 from chanas.supernet.data.places import kind_of
 from chanas.supernet.data.shards import shards
 
@@ -22,30 +23,40 @@ NUM_CLASSES = 1000
 _SYNSET = re.compile(r"n\d{8}")
 
 
-def imagenet(config: DataConfig) -> FileSource | EncodedSource:
-    """`root/class/image`, a class called by its number (0 to 999) or its name, or all 1,000 of them by their synsets;
+def imagenet(config: DataConfig) -> EncodedSource:
+    """`root/CLASS/IMAGE`, a class called by its number (0 to 999) or its name, or all 1,000 of them by their synsets;
     or tar shards or a data set of Hugging Face whose classes are called so, or are 1,000 in ImageNet's order; no images
     where there is no `root`.
 
     Raises:
-        DataError: there is no such folder, its classes are not called like that, or an image is of no use.
+        DataError: there is no such folder, its classes are not called like that, or it has parts.
     """
     root, names = config.root, _class_names()
     if root is None:
-        nothing = np.zeros(0, np.int64)
-        return FileSource("imagenet", names, nothing, Path(), (), nothing)
+        return EncodedSource("imagenet", names, np.zeros(0, np.int64), *files_of(Path(), []))
     if (kind := kind_of(root)) != "imagefolder":
         found = (shards if kind == "webdataset" else hugging_face)(config)
         numbers = np.array(_labels(root, found.class_names, names), dtype=np.int64)
-        return replace(found, name=f"imagenet {root}", class_names=names, labels=numbers[found.labels], is_test=None)
-    if not root.is_dir():
-        raise DataError(f"image folder {root} does not exist")
-    folders = class_folders(root)
-    labels = _labels(root, folders, names)
-    files, sizes, counts = list_folders(root, [root / folder for folder in folders])
-    source = FileSource(f"imagenet {root}", names, np.repeat(labels, counts), root, files, sizes)
-    source.check()
-    return source
+        taken = {"labels": numbers[found.labels], "is_test": None, "is_holdout": None}
+        return replace(found, name=f"imagenet {root}", class_names=names, **taken)
+    check_folder(root)
+    layout = find_layout(root)
+    if len(layout.parts) > 1:
+        raise DataError(f"{root} has parts ({'; '.join(layout.notes)}); name the folder of one of them")
+    folders = layout.parts[TRAIN]
+    labels = _labels(root, list(folders), names)
+    listing = list_classes(root, layout.parts)
+    check_all_there(root, listing)
+    contents = listing[TRAIN].values()
+    images = [image for content in contents for image in content.images]
+    return EncodedSource(
+        f"imagenet {root}",
+        names,
+        np.repeat(labels, [len(content.images) for content in contents]),
+        *files_of(root, images),
+        left_out=sum((content.left_out for content in contents), layout.left_out),
+        notes=layout.notes,
+    )
 
 
 def _class_names() -> tuple[str, ...]:

@@ -14,7 +14,9 @@ import numpy.typing as npt
 from chanas.errors import DataError, unknown_name
 from chanas.network.preprocess import Preprocess
 from chanas.supernet.data.data_config import DataConfig
-from chanas.supernet.data.sources import IMAGENET, ImageSource, IntArray, load_source
+from chanas.supernet.data.image_source import ImageSource, IntArray
+from chanas.supernet.data.inspection.summary import Inspection
+from chanas.supernet.data.sources import IMAGENET, inspect_source
 from chanas.supernet.data.splits import SPLITS, Splits, draw_splits, load_splits, make_splits
 
 NUM_DECODE_THREADS = 4
@@ -27,6 +29,7 @@ class ImageData:
     source: ImageSource
     splits: Splits
     config: DataConfig
+    inspection: Inspection | None = None
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -67,19 +70,22 @@ class ImageData:
         return out
 
 
-def load_data(config: DataConfig, seed: int, stored_splits: Path | None = None) -> ImageData:
-    """The data set of `config`, split by `seed`, or as `stored_splits` says.
+def load_data(config: DataConfig, seed: int, stored_splits: Path | None = None, *, progress: bool = False) -> ImageData:
+    """The data set of `config`, split by `seed`, or as `stored_splits` says. Images that were not read before are read
+    once; where that takes long, a bar is shown with `progress`.
 
     Raises:
         DataError: the images are not there, of no use, or not those of the stored splits.
         CheckpointError: the stored splits are damaged.
     """
-    source = load_source(config)
+    source, inspection = inspect_source(config, progress)
     if stored_splits is not None:
-        return ImageData(source, load_splits(stored_splits, source), config)
-    if config.dataset == IMAGENET:
-        return ImageData(source, draw_splits(source, seed), config)
-    return ImageData(source, make_splits(source, config.splits, seed), config)
+        splits = load_splits(stored_splits, source)
+    elif config.dataset == IMAGENET:
+        splits = draw_splits(source, seed)
+    else:
+        splits = make_splits(source, config.splits, seed)
+    return ImageData(source, splits, config, inspection)
 
 
 def export_images(dataset: ImageData, split: str, folder: Path, limit: int | None = None) -> list[Path]:

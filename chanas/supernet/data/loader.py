@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from chanas.errors import ChanasError, DataError
 from chanas.supernet.data.data_config import AugmentConfig
+from chanas.supernet.data.image_source import ArraySource, IntArray
 from chanas.supernet.data.images import ImageData
-from chanas.supernet.data.sources import ArraySource, IntArray
 
 if TYPE_CHECKING:
     from torchvision.transforms import v2  # seconds to import, so only where files are augmented

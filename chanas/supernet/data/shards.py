@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from chanas.errors import DataError
 from chanas.supernet.data.data_config import DataConfig
-from chanas.supernet.data.encoded import EncodedSource, number_labels
-from chanas.supernet.data.image_folder import IMAGE_SUFFIXES
+from chanas.supernet.data.folders.layout import HOLDOUT, TEST, TRAIN, parts_of_files
+from chanas.supernet.data.folders.walk import image_endings
+from chanas.supernet.data.image_source import EncodedSource, named, number_labels, stamps_of
 
 _GROUP = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -63,7 +64,8 @@ def shards(config: DataConfig) -> EncodedSource:
     """Images of the shards that `root` names: `shards-{000..003}.tar`, one file, or a folder of them.
 
     A label is a number or a name in the member `KEY.cls`, or the entry `label` of `KEY.json`. Names of numbered classes
-    are the lines of `classnames.txt` beside the shards, where there is one.
+    are the lines of `classnames.txt` next to the shards, where there is one. Shards that are named after parts
+    (`train-000.tar`, `val-000.tar`) are these parts.
 
     Raises:
         DataError: a shard is not there or damaged, or a sample lacks its image or its label, or is of no use.
@@ -74,23 +76,38 @@ def shards(config: DataConfig) -> EncodedSource:
     keys: list[str] = []
     values: list[int | str] = []
     places: list[tuple[int, int, int]] = []
+    faults: list[str] = []
     for number, file in enumerate(files):
         for key, sample in _samples(file).items():
-            where = f"sample {key} of {file}"
             if sample.image is None or sample.label is None:
                 lacks = "image" if sample.image is None else "label (KEY.cls, or `label` in KEY.json)"
-                raise DataError(f"{where} has no {lacks}; it has: {', '.join(sample.endings[:_SHOWN])}")
+                faults.append(f"{key} of {file} has no {lacks}; it has: {', '.join(sample.endings[:_SHOWN])}")
+                continue
             keys.append(f"{file.name}/{key}")
             values.append(sample.label)
             places.append((number, *sample.image))
+    if faults and not config.skip_bad:
+        raise DataError(f"{len(faults)} samples cannot be used: {named(faults)}; leave them out with --skip-bad")
     if not keys:
         raise DataError(f"{config.root} holds no samples; expected members such as 000017.jpg and 000017.cls")
     class_names, labels = _classes(values, files[0].parent)
     shard, offsets, sizes = np.array(places, dtype=np.int64).T.copy()
-    read = _Members(files, shard, offsets, sizes)
-    source = EncodedSource(str(config.root), class_names, labels, tuple(keys), sizes, read)
-    source.check()
-    return source
+    stamps = stamps_of(file.stat() for file in files)[shard]
+    stamps[:, 4] = offsets
+    roles = parts_of_files([file.name for file in files])
+    part = np.array([roles.get(file.name, TRAIN) for file in files])[shard]
+    return EncodedSource(
+        str(config.root),
+        class_names,
+        labels,
+        keys,
+        sizes,
+        _Members(files, shard, offsets, sizes),
+        stamps,
+        is_test=part == TEST if TEST in part else None,
+        is_holdout=part == HOLDOUT if HOLDOUT in part else None,
+        left_out={"samples without image or label": len(faults)} if faults else {},
+    )
 
 
 def expand_braces(text: str) -> list[str]:
@@ -128,7 +145,7 @@ def _samples(file: Path) -> dict[str, _Sample]:
                 key = f"{folder}/{stem}" if folder else stem
                 sample = samples.setdefault(key, _Sample())
                 sample.endings.append(ending)
-                if f".{ending.lower()}" in IMAGE_SUFFIXES:
+                if f".{ending.lower()}" in image_endings():
                     if sample.image is not None:
                         raise DataError(f"sample {key} of {file} has several images: {', '.join(sample.endings)}")
                     sample.image = (member.offset_data, member.size)

@@ -8,24 +8,24 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from chanas.errors import DataError, unknown_name
-from chanas.network.pictures import DECODING_ERRORS, as_picture
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.hugging_face import hugging_face
-from chanas.supernet.data.image_folder import content_digest, image_folder, name_and_size_lines
+from chanas.supernet.data.image_folder import files_of, image_folder
+from chanas.supernet.data.image_source import ArraySource, EncodedSource, ImageSource, IntArray
 from chanas.supernet.data.imagenet import imagenet
+from chanas.supernet.data.inspection.inspect import inspect_encoded, inspect_sample
+from chanas.supernet.data.inspection.summary import Inspection
 from chanas.supernet.data.places import kind_of
 from chanas.supernet.data.shards import shards
-
-IntArray = npt.NDArray[np.int64]
 
 DIGITS_SIZE = 32
 IMAGENET = "imagenet"
@@ -61,86 +61,6 @@ TORCHVISION_SETS: dict[str, TorchvisionSet] = {
 }
 
 
-class ImageSource(Protocol):
-    """N labelled images. `is_test` bool[N] marks an official test split, where the set has one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def class_names(self) -> tuple[str, ...]: ...
-    @property
-    def labels(self) -> IntArray: ...
-    @property
-    def is_test(self) -> npt.NDArray[np.bool_] | None: ...
-
-    def image(self, index: int) -> Image.Image:
-        """The RGB image at `index`."""
-
-    def digest(self) -> str:
-        """Changes when an image is added, removed or replaced."""
-
-
-@dataclass(frozen=True)
-class ArraySource:
-    """Images of one size in memory: `pixels` uint8[N, H, W, 3]."""
-
-    name: str
-    class_names: tuple[str, ...]
-    labels: IntArray
-    pixels: npt.NDArray[np.uint8]
-    is_test: npt.NDArray[np.bool_] | None = None
-
-    def image(self, index: int) -> Image.Image:
-        return Image.fromarray(self.pixels[index])
-
-    def digest(self) -> str:
-        return content_digest((self.labels.tobytes(), self.pixels.tobytes()))
-
-
-@dataclass(frozen=True)
-class TorchvisionSource:
-    """A torchvision set that decodes its images when they are asked for; parts follow one another."""
-
-    name: str
-    class_names: tuple[str, ...]
-    labels: IntArray
-    parts: Sequence[Any]
-    is_test: npt.NDArray[np.bool_] | None = None
-    _starts: IntArray = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_starts", np.cumsum([0, *(len(part) for part in self.parts)]))
-
-    def image(self, index: int) -> Image.Image:
-        number = int(np.searchsorted(self._starts, index, side="right")) - 1
-        part, place = self.parts[number], index - int(self._starts[number])
-        files = _files(part)
-        what = f"image {index if files is None else _path(files[place])} of {self.name}"
-        try:
-            image = part[place][0]
-        except DECODING_ERRORS as error:
-            raise DataError(f"{what} cannot be read ({error}); fetch the set again") from error
-        return as_picture(image, what).image
-
-    def digest(self) -> str:
-        """Hash the labels, and the names and sizes of the files if the set tells them (DataError: one is gone)."""
-        return content_digest((self.name.encode(), self.labels.tobytes(), *map(self._part_digest, self.parts)))
-
-    def _part_digest(self, part: Any) -> bytes:
-        files = _files(part)
-        if files is None:
-            return f"{len(part)}\n".encode()
-        paths = [_path(entry) for entry in files]
-        try:
-            sizes = [os.stat(path).st_size for path in paths]
-        except OSError as error:
-            raise DataError(
-                f"image {error.filename} of {self.name} cannot be read ({error.strerror}); fetch the set again"
-            ) from error
-        names = (os.path.relpath(path, part.root) for path in paths)
-        return content_digest(name_and_size_lines(names, sizes)).encode()
-
-
 def named_images(images: Path | str) -> dict[str, str]:
     """`dataset` and `root` of a config: of a path, whatever kind of data set lies there, or of a set by its name."""
     if isinstance(images, str) and images in SOURCES:
@@ -148,8 +68,14 @@ def named_images(images: Path | str) -> dict[str, str]:
     return {"dataset": kind_of(Path(images)), "root": str(images)}
 
 
-def load_source(config: DataConfig) -> ImageSource:
-    """The images that `config` names.
+def load_source(config: DataConfig, progress: bool = False) -> ImageSource:
+    """The images that `config` names, each of which was read."""
+    return inspect_source(config, progress)[0]
+
+
+def inspect_source(config: DataConfig, progress: bool = False) -> tuple[ImageSource, Inspection]:
+    """The images that `config` names, each of which was read, and what was found. What was read once is remembered for
+    the next time; where that takes long, a bar is shown with `progress`.
 
     Raises:
         DataError: the name is unknown (the message lists the known ones), or the images are not there or of no use.
@@ -157,9 +83,13 @@ def load_source(config: DataConfig) -> ImageSource:
     if config.dataset not in SOURCES:
         raise DataError(unknown_name("data set", config.dataset, SOURCES))
     source = SOURCES[config.dataset](config)
+    if isinstance(source, EncodedSource):
+        source, inspection = inspect_encoded(source, config.skip_bad, progress)
+    else:
+        inspection = inspect_sample(source)
     if config.dataset != IMAGENET:  # whose classes are given, with or without images
         check_classes(source)
-    return source
+    return source, inspection
 
 
 def check_classes(source: ImageSource) -> None:
@@ -230,11 +160,16 @@ def _torchvision(config: DataConfig) -> ImageSource:
     class_names = tuple(str(n) for n in getattr(parts[0], "classes", range(int(joined.max(initial=-1)) + 1)))
     flags = [part is known.test for part in arguments]
     is_test = None if known.test is None else np.repeat(flags, [len(part) for part in labels])
-    source = TorchvisionSource(config.dataset, class_names, joined, parts, is_test)
-    if not known.in_memory:
-        return source
-    pixels = np.stack([np.asarray(source.image(i)) for i in range(len(joined))])
-    return ArraySource(config.dataset, class_names, joined, pixels, is_test)
+    if known.in_memory:
+        pixels = np.stack([np.asarray(part[i][0].convert("RGB")) for part in parts for i in range(len(part))])
+        return ArraySource(config.dataset, class_names, joined, pixels, is_test=is_test)
+    try:
+        files = [(os.path.relpath(path, root), os.stat(path)) for part in parts for path in map(_path, _files(part))]
+    except OSError as error:
+        raise DataError(
+            f"image {error.filename} of {config.dataset} cannot be read ({error.strerror}); fetch the set again"
+        ) from error
+    return EncodedSource(config.dataset, class_names, joined, *files_of(root, files), is_test=is_test)
 
 
 SOURCES: dict[str, Callable[[DataConfig], ImageSource]] = {
@@ -247,12 +182,10 @@ SOURCES: dict[str, Callable[[DataConfig], ImageSource]] = {
 }
 
 
-def _files(part: Any) -> Sequence[Any] | None:
-    """The files of a torchvision set, in its order, where it lists them: paths, or tuples of a path and a label."""
-    for name in ("_image_files", "_images", "_samples", "samples"):
-        if (found := getattr(part, name, None)) is not None:
-            return cast(Sequence[Any], found)
-    return None
+def _files(part: Any) -> Sequence[Any]:
+    """The files of a torchvision set, in its order: paths, or tuples of a path and a label."""
+    names = ("_image_files", "_images", "_samples", "samples")
+    return cast(Sequence[Any], next(found for name in names if (found := getattr(part, name, None)) is not None))
 
 
 def _path(entry: Any) -> str:

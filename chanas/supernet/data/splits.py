@@ -9,21 +9,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.errors import DataError
 from chanas.files.documents import Document
 from chanas.files.writing import write_json
 from chanas.supernet.data.data_config import SplitFractions
-from chanas.supernet.data.sources import ImageSource, IntArray
+from chanas.supernet.data.image_source import ImageSource, IntArray, named
 
-SCHEMA = 1
+SCHEMA, SCHEMA_OF_SIZES = 2, 1
 SPLITS = ("train", "gap", "holdout", "test")
 MIN_DRAWN = 50
 MOST_DRAWN = {"test": 2_000, "holdout": 10_000}
@@ -39,6 +38,10 @@ class Splits:
     num_images: int
     seed: int
     indices: Mapping[str, IntArray]
+    images: str | None = None
+    """8 hex digits of the content of each image, to say which ones changed; None where that is not known. Files of
+    schema 1 know names and sizes alone."""
+    schema: int = SCHEMA
 
     @functools.cached_property
     def digest(self) -> str:
@@ -47,48 +50,74 @@ class Splits:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "schema": SCHEMA,
+            "schema": self.schema,
             "source": self.source,
             "source_digest": self.source_digest,
             "num_images": self.num_images,
             "seed": self.seed,
             "indices": {name: self.indices[name].tolist() for name in SPLITS},
+            **({} if self.schema == SCHEMA_OF_SIZES else {"images": self.images}),
         }
 
 
 def make_splits(source: ImageSource, fractions: SplitFractions, seed: int) -> Splits:
     """Split each class on its own, at least one image to each split; deterministic from `seed`.
 
-    An official test split stays the test split.
+    Official test and holdout parts stay these splits. Exact copies of an image go where the first of them goes; an
+    image to train on that is in an official part, too, is in that split alone.
 
     Raises:
-        DataError: a class has too few images to be in every split.
+        DataError: classes have too few images to be in every split.
     """
     rng = np.random.default_rng(seed)
-    parts: dict[str, list[IntArray]] = {name: [] for name in SPLITS}
-    is_test = np.zeros(len(source.labels), bool) if source.is_test is None else source.is_test
-    shares = {"gap": fractions.gap, "holdout": fractions.holdout}
-    if source.is_test is None:
-        shares["test"] = fractions.test
-    else:
-        parts["test"].append(np.flatnonzero(is_test))
-    for class_name, images in zip(source.class_names, _by_class(source, is_test), strict=True):
+    official = {"test": source.is_test, "holdout": source.is_holdout}
+    parts = {name: [np.flatnonzero(mask)] for name, mask in official.items() if mask is not None}
+    drawn = {"gap": fractions.gap, "holdout": fractions.holdout, "test": fractions.test}
+    shares = {name: share for name, share in drawn.items() if name not in parts}
+    copies = _Copies(source, [images for found in parts.values() for images in found])
+    by_class = _by_class(source, copies.first)
+    needed = len(shares) + 1
+    if few := [f"{name} {len(i)}" for name, i in zip(source.class_names, by_class, strict=True) if len(i) < needed]:
+        raise DataError(
+            f"{len(few)} of {len(by_class)} classes of {source.name} have too few images: {named(few)}; at least "
+            f"{needed} different ones are needed, one for each of train, {', '.join(shares)}"
+        )
+    for images in by_class:
         members = rng.permutation(images)
-        if len(members) < len(shares) + 1:
-            raise DataError(
-                f"class '{class_name}' of {source.name} has {len(members)} images; "
-                f"at least {len(shares) + 1} are needed, one for each of train, {', '.join(shares)}"
-            )
-        spare = len(members) - len(shares) - 1
+        spare = len(members) - needed
         start = 0
         for name, share in shares.items():
             count = 1 + min(spare, max(0, round(share * len(members)) - 1))
             spare -= count - 1
-            parts[name].append(members[start : start + count])
+            parts.setdefault(name, []).append(copies.with_copies(members[start : start + count]))
             start += count
-        parts["train"].append(members[start:])
+        parts.setdefault("train", []).append(copies.with_copies(members[start:]))
     indices = {name: rng.permutation(np.concatenate(parts[name])) for name in SPLITS}
-    return Splits(source.name, source.digest(), len(source.labels), seed, indices)
+    return _made(source, seed, indices)
+
+
+class _Copies:
+    """Images of a source that are not in `official`, one for each content (`first`, int64[N], in order): their copies
+    follow them, and copies of official ones are in no other split."""
+
+    def __init__(self, source: ImageSource, official: Sequence[IntArray]) -> None:
+        bound = np.zeros(len(source.labels), bool)
+        for images in official:
+            bound[images] = True
+        digests = source.image_digests()
+        if digests is None:
+            self.first, self._groups = np.flatnonzero(~bound), {}
+            return
+        free = np.flatnonzero(~bound & ~np.isin(digests, digests[bound]))
+        _, where, groups, sizes = np.unique(digests[free], return_index=True, return_inverse=True, return_counts=True)
+        self.first = free[np.sort(where)]
+        self._groups = {int(free[where[g]]): free[groups == g] for g in np.flatnonzero(sizes > 1).tolist()}
+
+    def with_copies(self, images: IntArray) -> IntArray:
+        """The same images, and the copies of each after it."""
+        if not self._groups:
+            return images
+        return np.concatenate([self._groups.get(i, np.array([i])) for i in images.tolist()]).astype(np.int64)
 
 
 def draw_splits(source: ImageSource, seed: int) -> Splits:
@@ -106,12 +135,17 @@ def draw_splits(source: ImageSource, seed: int) -> Splits:
     ends = np.cumsum([min(size, MOST_DRAWN.get(name, size)) for name, size in sizes.items()])
     parts = np.split(np.random.default_rng(seed).permutation(num_images), ends)
     indices = dict(zip((*sizes, "train"), parts, strict=True))
-    return Splits(source.name, source.digest(), num_images, seed, indices)
+    return _made(source, seed, indices)
 
 
-def _by_class(source: ImageSource, is_test: npt.NDArray[np.bool_]) -> list[IntArray]:
-    """Indices of each class's images outside the official test part, in ascending order; one sort for all classes."""
-    images = np.flatnonzero(~is_test)
+def _made(source: ImageSource, seed: int, indices: Mapping[str, IntArray]) -> Splits:
+    digests = source.image_digests()
+    images = None if digests is None else (digests & 0xFFFFFFFF).astype(">u4").tobytes().hex()
+    return Splits(source.name, source.digest(), len(source.labels), seed, indices, images)
+
+
+def _by_class(source: ImageSource, images: IntArray) -> list[IntArray]:
+    """The `images` of each class, in ascending order; one sort for all classes."""
     images = images[np.argsort(source.labels[images], kind="stable")]
     ends = np.searchsorted(source.labels[images], np.arange(1, len(source.class_names)))
     return np.split(images, ends)
@@ -141,9 +175,12 @@ class _SplitsFile:
     num_images: int
     seed: int
     indices: _Indices
+    images: str | None = None
 
 
-_SPLITS = Document("splits file", _SplitsFile, "restore it, or train again with --overwrite", SCHEMA)
+_SPLITS = Document(
+    "splits file", _SplitsFile, "restore it, or train again with --overwrite", SCHEMA, older=(SCHEMA_OF_SIZES,)
+)
 
 
 def _from_json(data: dict[str, Any]) -> Splits:
@@ -152,7 +189,8 @@ def _from_json(data: dict[str, Any]) -> Splits:
     for name, images in indices.items():
         if len(images) and not 0 <= images.min() <= images.max() < data["num_images"]:
             raise ValueError(f"split {name} has images that are not among {data['num_images']}")
-    return Splits(data["source"], data["source_digest"], data["num_images"], data["seed"], indices)
+    fields = (data[name] for name in ("source", "source_digest", "num_images", "seed"))
+    return Splits(*fields, indices, data.get("images"), data["schema"])
 
 
 def load_splits(path: Path, source: ImageSource) -> Splits:
@@ -163,10 +201,25 @@ def load_splits(path: Path, source: ImageSource) -> Splits:
         DataError: the data set is not the one that was split.
     """
     splits = _SPLITS.read_with(path, _from_json)
-    if splits.source_digest != source.digest():
-        then, now = splits.num_images, len(source.labels)
-        how = f"{then} images then, {now} now" if then != now else f"{now} images as before, but not the same ones"
+    digest = source.old_digest if splits.schema == SCHEMA_OF_SIZES else source.digest()
+    if splits.source_digest != digest:
         raise DataError(
-            f"data set {source.name} changed since it was split ({how}); restore it, or train again with --overwrite"
+            f"data set {source.name} changed since it was split ({_difference(splits, source)}); restore it, or train "
+            "again with --overwrite"
         )
     return splits
+
+
+def _difference(splits: Splits, source: ImageSource) -> str:
+    """What differs between a data set as it was split and as it is."""
+    then, now = splits.num_images, len(source.labels)
+    digests = source.image_digests()
+    if splits.images is None or digests is None:
+        return f"{then} images then, {now} now" if then != now else f"{now} images as before, but not the same ones"
+    before = np.frombuffer(bytes.fromhex(splits.images), ">u4").astype(np.int64)
+    new = np.flatnonzero(~np.isin(digests & 0xFFFFFFFF, before))
+    num_gone = int((~np.isin(before, digests & 0xFFFFFFFF)).sum())
+    if not len(new) and not num_gone:
+        return f"{then} images then, {now} now: the same ones under other names or in other classes"
+    which = f": {named([source.key(i) for i in new.tolist()])}" if len(new) else ""
+    return f"{then} images then, {now} now; {num_gone} are gone, {len(new)} are new{which}"

@@ -15,21 +15,17 @@ from torch.utils.data import Dataset, IterableDataset
 from chanas.errors import DataError
 from chanas.network.pictures import DECODING_ERRORS, as_picture
 from chanas.supernet.data.data_config import DataConfig
-from chanas.supernet.data.image_folder import content_digest
+from chanas.supernet.data.image_source import ImageSource, content_digest
 from chanas.supernet.data.sources import SOURCES
 
 _NUM_HASHED = 64
 
 
 @dataclass(frozen=True)
-class TorchSource:
+class TorchSource(ImageSource):
     """The images of a PyTorch data set, asked for when they are needed."""
 
-    name: str
-    class_names: tuple[str, ...]
-    labels: npt.NDArray[np.int64]
     dataset: Any
-    is_test: npt.NDArray[np.bool_] | None = None
 
     def image(self, index: int) -> Image.Image:
         what = f"image {index} of {self.name}"

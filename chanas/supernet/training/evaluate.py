@@ -15,8 +15,8 @@ from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
 from chanas.network.preprocess import Preprocess
 from chanas.network.static import StaticNetwork
+from chanas.supernet.data.image_source import IntArray
 from chanas.supernet.data.images import ImageData, load_data
-from chanas.supernet.data.sources import IntArray
 from chanas.supernet.elastic.calibrate import num_correct, recalibrate
 from chanas.supernet.elastic.distributed import World
 from chanas.supernet.elastic.network import Supernet
