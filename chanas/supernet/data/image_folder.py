@@ -120,8 +120,8 @@ def _parts_in_classes(root: Path, listing: Listing, left_out: Counter[str], note
         if parts != found[first] or TRAIN not in parts or len(inside[name]) != len(parts):
             held = [", ".join(inside[n]) or "none" for n in (first, name)]
             raise DataError(
-                f"class folders of {root} should hold the same parts, with `train` among them: {first} holds {held[0]}, "
-                f"{name} holds {held[1]}; sort images into {root}/train/CLASS and {root}/test/CLASS, or rename these folders"
+                f"class folders of {root} should hold the same parts, with `train` among them: {first} holds "
+                f"{held[0]}, {name} holds {held[1]}; sort images into PART/CLASS/IMAGE, or rename these folders"
             )
     roles = {role: HOLDOUT if role == HOLDOUT and TEST in found[first] else TEST for role in found[first]}
     sorted_in: Listing = {role: {name: FolderContent() for name in classes} for role in (TRAIN, HOLDOUT, TEST)}

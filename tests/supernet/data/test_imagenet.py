@@ -53,7 +53,7 @@ def test_all_synsets_are_in_order(tmp_path: Path) -> None:
     ("names", "said"),
     [
         ([], "there is none"),
-        (["train", "val"], "'train' is not"),
+        (["train/7", "val/7"], "val is the test split.* name the folder of one of them"),
         (["n01443537"], "'n01443537' is not"),
         (["1000"], "'1000' is not"),
         (["7", "07"], "two are of one class"),

@@ -90,8 +90,8 @@ def test_other_members_are_never_decoded(tmp_path: Path) -> None:
 
 WHOLE = some(0, 8)
 FAULTS = {
-    "no label": ({**WHOLE, "x.png": png(1), "x.pyd": b""}, r"sample x of .*a\.tar has no label .* it has: png, pyd"),
-    "no image": ({**WHOLE, "x.cls": b"1"}, r"sample x of .*a\.tar has no image; it has: cls"),
+    "no label": ({**WHOLE, "x.png": png(1), "x.pyd": b""}, r"x of .*a\.tar has no label .* it has: png, pyd"),
+    "no image": ({**WHOLE, "x.cls": b"1"}, r"x of .*a\.tar has no image; it has: cls"),
     "two images": ({**WHOLE, "0003.jpg": png(1)}, r"sample 0003 of .* has several images: png, cls, jpg"),
     "cut short": ({**WHOLE, "0003.png": png(1)[:40]}, r"image a\.tar/0003 of .* is not an image that can be read"),
     "no image at all": ({**WHOLE, "0003.png": b"GIF"}, r"a\.tar/0003 of .* is not an image that can be read"),

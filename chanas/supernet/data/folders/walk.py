@@ -129,7 +129,7 @@ def _entries(path: Path | str, content: FolderContent) -> Iterator[os.DirEntry[s
         elif entry.is_file():
             content.left_out[ending_of(entry.name)] += 1
         else:
-            content.left_out["broken link" if entry.is_symlink() and not os.path.exists(entry.path) else "no file"] += 1
+            content.left_out["no plain file" if os.path.exists(entry.path) else "broken link"] += 1
 
 
 def _unreadable(error: OSError, folder: Path) -> DataError:

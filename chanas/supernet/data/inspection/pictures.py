@@ -20,6 +20,7 @@ from chanas.supernet.data.image_source import EncodedSource, short_digest
 from chanas.supernet.data.inspection.cache import PictureFacts, open_cache
 
 _NAME = "it"  # of a picture in what the reader says: files may be moved
+Channels = tuple[float, float, float]
 _SAMPLE = (16, 16)  # pixels of a picture that its moments and its colour are taken from
 _GREY_LEVELS = 8  # channels of a grey picture saved as JPEG differ by so many of 255 at most
 _CHUNK_BYTES, _CHUNK_PICTURES = 8 << 20, 64
@@ -93,8 +94,11 @@ def facts_of(image: Image.Image, digest: int = 0, remark: str | None = None) -> 
     return PictureFacts(digest, *image.size, is_grey, moments.tobytes(), remark)
 
 
-def mean_and_std(facts: Sequence[PictureFacts]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel, in [0, 1], over pictures that all count the same."""
+def mean_and_std(facts: Sequence[PictureFacts]) -> tuple[Channels, Channels]:
+    """Mean and deviation of each channel, in [0, 1], over pictures that all count the same; 0 and 1 without any."""
+    if not facts:
+        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     moments = np.frombuffer(b"".join(of.moments for of in facts), np.float32).reshape(-1, 2, 3).mean(0, np.float64)
     std = np.sqrt(np.maximum(moments[1] - moments[0] ** 2, 0.0))
-    return tuple(moments[0].tolist()), tuple(std.tolist())
+    (r, g, b), (std_r, std_g, std_b) = moments[0].tolist(), std.tolist()
+    return (r, g, b), (std_r, std_g, std_b)
