@@ -52,7 +52,7 @@ _UPRIGHT = {
 _PHOTOMETRIC, _SAMPLE_FORMAT = 262, 339  # TIFF tags that Pillow leaves to its callers where a sample has over 8 bits
 _WHITE_IS_ZERO, _UNSIGNED = 0, 1
 _OVERSHOOT = 0.25  # of white: what a resampling filter leaves beyond the ends of a float's range, and is cut
-_OPENING = threading.Lock()
+_LIMIT = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ def read_picture(file: Path | IO[bytes], name: str) -> Picture:
     with _refused(name):
         if isinstance(file, Path) and file.exists() and not file.is_file():
             raise DataError(f"expected an image file, but {name} is {'a folder' if file.is_dir() else 'no plain file'}")
-        with _open(file) as opened:
+        with _without_limit():
+            opened = Image.open(file)
+        with opened:
             return as_picture(opened, name)
 
 
@@ -85,7 +87,8 @@ def as_picture(image: Image.Image, name: str) -> Picture:
     """
     check_size(image.size, name)
     remarks: list[str] = []
-    with _refused(name):
+    is_large = image.width * image.height > REDUCED_ABOVE
+    with _refused(name), _without_limit() if is_large else contextlib.nullcontext():
         if getattr(image, "is_animated", False) and image.format not in _ONE_PICTURE:
             remarks.append("only the first of several frames")
         if "16" in _raw_mode(image) and len(image.getbands()) > 1:
@@ -140,12 +143,13 @@ def _refused(name: str) -> Iterator[None]:
         raise DataError(f"{name} is not an image that can be read ({reason}); replace or remove it") from error
 
 
-def _open(file: Path | IO[bytes]) -> Image.Image:
-    """`Image.open` without Pillow's limit of pixels, which is lower than ours; it stays set for everything else."""
-    with _OPENING:
+@contextlib.contextmanager
+def _without_limit() -> Iterator[None]:
+    """Lift Pillow's limit of pixels, which is lower than ours, for one thread at a time: it belongs to the process."""
+    with _LIMIT:
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            return Image.open(file)
+            yield
         finally:
             Image.MAX_IMAGE_PIXELS = limit
 
