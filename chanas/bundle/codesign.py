@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+from PIL import Image
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -28,7 +29,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.files.writing import check_digests, file_digest, replacing_folder, write_json
 from chanas.network.folding import Array, split_tensors
-from chanas.network.pictures import read_picture
+from chanas.network.pictures import Pictured, open_picture
 from chanas.network.preprocess import Preprocess
 
 
@@ -74,7 +75,7 @@ def _check_files(path: Path, document: Mapping[str, Any]) -> None:
 
 
 class CoDesign:
-    """A loaded bundle. `predict` takes arrays, `classify` image files.
+    """A loaded bundle. `predict` takes arrays of preprocessed images, `classify` images of any kind.
 
     The compiled module runs in this process with as many threads as it was tuned for. A bundle has a module for each
     target that it was searched for; `target` is the one that is used, by name, by default the first. `document` is what
@@ -220,22 +221,33 @@ class CoDesign:
         """
         return functools.partial(self._run, images if len(images) > 1 else images[0])
 
-    def classify(self, paths: Sequence[Path]) -> list[Prediction]:
-        """The class of each image file.
+    @overload
+    def classify(self, images: Pictured) -> Prediction: ...  # type: ignore[overload-overlap]  # a text is one path
+
+    @overload
+    def classify(self, images: Iterable[Pictured]) -> list[Prediction]: ...
+
+    def classify(self, images: Pictured | Iterable[Pictured]) -> Prediction | list[Prediction]:
+        """The class of an image, or of each of several: paths, images of Pillow's, or arrays uint8[H, W, 3].
 
         Raises:
-            DataError: a file is missing, damaged, or not one that `read_picture` takes.
+            DataError: a file is missing or damaged, or an image is not one that `open_picture` takes.
+            CheckpointError: the bundle has no weights.
         """
-        if not paths:
-            return []
-        if self.preprocess is None:
+        if isinstance(images, str | Path | Image.Image | np.ndarray):
+            return self.classify([images])[0]
+        given, predictions, preprocess = list(images), list[Prediction](), self.preprocess
+        if preprocess is None:
             raise CheckpointError(f"bundle {self.path} does not say how images are prepared; it has no weights either")
-        images = np.stack([self.preprocess(read_picture(p, str(p)).image) for p in paths])
-        logits = self.predict(images).astype(np.float64)
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
-        winners = shares.argmax(axis=1)
-        return [Prediction(int(i), self.class_names[i], float(row[i])) for i, row in zip(winners, shares, strict=True)]
+        for start in range(0, len(given), self.target.batch):
+            part = enumerate(given[start : start + self.target.batch], start)
+            inputs = [preprocess(open_picture(one, f"image {number}").image) for number, one in part]
+            logits = self.predict(np.stack(inputs)).astype(np.float64)
+            shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+            shares /= shares.sum(axis=1, keepdims=True)
+            for index, row in zip(shares.argmax(axis=1).tolist(), shares, strict=True):
+                predictions.append(Prediction(index, self.class_names[index], float(row[index])))
+        return predictions
 
     def torch_module(self) -> Any:
         """The same network in PyTorch, in evaluation mode (imports torch)."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +16,7 @@ from chanas.commands import search_text
 from chanas.commands.options import ConvertRgb, Shared, holds_tuned, require_bundle
 from chanas.commands.search_text import say
 from chanas.core.units import format_bytes, format_latency
-from chanas.errors import ConfigError, ModelError, unknown_name
+from chanas.errors import ConfigError, DataError, ModelError, unknown_name
 
 if TYPE_CHECKING:
     from chanas.bundle.benchmark import BenchmarkRow
@@ -25,16 +28,63 @@ OfBundle = Annotated[str | None, typer.Option("--target", help="One of the bundl
 
 def predict(
     bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     target: OfBundle = None,
     _convert_rgb: ConvertRgb = False,
 ) -> None:
-    """Classify images with the compiled module."""
+    """Classify images with the compiled module. What cannot be used is named, and the others are
+    classified all the same."""
     from chanas.bundle.codesign import CoDesign
+    from chanas.core.progress import progress_bar
+    from chanas.network.pictures import read_picture
 
-    predictions = CoDesign.load(bundle, target).classify(images)
-    for path, prediction in zip(images, predictions, strict=True):
-        typer.echo(f"{path}\t{prediction.class_name}\t{prediction.probability:.4f}")
+    loaded = CoDesign.load(bundle, target)
+    files, batch = _image_files(images), loaded.target.batch
+    num_bad, remarks = 0, Counter[str]()
+    is_watched = sys.stderr.isatty() and not sys.stdout.isatty()
+    with progress_bar(len(files), "predict", "image", enabled=is_watched) as bar:
+        for part in (files[i : i + batch] for i in range(0, len(files), batch)):
+            pictures = []
+            for file in part:
+                try:
+                    pictures.append((file, read_picture(file, str(file))))
+                except DataError as error:
+                    num_bad += 1
+                    bar.write(f"chanas: {error}", file=sys.stderr)
+            predictions = loaded.classify([picture.image for _, picture in pictures])
+            for (file, picture), found in zip(pictures, predictions, strict=True):
+                remarks.update([picture.remark] if picture.remark else [])
+                line = f"{file}\t{found.class_name}\t{found.probability:.4f}"
+                typer.echo(os.fsencode(line))  # names of files may be of any bytes
+            bar.update(len(part))
+    for remark, number in remarks.items():
+        typer.echo(f"{number} of {len(files)} images: {remark}", err=True)
+    if num_bad:
+        raise DataError(f"{num_bad} of {len(files)} images cannot be used; each is named above")
+
+
+def _image_files(given: Iterable[Path]) -> list[Path]:
+    """The files themselves, and those in folders and below that training would take; the others are counted aloud.
+
+    Raises:
+        DataError: a folder cannot be read, or has no images.
+    """
+    from chanas.supernet.data.folders.walk import walk
+    from chanas.supernet.data.inspection.summary import format_counts
+
+    files: list[Path] = []
+    for path in given:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        content = walk(path)
+        left_out = f"left out: {format_counts(content.left_out)}" if content.left_out else ""
+        if not content.images:
+            raise DataError(f"folder {path} has no images{left_out and f' ({left_out})'}")
+        if left_out:
+            typer.echo(f"{path}: {left_out}", err=True)
+        files += [path / name for name, _ in content.images]
+    return files
 
 
 def bench(

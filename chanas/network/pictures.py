@@ -13,9 +13,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
 
 from chanas.errors import DataError
@@ -53,6 +54,9 @@ _PHOTOMETRIC, _SAMPLE_FORMAT = 262, 339  # TIFF tags that Pillow leaves to its c
 _WHITE_IS_ZERO, _UNSIGNED = 0, 1
 _OVERSHOOT = 0.25  # of white: what a resampling filter leaves beyond the ends of a float's range, and is cut
 _LIMIT = threading.Lock()
+
+
+Pictured = Path | str | Image.Image | npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,31 @@ def as_picture(image: Image.Image, name: str) -> Picture:
     return Picture(converted, ", ".join(remarks) or None)
 
 
+def open_picture(given: Pictured, name: str) -> Picture:
+    """A picture by its path, an image of Pillow's, or an array: uint8[H, W, 3], with an alpha channel
+    uint8[H, W, 4], or grey of any depth [H, W].
+
+    Raises:
+        DataError: it is none of these, or not one that `read_picture` takes.
+    """
+    if isinstance(given, str | Path):
+        return read_picture(Path(given), str(given))
+    if isinstance(given, Image.Image):
+        return as_picture(given, name)
+    if not isinstance(given, np.ndarray):
+        raise DataError(f"expected a path, an image of Pillow's or an array for {name}, got {type(given).__name__}")
+    is_colour = given.ndim == 3 and given.shape[2] in (3, 4) and given.dtype == np.uint8
+    if given.ndim != 2 and not is_colour:
+        raise DataError(f"expected uint8[H, W, 3] or grey [H, W] for {name}, got {given.dtype}{list(given.shape)}")
+    with _refused(name):
+        return as_picture(Image.fromarray(given), name)
+
+
 def check_size(size: tuple[int, int], name: str) -> None:
-    """Raise DataError if an image of `size` (width, height) is too large, or too long and narrow to be resized."""
+    """Raise DataError if an image of `size` (width, height) is empty, too large, or too long and narrow."""
     width, height = size
+    if not width * height:
+        raise DataError(f"{name} has {width} × {height} pixels; replace or remove it")
     if width * height > MAX_PIXELS:
         raise DataError(
             f"{name} has {width} × {height} pixels, and at most {MAX_PIXELS:,} in all are read; make it smaller"
@@ -201,6 +227,7 @@ def _on_white(image: Image.Image, remarks: list[str]) -> Image.Image:
     """RGB of an image with an alpha channel, or with one transparent colour, over white."""
     colour = image.info.get("transparency")
     if isinstance(colour, tuple) and max(colour) > 255:  # of 16 bits, as the pixels were
+        image = image.copy()
         image.info["transparency"] = tuple(value >> 8 for value in colour)
     rgba = image.convert("RGBA")
     alpha = rgba.getchannel("A")

@@ -338,6 +338,31 @@ def test_no_images_have_no_predictions(bundle: Path) -> None:
     assert loaded.classify([]) == []
 
 
+def test_an_image_is_a_path_an_image_of_pillow_or_an_array(bundle: Path, tmp_path: Path) -> None:
+    loaded, pixels = CoDesign.load(bundle), np.random.default_rng(3).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    file = tmp_path / "a.png"
+    Image.fromarray(pixels).save(file)
+    expected = loaded.classify(file)
+    ways = [str(file), Image.fromarray(pixels), pixels, np.dstack([pixels, np.full((20, 30), 255, np.uint8)])]
+    assert loaded.classify(ways) == 4 * [expected]
+    assert [loaded.classify(way) for way in ways] == 4 * [expected]
+
+
+@pytest.mark.parametrize(
+    ("image", "says"),
+    [
+        (np.zeros((3, 8, 8), np.float32), r"image 0, got float32\[3, 8, 8\]"),
+        (np.zeros((8, 0, 3), np.uint8), "0 × 8 pixels"),
+        (np.full((8, 8), np.nan, np.float32), "image 0 .*not finite"),
+        (b"png", "image 0, got bytes"),
+    ],
+    ids=str,
+)
+def test_what_is_no_image_is_refused_by_name(bundle: Path, image: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        CoDesign.load(bundle).classify([image])
+
+
 def test_a_missing_image_is_refused_by_name(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"image .*nothing\.png does not exist"):
         CoDesign.load(bundle).classify([tmp_path / "nothing.png"])
