@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
@@ -44,6 +44,12 @@ def progress_bar(
     if stream.isatty():
         return ProgressBar(**options, disable=not enabled)
     return PlainLines(clock, **options, disable=not enabled)
+
+
+def announce(lines: Iterable[str], enabled: bool = True) -> None:
+    """Print lines on standard error, above the bars that are shown there."""
+    for line in lines if enabled else ():
+        tqdm.write(line, file=sys.stderr)
 
 
 class PlainLines(ProgressBar):

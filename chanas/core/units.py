@@ -63,6 +63,16 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def format_estimate(seconds: float) -> str:
+    """An estimated duration in words: under a minute, about 28 minutes, about 3.5 hours."""
+    if seconds < 60:
+        return "under a minute"
+    if seconds < 90:
+        return "about a minute"
+    minutes = seconds / 60
+    return f"about {minutes:.0f} minutes" if minutes < 90 else f"about {minutes / 60:.2g} hours"
+
+
 def _scaled(text: str, what: str, scales: Mapping[str, float], pattern: re.Pattern[str], example: str) -> float:
     match = pattern.match(text)
     known = ", ".join(filter(None, scales))

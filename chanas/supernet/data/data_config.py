@@ -71,6 +71,9 @@ class DataConfig(BaseModel):
     """Evaluation: the centre crop's side over the resized short side (0.875 is usual on ImageNet)."""
     splits: SplitFractions = SplitFractions()
     augment: AugmentConfig = AugmentConfig()
+    in_memory: bool = False
+    """Decode all images once before training and keep them; all have to be of one size, and are augmented as in-memory
+    sets are."""
     num_workers: int = Field(default=0, ge=0)
     """Processes that decode image files while the network trains; sets in memory need none."""
 
@@ -104,12 +107,18 @@ def validated(model: type[Model], data: Any, where: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
+        # an unknown key is often a missing one that is misspelled
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        missing = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] == "missing"]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise ConfigError(f"{where}: unknown key '{key}'; known here: {_known_keys(model, first['loc'])}") from None
+            lacking = f" ({', '.join(missing)} missing)" if missing else ""
+            known = _known_keys(model, first["loc"])
+            raise ConfigError(f"{where}: unknown key '{key}'{lacking}; known here: {known}") from None
         if first["type"] == "missing":
-            raise ConfigError(f"{where}: key '{key}' is missing") from None
+            named = "', '".join(missing)
+            is_missing = "is missing" if len(missing) == 1 else "are missing"
+            raise ConfigError(f"{where}: key{'s' * (len(missing) > 1)} '{named}' {is_missing}") from None
         reason = str(first["msg"]).removeprefix("Value error, ")
         got = "" if isinstance(first["input"], dict) else f", got {first['input']!r}"
         raise ConfigError(f"{where}: {key + ': ' if key else ''}{reason}{got}") from None

@@ -7,9 +7,11 @@ augmentation.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from chanas.errors import ChanasError, DataError
 from chanas.supernet.data.data_config import AugmentConfig
 from chanas.supernet.data.image_source import ArraySource, IntArray
-from chanas.supernet.data.images import ImageData
+from chanas.supernet.data.images import NUM_DECODE_THREADS, ImageData
 
 if TYPE_CHECKING:
     from torchvision.transforms import v2  # seconds to import, so only where files are augmented
@@ -116,6 +118,34 @@ def training_batches(
 
 
 # ---- sets in memory -----------------------------------------------------------------------------------------------
+def in_memory(data: ImageData) -> ImageData:
+    """The same images, decoded once.
+
+    Raises:
+        DataError: one cannot be decoded, or is of another size than the first.
+    """
+    source = data.source
+    if isinstance(source, ArraySource) or not len(source.labels):
+        return data
+    size = source.image(0).size
+    pixels = np.empty((len(source.labels), size[1], size[0], 3), np.uint8)
+
+    def read(index: int) -> None:
+        image = source.image(index)
+        if image.size != size:
+            raise DataError(
+                f"data.in_memory needs images of one size; image 0 of {source.name} has {size[0]} × {size[1]} pixels, "
+                f"image {index} {image.width} × {image.height}; set data.in_memory to false"
+            )
+        pixels[index] = image
+
+    with ThreadPoolExecutor(NUM_DECODE_THREADS) as pool:
+        for _ in pool.map(read, range(len(pixels))):
+            pass
+    held = ArraySource(source.name, source.class_names, source.labels, pixels, is_test=source.is_test)
+    return dataclasses.replace(data, source=held)
+
+
 def _array_batches(
     data: ImageData,
     source: ArraySource,

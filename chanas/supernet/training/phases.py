@@ -44,6 +44,8 @@ class PhaseConfig(BaseModel):
     name: str
     steps: int | None = Field(default=None, ge=1)
     epochs: float | None = Field(default=None, gt=0)
+    min_steps: int | None = Field(default=None, ge=1)
+    """With `epochs`: at least so many steps, however few images an epoch has."""
     base_lr: float = Field(gt=0)
     """Peak learning rate for a batch of `optimizer.lr_batch_size` images; cosine to zero over the phase."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -60,6 +62,8 @@ class PhaseConfig(BaseModel):
     def _has_one_length(self) -> PhaseConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"phase '{self.name}' needs either steps or epochs")
+        if self.min_steps is not None and self.epochs is None:
+            raise ValueError(f"phase '{self.name}' has min_steps, which goes with epochs")
         return self
 
     def restrict(self, space: SearchSpace) -> SearchSpace:
@@ -225,10 +229,10 @@ class Schedule:
         Raises:
             ConfigError: a phase names a choice that `space` lacks, or is all warmup.
         """
-        self.config, self._only = config, only
+        self.config, self.only, self.num_train = config, only, num_train
         self.spaces = [phase.restrict(space) for phase in config.phases]
         self._steps_per_epoch = num_train / config.batch_size
-        lengths = [phase.steps or self._to_steps(phase.epochs or 0) for phase in config.phases]
+        lengths = [p.steps or max(p.min_steps or 1, self._to_steps(p.epochs or 0)) for p in config.phases]
         self.starts = [0, *itertools.accumulate(lengths)]
         for phase, length in zip(config.phases, lengths, strict=True):
             if self._warmup(phase) >= length:
@@ -243,7 +247,7 @@ class Schedule:
         phase = next(i for i, end in enumerate(self.starts[1:]) if step < end)
         begin = self.starts[phase]
         ratios = [space.expand_ratios for space in self.spaces[: phase + 1]]
-        choices = self.spaces[phase].resolutions if self._only is None else (self._only.resolution,)
+        choices = self.spaces[phase].resolutions if self.only is None else (self.only.resolution,)
         resolution = int(self._rng(_RESOLUTION_STREAM, step).choice(choices))
         return StepPlan(
             step=step,
@@ -261,8 +265,8 @@ class Schedule:
         return (self.plan(step) for step in range(start, self.num_steps))
 
     def _subnets(self, phase: int, step: int, resolution: int) -> tuple[tuple[SizeClass, Architecture], ...]:
-        if self._only is not None:
-            return (("only", self._only),)
+        if self.only is not None:
+            return (("only", self.only),)
         space = _at_resolution(self.spaces[phase], resolution)
         if space.largest == space.smallest:
             return (("largest", space.largest),)

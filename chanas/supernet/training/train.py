@@ -16,15 +16,16 @@ import torch
 from tqdm import tqdm
 
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.progress import ProgressBar, progress_bar
+from chanas.core.progress import ProgressBar, announce, progress_bar
 from chanas.errors import ChanasError, CheckpointError, ConfigError, DataError
 from chanas.files.run import RunDirectory
 from chanas.network.static import StaticNetwork
 from chanas.supernet.data.images import load_data
-from chanas.supernet.data.loader import Batch, training_batches
+from chanas.supernet.data.loader import Batch, in_memory, training_batches
 from chanas.supernet.data.splits import save_splits
 from chanas.supernet.elastic.distributed import World, joined
 from chanas.supernet.elastic.network import Supernet
+from chanas.supernet.planning.plan import TrainingPlan, estimate_s, rehearse
 from chanas.supernet.training import checkpoint as ckpt
 from chanas.supernet.training.evaluate import EvaluationImages, calibrated_subnet, top1
 from chanas.supernet.training.interrupts import DeferredSignals
@@ -129,19 +130,47 @@ def train_supernet(
         ChanasError: the loss stays non-finite, or accuracy keeps collapsing, after three rollbacks; or the checkpoint
             cannot be written.
     """
+    _check(space, config)
+    with joined(config.device) as world:
+        config.check_batch(world.size)
+        if not resume and not overwrite:
+            refuse_existing(run)
+        trainer = Trainer(run, space, config, resume, world, tensorboard, start)
+        announce(trainer.plan().lines(), progress and world.is_main)
+        world.wait()  # before anything is written, every rank has seen that it may be
+        trainer.begin()
+        return trainer.train(progress and world.is_main)
+
+
+def plan_supernet(
+    run: RunDirectory,
+    space: SearchSpace,
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    start: Start = FRESH,
+) -> TrainingPlan:
+    """The plan of what `train_supernet` would do with the same arguments; nothing is written.
+
+    Raises:
+        ChanasError: as `train_supernet` says.
+    """
+    _check(space, config)
+    config.check_batch(1)
+    if not resume and not overwrite:
+        refuse_existing(run)
+    return Trainer(run, space, config, resume, start=start).plan()
+
+
+def _check(space: SearchSpace, config: TrainConfig) -> None:
+    """Raise ConfigError where the space, the config and this machine don't go together, before any image is read."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device cuda is not there (torch finds no GPU); set device: cpu")
     if space.in_channels != 3:
         raise ConfigError(f"space '{space.name}' has in_channels {space.in_channels}; images are RGB, so it must be 3")
     for phase in config.phases:
-        phase.restrict(space)  # refuses choices that the space lacks before any image is read
-    with joined(config.device) as world:
-        config.check_batch(world.size)
-        if not resume and not overwrite:
-            refuse_existing(run)
-        world.wait()  # before anything is written, every rank has seen that it may be
-        trainer = Trainer(run, space, config, resume, world, tensorboard, start)
-        return trainer.train(progress and world.is_main)
+        phase.restrict(space)
 
 
 class Trainer:
@@ -168,6 +197,8 @@ class Trainer:
                 self._say(f"{ckpt.checkpoint_path(run)} is damaged; going on from {path}")
         stored_splits = ckpt.splits_path(run) if resume else start.splits
         self.data = load_data(config.data, config.seed, stored_splits)
+        if config.data.in_memory:
+            self.data = in_memory(self.data)
         num_train = len(self.data.indices("train"))
         if config.objective.add_gap_to_train:
             num_train += len(self.data.indices("gap"))
@@ -185,18 +216,33 @@ class Trainer:
         self.log = Log(run, tensorboard and world.is_main)
         self._settle_threads(None if saved is None else saved.header.get("num_threads"))
         self._spent_s = 0.0  # before this process, repeated steps included
+        self._is_fresh = saved is None and start.inherited is None
+        self._is_whole = saved is not None and path == ckpt.checkpoint_path(run)
         if saved is not None:
             self._spent_s = max((float(row.get("wall_s", 0.0)) for row in read_metrics(run)), default=0.0)
             self._load(saved)
+        self._resumes = saved is not None
+
+    def plan(self) -> TrainingPlan:
+        """What is going to be done."""
+        step = self.state.progress.step
+        seconds = estimate_s(self.network, self.data, self.schedule, step, self.device)
+        return TrainingPlan(
+            self.space, self.data, self.schedule, step, seconds, torch.get_num_threads(), self._is_fresh
+        )
+
+    def begin(self) -> None:
+        """Leave a checkpoint to resume from, of a new run with its splits."""
+        if self._resumes:
             self._cut_metrics()
-            if path != ckpt.checkpoint_path(run):
+            if not self._is_whole:
                 self._save(done=False, good=True)  # the other files may share the damaged block
-        else:
-            if world.is_main:
-                ckpt.clear(run)
-                ckpt.metrics_path(run).unlink(missing_ok=True)
-                save_splits(ckpt.splits_path(run), self.data.splits)
-            self._save(done=False, good=True)
+            return
+        if self.world.is_main:
+            ckpt.clear(self.run)
+            ckpt.metrics_path(self.run).unlink(missing_ok=True)
+            save_splits(ckpt.splits_path(self.run), self.data.splits)
+        self._save(done=False, good=True)
 
     def _new_network(self, start: Start) -> Supernet:
         """The network as training begins with it."""
@@ -226,16 +272,10 @@ class Trainer:
         if self.world.size == 1:
             chosen = stored or self.config.num_threads
             if chosen is None:
-                chosen = fastest_num_threads(self._rehearse, torch.get_num_threads())
+                step, _ = rehearse(self.network, self.only or self.space.largest, self.device)
+                chosen = fastest_num_threads(step, torch.get_num_threads())
             torch.set_num_threads(chosen)  # sums in the same order, and so the same bits
         self.state.progress.num_threads = torch.get_num_threads()
-
-    def _rehearse(self) -> None:
-        """A forward and a backward pass that leave nothing behind."""
-        subnet = self.network.extract(self.only or self.space.largest).to(self.device).train()
-        resolution = self.space.resolutions[-1] if self.only is None else self.only.resolution
-        shape = (self.config.batch_size, self.space.in_channels, resolution, resolution)
-        subnet(torch.zeros(shape, device=self.device)).sum().backward()
 
     # ---- the loop -------------------------------------------------------------------------------------------------
     def train(self, progress: bool) -> TrainSummary:

@@ -61,6 +61,7 @@ def _sum_up(source: ImageSource, facts: Sequence[PictureFacts], bad: dict[str, s
         num_by_class=dict(zip(source.class_names, by_class, strict=True)),
         num_by_part={name: number for name, number in by_part.items() if number},
         median_size=(int(np.median(sizes[:, 0])), int(np.median(sizes[:, 1]))) if len(sizes) else (0, 0),
+        is_one_size=not sampled and len(np.unique(sizes, axis=0)) == 1,
         grey_share=sum(of.is_grey for of in facts) / max(1, len(facts)),
         mean=mean,
         std=std,

@@ -16,6 +16,7 @@ class Inspection:
     num_by_class   images that are used, by class
     num_by_part    images that are used, by the official part: train, holdout, test; all are `train` without such parts
     median_size    width and height in pixels, upright; of what training sees
+    is_one_size    every image has that size
     grey_share     share of images in [0, 1] that have no colour
     mean, std      of each channel in [0, 1], over the images that are not of an official test or holdout part
     left_out       number of files that are not used, by reason, such as `.heic`
@@ -29,6 +30,7 @@ class Inspection:
     num_by_class: Mapping[str, int]
     num_by_part: Mapping[str, int]
     median_size: tuple[int, int]
+    is_one_size: bool
     grey_share: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
