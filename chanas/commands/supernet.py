@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def train_supernet(
     run: Run = DEFAULT_RUN,
-    config: Annotated[str | None, typer.Option(help="Config: digits, imagenet-mbv3, transfer, or YAML.")] = None,
+    config: Annotated[str | None, typer.Option(help="Preset or YAML; by default chosen by the images.")] = None,
     space: Annotated[str | None, typer.Option(help="Search space: a preset (mbv3, mbv3-32) or YAML.")] = None,
     images: Annotated[
         str | None, typer.Option(help="Images by their path: FOLDER/CLASS/IMAGE, tar shards, a saved data set.")
@@ -35,20 +35,19 @@ def train_supernet(
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files too.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
 ) -> None:
     """Train the elastic supernet once; every architecture inherits its weights. Runs under torchrun too."""
     from chanas import workflows
     from chanas.workflows.stages.training import Changes
 
-    summary = workflows.train_supernet(
-        RunDirectory(run),
-        config=config,
-        space=space,
-        changes=Changes(dataset, root, seed, device, gap_weight, init, images),
-        resume=resume,
-        overwrite=overwrite,
-        tensorboard=tensorboard,
-    )
+    changes = Changes(dataset, root, seed, device, gap_weight, init, images)
+    what: dict[str, Any] = {"config": config, "space": space, "changes": changes}
+    what |= {"resume": resume, "overwrite": overwrite}
+    if dry_run:
+        typer.echo("\n".join(workflows.plan_supernet(RunDirectory(run), **what)))
+        return
+    summary = workflows.train_supernet(RunDirectory(run), **what, tensorboard=tensorboard)
     if not summary.is_main:
         return
     typer.echo(

@@ -17,12 +17,11 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
 from chanas.errors import ArchitectureError, ConfigError, unknown_name
-from chanas.files.yaml_files import presets, read_mapping
+from chanas.files.yaml_files import preset_or_file, read_mapping
 
 SCHEMA = 1
 CHANNEL_DIVISOR = 8
@@ -459,17 +458,7 @@ class SearchSpace:
         Raises:
             ConfigError: there is no such preset or file, or it is not a search space.
         """
-        path = Path(name_or_path)
-        source: Path | Traversable
-        if path.suffix in {".yaml", ".yml"}:
-            if not path.is_file():
-                raise ConfigError(f"search space file {path} does not exist")
-            source = path
-        else:
-            known = presets("spaces")
-            if str(name_or_path) not in known:
-                raise ConfigError(unknown_name("search space", str(name_or_path), known))
-            source = known[str(name_or_path)]
+        source = preset_or_file(name_or_path, "spaces", "search space", ConfigError)
         fields = "search space fields"
         return cls.from_json(read_mapping(source, name_or_path, "search space file", fields, ConfigError))
 

@@ -20,7 +20,6 @@ from chanas.errors import TargetError, unknown_name
 
 LOCAL_TARGETS = ("cpu", "cuda")
 """Targets that are detected on this machine; other targets are descriptions (`chanas.devices.target_files`)."""
-YAML_SUFFIXES = (".yaml", ".yml")
 _FIRST_TF32 = 80
 # Fields that a target's JSON does not name where they are what they usually are.
 _OMITTED = ("mcpu", "mtriple", "mattr", "gpu", "batch")

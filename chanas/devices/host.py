@@ -14,7 +14,6 @@ from chanas.core.processor import Processor, host_processor
 from chanas.core.target import (
     DTYPES,
     LOCAL_TARGETS,
-    YAML_SUFFIXES,
     HardwareTarget,
     fingerprint,
     gpu_in_dtype,
@@ -28,7 +27,7 @@ from chanas.core.usage import TargetName, Usage
 from chanas.devices.driver import FoundGPU, find_gpu
 from chanas.devices.machine_state import usable_cores
 from chanas.errors import TargetError, unknown_name
-from chanas.files.yaml_files import presets
+from chanas.files.yaml_files import YAML_SUFFIXES, presets
 
 
 def host_triple() -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from chanas.core.gpu import MAX_REGISTERS_PER_THREAD, GPUFeatures
-from chanas.core.target import YAML_SUFFIXES, HardwareTarget, fingerprint, gpu_target
+from chanas.core.target import HardwareTarget, fingerprint, gpu_target
 from chanas.devices.host import HOST, Machine, known_targets, load_target, local_gpu
 from chanas.errors import TargetError, unknown_name
-from chanas.files.yaml_files import presets, read_mapping
+from chanas.files.yaml_files import preset_or_file, read_mapping
 
 _Text = Annotated[str, Field(min_length=1)]
 _Feature = Annotated[str, Field(pattern=r"^[+-][a-z0-9][a-z0-9.-]*$")]
@@ -120,23 +118,12 @@ def read_target_file(name_or_path: str) -> ProcessorFile | GPUFile:
     Raises:
         TargetError: the name is unknown, or the file is not there, not YAML, or does not say what its schema asks for.
     """
-    data = read_mapping(_source(name_or_path), name_or_path, "target file", "a target's facts", TargetError)
+    source = preset_or_file(name_or_path, "targets", "target", TargetError, known_targets())
+    data = read_mapping(source, name_or_path, "target file", "a target's facts", TargetError)
     try:
         return _SCHEMA.validate_python(data)
     except ValidationError as error:
         raise TargetError(f"{name_or_path}: {_first_fault(error)}") from error
-
-
-def _source(name_or_path: str) -> Path | Traversable:
-    if name_or_path.endswith(YAML_SUFFIXES):
-        path = Path(name_or_path)
-        if not path.is_file():
-            raise TargetError(f"target file {path} does not exist")
-        return path
-    known = presets("targets")
-    if name_or_path not in known:
-        raise TargetError(unknown_name("target", name_or_path, known_targets()) + ", or a YAML file")
-    return known[name_or_path]
 
 
 def _first_fault(error: ValidationError) -> str:

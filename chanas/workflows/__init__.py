@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chanas.workflows.stages.training import evaluate as evaluate
     from chanas.workflows.stages.training import finetune as finetune
     from chanas.workflows.stages.training import import_supernet as import_supernet
+    from chanas.workflows.stages.training import plan_supernet as plan_supernet
     from chanas.workflows.stages.training import train_supernet as train_supernet
     from chanas.workflows.stages.tuning import preschedule as preschedule
 
@@ -31,6 +32,7 @@ _MODULES = {
     "finetune": "stages.training",
     "import_supernet": "stages.training",
     "open_source": "searching.sources",
+    "plan_supernet": "stages.training",
     "preschedule": "stages.tuning",
     "report": "stages.reporting",
     "search": "searching.search",

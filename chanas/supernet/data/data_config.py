@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -94,6 +95,16 @@ class DataConfig(BaseModel):
         if min(self.std) <= 0:
             raise ValueError(f"std must be positive, got {list(self.std)}")
         return self
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """The number of images that a step takes from each split (0 gap images: none), and the seed."""
+
+    batch_size: int
+    gap_batch_size: int
+    seed: int
+    add_gap_to_train: bool = False
 
 
 def validated(model: type[Model], data: Any, where: str) -> Model:

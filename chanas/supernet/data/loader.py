@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from chanas.errors import ChanasError, DataError
-from chanas.supernet.data.data_config import AugmentConfig
+from chanas.supernet.data.data_config import AugmentConfig, LoaderConfig
 from chanas.supernet.data.image_source import ArraySource, IntArray
 from chanas.supernet.data.images import NUM_DECODE_THREADS, ImageData
 
@@ -43,16 +43,6 @@ class Batch:
     images_nchw: Tensor
     labels: Tensor
     num_train: int
-
-
-@dataclass(frozen=True)
-class LoaderConfig:
-    """The number of images that a step takes from each split (0 gap images: none), and the seed."""
-
-    batch_size: int
-    gap_batch_size: int
-    seed: int
-    add_gap_to_train: bool = False
 
 
 @functools.lru_cache(maxsize=8)
@@ -142,7 +132,8 @@ def in_memory(data: ImageData) -> ImageData:
     with ThreadPoolExecutor(NUM_DECODE_THREADS) as pool:
         for _ in pool.map(read, range(len(pixels))):
             pass
-    held = ArraySource(source.name, source.class_names, source.labels, pixels, is_test=source.is_test)
+    parts = {"is_test": source.is_test, "is_holdout": source.is_holdout}
+    held = ArraySource(source.name, source.class_names, source.labels, pixels, **parts)
     return dataclasses.replace(data, source=held)
 
 

@@ -1,4 +1,4 @@
-"""The plan of a training: which images, in which splits, how many passes over them, and about how long that takes here."""
+"""The plan of a training: images, splits, passes over them, and about how long they take on this machine."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import psutil
 
+from chanas.supernet.data.data_config import IMAGENET_MEAN
 from chanas.supernet.data.inspection.summary import Inspection
 from chanas.supernet.training.phases import TrainConfig
 
@@ -33,21 +34,21 @@ def config_for(inspection: Inspection) -> TrainConfig:
         data |= {"mean": _rounded(inspection.mean), "std": _rounded(inspection.std, least=0.01)}
     if is_grey:
         data["augment"] = {**config.data.augment.model_dump(), "flip": False}
-    if is_small and inspection.is_one_size and _num_bytes(inspection) < _MEMORY_SHARE * psutil.virtual_memory().available:
+    if is_small and inspection.is_one_size and _fits_memory(inspection):
         data["in_memory"] = True
     return config.changed(data=data)
 
 
-def describe_choice(name: str, inspection: Inspection, config: TrainConfig) -> str:
+def describe_choice(inspection: Inspection, config: TrainConfig) -> str:
     """One line about why a preset was chosen."""
     kind = "grey images" if inspection.grey_share > MAX_GREY_SHARE else "images"
     side = min(inspection.median_size)
     relation = "at most" if side <= MAX_SMALL_SIDE else "above"
-    which = "ImageNet's" if config.data.mean == TrainConfig.load("photos").data.mean else "of these images"
+    norm = "ImageNet's" if config.data.mean == IMAGENET_MEAN else "measured on these"
     mirrored = "mirrored" if config.data.augment.flip else "not mirrored"
     return (
-        f"preset     {name}: {kind} with a short side of {side} pixels ({relation} {MAX_SMALL_SIDE}); mean and deviation "
-        f"{which}, {mirrored}; another one with --config"
+        f"preset     {preset_for(inspection)}: {kind} with a short side of {side} pixels ({relation} {MAX_SMALL_SIDE}), "
+        f"{mirrored}; mean and deviation {norm}; --config names another one"
     )
 
 
@@ -55,6 +56,6 @@ def _rounded(values: tuple[float, ...], least: float = 0.0) -> list[float]:
     return [max(least, round(value, _DIGITS)) for value in values]
 
 
-def _num_bytes(inspection: Inspection) -> int:
+def _fits_memory(inspection: Inspection) -> bool:
     width, height = inspection.median_size
-    return 3 * width * height * inspection.num_images
+    return 3 * width * height * inspection.num_images < _MEMORY_SHARE * psutil.virtual_memory().available

@@ -13,40 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-GAP_WEIGHT = 0.45  # λ of the paper's section 3.4
-
-
-class ObjectiveConfig(BaseModel):
-    """The weights of the terms."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    gap_weight: float = Field(default=GAP_WEIGHT, ge=0.0)
-    """λ; at 0 the gap images are not used at all, and training is plain training."""
-    gap_form: Literal["absolute", "hinge"] = "absolute"
-    """`absolute` is equation 3. `hinge` is λ · max(0, L_val − L_train): where a step's gap images happen to have the
-    smaller loss, equation 3 makes that loss larger, and the hinge leaves it alone."""
-    distillation_weight: float = Field(default=1.0, ge=0.0)
-    """κ; applies to sub-networks that have a teacher."""
-    label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
-    add_gap_to_train: bool = False
-    """Train on the gap split as well: the fair opponent of the gap term, so only for gap_weight 0."""
-
-    @model_validator(mode="after")
-    def _gap_is_used_once(self) -> ObjectiveConfig:
-        if self.add_gap_to_train and self.gap_weight > 0:
-            raise ValueError(
-                f"add_gap_to_train needs gap_weight 0, got {self.gap_weight:g}: "
-                "images that are trained on cannot measure generalisation"
-            )
-        return self
+from chanas.supernet.training.phases import ObjectiveConfig
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,12 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.errors import ConfigError, unknown_name
-from chanas.files.yaml_files import presets, read_mapping
-from chanas.supernet.data.data_config import DataConfig, validated
-from chanas.supernet.data.loader import LoaderConfig
-from chanas.supernet.training.objective import ObjectiveConfig
+from chanas.errors import ConfigError
+from chanas.files.yaml_files import preset_or_file, read_mapping
+from chanas.supernet.data.data_config import DataConfig, LoaderConfig, validated
 
+GAP_WEIGHT = 0.45  # λ of the paper's section 3.4
 _RESOLUTION_STREAM, _SUBNET_STREAM = 21, 22  # keep the random streams of one seed apart
 
 IntChoices = Literal["all"] | tuple[int, ...] | None
@@ -84,6 +82,32 @@ class PhaseConfig(BaseModel):
                 )
             kept[field] = values
         return dataclasses.replace(space, name=f"{space.name}:{self.name}", **kept)
+
+
+class ObjectiveConfig(BaseModel):
+    """The weights of the terms."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gap_weight: float = Field(default=GAP_WEIGHT, ge=0.0)
+    """λ; at 0 the gap images are not used at all, and training is plain training."""
+    gap_form: Literal["absolute", "hinge"] = "absolute"
+    """`absolute` is equation 3. `hinge` is λ · max(0, L_val − L_train): where a step's gap images happen to have the
+    smaller loss, equation 3 makes that loss larger, and the hinge leaves it alone."""
+    distillation_weight: float = Field(default=1.0, ge=0.0)
+    """κ; applies to sub-networks that have a teacher."""
+    label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
+    add_gap_to_train: bool = False
+    """Train on the gap split as well: the fair opponent of the gap term, so only for gap_weight 0."""
+
+    @model_validator(mode="after")
+    def _gap_is_used_once(self) -> ObjectiveConfig:
+        if self.add_gap_to_train and self.gap_weight > 0:
+            raise ValueError(
+                f"add_gap_to_train needs gap_weight 0, got {self.gap_weight:g}: "
+                "images that are trained on cannot measure generalisation"
+            )
+        return self
 
 
 class OptimizerConfig(BaseModel):
@@ -184,22 +208,12 @@ class TrainConfig(BaseModel):
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> TrainConfig:
-        """A preset by name (`digits`, `imagenet-mbv3`, `transfer`) or a YAML file by path.
+        """A preset of `configs/training` by name, or a YAML file by path.
 
         Raises:
             ConfigError: there is no such preset or file, or it is not a training config.
         """
-        path = Path(name_or_path)
-        source: Path | Traversable
-        if path.suffix in {".yaml", ".yml"}:
-            if not path.is_file():
-                raise ConfigError(f"training config {path} does not exist")
-            source = path
-        else:
-            known = presets("training")
-            if str(name_or_path) not in known:
-                raise ConfigError(unknown_name("training config", str(name_or_path), known))
-            source = known[str(name_or_path)]
+        source = preset_or_file(name_or_path, "training", "training config", ConfigError)
         data = read_mapping(source, name_or_path, "training config", f"{cls.__name__} fields", ConfigError)
         return cls.from_json(data, str(name_or_path))
 

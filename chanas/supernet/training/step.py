@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from chanas.supernet.data.loader import Batch
 from chanas.supernet.elastic.distributed import World
 from chanas.supernet.elastic.network import Supernet
-from chanas.supernet.training.objective import LossTerms, ObjectiveConfig, objective
-from chanas.supernet.training.phases import OptimizerConfig, Precision, StepPlan
+from chanas.supernet.training.objective import LossTerms, objective
+from chanas.supernet.training.phases import ObjectiveConfig, OptimizerConfig, Precision, StepPlan
 
 Terms = dict[str, float | None]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}

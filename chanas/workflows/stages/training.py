@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chanas.supernet.published.runs import ImportSummary
     from chanas.supernet.training.finetune import FinetuneSummary, Finetuning
     from chanas.supernet.training.phases import TrainConfig
-    from chanas.supernet.training.train import TrainSummary
+    from chanas.supernet.training.train import Start, TrainSummary
 
 DEFAULT_TRAINING, TRANSFER = "digits", "transfer"
 PUBLISHED = ("ofa",)
@@ -52,18 +52,38 @@ class Changes:
         own = {key: value for key, value in own.items() if value is not None}
         if self.gap_weight is not None:
             own["objective"] = {**config.objective.model_dump(), "gap_weight": self.gap_weight}
+        return config.changed(data=self.named_data(), **own)
+
+    def named_data(self) -> dict[str, Any]:
+        """What is given here of a config's `data`.
+
+        Raises:
+            ConfigError: images are named in two ways.
+            DataError: there is nothing at their path.
+        """
         if self.images is not None and (self.dataset or self.root):
-            raise ConfigError("name images by a path, or by dataset and root, not by both")
+            other = "--dataset" if self.dataset else "--root"
+            raise ConfigError(f"expected --images PATH, or --dataset KIND with --root FOLDER; got --images and {other}")
         root = None if self.root is None else str(self.root)
-        images: dict[str, Any] = {"dataset": self.dataset, "root": root}
+        data: dict[str, Any] = {"dataset": self.dataset, "root": root}
         if self.images is not None:
             from chanas.supernet.data.sources import named_images
 
-            images |= named_images(self.images)
-        return config.changed(data={k: v for k, v in images.items() if v is not None}, **own)
+            data |= named_images(self.images)
+        return {key: value for key, value in data.items() if value is not None}
 
 
 NO_CHANGES = Changes()
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """What is trained and how; `lines` say why, where that was chosen by the images."""
+
+    space: SearchSpace
+    config: TrainConfig
+    start: Start
+    lines: tuple[str, ...] = ()
 
 
 def train_supernet(
@@ -77,35 +97,96 @@ def train_supernet(
     tensorboard: bool = False,
     progress: bool = True,
 ) -> TrainSummary:
-    """Train the supernet; `changes` override the training config, and resuming takes up what was stored. With other
-    weights to begin with, the space is theirs and the config `transfer` where none is named.
+    """Train the supernet; `changes` override the training config, and resuming takes up what was stored.
+
+    Without a config it is the preset `digits` where no images are named, `transfer` with other weights to begin with,
+    whose space and normalisation stay, and else the preset for the images (`chanas.supernet.planning.presets`).
 
     Raises:
         ChanasError: as `chanas.supernet.training.train.train_supernet` says.
     """
-    from chanas.supernet.training.checkpoint import read_checkpoint
-    from chanas.supernet.training.evaluate import read_supernet
-    from chanas.supernet.training.phases import TrainConfig
-    from chanas.supernet.training.resume import stored_setup
-    from chanas.supernet.training.train import FRESH, Start
+    recipe = _recipe(run, config, space, changes, resume)
+    from chanas.core.progress import announce
     from chanas.supernet.training.train import train_supernet as train
 
-    inherited = None if changes.init is None else read_supernet(read_checkpoint(RunDirectory(changes.init)))
-    if resume and config is None:
-        loaded, settings = stored_setup(run)
-    else:
-        settings = TrainConfig.load(config or (DEFAULT_TRAINING if changes.init is None else TRANSFER))
-        loaded = inherited.space if inherited and space is None else SearchSpace.load(space or settings.space)
+    announce(recipe.lines, progress)
     return train(
         run,
-        loaded,
-        changes.made_to(settings),
+        recipe.space,
+        recipe.config,
         resume=resume,
         overwrite=overwrite,
         tensorboard=tensorboard,
         progress=progress,
-        start=FRESH if inherited is None else Start(inherited=inherited),
+        start=recipe.start,
     )
+
+
+def plan_supernet(
+    run: RunDirectory,
+    *,
+    config: str | Path | None = None,
+    space: str | Path | None = None,
+    changes: Changes = NO_CHANGES,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> list[str]:
+    """The lines that `train_supernet` prints before it begins, with the same arguments; nothing is written.
+
+    Raises:
+        ChanasError: as `train_supernet` says.
+    """
+    recipe = _recipe(run, config, space, changes, resume)
+    from chanas.supernet.training.train import plan_supernet as plan
+
+    made = plan(run, recipe.space, recipe.config, resume=resume, overwrite=overwrite, start=recipe.start)
+    return [*recipe.lines, *made.lines()]
+
+
+def _recipe(
+    run: RunDirectory, config: str | Path | None, space: str | Path | None, changes: Changes, resume: bool
+) -> _Recipe:
+    """What `train_supernet` trains for its arguments."""
+    from chanas.supernet.training.phases import TrainConfig
+
+    # what is wrong with options and files is told before PyTorch is imported, which takes seconds
+    data = changes.named_data()
+    settings = None if config is None else TrainConfig.load(config)
+    loaded = None if space is None else SearchSpace.load(space)
+    from chanas.supernet.training.checkpoint import read_checkpoint
+    from chanas.supernet.training.evaluate import read_supernet
+    from chanas.supernet.training.resume import stored_setup
+    from chanas.supernet.training.train import FRESH, Start
+
+    saved = None if changes.init is None else read_checkpoint(RunDirectory(changes.init))
+    if resume and settings is None:
+        stored_space, settings = stored_setup(run)
+        return _Recipe(loaded or stored_space, changes.made_to(settings), FRESH)
+    lines: tuple[str, ...] = ()
+    if settings is None and saved is not None:
+        seen = TrainConfig.from_json(saved.header["config"], "checkpoint config").data
+        settings = TrainConfig.load(TRANSFER).changed(data={"mean": seen.mean, "std": seen.std})
+    elif settings is None and data.get("dataset", DEFAULT_TRAINING) == DEFAULT_TRAINING:
+        settings = TrainConfig.load(DEFAULT_TRAINING)
+    elif settings is None:
+        settings, lines = _fitted(data)
+    made = changes.made_to(settings)
+    if saved is None:
+        return _Recipe(loaded or SearchSpace.load(settings.space), made, FRESH, lines)
+    inherited = read_supernet(saved)
+    return _Recipe(loaded or inherited.space, made, Start(inherited=inherited), lines)
+
+
+def _fitted(data: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:
+    """The config for the images that `data` names, and why."""
+    from chanas.supernet.data.data_config import DataConfig, validated
+    from chanas.supernet.data.sources import inspect_source
+    from chanas.supernet.planning.presets import config_for, describe_choice
+
+    named = validated(DataConfig, data, "images")
+    inspection = inspect_source(named, progress=True)[1]
+    config = config_for(inspection)
+    return config, (describe_choice(inspection, config),)
 
 
 def import_supernet(

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from chanas.errors import DataError
-from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.data_config import DataConfig, LoaderConfig
 from chanas.supernet.data.images import ImageData, load_data
-from chanas.supernet.data.loader import LoaderConfig, training_batches
+from chanas.supernet.data.loader import training_batches
 from chanas.supernet.data.shards import expand_braces
 from chanas.supernet.data.sources import load_source, named_images
 from chanas.supernet.data.splits import SPLITS

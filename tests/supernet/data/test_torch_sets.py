@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from chanas.errors import DataError
-from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.data_config import DataConfig, LoaderConfig
 from chanas.supernet.data.images import ImageData, load_data
-from chanas.supernet.data.loader import LoaderConfig, training_batches
+from chanas.supernet.data.loader import training_batches
 from chanas.supernet.data.sources import SOURCES, named_images
 from chanas.supernet.data.splits import SPLITS
 from chanas.supernet.data.torch_sets import use_dataset

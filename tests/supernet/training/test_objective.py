@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from chanas.supernet.training.objective import GAP_WEIGHT, LossTerms, ObjectiveConfig, objective
+from chanas.supernet.training.objective import LossTerms, objective
+from chanas.supernet.training.phases import GAP_WEIGHT, ObjectiveConfig
 
 LABELS, GAP_LABELS = torch.tensor([0, 1, 2, 0]), torch.tensor([2, 1])
 

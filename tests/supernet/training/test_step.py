@@ -12,8 +12,7 @@ from chanas.core.arch import SearchSpace
 from chanas.supernet.data.loader import Batch
 from chanas.supernet.elastic.distributed import World
 from chanas.supernet.elastic.network import Supernet
-from chanas.supernet.training.objective import ObjectiveConfig
-from chanas.supernet.training.phases import OptimizerConfig, StepPlan
+from chanas.supernet.training.phases import ObjectiveConfig, OptimizerConfig, StepPlan
 from chanas.supernet.training.step import (
     Execution,
     NonFiniteError,
