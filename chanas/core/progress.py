@@ -46,9 +46,9 @@ def progress_bar(
     return PlainLines(clock, **options, disable=not enabled)
 
 
-def announce(lines: Iterable[str], enabled: bool = True) -> None:
+def announce(lines: Iterable[str]) -> None:
     """Print lines on standard error, above the bars that are shown there."""
-    for line in lines if enabled else ():
+    for line in lines:
         tqdm.write(line, file=sys.stderr)
 
 

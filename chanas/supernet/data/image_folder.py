@@ -67,11 +67,13 @@ def image_folder(config: DataConfig) -> EncodedSource:
 
 def check_folder(root: Path) -> None:
     """Raise DataError where there is no such folder."""
-    if not root.is_dir():
+    if root.is_dir():
+        return
+    if root.exists():
         raise DataError(
-            f"image folder {root} {'is not a folder' if root.exists() else 'does not exist'}; if it was moved, name it "
-            "with --images FOLDER"
+            f"{root} is a file; expected a folder with a folder for each class: FOLDER/CLASS/IMAGE"
         )
+    raise DataError(f"image folder {root} does not exist; if it was moved, name it with --images FOLDER")
 
 
 def list_classes(root: Path, parts: Mapping[str, Mapping[str, Path]]) -> Listing:

@@ -19,7 +19,7 @@ from PIL import Image
 from chanas.errors import DataError, unknown_name
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.hugging_face import hugging_face
-from chanas.supernet.data.image_folder import files_of, image_folder
+from chanas.supernet.data.image_folder import check_folder, files_of, image_folder
 from chanas.supernet.data.image_source import ArraySource, EncodedSource, ImageSource, IntArray
 from chanas.supernet.data.imagenet import imagenet
 from chanas.supernet.data.inspection.inspect import inspect_encoded, inspect_sample
@@ -62,10 +62,17 @@ TORCHVISION_SETS: dict[str, TorchvisionSet] = {
 
 
 def named_images(images: Path | str) -> dict[str, str]:
-    """`dataset` and `root` of a config: of a path, whatever kind of data set lies there, or of a set by its name."""
+    """`dataset` and `root` of a config: of a path, whatever kind of data set lies there, or of a set by its name.
+
+    Raises:
+        DataError: there is no such folder.
+    """
     if isinstance(images, str) and images in SOURCES:
         return {"dataset": images}
-    return {"dataset": kind_of(Path(images)), "root": str(images)}
+    kind = kind_of(Path(images))
+    if kind == "imagefolder":
+        check_folder(Path(images))
+    return {"dataset": kind, "root": str(images)}
 
 
 def load_source(config: DataConfig, progress: bool = False) -> ImageSource:

@@ -47,8 +47,8 @@ def describe_choice(inspection: Inspection, config: TrainConfig) -> str:
     norm = "ImageNet's" if config.data.mean == IMAGENET_MEAN else "measured on these"
     mirrored = "mirrored" if config.data.augment.flip else "not mirrored"
     return (
-        f"preset     {preset_for(inspection)}: {kind} with a short side of {side} pixels ({relation} {MAX_SMALL_SIDE}), "
-        f"{mirrored}; mean and deviation {norm}; --config names another one"
+        f"preset     {preset_for(inspection)}: {kind} with a short side of {side} pixels ({relation} "
+        f"{MAX_SMALL_SIDE}), {mirrored}; mean and deviation {norm}; --config names another one"
     )
 
 

@@ -136,7 +136,8 @@ def train_supernet(
         if not resume and not overwrite:
             refuse_existing(run)
         trainer = Trainer(run, space, config, resume, world, tensorboard, start)
-        announce(trainer.plan().lines(), progress and world.is_main)
+        if progress and world.is_main:
+            announce(trainer.plan().lines())
         world.wait()  # before anything is written, every rank has seen that it may be
         trainer.begin()
         return trainer.train(progress and world.is_main)

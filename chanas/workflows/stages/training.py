@@ -77,7 +77,7 @@ NO_CHANGES = Changes()
 
 
 @dataclass(frozen=True)
-class _Recipe:
+class Recipe:
     """What is trained and how; `lines` say why, where that was chosen by the images."""
 
     space: SearchSpace
@@ -105,11 +105,12 @@ def train_supernet(
     Raises:
         ChanasError: as `chanas.supernet.training.train.train_supernet` says.
     """
-    recipe = _recipe(run, config, space, changes, resume)
+    recipe = recipe_of(run, config, space, changes, resume)
     from chanas.core.progress import announce
     from chanas.supernet.training.train import train_supernet as train
 
-    announce(recipe.lines, progress)
+    if progress:
+        announce(recipe.lines)
     return train(
         run,
         recipe.space,
@@ -136,16 +137,16 @@ def plan_supernet(
     Raises:
         ChanasError: as `train_supernet` says.
     """
-    recipe = _recipe(run, config, space, changes, resume)
+    recipe = recipe_of(run, config, space, changes, resume)
     from chanas.supernet.training.train import plan_supernet as plan
 
     made = plan(run, recipe.space, recipe.config, resume=resume, overwrite=overwrite, start=recipe.start)
     return [*recipe.lines, *made.lines()]
 
 
-def _recipe(
+def recipe_of(
     run: RunDirectory, config: str | Path | None, space: str | Path | None, changes: Changes, resume: bool
-) -> _Recipe:
+) -> Recipe:
     """What `train_supernet` trains for its arguments."""
     from chanas.supernet.training.phases import TrainConfig
 
@@ -161,7 +162,7 @@ def _recipe(
     saved = None if changes.init is None else read_checkpoint(RunDirectory(changes.init))
     if resume and settings is None:
         stored_space, settings = stored_setup(run)
-        return _Recipe(loaded or stored_space, changes.made_to(settings), FRESH)
+        return Recipe(loaded or stored_space, changes.made_to(settings), FRESH)
     lines: tuple[str, ...] = ()
     if settings is None and saved is not None:
         seen = TrainConfig.from_json(saved.header["config"], "checkpoint config").data
@@ -172,9 +173,9 @@ def _recipe(
         settings, lines = _fitted(data)
     made = changes.made_to(settings)
     if saved is None:
-        return _Recipe(loaded or SearchSpace.load(settings.space), made, FRESH, lines)
+        return Recipe(loaded or SearchSpace.load(settings.space), made, FRESH, lines)
     inherited = read_supernet(saved)
-    return _Recipe(loaded or inherited.space, made, Start(inherited=inherited), lines)
+    return Recipe(loaded or inherited.space, made, Start(inherited=inherited), lines)
 
 
 def _fitted(data: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:

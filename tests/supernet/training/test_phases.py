@@ -15,7 +15,14 @@ MakeConfig = Callable[..., TrainConfig]
 
 
 @pytest.mark.parametrize(
-    ("name", "space"), [("digits", "mbv3-32"), ("imagenet-mbv3", "mbv3"), ("transfer", "ofa-mbv3-w1.0")]
+    ("name", "space"),
+    [
+        ("digits", "mbv3-32"),
+        ("imagenet-mbv3", "mbv3"),
+        ("photos", "mbv3"),
+        ("small-images", "mbv3-32"),
+        ("transfer", "ofa-mbv3-w1.0"),
+    ],
 )
 def test_a_preset_fits_its_space(name: str, space: str) -> None:
     config = TrainConfig.load(name)
@@ -117,3 +124,16 @@ def test_epochs_become_steps_by_the_number_of_train_images(tiny_space: SearchSpa
     schedule = Schedule(make_config(phases=phases, batch_size=8), tiny_space, num_train=100)
     assert schedule.num_steps == 32
     assert schedule.plan(6).lr == schedule.plan(7).lr == max(plan.lr for plan in schedule.plans(0))
+
+
+def test_a_phase_of_few_images_has_its_least_number_of_steps(make_config: MakeConfig, tiny_space: SearchSpace) -> None:
+    phase = {"name": "all", "epochs": 2, "min_steps": 30, "base_lr": 0.1}
+    config = make_config(batch_size=10, phases=[phase])
+    assert [Schedule(config, tiny_space, num_train=n).num_steps for n in (50, 150, 500)] == [30, 30, 100]
+    with pytest.raises(ConfigError, match="min_steps"):
+        make_config(phases=[{"name": "all", "steps": 3, "min_steps": 2, "base_lr": 0.1}])
+
+
+def test_an_unknown_key_is_told_with_what_is_missing() -> None:
+    with pytest.raises(ConfigError, match=r"'phase'.*phases"):
+        TrainConfig.from_json({"phase": []})
