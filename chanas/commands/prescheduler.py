@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -64,6 +64,7 @@ def prescheduler(
     arch: Annotated[str | None, typer.Option(help="With --compile-only: architecture, such as sm_90.")] = None,
     limit: Annotated[int | None, typer.Option(help="With --compile-only: the first so many operators.")] = None,
     shared: Shared = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
 ) -> None:
     """Tune every block on the device and fill the latency table; what was measured before is reused."""
     if compile_only:
@@ -73,6 +74,8 @@ def prescheduler(
             raise ConfigError(
                 "--rpc, --key, --devices and --warm-start time on devices; leave them out with --compile-only"
             )
+        if dry_run:
+            raise ConfigError("--dry-run goes with what is timed; --compile-only times nothing")
         points = Points(trials, limit, sub_space or ())
         target_commands.compile_kernels(
             RunDirectory(run), Usage(target, 1, dtype, batch), arch, space, num_classes, points, seed
@@ -83,17 +86,14 @@ def prescheduler(
     from chanas import workflows
     from chanas.workflows.stages.tuning import Tuning
 
-    summary = workflows.preschedule(
-        RunDirectory(run),
-        usage_of(target, threads, dtype, batch, rpc, key, devices, shared),
-        space=space,
-        num_classes=num_classes,
-        tuning=Tuning(
-            trials, sub_space or (), cost_model_of(cost_model, pretrained), calibrate, warm_start, tune_share
-        ),
-        seed=seed,
-    )
-    _say(summary)
+    usage = usage_of(target, threads, dtype, batch, rpc, key, devices, shared)
+    model = cost_model_of(cost_model, pretrained)
+    tuning = Tuning(trials, sub_space or (), model, calibrate, warm_start, tune_share)
+    task: dict[str, Any] = {"space": space, "num_classes": num_classes, "tuning": tuning}
+    if dry_run:
+        typer.echo("\n".join(workflows.plan_table(RunDirectory(run), usage, **task)))
+        return
+    _say(workflows.preschedule(RunDirectory(run), usage, **task, seed=seed))
 
 
 def tune(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from chanas.workflows.stages.training import import_supernet as import_supernet
     from chanas.workflows.stages.training import plan_supernet as plan_supernet
     from chanas.workflows.stages.training import train_supernet as train_supernet
+    from chanas.workflows.stages.tuning import plan_table as plan_table
     from chanas.workflows.stages.tuning import preschedule as preschedule
 
 _MODULES = {
@@ -33,6 +34,7 @@ _MODULES = {
     "import_supernet": "stages.training",
     "open_source": "searching.sources",
     "plan_supernet": "stages.training",
+    "plan_table": "stages.tuning",
     "preschedule": "stages.tuning",
     "report": "stages.reporting",
     "search": "searching.search",

@@ -70,9 +70,7 @@ def check_folder(root: Path) -> None:
     if root.is_dir():
         return
     if root.exists():
-        raise DataError(
-            f"{root} is a file; expected a folder with a folder for each class: FOLDER/CLASS/IMAGE"
-        )
+        raise DataError(f"{root} is a file; expected a folder with a folder for each class: FOLDER/CLASS/IMAGE")
     raise DataError(f"image folder {root} does not exist; if it was moved, name it with --images FOLDER")
 
 

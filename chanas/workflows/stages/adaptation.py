@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError
 from chanas.files.run import RunDirectory
 from chanas.workflows.stages.shipped import find_table
-from chanas.workflows.stages.stored import check_num_classes, stored_task
+from chanas.workflows.stages.stored import check_task, stored_task
 from chanas.workflows.stages.tables import OpenTable, calibrate_on, open_table
 from chanas.workflows.stages.tuning import (
     DEFAULT_CALIBRATION,
@@ -93,11 +94,11 @@ def adapt(
 
     if not sources:
         raise ConfigError("expected a table to begin with, got none; name one with --from")
-    check_num_classes(num_classes)
+    check_task(run, None if space is None else SearchSpace.load(space), num_classes)
     tables = [LatencyLUT.load(find_table(source)) for source in sources]
     stored = stored_task(run)
-    if space is None and stored is not None:
-        loaded, classes = stored[0], num_classes or stored[1]
+    if stored is not None:
+        loaded, classes = stored
     else:
         first = open_table(find_table(sources[0]), space=space, num_classes=num_classes)
         loaded, classes = first.required_space(), first.num_classes

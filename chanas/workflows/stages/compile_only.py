@@ -14,13 +14,14 @@ from chanas.devices.target_files import arch_target, describe_target
 from chanas.errors import ConfigError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import tuned_workloads
-from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, DEFAULT_SPACE, check_num_classes, stored_task
+from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, check_task, stored_task
 from chanas.workflows.stages.tuning import parse_sub_spaces
 
 if TYPE_CHECKING:
     from chanas.prescheduler.checks.compile_points import CompileSummary
 
 DEFAULT_POINTS = 8
+_DEFAULT_SPACE = "mbv3-32"  # what compiles at all is known from any space
 
 
 def compile_target(name: str, arch: str | None) -> HardwareTarget:
@@ -77,10 +78,11 @@ def compile_only(
     for what, number in (("trials", points.num), ("limit", points.limit)):
         if number is not None and number < 1:
             raise ConfigError(f"expected --{what} of at least 1, got {number}")
-    check_num_classes(num_classes)
     gpu = in_batches(gpu_in_dtype(compile_target(usage.device, arch), usage.dtype), usage.batch)
+    loaded = None if space is None else SearchSpace.load(space)
+    check_task(run, loaded, num_classes)
     stored = stored_task(run)
-    loaded = SearchSpace.load(space) if space is not None else stored[0] if stored else SearchSpace.load(DEFAULT_SPACE)
+    loaded = loaded or (stored[0] if stored else SearchSpace.load(_DEFAULT_SPACE))
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
     blocks = loaded.all_blocks(classes, parse_sub_spaces(loaded, points.sub_spaces))
     chosen = tuned_workloads(blocks, gpu)[: points.limit]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from chanas.supernet.training.evaluate import SupernetEvaluator
 
 
-DEFAULT_SPACE = "mbv3-32"
 DEFAULT_NUM_CLASSES = 10
 
 
@@ -118,7 +117,7 @@ def _task_options(run: RunDirectory, task: Task | None) -> list[str]:
     """Options that say what a table is to be of, where `chanas prescheduler` does not find that out by itself."""
     if task is None or stored_task(run) is not None:
         return []
-    options = [] if task.space == SearchSpace.load(DEFAULT_SPACE) else [f"--space {task.space.name}"]
+    options = [f"--space {task.space.name}"]
     return options + ([] if task.num_classes == DEFAULT_NUM_CLASSES else [f"--num-classes {task.num_classes}"])
 
 
@@ -147,6 +146,28 @@ def stored_task(run: RunDirectory) -> tuple[SearchSpace, int] | None:
     if not path.is_file():
         return None
     return SUPERNET.read_with(path, lambda data: (SearchSpace.from_json(data["space"]), data["num_classes"]))
+
+
+def check_task(run: RunDirectory, space: SearchSpace | None, num_classes: int | None) -> None:
+    """Check that a space and a number of classes that are named are those of the run's supernet, if there is one.
+
+    Raises:
+        ConfigError: they differ; a search would find no table of the supernet.
+    """
+    check_num_classes(num_classes)
+    stored = stored_task(run)
+    if stored is None:
+        return
+    other = "leave the option out, or name another run for it with --run"
+    if space is not None and space != stored[0]:
+        raise ConfigError(
+            f"the supernet in {run.root} is of space '{stored[0].name}' ({stored[0].digest}), --space names "
+            f"'{space.name}' ({space.digest}); {other}"
+        )
+    if num_classes is not None and num_classes != stored[1]:
+        raise ConfigError(
+            f"the supernet in {run.root} has {stored[1]} classes, --num-classes names {num_classes}; {other}"
+        )
 
 
 def check_num_classes(num_classes: int | None) -> None:
