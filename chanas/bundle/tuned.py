@@ -7,7 +7,7 @@ measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,14 @@ Array = npt.NDArray[Any]
 
 SCHEMA = 1
 DOCUMENT, WEIGHTS, MODULE, SOURCE = "tuned.json", "weights.safetensors", "module.so", "module.json"
+RANDOM_WEIGHTS = "random weights: for timing only"
+"""What is said of a network of torchvision's wherever it goes: its outputs mean nothing."""
 _NUM_WARM_UP = 3
+
+
+def remark_of(origin: Mapping[str, str]) -> str:
+    """What whoever uses a network of that origin has to know; empty where there is nothing."""
+    return RANDOM_WEIGHTS if origin.get("kind") == "torchvision" else ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,7 @@ class _Tuned:
     seconds: dict[str, float]
     hashes: dict[str, str]
     versions: dict[str, str] = field(default_factory=dict)
+    remark: str = ""
 
 
 _TUNED = Document("tuned network", _Tuned, "make it again with `chanas tune`", SCHEMA)
@@ -95,6 +103,11 @@ class TunedNetwork:
     @property
     def name(self) -> str:
         return str(self.document["name"])
+
+    @property
+    def remark(self) -> str:
+        """What whoever uses it has to know, such as that its weights are random; empty where there is nothing."""
+        return remark_of(self.document["origin"])
 
     @classmethod
     def open(cls, folder: Path | str) -> TunedNetwork:

@@ -145,7 +145,8 @@ def _bench_tuned(network: TunedNetwork, compile_: bool, model: str | None, untun
     contenders = {name: make for name, make in CONTENDERS.items() if compile_ or name != "torch.compile"}
     with device_lock():
         rows = benchmark_tuned(network, opened, BenchSettings(contenders, untuned))
-    typer.echo(f"{network.name}, {network.target.num_threads} thread(s), {network.target.device}")
+    remark = f"; {network.remark}" if network.remark else ""
+    typer.echo(f"{network.name}, {network.target.num_threads} thread(s), {network.target.device}{remark}")
     _say_rows(rows)
     if why:
         typer.echo(why)

@@ -16,6 +16,7 @@ from chanas.commands.options import (
     Key,
     Pretrained,
     Shared,
+    TuneShare,
     WarmStart,
     cost_model_of,
     usage_of,
@@ -161,6 +162,7 @@ def fill(
     key: Key = None,
     devices: Devices = None,
     warm_start: WarmStart = None,
+    tune_share: TuneShare = 1.0,
     shared: Shared = False,
     seed: Seed = 0,
 ) -> None:
@@ -173,7 +175,9 @@ def fill(
         _checked(usage_of(target, threads, dtype, batch, rpc, key, devices, shared)),
         space=space,
         num_classes=num_classes,
-        tuning=Tuning(trials, sub_space or (), cost_model_of(cost_model, pretrained), calibrate, warm_start),
+        tuning=Tuning(
+            trials, sub_space or (), cost_model_of(cost_model, pretrained), calibrate, warm_start, tune_share
+        ),
         seed=seed,
     )
     if summary.num_predicted:

@@ -125,16 +125,24 @@ def tune(
     ] = True,
     tune_share: TuneShare = 1.0,
     seed: Seed = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
 ) -> None:
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
+    shapes = parse_shapes(shape or ())
+    from chanas.core.progress import announce
     from chanas.workflows.models.chain import Effort, Model
     from chanas.workflows.models.saving import check_place, default_folder
 
-    loaded = Model.load(model, parse_shapes(shape or ()))
+    loaded = Model.load(model, shapes)
     folder = out or default_folder(run, loaded.name, threads)
     check_place(folder, run)
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
     effort = Effort(trials, minutes, cost_model_of(cost_model, pretrained), warm_start, early_stop, tune_share)
+    result = f"result     {folder}"
+    if dry_run:
+        typer.echo("\n".join([*loaded.plan(usage, effort=effort, run=RunDirectory(run)), result]))
+        return
+    announce([result])
     built = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed).build()
     _say_tuned(built, built.save(folder).folder)
 
@@ -156,6 +164,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _say_tuned(built: BuiltModel, folder: Path) -> None:
+    from chanas.bundle.tuned import remark_of
     from chanas.prescheduler.models.tuning import activation_bytes, share_of_others, weight_bytes
 
     tuned, proof = built.tuned, built.proof
@@ -187,6 +196,8 @@ def _say_tuned(built: BuiltModel, folder: Path) -> None:
     if others:
         typer.echo(f"untuned    {', '.join(others)}: {share:.0%} of the time")
     typer.echo("seconds    " + ", ".join(f"{name} {value:.1f}" for name, value in built.watch.seconds.items()))
+    if remark := remark_of(tuned.loaded.opened.origin):
+        typer.echo(f"weights    {remark}")
 
 
 def _say(summary: PrescheduleSummary) -> None:

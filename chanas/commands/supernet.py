@@ -91,7 +91,7 @@ def finetune(
     epochs: Annotated[float | None, typer.Option(help="Passes over the train split; 25 by default.")] = None,
     base_lr: Annotated[float | None, typer.Option(help="Peak learning rate; from the supernet's by default.")] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Images of any classes: FOLDER/CLASS/IMAGE, …; the supernet's by default.")
+        str | None, typer.Option(help="Images of any classes: FOLDER/CLASS/IMAGE, …; the supernet's by default.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; the supernet's by default.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,

@@ -102,7 +102,8 @@ def export_tuned(
             "WORKSPACE_BYTES": calls.workspace_bytes,
             "STATIC_BYTES": plan.num_bytes + calls.workspace_bytes,
         }
-        sources = Sources(name, "network", _TITLE, schedules, values, calls.objects, toolchain)
+        title = f"{_TITLE}; {network.remark}" if network.remark else _TITLE
+        sources = Sources(name, "network", title, schedules, values, calls.objects, toolchain)
         example = Example(build_example(sources, scratch), outputs)
         return write_folder(sources, _check(network, schedules, example, run), scratch, out)
 
@@ -119,7 +120,10 @@ def _source(network: TunedNetwork) -> Path:
 
 def _origin(network: TunedNetwork) -> str:
     origin = network.document["origin"]
-    return f"{network.name}, tuned from {origin.get('name', 'a file')} ({origin.get('kind', 'of unknown kind')})"
+    remark = f"; {network.remark}" if network.remark else ""
+    return (
+        f"{network.name}, tuned from {origin.get('name', 'a file')} ({origin.get('kind', 'of unknown kind')}){remark}"
+    )
 
 
 def _schedules(network: TunedNetwork, target: str | None) -> Schedules:

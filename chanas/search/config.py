@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from chanas.errors import ConfigError
 from chanas.search.evolution.evolution import EvolutionConfig
 
+_LIMITS = {"greater_than_equal": "at least {ge}", "less_than": "less than {lt}", "less_than_equal": "at most {le}"}
+
 
 class SearchConfig(BaseModel):
     """Settings of a search: how it evaluates, predicts, divides, evolves and proves."""
@@ -91,6 +93,7 @@ class SearchConfig(BaseModel):
                     f"unknown key '{name}' in the search settings; known: {', '.join(sorted(cls.model_fields))}"
                 ) from None
             message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected", 1)
-            if fault["type"] == "greater_than_equal" and name in cls.model_fields:
-                message = f"expected at least {fault['ctx']['ge']} ({cls.model_fields[name].description})"
+            if fault["type"] in _LIMITS and name in cls.model_fields:
+                message = f"expected {_LIMITS[fault['type']]} ({cls.model_fields[name].description})"
+                message = message.format(**fault["ctx"])
             raise ConfigError(f"search setting {name}: {message}; got {fault['input']!r}"[:400]) from None

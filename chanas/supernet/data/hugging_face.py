@@ -138,7 +138,6 @@ def _chosen(parts: Mapping[str, Any], root: Path) -> dict[str, str]:
 
 
 def _library() -> Any:
-    os.environ.setdefault("HF_DATASETS_OFFLINE", "1")  # read when the library is imported; nothing is downloaded
     try:
         return importlib.import_module("datasets")
     except ImportError:

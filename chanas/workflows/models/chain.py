@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas import __version__
+from chanas.core.progress import announce
+from chanas.core.units import format_estimate
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError, TargetError
 from chanas.files.run import RunDirectory
@@ -131,6 +133,27 @@ class LoadedModel:
     def name(self) -> str:
         return self.opened.name
 
+    def plan(
+        self,
+        target: Usage | str = HERE,
+        *,
+        effort: Effort = DEFAULT_EFFORT,
+        run: RunDirectory | str | Path = DEFAULT_FOLDER,
+    ) -> list[str]:
+        """The lines that `tune` prints before it begins, with the same arguments; nothing is written.
+
+        Raises:
+            ChanasError: as `tune` says.
+        """
+        from chanas.prescheduler.measuring.devices import timing_device
+        from chanas.prescheduler.models.lowering import lower
+
+        place = run if isinstance(run, RunDirectory) else RunDirectory(run)
+        with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
+            _require_cpu_float32(hardware)
+            _settings(effort, place, hardware, 0)
+            return _plan_lines(self, lower(self.graph, hardware), hardware, effort, place)
+
     def tune(
         self,
         target: Usage | str = HERE,
@@ -171,6 +194,8 @@ class LoadedModel:
             settings = _settings(effort, place, hardware, seed)
             with watch.step("lower"):
                 program = lower(self.graph, hardware)
+            if progress:
+                announce(_plan_lines(self, program, hardware, effort, place))
             with run_lock(place.root), watch.step("tune"):
                 store = RecordStore(place.records, hardware)
                 try:
@@ -178,6 +203,26 @@ class LoadedModel:
                 finally:
                     store.close()
             return TunedModel(self, usage, hardware, program, tuned, seed, watch, hold)
+
+
+def _plan_lines(
+    loaded: LoadedModel, program: Program, target: HardwareTarget, effort: Effort, run: RunDirectory
+) -> list[str]:
+    """What is tuned, for what, and about how long that takes."""
+    from chanas.bundle.tuned import remark_of
+    from chanas.prescheduler.kernels.backends import schedule_space
+    from chanas.workflows.stages.tuning import TRIAL_S
+
+    remark = remark_of(loaded.opened.origin)
+    workloads = program.workloads()
+    each = _num_trials(effort)
+    most = sum(min(each, schedule_space(w, target).num_points) for w in workloads)
+    seconds = math.inf if effort.minutes is None else 60.0 * effort.minutes
+    seconds = min(seconds, TRIAL_S * most)
+    return [
+        f"plan       {loaded.name}{f' ({remark})' if remark else ''} for target {target.name}: {len(workloads)} "
+        f"operators, at most {most} trials, kept ones included; {format_estimate(seconds)} on two idle cores"
+    ]
 
 
 def _require_cpu_float32(target: HardwareTarget) -> None:
@@ -200,12 +245,18 @@ def _settings(effort: Effort, run: RunDirectory, target: HardwareTarget, seed: i
         raise ConfigError(f"expected at least 1 trial per operator, got {effort.trials}")
     if effort.minutes is not None and not 0 < effort.minutes < math.inf:
         raise ConfigError(f"expected a number of minutes above 0, got {effort.minutes:g}")
-    unlimited = DEFAULT_TRIALS if effort.minutes is None else _MOST_TRIALS
-    num_trials = unlimited if effort.trials is None else effort.trials
+    num_trials = _num_trials(effort)
     base = min(_BASE_TRIALS, num_trials)
     config = TuneConfig(num_trials=num_trials, shared=True, num_base=base, early_stop=effort.early_stop)
     warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, target)
     return ModelSettings(config, effort.minutes, effort.cost_model, seed, warm_start, effort.tune_share)
+
+
+def _num_trials(effort: Effort) -> int:
+    """Schedule points per operator."""
+    if effort.trials is not None:
+        return effort.trials
+    return DEFAULT_TRIALS if effort.minutes is None else _MOST_TRIALS
 
 
 @dataclass(frozen=True)
@@ -299,7 +350,7 @@ class BuiltModel:
 
 def _describe(built: BuiltModel) -> dict[str, Any]:
     """Content of `tuned.json` without hashes."""
-    from chanas.bundle.tuned import SCHEMA
+    from chanas.bundle.tuned import SCHEMA, remark_of
     from chanas.core.target import tvm_version
     from chanas.prescheduler.kernels.backends import backend_of
     from chanas.prescheduler.models.tuning import activation_bytes, share_of_others, weight_bytes
@@ -313,6 +364,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
         "run_id": built.watch.run_id,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "origin": dict(opened.origin),
+        "remark": remark_of(opened.origin),
         "target": tuned.target.to_json(),
         "space_version": backend_of(tuned.target).space_version,
         "seed": tuned.seed,

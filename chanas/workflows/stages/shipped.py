@@ -30,6 +30,20 @@ def find_table(name: str | Path) -> Path:
     return shipped[str(name)]
 
 
+def is_shipped(path: Path) -> bool:
+    """True of the file of a table that comes with chanas."""
+    return path.resolve() in {shipped.resolve() for shipped in shipped_tables().values()}
+
+
+def check_own(path: Path) -> None:
+    """Raise LUTError where a table that is about to be changed comes with chanas."""
+    if is_shipped(path):
+        raise LUTError(
+            f"table {path.stem} comes with chanas and is not changed; make one of your own from it with "
+            f"`chanas lut adapt --from {path.stem}`"
+        )
+
+
 def nearest_table(target: HardwareTarget, space: SearchSpace | None = None) -> tuple[str, LatencyLUT] | None:
     """The table whose schedules are the nearest to those of a processor, and its name: of the same dtype, vectors,
     registers and threads as far as there is one; None where none has the blocks of `space`, and for GPUs."""

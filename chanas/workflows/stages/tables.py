@@ -23,6 +23,7 @@ from chanas.devices.gpu_use import GPU_TARGET, check_free
 from chanas.devices.host import load_target, load_used
 from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
 from chanas.files.run import RunDirectory
+from chanas.workflows.stages.shipped import check_own, is_shipped
 from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, check_num_classes, stored_table, stored_task
 from chanas.workflows.stages.table_report import (
     Comparison,
@@ -93,7 +94,7 @@ def open_table(
         if run is None:
             raise ConfigError("expected a file or a run directory with a latency table, got neither")
         file = stored_table(run, _named(usage))
-    elif file.absolute().parent.name == "luts":
+    elif file.absolute().parent.name == "luts" and not is_shipped(file):
         run = RunDirectory(file.absolute().parent.parent)
     else:
         run = None
@@ -314,7 +315,14 @@ def fill(
         predicted = _by_doubt(table.lut, task, blocks)
         lut, num_new, num_failed, started = table.lut, 0, 0, ""
         for only in _groups(holes, predicted):
-            settings = TableSettings(config, only=only, model=tuning.cost_model, seed=seed, warm_start=warm_start)
+            settings = TableSettings(
+                config,
+                only=only,
+                model=tuning.cost_model,
+                seed=seed,
+                warm_start=warm_start,
+                tune_share=tuning.tune_share,
+            )
             filled = preschedule(run, task, hardware, settings, progress=progress, open_pool=open_pool)
             lut, started = filled.lut, filled.warm_start
             num_new, num_failed = num_new + filled.num_new_trials, num_failed + filled.num_failed_trials
@@ -361,6 +369,7 @@ def calibrate(
         ChanasError: as `table_device` says.
     """
     check_num_networks(num_networks)
+    check_own(table.path)
     with table_device(table.lut, place) as (hardware, open_pool):
         return calibrate_on(table, hardware, open_pool, num_networks, seed, progress)
 
@@ -374,6 +383,7 @@ def calibrate_on(
     progress: bool,
 ) -> Calibration:
     """Calibrate a table on a device that is held, as `calibrate` says."""
+    check_own(table.path)
     from chanas.prescheduler.measuring.local.locks import run_lock
     from chanas.prescheduler.tables.calibrate import calibrate as fit
 

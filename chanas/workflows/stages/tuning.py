@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_CALIBRATION = 12
-# Seconds on two idle cores of an AMD EPYC: the tables of mbv3-32 (4 trials an operator) and mbv3 (16) took 168 and 1,740.
-_TRIAL_S, _BLOCK_S, _NETWORK_S = 0.06, 0.22, 6.0
+# Seconds on two idle cores of an AMD EPYC, whose tables of mbv3-32 (4 trials) and mbv3 (16) took 168 s and 1,740 s.
+TRIAL_S, _BLOCK_S, _NETWORK_S = 0.06, 0.22, 6.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _plan_lines(run: RunDirectory, task: Task, target: HardwareTarget, tuning: T
     num_new = max(0, most - num_kept)
     share = "" if tuning.tune_share >= 1 else f", those that make up {tuning.tune_share:.0%} of the operations"
     kept = f", {num_kept} of them made before" if num_kept else ""
-    seconds = _TRIAL_S * num_new + _BLOCK_S * len(blocks) + _NETWORK_S * tuning.num_calibration
+    seconds = TRIAL_S * num_new + _BLOCK_S * len(blocks) + _NETWORK_S * tuning.num_calibration
     duration = f"; {format_estimate(seconds)} on two idle cores" if target.gpu is None else ""
     return [
         f"plan       latency table of target {target.name} for space {task.space.name}, {task.num_classes} classes, "
