@@ -16,7 +16,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "chanas"
 MAX_MODULES = 12
 MAX_LINES = 60
-MAX_PARAMETERS = 8
+MAX_PARAMETERS = 9
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

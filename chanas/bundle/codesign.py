@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from chanas.bundle.document import DOCUMENT, MODULE, SCHEMA, WEIGHTS, read_document
+from chanas.bundle.places import bundle_at
 from chanas.bundle.runtimes import RUNTIMES, Runtime, check_device
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget
@@ -105,15 +106,14 @@ class CoDesign:
 
     @classmethod
     def load(cls, path: Path | str, target: str | None = None) -> CoDesign:
-        """Open a bundle, with its module for `target` (by default the first), and check that it is whole.
+        """Open a bundle, or the newest one of a run directory, with its module for `target` (by default the first), and
+        check that it is whole.
 
         Raises:
-            CheckpointError: the folder is not a bundle, or a file of it is missing, cut short or changed.
+            CheckpointError: the folder has no bundle, or a file of it is missing, cut short or changed.
             TargetError: it has no module for the target.
         """
-        path = Path(path)
-        if not path.is_dir():
-            raise CheckpointError(f"bundle {path} does not exist; `chanas search` makes one")
+        path = bundle_at(path)
 
         def make(document: dict[str, Any]) -> CoDesign:
             _check_files(path, document)

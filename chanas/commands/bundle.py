@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import ConvertRgb, Shared, holds_tuned, require_bundle
+from chanas.commands.options import Shared, holds_tuned
 from chanas.commands.search_text import say
 from chanas.core.units import format_bytes, format_latency
 from chanas.errors import ConfigError, DataError, ModelError, unknown_name
@@ -30,7 +30,6 @@ def predict(
     bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     target: OfBundle = None,
-    _convert_rgb: ConvertRgb = False,
 ) -> None:
     """Classify images with the compiled module. What cannot be used is named, and the others are
     classified all the same."""
@@ -88,7 +87,7 @@ def _image_files(given: Iterable[Path]) -> list[Path]:
 
 
 def bench(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that search made, or a network that tune made.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle or a run that has one, or a network that tune made.")],
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
     target: OfBundle = None,
     shared: Shared = False,
@@ -110,7 +109,6 @@ def bench(
         return
     if model is not None:
         raise ConfigError("--model goes with networks that `chanas tune` made")
-    require_bundle(bundle)
     _bench_bundle(bundle, compile_, target, shared)
 
 
@@ -161,7 +159,7 @@ def _say_rows(rows: Iterable[BenchmarkRow]) -> None:
 
 
 def export(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that search made, or a network that tune made.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle or a run that has one, or a network that tune made.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; an earlier export in it is replaced.")],
     target: Annotated[
         str | None,
@@ -191,7 +189,6 @@ def export(
     else:
         from chanas.export.c_library import export as export_bundle
 
-        require_bundle(bundle)
         _say_exported(export_bundle(bundle, out, target, name))
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from chanas.core.usage import Place, Usage
-from chanas.errors import CheckpointError
 
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
@@ -30,7 +29,6 @@ TuneShare = Annotated[
     float, typer.Option(help="Tune the few operators that make up this share of all; others take over their schedules.")
 ]
 Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
-ConvertRgb = Annotated[bool, typer.Option("--convert-rgb", hidden=True)]  # in older scripts; every picture is, now
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name
@@ -62,13 +60,3 @@ def holds_tuned(folder: Path) -> bool:
     from chanas.bundle.tuned import DOCUMENT
 
     return (folder / DOCUMENT).is_file()
-
-
-def require_bundle(folder: Path) -> None:
-    """Raises CheckpointError: it is a folder of something that is neither a bundle nor a tuned network."""
-    from chanas.bundle import document, tuned
-
-    if folder.is_dir() and not (folder / document.DOCUMENT).is_file():
-        raise CheckpointError(
-            f"expected a bundle ({document.DOCUMENT}) or a tuned network ({tuned.DOCUMENT}); {folder} has neither"
-        )

@@ -72,12 +72,25 @@ def search(
     ] = None,
     space: Annotated[str | None, typer.Option(help="With --accuracy-table: space; the latency table's.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the bundle, in RUN/bundles; by default the budget, such as 2ms.")
+    ] = None,
     shared: Shared = False,
     seed: Seed = 0,
 ) -> None:
     """Find the most accurate network inside the budget, prove it, and emit the bundle; or measure the Pareto front."""
-    if [bool(latency), accuracy is not None, pareto].count(True) != 1 or (points is not None and not pareto):
-        raise ConfigError("expected --latency, such as --latency 2ms, --accuracy, or --pareto (with --points, if any)")
+    goals = [
+        option
+        for option, is_given in (("--latency", latency), ("--accuracy", accuracy is not None), ("--pareto", pareto))
+        if is_given
+    ]
+    if len(goals) != 1:
+        got = f"got {' and '.join(goals)}: give one of them" if goals else "got none of them"
+        raise ConfigError(f"expected --latency, such as --latency 2ms, --accuracy, or --pareto; {got}")
+    if points is not None and not pareto:
+        raise ConfigError(f"--points goes with --pareto, not with {goals[0]}")
+    if name is not None and pareto:
+        raise ConfigError("--name is of a bundle, and --pareto makes none")
     if accuracy_table is None and (space is not None or num_classes is not None):
         raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
     limits = Limits(
@@ -101,7 +114,7 @@ def search(
         settings["initial_evaluations"] = min(36, evaluations)
     config = SearchConfig.parse({k: v for k, v in settings.items() if v is not None})
     accuracies = None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes)
-    request = _Request(RunDirectory(run), usage, accuracies, config, limits, seed)
+    request = _Request(RunDirectory(run), usage, accuracies, config, limits, seed, name)
     if per_target or unproven:
         if not (per_target and isinstance(latency_s, dict)):
             raise ConfigError(
@@ -126,6 +139,7 @@ class _Request:
     config: SearchConfig
     limits: Limits
     seed: int
+    name: str | None
 
     def source(self, target: str) -> AccuracySource:
         """The supernet, or the file of accuracies, of the space of a target's latency table."""
@@ -148,6 +162,7 @@ class _Request:
             config=self.config,
             limits=self.limits,
             seed=self.seed,
+            name=self.name,
         )
         say_accuracies(source)
         say(found.lines())
@@ -183,6 +198,7 @@ class _Request:
             config=self.config,
             limits=self.limits,
             seed=self.seed,
+            name=self.name,
         )
         typer.echo(f"{'accuracy wanted':19s} {top1:.2%}, at the smallest latency budget that has it")
         self._say(bundle, source)
@@ -200,6 +216,7 @@ class _Request:
             config=self.config,
             limits=self.limits,
             seed=self.seed,
+            name=self.name,
         )
         self._say(bundle, source)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas.commands.options import ConvertRgb, Run, Seed
+from chanas.commands.options import Run, Seed
 from chanas.core.units import format_count
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
@@ -27,7 +27,6 @@ def train_supernet(
         str | None, typer.Option(help="Or digits, imagefolder, hf, webdataset, a torchvision set on disk.")
     ] = None,
     root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
-    _convert_rgb: ConvertRgb = False,
     seed: Annotated[int | None, typer.Option(help="Seed; the config's by default.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the config's by default.")] = None,
     gap_weight: Annotated[float | None, typer.Option(help="λ of the gap term; the config's by default.")] = None,

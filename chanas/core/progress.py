@@ -13,9 +13,9 @@ from tqdm import tqdm
 from chanas.core.units import format_duration
 
 if TYPE_CHECKING:
-    ProgressBar = tqdm[Any]
+    _Tqdm = tqdm[Any]
 else:
-    ProgressBar = tqdm
+    _Tqdm = tqdm
 
 INTERVAL_S = 30.0
 
@@ -29,10 +29,10 @@ def progress_bar(
     stream: IO[str] | None = None,
     clock: Callable[[], float] = monotonic,
 ) -> ProgressBar:
-    """A bar, of which `update`, `set_postfix`, `reset` and `close` are used; it closes as a context.
+    """A bar, of which `update`, `expect`, `set_postfix`, `reset` and `close` are used; it closes as a context.
 
     Args:
-        total: number of `unit`s of the whole job.
+        total: number of `unit`s of the whole job; it grows where more are done.
         desc: name of the job.
         enabled: show anything at all.
         initial: how many of them were done before.
@@ -40,7 +40,13 @@ def progress_bar(
         clock: tells seconds, for plain lines.
     """
     stream = stream or sys.stderr
-    options: dict[str, Any] = {"total": total, "desc": desc, "unit": unit, "initial": initial, "file": stream}
+    options: dict[str, Any] = {
+        "total": max(total, initial),
+        "desc": desc,
+        "unit": unit,
+        "initial": initial,
+        "file": stream,
+    }
     if stream.isatty():
         return ProgressBar(**options, disable=not enabled)
     return PlainLines(clock, **options, disable=not enabled)
@@ -52,13 +58,43 @@ def announce(lines: Iterable[str]) -> None:
         tqdm.write(line, file=sys.stderr)
 
 
+def say_step(text: str, enabled: bool = True) -> None:
+    """Name a wait that no bar can show, on a line of standard error of its own, between the bars.
+
+    Args:
+        text: what is done now, such as `compiling the library`.
+        enabled: show anything at all.
+    """
+    if enabled:
+        tqdm.write(f"{text} …", file=sys.stderr)
+        sys.stderr.flush()
+
+
+class ProgressBar(_Tqdm):
+    """A bar on a terminal."""
+
+    def update(self, n: float | None = 1) -> bool | None:
+        """Count `n` more; returns True where that was shown. No bar is ever more than full: its total grows."""
+        done = self.n + (n or 0)
+        if self.total is not None and done > self.total:
+            self.total = done
+        return super().update(n)
+
+    def expect(self, num_left: int) -> None:
+        """Correct the total: so many units are left to do."""
+        self.total = self.n + num_left
+
+
 class PlainLines(ProgressBar):
-    """A bar that prints a line of its own every `INTERVAL_S` and at its end; no line is overwritten."""
+    """A bar that prints a line of its own at its beginning, every `INTERVAL_S` and at its end; no line is
+    overwritten."""
 
     def __init__(self, clock: Callable[[], float], **options: Any) -> None:
         super().__init__(**options, delay=math.inf)  # tqdm itself shows nothing
         self._clock = clock
         self._start_s = self._shown_s = clock()
+        if not self.disable:
+            self._show("")
 
     def update(self, n: float | None = 1) -> bool | None:
         """Count `n` more; returns True where that was shown."""

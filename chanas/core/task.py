@@ -41,9 +41,10 @@ class Limits:
     params: float | None = None
     peak_memory: float | None = None
 
-    def to_json(self) -> dict[str, float | None]:
-        """The limits as bundles and results store them."""
-        return {"macs": self.macs, "params": self.params, "peak_memory_bytes": self.peak_memory}
+    def to_json(self) -> dict[str, float]:
+        """The limits that are set, as bundles and results store them."""
+        limits = {"macs": self.macs, "params": self.params, "peak_memory_bytes": self.peak_memory}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 NO_LIMITS = Limits()

@@ -47,8 +47,19 @@ class RunDirectory:
         return self.root / "search"
 
     @property
+    def is_begun(self) -> bool:
+        """True where a stage has left something."""
+        return any(place.exists() for place in (self.supernet, self.records, self.luts, self.search, self.bundles))
+
+    @property
     def bundle(self) -> Path:
+        """The newest bundle: a link to one of `bundles`, or a folder where there are no links."""
         return self.root / "bundle"
+
+    @property
+    def bundles(self) -> Path:
+        """Folder of all bundles, each called after its budget or as the search was told to."""
+        return self.root / "bundles"
 
     @property
     def per_target(self) -> Path:
@@ -58,10 +69,6 @@ class RunDirectory:
     def target_result(self, target_name: str) -> Path:
         """The result of one of several searches, as `search/result.json` is of a single one."""
         return self.search / "targets" / target_name / "result.json"
-
-    def target_bundle(self, target_name: str) -> Path:
-        """Its bundle, as `bundle` is of a single one."""
-        return self.root / "bundles" / target_name
 
     @property
     def report(self) -> Path:

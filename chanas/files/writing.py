@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import glob
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -86,6 +87,20 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file or folder to the first of `NAME.1`, `NAME.2`, … that is free, and return that path.
+
+    Raises:
+        ChanasError: it cannot be renamed.
+    """
+    place = next(p for n in itertools.count(1) if not os.path.lexists(p := path.with_name(f"{path.name}.{n}")))
+    try:
+        os.rename(path, place)
+    except OSError as error:
+        raise ChanasError(f"cannot rename {path} to {place}: {error.strerror or error}; it stays there") from error
+    return place
 
 
 def _lock_folder(folder: Path) -> int | None:

@@ -6,7 +6,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -107,7 +107,7 @@ def read_run(run: RunDirectory) -> RunData:
     targets, results = _targets(run, notes)
     shown = _first_proven(targets, results) if bundle is None and result is None else None
     if shown is not None:
-        bundle, result = _bundle(run, run.target_bundle(shown), notes), results[shown]
+        bundle, result = _bundle(run, run.root / _target_bundle(targets, shown), notes), results[shown]
     kept, won = at(bundle, "architecture", "key"), at(result, "winner")
     if kept and won and kept != won:
         notes.append(f"the bundle holds {kept}, but the last search chose {won} and did not end; run it again")
@@ -153,6 +153,12 @@ def _targets(run: RunDirectory, notes: list[str]) -> tuple[dict[str, Any] | None
 def _first_proven(targets: dict[str, Any] | None, results: Mapping[str, Any]) -> str | None:
     names = (str(e.get("target")) for e in dicts(targets, "targets") if e.get("bundle") is not None)
     return next((name for name in names if name in results), None)
+
+
+def _target_bundle(targets: dict[str, Any] | None, name: str) -> str:
+    """The place of a target's bundle in the run directory; nothing is read outside of it."""
+    place = next(str(e["bundle"]) for e in dicts(targets, "targets") if e.get("target") == name)
+    return place if PurePosixPath(place).parts[:1] == ("bundles",) and ".." not in place else "bundles"
 
 
 def _json(run: RunDirectory, name: str, notes: list[str]) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.genome import Genomes, decode
 from chanas.core.progress import progress_bar
 from chanas.files.run import RunDirectory
-from chanas.search.accuracy.evaluations import Evaluate, Evaluations, EvaluationStore, TableEvaluations
+from chanas.search.accuracy.evaluations import EXPLORE, Evaluate, Evaluations, EvaluationStore, TableEvaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
@@ -99,13 +99,19 @@ def teach_predictor(
     if not evaluations.can_grow:
         predictor = fit()
         return predictor, ((len(evaluations.found), predictor.error),)
-    total = config.num_evaluations + len(refinements) * config.refine_evaluations
-    with progress_bar(total, "evaluate", "net", progress) as bar:
-        bar.update(min(len(evaluations.found), total))
+
+    def left_of(refinement: Refinement) -> int:
+        return max(0, config.refine_evaluations - len(evaluations.with_purpose(refinement.purpose)))
+
+    num_refined, num_known = sum(map(left_of, refinements)), len(evaluations.found)
+    num_explored = max(0, config.num_evaluations - len(evaluations.with_purpose(EXPLORE)))
+    total = num_known + num_explored + num_refined
+    with progress_bar(total, "evaluate", "net", progress and total > num_known, initial=num_known) as bar:
         curve = explore(evaluations, limits, config, seed, bar)
+        bar.expect(num_refined)  # exploring ends early where it has nothing more to teach
         predictor = fit()
         for refinement in refinements:
-            while (left := config.refine_evaluations - len(evaluations.with_purpose(refinement.purpose))) > 0:
+            while (left := left_of(refinement)) > 0:
                 curve.append((len(evaluations.found), predictor.error))
                 genomes = refinement.choose(predictor, min(config.refine_batch, left))
                 if not len(genomes):

@@ -263,7 +263,7 @@ def make_run(tmp_path: Path) -> Callable[..., RunDirectory]:
             for name, kernel_size in TARGETS.items():
                 keys = _networks(kernel_size)
                 write_json(run.target_result(name), {**_result(), "winner": keys[0], "alike": keys})
-            write_json(run.target_bundle("cpu") / "codesign.json", _bundle())
+            write_json(run.bundles / "cpu" / "codesign.json", _bundle())
         if "bundle" in wanted:
             write_json(run.bundle / "codesign.json", _bundle())
         return run

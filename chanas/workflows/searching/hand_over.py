@@ -2,48 +2,72 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from chanas.core.arch import BlockConfig
 from chanas.core.genome import encode
 from chanas.core.target import tvm_version
-from chanas.core.task import NO_LIMITS, Limits
 from chanas.files.writing import file_digest
 from chanas.operators.memory import ActivationMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from chanas.bundle.codesign import CoDesign
+    from chanas.files.run import RunDirectory
     from chanas.search.cosearch import SearchOutcome
     from chanas.search.target import SearchTarget
     from chanas.workflows.searching.sources import Prover
 
 
 def hand_over(
-    path: Path, outcome: SearchOutcome, prover: Prover, limits: Limits = NO_LIMITS, seed: int = 0
+    run: RunDirectory,
+    outcome: SearchOutcome,
+    prover: Prover,
+    constraints: Mapping[str, float] | None = None,
+    seed: int = 0,
+    *,
+    name: str | None = None,
+    is_newest: bool = True,
 ) -> CoDesign:
     """Write the bundle: first as it will be, to test the very modules that are handed over; then with what came out.
+
+    An earlier bundle of its name is kept under another one if it is another network.
+
+    Args:
+        constraints: what was asked for besides latencies, as bundles store it.
+        name: its folder in `run.bundles`; by default what was asked for, as `default_name` says.
+        is_newest: make it the run's `bundle`.
 
     Raises:
         MeasureError: a compiled module does not classify the test images as PyTorch does; no bundle is written.
     """
     from chanas.bundle.codesign import CoDesign, write_bundle
+    from chanas.bundle.places import default_name, make_room, point_to
 
     source, winner = prover.source, outcome.architecture
-    document, tensors = _document(outcome, prover, limits, seed), source.tensors(winner)
+    document, tensors = _document(outcome, prover, constraints or {}, seed), source.tensors(winner)
     modules = [prover.library(winner, target) for target in outcome.targets]
     draft = prover.scratch / "bundle"
     write_bundle(draft, document, tensors, modules)
     for part in document["targets"]:
         part["measured"] |= source.test(CoDesign.load(draft, part["target"]["name"]))
+    budgets_s = {target.name: target.budget_s for target in outcome.targets}
+    path = run.bundles / (name or default_name(budgets_s, document["constraints"]))
+    told = [make_room(path, CoDesign.load(draft).document)]
     write_bundle(path, document, tensors, modules)
+    if is_newest:
+        told.append(point_to(run, path))
+    if prover.progress:
+        for line in filter(None, told):
+            tqdm.write(line, file=sys.stderr)
     return CoDesign.load(path)
 
 
-def _document(outcome: SearchOutcome, prover: Prover, limits: Limits, seed: int) -> dict[str, Any]:
-    """Describe the winning network; limits that are None were not asked for."""
+def _document(outcome: SearchOutcome, prover: Prover, constraints: Mapping[str, float], seed: int) -> dict[str, Any]:
+    """Describe the winning network."""
     winner, of_source = outcome.architecture, prover.source.document(outcome.winner.proof)
     space, classes = prover.source.task.space, prover.source.task.num_classes
     blocks = winner.blocks(space, classes)
@@ -68,7 +92,7 @@ def _document(outcome: SearchOutcome, prover: Prover, limits: Limits, seed: int)
         "architecture": {"key": winner.key, "genome": encode(space, [winner])[0].tolist()},
         "space": space.to_json(),
         "targets": targets,
-        "constraints": {k: v for k, v in limits.to_json().items() if v is not None},
+        "constraints": dict(constraints),
         "predicted": {"top1": outcome.winner.proposal.predicted_top1},
         "num_macs": sum(b.num_macs for b in blocks),
         "num_params": sum(b.num_params for b in blocks),

@@ -47,9 +47,10 @@ def search_per_target(
     config: SearchConfig | None = None,
     limits: Limits = NO_LIMITS,
     seed: int = 0,
+    name: str | None = None,
     progress: bool = True,
 ) -> PerTarget:
-    """A search for each target with its own budget; winners lie in `run.target_bundle(TARGET)`.
+    """A search for each target with its own budget; the winners lie in `run.bundles`, as `cpu-5ms`.
 
     What an evaluation teaches holds for all targets: sub-networks are evaluated once, inside the budgets of all in
     turn, and one predictor serves every search. A target whose search fails has its error, and the others go on. A
@@ -61,15 +62,19 @@ def search_per_target(
             that can't be measured here, the network that its table predicts, without a bundle.
         source: of accuracies, from `open_source`; the run's supernet by default.
         limits: of every target.
+        name: of the bundles, before each target's: `NAME-cpu`.
 
     Raises:
         StageOrderError: the supernet or a latency table is missing.
         TargetError: a target is unknown, or can't be measured here and `place.unproven` is not set.
-        ConfigError: a tracker is named, and no target with a key.
+        ConfigError: a tracker is named, and no target with a key; or the name cannot be a folder's.
         InfeasibleError: no target's budget can be met.
     """
+    from chanas.bundle.places import check_name
     from chanas.search.config import SearchConfig
 
+    if name is not None:
+        check_name(name)
     config = config or SearchConfig()
     check_remote(latency_s, replace(place, key=None))
     with contextlib.ExitStack() as stack:
@@ -77,7 +82,7 @@ def search_per_target(
         targets = read_targets(run, latency_s, place, remote)
         source = source or SupernetSource(run)
         check_tables(targets, source.task.space)
-        return _Searches(run, source, targets, limits, config, seed, progress).run_all()
+        return _Searches(run, source, targets, limits, config, seed, name, progress).run_all()
 
 
 @dataclass
@@ -90,6 +95,7 @@ class _Searches:
     limits: Limits
     config: SearchConfig
     seed: int
+    name: str | None
     progress: bool
     jobs: dict[str, Job] = field(default_factory=dict)
 
@@ -130,7 +136,7 @@ class _Searches:
             try:
                 self.jobs[target.name] = new_job(task, [target], constraints, self.config, self.seed)
             except InfeasibleError as error:
-                out[target.name] = replace(TargetResult.of_target(self.run, target, task), error=str(error))
+                out[target.name] = replace(self._result(target), error=str(error))
                 if self.progress and len(self.targets) > 1:
                     tqdm.write(f"{target.name}: {error}; the other targets go on", file=sys.stderr)
         return out
@@ -143,7 +149,7 @@ class _Searches:
     def _search(self, target: SearchTarget, scratch: Path, learned: Learned) -> TargetResult:
         from chanas.search.cosearch import search
 
-        result = TargetResult.of_target(self.run, target, self.source.task)
+        result = self._result(target)
         if self.progress:
             tqdm.write(f"searching for {target.name}, budget {format_latency(target.budget_s)}", file=sys.stderr)
         prover = self.source.prover([target], scratch, self.progress)
@@ -159,10 +165,23 @@ class _Searches:
             )
             if target.elsewhere:
                 return result.with_prediction(outcome, "table" if self.source.table else "holdout")
-            bundle = hand_over(self.run.target_bundle(target.name), outcome, prover, self.limits, self.seed)
+            asked = self.limits.to_json()
+            bundle = hand_over(
+                self.run, outcome, prover, asked, self.seed, name=self._place(target).name, is_newest=False
+            )
         except (InfeasibleError, MeasureError, TargetError) as error:
             return replace(result, error=str(error))
         return result.with_bundle(outcome, bundle)
+
+    def _place(self, target: SearchTarget) -> Path:
+        """The place of a target's bundle."""
+        from chanas.bundle.places import default_name
+
+        asked = default_name({target.name: target.budget_s}, self.limits.to_json(), with_target=True)
+        return self.run.bundles / (asked if self.name is None else f"{self.name}-{target.name}")
+
+    def _result(self, target: SearchTarget) -> TargetResult:
+        return TargetResult.of_target(self.run, target, self.source.task, self._place(target))
 
     def _request(self, learned: Learned) -> str:
         """A hash of all that the results depend on."""
@@ -174,6 +193,7 @@ class _Searches:
             "config": self.config.model_dump(mode="json"),
             "limits": self.limits.to_json(),
             "seed": self.seed,
+            "name": self.name,
             "evaluations": sorted((key, e.top1) for key, e in learned.evaluations.found.items()),
             "versions": versions(),
         }
@@ -216,7 +236,7 @@ class _Searches:
                 "num_classes": self.source.task.num_classes,
                 "seed": self.seed,
                 "config": self.config.model_dump(mode="json"),
-                "limits": {k: v for k, v in self.limits.to_json().items() if v is not None},
+                "limits": self.limits.to_json(),
                 "num_evaluations": len(learned.evaluations.found),
                 "error_points": 100.0 * learned.predictor.error,
                 "targets": [r.to_json(self.run) for r in known],

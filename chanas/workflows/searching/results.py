@@ -87,11 +87,10 @@ class TargetResult:
     leftover: str = ""
 
     @classmethod
-    def of_target(cls, run: RunDirectory, target: SearchTarget, task: Task) -> TargetResult:
-        """The result of a target before its search."""
+    def of_target(cls, run: RunDirectory, target: SearchTarget, task: Task, place: Path) -> TargetResult:
+        """The result of a target before its search, whose bundle is to be at `place`."""
         covered = tuple(s.key for s in target.lut.covered(task.space, task.num_classes))
-        earlier = run.target_bundle(target.name)
-        leftover = earlier.relative_to(run.root).as_posix() if earlier.exists() else ""
+        leftover = place.relative_to(run.root).as_posix() if place.exists() else ""
         device, lut = target.hardware.device, file_digest(run.lut(target.name))
         return cls(target.name, device, target.budget_s, lut, target.elsewhere, covered, leftover=leftover)
 

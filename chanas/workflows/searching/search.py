@@ -6,7 +6,7 @@ the data between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,9 +35,11 @@ def search(
     config: SearchConfig | None = None,
     limits: Limits = NO_LIMITS,
     seed: int = 0,
+    name: str | None = None,
     progress: bool = True,
 ) -> CoDesign:
-    """Search under latency budgets, prove the finalists, and leave the winner's bundle in `run.bundle`.
+    """Search under latency budgets, prove the finalists, and leave the winner's bundle in `run.bundles`, where
+    `run.bundle` points to it.
 
     The test split is touched once, here, for the winner alone.
 
@@ -46,8 +48,10 @@ def search(
             `{"cpu": 5e-3, "cpu-2t": 4e-3}`; of one call, so of all images of a batch.
         source: of accuracies, from `open_source`; the run's supernet by default.
         usage: of the device; with a tracker and a key as place its table is searched, and it measures the finalists.
+        name: of the bundle; by default the budget. An earlier one of another network is kept under another name.
 
     Raises:
+        ConfigError: the name cannot be a folder's.
         StageOrderError: supernet or a latency table are missing.
         LUTError: a table is of another space, device or compiler.
         InfeasibleError: no architecture meets the constraints; the message names the smallest reachable value.
@@ -55,7 +59,7 @@ def search(
     """
     source = source or SupernetSource(run)
     with hold_targets(run, source, latency_s, usage) as targets:
-        return search_on(run, targets, source, config=config, limits=limits, seed=seed, progress=progress)
+        return search_on(run, targets, source, config=config, limits=limits, seed=seed, name=name, progress=progress)
 
 
 def search_on(
@@ -66,13 +70,14 @@ def search_on(
     config: SearchConfig | None = None,
     limits: Limits = NO_LIMITS,
     seed: int = 0,
+    name: str | None = None,
     progress: bool = True,
 ) -> CoDesign:
     """Search as `search` does, on targets that are held."""
     from chanas.search.cosearch import search as cosearch
 
     find = partial(cosearch, progress=progress)
-    return _find_on(run, targets, source, find, config=config, limits=limits, seed=seed, progress=progress)
+    return _find_on(run, targets, source, find, limits.to_json(), config, limits, seed, name, progress)
 
 
 def search_fastest(
@@ -84,9 +89,11 @@ def search_fastest(
     config: SearchConfig | None = None,
     limits: Limits = NO_LIMITS,
     seed: int = 0,
+    name: str | None = None,
     progress: bool = True,
 ) -> CoDesign:
-    """Search for the fastest network with an accuracy of at least `top1`, and leave its bundle in `run.bundle`.
+    """Search for the fastest network with an accuracy of at least `top1`, and leave its bundle as
+    `search` does.
 
     The accuracy is the one on holdout, or the predicted one where accuracies come from a file. The bundle's latency
     budget is the smallest at which such a network was found.
@@ -106,7 +113,8 @@ def search_fastest(
 
     source, find = source or SupernetSource(run), partial(cosearch, top1=top1, progress=progress)
     with hold_targets(run, source, NO_LIMIT_S, usage) as targets:
-        return _find_on(run, targets, source, find, config=config, limits=limits, seed=seed, progress=progress)
+        asked = {"top1": top1, **limits.to_json()}
+        return _find_on(run, targets, source, find, asked, config, limits, seed, name, progress)
 
 
 def _find_on(
@@ -114,16 +122,21 @@ def _find_on(
     targets: Sequence[SearchTarget],
     source: AccuracySource,
     find: Callable[..., SearchOutcome],
-    *,
+    asked: Mapping[str, float],
     config: SearchConfig | None,
     limits: Limits,
     seed: int,
+    name: str | None,
     progress: bool,
 ) -> CoDesign:
-    """Find a network on targets that are held, and hand over its bundle. `find` takes job, accuracies and prover."""
+    """Find a network on targets that are held, and hand over its bundle. `find` takes job, accuracies and prover;
+    `asked` is what the bundle says that it was asked for besides latencies."""
+    from chanas.bundle.places import check_name
     from chanas.search.cosearch import new_job
     from chanas.search.evolution.constraints import further_constraints
 
+    if name is not None:
+        check_name(name)
     task = source.task
     with scratch_folder() as scratch:
         constraints = further_constraints(task.space, task.num_classes, limits, [t.hardware for t in targets])
@@ -131,4 +144,4 @@ def _find_on(
         job = new_job(task, targets, constraints, config, seed)
         prover = source.prover(targets, scratch, progress)
         outcome = find(job, source=source.accuracies(), prove=prover)
-        return hand_over(run.bundle, outcome, prover, limits, seed)
+        return hand_over(run, outcome, prover, asked, seed, name=name)

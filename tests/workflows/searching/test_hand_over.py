@@ -106,10 +106,10 @@ def outcome(prover: Prover) -> SearchOutcome:
 def test_the_bundle_has_weights_and_a_tested_module_for_every_target(
     run: RunDirectory, prover: Prover, outcome: SearchOutcome
 ) -> None:
-    path = run.root / "elsewhere" / "bundle"
-    bundle = hand_over(path, outcome, prover, Limits(macs=1e9), seed=5)
+    bundle = hand_over(run, outcome, prover, Limits(macs=1e9).to_json(), seed=5)
+    path = run.bundles / "cpu-1s+cpu-2t-2s-macs-1G"
     assert bundle.path == path
-    assert not run.bundle.exists()
+    assert run.bundle.readlink() == Path("bundles") / path.name
     assert {p.name for p in path.iterdir()} == {
         "codesign.json",
         "module.so",
@@ -144,15 +144,15 @@ def test_nothing_is_handed_over_when_one_targets_module_disagrees_with_pytorch(
 
     monkeypatch.setattr(CoDesign, "predict", turned)
     with pytest.raises(MeasureError, match="compiled for cpu-2t classifies 16 of 16 test images otherwise"):
-        hand_over(run.bundle, outcome, prover)
-    assert not run.bundle.exists()
+        hand_over(run, outcome, prover, name="turned")
+    assert not (run.bundles / "turned").exists()
 
 
 def test_a_module_for_another_device_is_handed_over_although_it_cannot_run_here(
     run: RunDirectory, prover: Prover, outcome: SearchOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CoDesign, "runs_here", property(lambda self: self.target.name == "cpu"))
-    document = hand_over(run.root / "two" / "bundle", outcome, prover).document
+    document = hand_over(run, outcome, prover, name="two").document
     here, elsewhere = (part["measured"] for part in document["targets"])
     assert here["num_disagreements"] == 0
     # the accuracy is PyTorch's

@@ -128,8 +128,8 @@ def test_each_target_has_a_winner_a_bundle_and_a_result_of_its_own_and_all_are_m
     assert (one.target, two.target) == ("cpu", "cpu-2t")
     assert one.winner != two.winner
     for result in found.targets:
-        bundle = CoDesign.load(prepared.target_bundle(result.target))
-        assert bundle.path == result.bundle
+        assert result.bundle is not None
+        bundle = CoDesign.load(result.bundle)
         assert bundle.targets == (result.target,)
         assert bundle.architecture.key == result.winner
         assert bundle.constraints == {"latency_s": result.budget_s}
@@ -139,7 +139,7 @@ def test_each_target_has_a_winner_a_bundle_and_a_result_of_its_own_and_all_are_m
     assert not prepared.bundle.exists()
     document = read_json(prepared.per_target, "targets")
     assert document["complete"] is True
-    assert [t["bundle"] for t in document["targets"]] == ["bundles/cpu", "bundles/cpu-2t"]
+    assert [t["bundle"] for t in document["targets"]] == ["bundles/cpu-650ms", "bundles/cpu-2t-1s"]
     assert len(document["targets"][0]["covered"]) == len(tiny_space.sub_spaces)
     costs = {(c.network, c.target): c for c in found.cross}
     assert set(costs) == {(a, b) for a in BUDGETS for b in BUDGETS}
@@ -160,8 +160,9 @@ def test_each_target_has_a_bundle_of_its_own_network(prepared: RunDirectory, ins
     found = searched(prepared, instant)
     found.check()
     for result in found.targets:
-        bundle = CoDesign.load(prepared.target_bundle(result.target))
-        assert (bundle.path, bundle.architecture.key) == (result.bundle, result.winner)
+        assert result.bundle is not None
+        bundle = CoDesign.load(result.bundle)
+        assert bundle.architecture.key == result.winner
         assert bundle.targets == (result.target,)
     assert not prepared.bundle.exists()
     assert {(c.network, c.target) for c in found.cross} == {(a, b) for a in BUDGETS for b in BUDGETS}
@@ -215,13 +216,14 @@ def test_a_bundle_of_an_earlier_search_is_not_taken_for_that_of_one_that_failed(
 ) -> None:
     assert [t.leftover for t in searched(prepared, instant).targets] == ["", ""]
     assert [t.leftover for t in searched(prepared, instant).targets] == ["", ""]  # replaced
-    found = searched(prepared, instant, latency_s={"cpu": 1e-9, "cpu-2t": 1.0})
+    searched(prepared, instant, name="mine")
+    found = searched(prepared, instant, latency_s={"cpu": 1e-9, "cpu-2t": 1.0}, name="mine")
     failed, kept = found.targets
-    assert (failed.bundle, failed.leftover, kept.leftover) == (None, "bundles/cpu", "")
-    assert failed.line().endswith("(bundles/cpu is of an earlier search)")
-    with pytest.raises(InfeasibleError, match=r"\(bundles/cpu is of an earlier search\)$"):
+    assert (failed.bundle, failed.leftover, kept.leftover) == (None, "bundles/mine-cpu", "")
+    assert failed.line().endswith("(bundles/mine-cpu is of an earlier search)")
+    with pytest.raises(InfeasibleError, match=r"\(bundles/mine-cpu is of an earlier search\)$"):
         found.check()
-    assert "bundles/cpu is of an earlier search." in report(prepared).read_text(encoding="utf-8")
+    assert "bundles/mine-cpu is of an earlier search." in report(prepared).read_text(encoding="utf-8")
 
 
 def test_budgets_that_are_all_out_of_reach_are_one_line_and_leave_nothing(
@@ -282,7 +284,7 @@ def test_what_was_cut_off_under_another_budget_or_has_lost_its_bundle_is_done_ag
     searched(prepared, instant, latency_s={"cpu": 0.8})
     assert instant.timed == []
     cut_off()
-    (prepared.target_bundle("cpu") / "module.so").unlink()
+    (prepared.bundles / "cpu-800ms" / "module.so").unlink()
     searched(prepared, instant, latency_s={"cpu": 0.8})
     assert instant.timed
 
@@ -319,7 +321,7 @@ def test_a_target_that_is_not_here_can_be_predicted_and_nothing_is_pretended(
     assert away.predicted_s <= 1.0
     assert "its table is of another device (A board)" in away.line()
     assert "no bundle" in away.line()
-    assert not prepared.target_bundle(AWAY).exists()
+    assert [bundle.name for bundle in prepared.bundles.iterdir()] == ["cpu-1s"]
     costs = {(c.network, c.target): c for c in found.cross}
     assert {c.measured_s for (_, target), c in costs.items() if target == AWAY} == {None}
     assert all(c.predicted_s is not None for c in costs.values())
@@ -354,7 +356,7 @@ def test_a_target_elsewhere_is_searched_and_measured_over_rpc(
     here, away = found.targets
     assert away.measured_s is not None
     assert away.elsewhere == ""
-    assert CoDesign.load(prepared.target_bundle(AWAY)).architecture.key == away.winner
+    assert CoDesign.load(prepared.bundles / f"{AWAY}-1s").architecture.key == away.winner
     assert all(c.measured_s is not None for c in found.cross)
     winners = [str(here.winner), str(away.winner)]
     assert instant.timed[-2:] == [("cpu", winners), (AWAY, winners)]
@@ -381,7 +383,7 @@ def test_a_device_that_is_lost_in_the_end_leaves_the_bundles(
     error: type[Exception], prepared: RunDirectory, instant: InstantSource
 ) -> None:
     def lose(target: SearchTarget) -> None:
-        if target.name == AWAY and prepared.target_bundle(AWAY).exists():
+        if target.name == AWAY and (prepared.bundles / f"{AWAY}-1s").exists():
             raise error("no device of key 'away' came back")
 
     instant.before = lose
