@@ -44,17 +44,22 @@ class Prediction:
 
 
 def write_bundle(
-    path: Path, document: Mapping[str, Any], tensors: Mapping[str, Array] | None, modules: Sequence[Path]
+    path: Path,
+    document: Mapping[str, Any],
+    tensors: Mapping[str, Array] | None,
+    modules: Sequence[Path],
+    kept: Path | None = None,
 ) -> None:
     """Write a bundle in one step, without weights where `tensors` is None; hashes of its files go into the document.
 
-    `modules` are those of `document["targets"]`, in order.
+    `modules` are those of `document["targets"]`, in order; `kept` is where an earlier bundle goes, which is replaced by
+    default.
     """
     targets = [
         {**part, "module": f"module-{part['target']['name']}.so" if number else MODULE}
         for number, part in enumerate(document["targets"])
     ]
-    with replacing_folder(path) as folder:
+    with replacing_folder(path, kept) as folder:
         if tensors is not None:
             save_file(dict(tensors), folder / WEIGHTS)
         for part, module in zip(targets, modules, strict=True):

@@ -16,7 +16,7 @@ from chanas.bundle.document import DOCUMENT, WEIGHTS, read_document
 from chanas.core.units import format_bytes, format_count, format_latency
 from chanas.errors import CheckpointError, ConfigError
 from chanas.files.run import RunDirectory
-from chanas.files.writing import replacing_folder, set_aside
+from chanas.files.writing import free_name, replacing_folder
 
 _LIMITS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("top1", "accuracy", "{:.6g}".format),
@@ -84,21 +84,22 @@ def check_name(name: str) -> None:
         raise ConfigError(f"expected a name of letters, digits and . @ + - _, such as 2ms-first, got {name!r}")
 
 
-def make_room(path: Path, document: Mapping[str, Any]) -> str:
-    """Prepare the place of a bundle: another network there is set aside, the same one is left to be replaced. The text
-    says which; it is empty where the place is free.
+def place_of_earlier(path: Path, document: Mapping[str, Any]) -> tuple[Path | None, str]:
+    """Where the bundle that is at `path` is kept when one with `document` takes its place: None for the same network,
+    which is replaced. The text says which; it is empty where the place is free.
 
     Args:
         document: content of the new bundle's `codesign.json`, as `read_document` gives it.
     """
     if not os.path.lexists(path):
-        return ""
+        return None, ""
     earlier = _content(path)
     if earlier is not None and _identity(earlier) == _identity(document):
         latency_s = earlier["targets"][0]["measured"].get("latency_s")
         then = "" if latency_s is None else f", which measured {format_latency(latency_s)} then"
-        return f"replaced {path}: the same network{then}"
-    return f"kept what was in {path}, another network, as {set_aside(path)}"
+        return None, f"replaced {path}: the same network{then}"
+    kept = free_name(path)
+    return kept, f"kept the earlier {path}, another network, as {kept}"
 
 
 def point_to(run: RunDirectory, path: Path) -> str:
@@ -135,9 +136,9 @@ def _adopt(run: RunDirectory) -> str:
         budgets_s = {part["target"]["name"]: part["constraints"]["latency_s"] for part in document["targets"]}
         name = default_name(budgets_s, document["constraints"])
     place = run.bundles / name
-    place.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(place):
-        set_aside(place)
+        place = free_name(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
     os.rename(run.bundle, place)
     return f"kept the bundle of an earlier search as {place}"
 

@@ -34,7 +34,7 @@ from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tables.lut import PrescheduleSummary
-    from chanas.workflows.models.chain import BuiltModel
+    from chanas.workflows.models.chain import BuiltModel, SavedModel
 
 
 def prescheduler(
@@ -103,7 +103,10 @@ def tune(
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="Tune for so long instead, or no longer.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the result; RUN/NAME by default, RUN/NAME-2t for two threads.")
+        Path | None,
+        typer.Option(
+            help="Folder of the result; by default RUN/NAME, with what --shape, --target and --threads ask for."
+        ),
     ] = None,
     run: Annotated[
         Path, typer.Option("--run", "--run-dir", help="Run directory: its records are used, and new ones kept there.")
@@ -134,9 +137,9 @@ def tune(
     from chanas.workflows.models.saving import check_place, default_folder
 
     loaded = Model.load(model, shapes)
-    folder = out or default_folder(run, loaded.name, threads)
-    check_place(folder, run)
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
+    folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
+    check_place(folder, run)
     effort = Effort(trials, minutes, cost_model_of(cost_model, pretrained), warm_start, early_stop, tune_share)
     result = f"result     {folder}"
     if dry_run:
@@ -144,7 +147,7 @@ def tune(
         return
     announce([result])
     built = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed).build()
-    _say_tuned(built, built.save(folder).folder)
+    _say_tuned(built, built.save(folder))
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -163,7 +166,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _say_tuned(built: BuiltModel, folder: Path) -> None:
+def _say_tuned(built: BuiltModel, saved: SavedModel) -> None:
     from chanas.bundle.tuned import remark_of
     from chanas.prescheduler.models.tuning import activation_bytes, share_of_others, weight_bytes
 
@@ -174,6 +177,9 @@ def _say_tuned(built: BuiltModel, folder: Path) -> None:
     why = f", {stopped} stopped early: nothing better than noise expected" if stopped else ""
     num_taken = sum(bool(c.taken_from) for c in tuned.tuned.choices.values())
     why += f", {num_taken} took over the schedule of a similar one" if num_taken else ""
+    folder = saved.folder
+    if saved.told:
+        typer.echo(f"earlier    {saved.told}")
     typer.echo(
         f"folder     {folder}: run `chanas bench {folder}` to see it beside other runtimes\n"
         f"trials     {tuned.tuned.num_new_trials} new ({tuned.tuned.num_failed_trials} failed), "

@@ -50,10 +50,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
+def replacing_folder(path: Path, kept: Path | None = None) -> Iterator[Path]:
     """Like `replacing`, for a folder: the new one takes the old one's place only when it is complete.
 
     What processes that were killed left beside `path` is removed, or put back where it was the old one.
+
+    Args:
+        kept: the old one is moved there, instead of being removed.
 
     Raises:
         ChanasError: the folder cannot be written; what stood at `path` is left whole.
@@ -66,7 +69,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         _clear_leftovers(path)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
         lock = _lock_folder(temporary)
-        old = temporary.with_suffix(".old")
+        old = kept or temporary.with_suffix(".old")
         yield temporary
         os.chmod(temporary, 0o755)
         for file in temporary.rglob("*"):  # safetensors writes files that nobody else can read
@@ -82,25 +85,18 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         if old is not None:
             if os.path.lexists(old) and not os.path.lexists(path):
                 os.rename(old, path)
-            _remove(old)
+            if old != kept:
+                _remove(old)
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
         if lock is not None:
             os.close(lock)
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a file or folder to the first of `NAME.1`, `NAME.2`, … that is free, and return that path.
-
-    Raises:
-        ChanasError: it cannot be renamed.
-    """
-    place = next(p for n in itertools.count(1) if not os.path.lexists(p := path.with_name(f"{path.name}.{n}")))
-    try:
-        os.rename(path, place)
-    except OSError as error:
-        raise ChanasError(f"cannot rename {path} to {place}: {error.strerror or error}; it stays there") from error
-    return place
+def free_name(path: Path) -> Path:
+    """The first of `NAME.1`, `NAME.2`, … that is free: where an earlier file or folder of this name is kept."""
+    names = (path.with_name(f"{path.name}.{n}") for n in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def _lock_folder(folder: Path) -> int | None:

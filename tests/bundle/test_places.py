@@ -13,7 +13,7 @@ import pytest
 from chanas.bundle import places
 from chanas.bundle.codesign import write_bundle
 from chanas.bundle.document import read_document
-from chanas.bundle.places import bundle_at, check_name, default_name, make_room, point_to
+from chanas.bundle.places import bundle_at, check_name, default_name, place_of_earlier, point_to
 from chanas.errors import CheckpointError, ConfigError
 from chanas.files.run import RunDirectory
 
@@ -45,10 +45,9 @@ def put(run: RunDirectory, path: Path, **facts: Any) -> str:
     weights = {"a": np.ones(2, np.float32)}
     draft = run.root.parent / "draft"
     write_bundle(draft, document_of(**facts), weights, [module])
-    told = [make_room(path, read_document(draft / "codesign.json", dict))]
-    write_bundle(path, document_of(**facts), weights, [module])
-    told.append(point_to(run, path))
-    return "; ".join(filter(None, told))
+    kept, told = place_of_earlier(path, read_document(draft / "codesign.json", dict))
+    write_bundle(path, document_of(**facts), weights, [module], kept)
+    return told + point_to(run, path)
 
 
 def key_of(folder: Path) -> str:

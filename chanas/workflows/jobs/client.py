@@ -66,7 +66,7 @@ def _tune_network(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any
     effort = Effort(job.trials, job.minutes, job.cost_model, job.warm_start, job.early_stop, job.tune_share)
     tuned = loaded.tune(usage, effort=effort, run=RunDirectory(job.run), seed=job.seed, hold=hold)
     built = tuned.build()
-    saved = built.save(job.out or default_folder(job.run, built.name, usage.threads))
+    saved = built.save(job.out or default_folder(job.run, built.name, usage, loaded.opened.shapes))
     return {
         "path": str(saved.folder),
         "num_new_trials": tuned.tuned.num_new_trials,

@@ -336,7 +336,8 @@ class BuiltModel:
         return self.tuned.loaded.name
 
     def save(self, folder: str | Path) -> SavedModel:
-        """Write the folder: compiled module, weights, and what it is; whole or not at all.
+        """Write the folder: compiled module, weights, and what it is; whole or not at all. Another network that is
+        there is kept as `FOLDER.1`.
 
         Raises:
             ConfigError: there is something else than an earlier tuned network.
@@ -344,8 +345,8 @@ class BuiltModel:
         """
         from chanas.workflows.models.saving import write_folder
 
-        write_folder(Path(folder), self.library, self.made, _describe(self))
-        return SavedModel(Path(folder))
+        told = write_folder(Path(folder), self.library, self.made, _describe(self))
+        return SavedModel(Path(folder), told)
 
 
 def _describe(built: BuiltModel) -> dict[str, Any]:
@@ -405,9 +406,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A network in its folder."""
+    """A network in its folder; `told` says what became of an earlier one there, if any."""
 
     folder: Path
+    told: str = ""
 
     def open(self) -> TunedNetwork:
         """The network, to be run."""

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import save_file
 
-from chanas.bundle.tuned import DOCUMENT, MODULE, SOURCE, WEIGHTS
-from chanas.errors import ConfigError
-from chanas.files.writing import file_digest, replacing_folder, write_json
+from chanas.bundle.tuned import DOCUMENT, MODULE, SOURCE, WEIGHTS, TunedNetwork
+from chanas.core.units import format_latency
+from chanas.core.usage import HERE, Usage
+from chanas.errors import ChanasError, ConfigError
+from chanas.files.writing import file_digest, free_name, replacing_folder, write_json
 
 if TYPE_CHECKING:
     from chanas.prescheduler.models.module import ProgramModule
 
 
-def default_folder(run: Path, name: str, num_threads: int) -> Path:
-    """The place of a network in the run directory, one for each number of threads: `NAME`, `NAME-2t`."""
-    return run / (name if num_threads == 1 else f"{name}-{num_threads}t")
+def default_folder(
+    run: Path, name: str, usage: Usage, shapes: Mapping[str, Sequence[int]] = types.MappingProxyType({})
+) -> Path:
+    """The place of a network in the run directory, one for each use of a device and each choice of shapes: `NAME`,
+    `NAME-2t` for two threads, `NAME-1x3x64x64` for an input of this shape, `NAME-raspberry-pi-4`."""
+    of_inputs = "".join(f"-{'x'.join(map(str, shapes[given]))}" for given in sorted(shapes))
+    use = str(usage.name)
+    on_device = use.removeprefix(HERE.device) if usage.device == HERE.device else f"-{use}"
+    return run / f"{name}{of_inputs}{on_device}"
 
 
 def check_place(folder: Path, run: Path | None = None) -> None:
@@ -43,18 +52,40 @@ def check_place(folder: Path, run: Path | None = None) -> None:
         raise ConfigError(f"cannot write {folder}: {parent} is no folder that you may write to; name another one")
 
 
-def write_folder(folder: Path, library: bytes, made: ProgramModule, document: Mapping[str, Any]) -> None:
-    """Write module, weights and `tuned.json`; a folder that is there is replaced when the new one is complete.
+def write_folder(folder: Path, library: bytes, made: ProgramModule, document: Mapping[str, Any]) -> str:
+    """Write module, weights and `tuned.json`; a folder that is there is replaced when the new one is complete, or set
+    aside if it is of another network. The text says what became of it; empty where there was none.
 
     Raises:
         ConfigError: there is something else than an earlier tuned network.
         ChanasError: it cannot be written.
     """
     check_place(folder)
+    kept, told = _place_of_earlier(folder, document)
     names = [f"parameter{i}" for i in range(len(made.parameters))]
-    with replacing_folder(folder) as temporary:
+    with replacing_folder(folder, kept) as temporary:
         (temporary / MODULE).write_bytes(library)
         save_file(dict(zip(names, made.parameters, strict=True)), temporary / WEIGHTS)
         (temporary / SOURCE).write_text(made.to_json(), encoding="utf-8")
         hashes = {name: file_digest(temporary / name) for name in (MODULE, WEIGHTS, SOURCE)}
         write_json(temporary / DOCUMENT, {**document, "parameters": names, "hashes": hashes})
+    return told
+
+
+def _place_of_earlier(folder: Path, document: Mapping[str, Any]) -> tuple[Path | None, str]:
+    """Where the network that is in `folder` is kept, None for the same one, which is replaced; and a text about it."""
+    if not (folder / DOCUMENT).is_file():
+        return None, ""
+    kept = free_name(folder)
+    try:
+        earlier = TunedNetwork.open(folder).document
+    except ChanasError:  # damaged, or of another version
+        return kept, f"what was in {folder} cannot be read, and is kept as {kept}"
+    if _identity(earlier) == _identity(document):
+        return None, f"the same network took {format_latency(earlier['measured']['latency_s'])} before"
+    return kept, f"what was in {folder} is another network or for another device, and is kept as {kept}"
+
+
+def _identity(document: Mapping[str, Any]) -> tuple[Any, ...]:
+    inputs = [(entry["name"], tuple(entry["shape"])) for entry in document["inputs"]]
+    return document["origin"].get("sha256"), inputs, document["target"]["name"], document["target"]["fingerprint"]

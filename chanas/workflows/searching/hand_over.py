@@ -45,7 +45,7 @@ def hand_over(
         MeasureError: a compiled module does not classify the test images as PyTorch does; no bundle is written.
     """
     from chanas.bundle.codesign import CoDesign, write_bundle
-    from chanas.bundle.places import default_name, make_room, point_to
+    from chanas.bundle.places import default_name, place_of_earlier, point_to
 
     source, winner = prover.source, outcome.architecture
     document, tensors = _document(outcome, prover, constraints or {}, seed), source.tensors(winner)
@@ -56,10 +56,9 @@ def hand_over(
         part["measured"] |= source.test(CoDesign.load(draft, part["target"]["name"]))
     budgets_s = {target.name: target.budget_s for target in outcome.targets}
     path = run.bundles / (name or default_name(budgets_s, document["constraints"]))
-    told = [make_room(path, CoDesign.load(draft).document)]
-    write_bundle(path, document, tensors, modules)
-    if is_newest:
-        told.append(point_to(run, path))
+    kept, text = place_of_earlier(path, CoDesign.load(draft).document)
+    write_bundle(path, document, tensors, modules, kept)
+    told = [text, point_to(run, path) if is_newest else ""]
     if prover.progress:
         for line in filter(None, told):
             tqdm.write(line, file=sys.stderr)

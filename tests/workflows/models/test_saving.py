@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from chanas.bundle.tuned import TunedNetwork
+from chanas.core.usage import HERE, Place, Usage
 from chanas.errors import ConfigError
-from chanas.workflows.models.saving import check_place, default_folder
+from chanas.workflows.models.saving import check_place, default_folder, write_folder
 
 
 def test_a_free_place_an_empty_folder_and_an_earlier_network_are_taken(tuned_folder: Path, tmp_path: Path) -> None:
@@ -26,9 +29,45 @@ def test_what_is_no_tuned_network_is_not_replaced(tmp_path: Path) -> None:
             check_place(place)
 
 
-def test_networks_for_other_numbers_of_threads_lie_beside_each_other() -> None:
-    names = [default_folder(Path("tuned"), "net", num_threads).as_posix() for num_threads in (1, 2, 16)]
-    assert names == ["tuned/net", "tuned/net-2t", "tuned/net-16t"]
+@pytest.mark.parametrize(
+    ("usage", "shapes", "name"),
+    [
+        (HERE, {}, "net"),
+        (Usage(threads=16), {}, "net-16t"),
+        (HERE, {"x": (1, 3, 64, 64)}, "net-1x3x64x64"),
+        (Usage(threads=2), {"y": (1, 7), "x": (1, 3, 8, 8)}, "net-1x3x8x8-1x7-2t"),
+        (Usage(place=Place("host:1", "pi4")), {}, "net@pi4"),
+        (Usage("raspberry-pi-4", 4), {}, "net-raspberry-pi-4-4t"),
+    ],
+)
+def test_each_use_of_a_device_and_each_shape_has_a_folder(
+    usage: Usage, shapes: dict[str, tuple[int, ...]], name: str
+) -> None:
+    assert default_folder(Path("tuned"), "net", usage, shapes) == Path("tuned") / name
+
+
+class Made:
+    """A compiled program without parameters."""
+
+    parameters: tuple[()] = ()
+
+    def to_json(self) -> str:
+        return "{}"
+
+
+def test_another_network_of_the_same_file_name_is_kept_and_the_same_one_replaced(
+    tuned_folder: Path, tmp_path: Path
+) -> None:
+    document = TunedNetwork.open(tuned_folder).document
+    retrained = {**document, "origin": {**document["origin"], "sha256": "f" * 64}}
+    smaller = {**retrained, "inputs": [{**i, "shape": [1, *i["shape"][1:-1], 1]} for i in document["inputs"]]}
+    folder, made = tmp_path / "net", cast(Any, Made())
+    told = [write_folder(folder, b"code", made, network) for network in (document, document, retrained, smaller)]
+    assert told[0] == ""
+    assert " before" in told[1]
+    assert [str(folder.with_name(f"net.{n}")) in text for n, text in ((1, told[2]), (2, told[3]))] == [True, True]
+    hashes = [TunedNetwork.open(tmp_path / name).document["origin"]["sha256"] for name in ("net.1", "net.2", "net")]
+    assert hashes == [document["origin"]["sha256"], "f" * 64, "f" * 64]
 
 
 @pytest.mark.parametrize("run", ["net", "net/run"])

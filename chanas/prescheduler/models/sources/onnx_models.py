@@ -108,10 +108,9 @@ def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
         extents = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
         given = shapes.get(value.name)
         if given is None and (not tensor.HasField("shape") or not all(isinstance(e, int) and e > 0 for e in extents)):
-            example = ",".join(str(e) if isinstance(e, int) and e > 0 else "1" for e in extents) or "1,3,224,224"
             raise ModelError(
                 f"input {value.name} of {path} has an open shape [{', '.join(map(str, extents))}]; a network is tuned "
-                f"for one: give it as --shape {value.name}={example}"
+                f"for one: give it as --shape {value.name}={_wanted(extents)}, with your own numbers for words"
             )
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
         found.append(TensorFacts(value.name, given or tuple(e for e in extents if isinstance(e, int)), dtype))
@@ -119,6 +118,22 @@ def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
     if unknown:
         raise ModelError(f"{path} has no input {unknown[0]}; its inputs: {', '.join(f.name for f in found)}")
     return found
+
+
+def _wanted(extents: Sequence[int | str]) -> str:
+    """What to give for an open shape: one image, and a word for each other axis that only the user knows."""
+    if not extents:
+        return "1,3,HEIGHT,WIDTH"
+    words = [str(e).upper() if str(e).isidentifier() else f"AXIS{i}" for i, e in enumerate(extents)]
+    if len(extents) == 4:
+        first = 1 if extents[-1] in (1, 3, 4) else 2  # channels last, or first
+        words[first : first + 2] = ["HEIGHT", "WIDTH"]
+    if len(extents) > 1:
+        words[0] = "1"
+    return ",".join(
+        str(extent) if isinstance(extent, int) and extent > 0 else word
+        for extent, word in zip(extents, words, strict=True)
+    )
 
 
 def _check_operators(proto: Any, path: Path) -> None:

@@ -78,6 +78,21 @@ def test_an_open_shape_is_refused_with_the_option_that_closes_it(tmp_path: Path)
     assert open_model(path, {"x": (2, 3, 8, 8)}).inputs[0].shape == (2, 3, 8, 8)
 
 
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        (("batch", 3, "h", "w"), "1,3,HEIGHT,WIDTH"),
+        (("n", "h", "w", 3), "1,HEIGHT,WIDTH,3"),
+        (("n", "sequence"), "1,SEQUENCE"),
+        ((4, 3, "h", 8), "4,3,HEIGHT,8"),
+        (("n", 3, "time-steps"), "1,3,AXIS2"),
+    ],
+)
+def test_an_open_axis_is_a_word_and_never_one_pixel(tmp_path: Path, shape: tuple[Any, ...], wanted: str) -> None:
+    with pytest.raises(ModelError, match=f"--shape x={wanted},"):
+        open_model(save_onnx(tmp_path / "net.onnx", shape=shape))
+
+
 def test_a_shape_for_an_input_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="image"):
         open_model(save_onnx(tmp_path / "net.onnx"), {"image": (1, 3, 8, 8)})
