@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,14 @@ def bundle_at(place: Path | str) -> Path:
     raise CheckpointError(
         f"expected a bundle ({DOCUMENT}), a run that has one, or a tuned network ({tuned.DOCUMENT}); {place} is none"
     )
+
+
+def bundles_of(run: RunDirectory) -> Iterator[dict[str, Any]]:
+    """Yield the documents of a run's bundles that can be read."""
+    for document in sorted(run.bundles.glob(f"*/{DOCUMENT}")):
+        found = _content(document.parent)
+        if found is not None:
+            yield found
 
 
 def default_name(budgets_s: Mapping[str, float], constraints: Mapping[str, float], with_target: bool = False) -> str:
@@ -125,12 +133,9 @@ def point_to(run: RunDirectory, path: Path) -> str:
 def _adopt(run: RunDirectory) -> str:
     """Move the folder `run.bundle` to `run.bundles`, or remove it where that has the same network."""
     document = _content(run.bundle)
-    if document is not None:
-        for other in run.bundles.glob(f"*/{DOCUMENT}"):
-            found = _content(other.parent)
-            if found is not None and _identity(found) == _identity(document):
-                shutil.rmtree(run.bundle)
-                return ""
+    if document is not None and any(_identity(other) == _identity(document) for other in bundles_of(run)):
+        shutil.rmtree(run.bundle)
+        return ""
     name = "earlier"
     if document is not None:
         budgets_s = {part["target"]["name"]: part["constraints"]["latency_s"] for part in document["targets"]}

@@ -52,6 +52,11 @@ class RunDirectory:
         return any(place.exists() for place in (self.supernet, self.records, self.luts, self.search, self.bundles))
 
     @property
+    def modules(self) -> Path:
+        """Folder of finalists that were compiled, by what they were compiled from."""
+        return self.search / "modules"
+
+    @property
     def bundle(self) -> Path:
         """The newest bundle: a link to one of `bundles`, or a folder where there are no links."""
         return self.root / "bundle"

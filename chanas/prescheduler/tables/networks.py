@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import chanas
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import ProgressBar, progress_bar
-from chanas.core.target import HardwareTarget
+from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.timing import TimingSettings
 from chanas.errors import LUTError, MeasureError
-from chanas.files.scratch import scratch_folder
 from chanas.network.folding import Array
 from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
-from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, WorkerPool
+from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.measuring.requests import BuildNetwork, MeasureNetwork
 from chanas.prescheduler.tables.untried import replace_failing
@@ -38,6 +40,7 @@ class NetworkJob:
     parameters  one dict of PyTorch parameters by name for each block
     images      float32[B, 3, R, R], at least as many as the target's batch
     logits      float32[B, classes], PyTorch's answer on `images`
+    is_built    `library` is there already, compiled from the same blocks and schedules
     """
 
     blocks: tuple[BlockConfig, ...]
@@ -45,6 +48,7 @@ class NetworkJob:
     images: Array
     logits: Array
     library: Path
+    is_built: bool = False
 
 
 def check_schedules(lut: LatencyLUT) -> None:
@@ -70,6 +74,19 @@ def block_points(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> list[list[Po
     if missing:
         raise LUTError(f"the LUT has no row for block {missing[0].key}; run `chanas prescheduler` to fill it")
     return [[point for _, point in lut.rows[block.key].schedules] for block in blocks]
+
+
+def module_digest(lut: LatencyLUT, target: HardwareTarget, blocks: Sequence[BlockConfig]) -> str:
+    """Hash of all that a compiled network depends on: its blocks, their schedules, the device and the compiler. Weights
+    are arguments of it.
+
+    Raises:
+        LUTError: as `block_points` says.
+    """
+    operators = [[b.key, points] for b, points in zip(blocks, block_points(lut, blocks), strict=True)]
+    versions = [chanas.__version__, tvm_version(), backend_of(target).space_version]
+    text = json.dumps([target.to_json(), versions, operators], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _case(job: NetworkJob, target: HardwareTarget) -> ReferenceCase:
@@ -99,24 +116,26 @@ def compile_networks(
     Raises:
         LUTError: the table lacks a block, or has points of another version of the schedule spaces.
     """
-    with (
-        (open_pool or WorkerPool)(target) as pool,
-        scratch_folder() as scratch,
-        progress_bar(len(jobs), "compiling networks", "network", progress) as bar,
-    ):
+    with open_workers(target, open_pool) as (pool, scratch):
 
-        def build(some: Iterable[int]) -> list[tuple[Candidate[int], list[Outcome]]]:
-            return list(_build(((i, jobs[i]) for i in some), lut, target, pool, scratch, bar))
+        def build(some: Sequence[NetworkJob], numbers: Sequence[int]) -> list[tuple[Candidate[int], list[Outcome]]]:
+            with progress_bar(len(some), "compiling networks", "network", progress) as bar:
+                return list(_build(zip(numbers, some, strict=True), lut, target, pool, scratch, bar))
 
-        through = build(range(len(jobs)))
+        through = build(jobs, range(len(jobs)))
         failed = [c.token for c, (outcome,) in through if outcome.error and lut.predicted(jobs[c.token].blocks)]
         blocks = [block for i in failed for block in jobs[i].blocks]
         if blocks and replace_failing(lut, blocks, target, pool, scratch):
-            through = [(c, known) for c, known in through if c.token not in failed] + build(failed)
-        if backend_of(target).differs_by_process:
-            outcomes = _time_in_processes(through, pool)
-        else:
-            outcomes = dict(_by_token(time_in_rounds(through, pool, _PROCESSES * _ROUNDS_PER_PROCESS)))
+            again = build([dataclasses.replace(jobs[i], is_built=False) for i in failed], failed)
+            through = [(c, known) for c, known in through if c.token not in failed] + again
+        num_rounds = _PROCESSES * _ROUNDS_PER_PROCESS
+        num_timings = (num_rounds - 1) * sum(outcome.error is None for _, (outcome,) in through)
+        with progress_bar(num_timings, "timing networks", "timing", progress and num_timings > 0) as bar:
+            if backend_of(target).differs_by_process:
+                outcomes = _time_in_processes(through, pool, bar)
+            else:
+                found = time_in_rounds(through, pool, num_rounds, keep=lambda _token, _outcome: bar.update())
+                outcomes = dict(_by_token(found))
     return [outcomes[i] for i in range(len(jobs))]
 
 
@@ -128,13 +147,25 @@ def _build(
     scratch: Path,
     bar: ProgressBar,
 ) -> Iterator[tuple[Candidate[int], list[Outcome]]]:
-    """Compile networks, and time each for the first time."""
+    """Compile networks that are not built, and time each for the first time. One that is built and fails is compiled
+    anew."""
     line: CandidatePipeline[int] = CandidatePipeline(pool)
     waiting = list(jobs)
+    built: dict[int, NetworkJob] = {}
     while waiting or line.num_in_flight:
         while waiting and line.num_in_flight < pool.num_builders + pool.num_devices:
-            line.submit(_candidate(*waiting.pop(0), lut, target, scratch))
+            index, job = waiting.pop(0)
+            candidate = _candidate(index, job, lut, target, scratch)
+            if job.is_built:
+                built[index] = dataclasses.replace(job, is_built=False)
+                line.time_again(candidate)
+            else:
+                line.submit(candidate)
         for candidate, outcome in line.finished():
+            anew = built.pop(candidate.token, None)
+            if anew is not None and outcome.error is not None:
+                waiting.append((candidate.token, anew))
+                continue
             yield candidate, [outcome]
             bar.update()
             if outcome.seconds is not None:
@@ -145,11 +176,18 @@ def _by_token(found: Iterable[tuple[Candidate[int], Outcome]]) -> Iterator[tuple
     return ((candidate.token, outcome) for candidate, outcome in found)
 
 
-def _time_in_processes(through: Sequence[tuple[Candidate[int], list[Outcome]]], pool: Pool) -> dict[int, Outcome]:
+def _time_in_processes(
+    through: Sequence[tuple[Candidate[int], list[Outcome]]], pool: Pool, bar: ProgressBar
+) -> dict[int, Outcome]:
     """The median of each network over all its rounds, with how far the medians of its processes are apart."""
     rounds = {candidate.token: list(outcomes) for candidate, outcomes in through}
     medians: dict[int, list[float]] = {token: [] for token in rounds}
     found: dict[int, Outcome] = {}
+
+    def keep(token: int, outcome: Outcome) -> None:
+        rounds[token].append(outcome)
+        bar.update()
+
     for process in range(_MOST_PROCESSES):
         if process:
             pool.renew_timers()
@@ -162,9 +200,7 @@ def _time_in_processes(through: Sequence[tuple[Candidate[int], list[Outcome]]], 
             break
         begin = {candidate.token: len(known) if process else 0 for candidate, known in group}
         num_rounds = (process + 1) * _ROUNDS_PER_PROCESS
-        found |= _by_token(
-            time_in_rounds(group, pool, num_rounds, keep=lambda token, outcome: rounds[token].append(outcome))
-        )
+        found |= _by_token(time_in_rounds(group, pool, num_rounds, keep=keep))
         for token, first in begin.items():
             seconds = [o.seconds for o in rounds[token][first:] if o.seconds is not None]
             medians[token] += [statistics.median(seconds)] if seconds else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +18,20 @@ if TYPE_CHECKING:
 _MAX_DISAGREEMENT = {"float32": 0.0, "bfloat16": 0.02, "float16": 0.02, "tf32": 0.02}
 
 
-def check_module(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
+TESTED = ("top1_test", "num_test_images", "num_disagreements", "max_logit_difference")
+"""What the test images tell of a module: the same each time."""
+
+
+def check_module(
+    bundle: CoDesign, supernet: SupernetEvaluator, known: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Accuracy of the compiled module on test, its agreement with PyTorch on every image, and PyTorch's own speed.
 
     Of a module that is not for this machine, PyTorch's accuracy alone: on its device it was compared with PyTorch when
     it was measured. Without test images no accuracy: it was compared with PyTorch on random ones then.
+
+    Args:
+        known: what the test images told of the very same module and weights before.
 
     Raises:
         MeasureError: it classifies too many images otherwise than PyTorch.
@@ -34,7 +44,7 @@ def check_module(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any
         if not num:
             return {}
         return {"top1_test": supernet.top1(bundle.architecture, "test"), "num_test_images": num}
-    agreement = _agreement(bundle, supernet)
+    agreement = known or _agreement(bundle, supernet)
     with device_lock(gpu=gpu_of(bundle.target)):
         eager = next(
             row for row in benchmark(bundle, with_compile=False, rounds=15, shared=None) if row.name == "PyTorch eager"

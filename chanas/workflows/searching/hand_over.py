@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from chanas.bundle.document import WEIGHTS
 from chanas.core.arch import BlockConfig
 from chanas.core.genome import encode
+from chanas.core.progress import say_step
 from chanas.core.target import tvm_version
 from chanas.files.writing import file_digest
 from chanas.operators.memory import ActivationMemory
+from chanas.workflows.searching.agreement import TESTED
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
@@ -52,8 +55,10 @@ def hand_over(
     modules = [prover.library(winner, target) for target in outcome.targets]
     draft = prover.scratch / "bundle"
     write_bundle(draft, document, tensors, modules)
+    say_step("testing the winner's module", prover.progress)
     for part in document["targets"]:
-        part["measured"] |= source.test(CoDesign.load(draft, part["target"]["name"]))
+        bundle = CoDesign.load(draft, part["target"]["name"])
+        part["measured"] |= source.test(bundle, _tested_before(run, bundle))
     budgets_s = {target.name: target.budget_s for target in outcome.targets}
     path = run.bundles / (name or default_name(budgets_s, document["constraints"]))
     kept, text = place_of_earlier(path, CoDesign.load(draft).document)
@@ -63,6 +68,21 @@ def hand_over(
         for line in filter(None, told):
             tqdm.write(line, file=sys.stderr)
     return CoDesign.load(path)
+
+
+def _tested_before(run: RunDirectory, bundle: CoDesign) -> dict[str, Any] | None:
+    """What the test images told of the same module with the same weights when another bundle of the run was made."""
+    from chanas.bundle.places import bundles_of
+
+    def tested(document: Mapping[str, Any], part: Mapping[str, Any]) -> list[Any]:
+        return [document["hashes"].get(name) for name in (WEIGHTS, "supernet", "splits", part["module"])]
+
+    for earlier in bundles_of(run):
+        for part in earlier["targets"]:
+            known = {name: part["measured"][name] for name in TESTED if name in part["measured"]}
+            if len(known) == len(TESTED) and tested(earlier, part) == tested(bundle.document, bundle.part):
+                return known
+    return None
 
 
 def _document(outcome: SearchOutcome, prover: Prover, constraints: Mapping[str, float], seed: int) -> dict[str, Any]:

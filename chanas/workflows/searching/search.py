@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from chanas.core.progress import say_step
 from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError
@@ -143,5 +144,6 @@ def _find_on(
         # what is out of reach is told before a supernet is loaded
         job = new_job(task, targets, constraints, config, seed)
         prover = source.prover(targets, scratch, progress)
+        say_step("opening the supernet" if source.table is None else "reading accuracies", progress)
         outcome = find(job, source=source.accuracies(), prove=prover)
         return hand_over(run, outcome, prover, asked, seed, name=name)

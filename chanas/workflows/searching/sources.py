@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.progress import say_step
 from chanas.core.task import Task
 from chanas.files.run import RunDirectory
 from chanas.search.target import SearchTarget
 from chanas.workflows.searching.agreement import check_module
+from chanas.workflows.searching.modules import keep_module, take_module
 from chanas.workflows.searching.targets import table_path
 from chanas.workflows.stages.stored import SUPERNET, is_published, load_supernet, stored_task, supernet_task
 from chanas.workflows.stages.tables import open_table
@@ -58,6 +60,10 @@ class AccuracySource(abc.ABC):
     def top1(self, architecture: Architecture) -> float:
         """Accuracy in [0, 1], on holdout or in the table; NaN if that does not know it."""
 
+    def judge(self, finalists: Sequence[Architecture]) -> list[float]:
+        """`top1` of each, which is not evaluated again where an earlier search of the run did."""
+        return [self.top1(a) for a in finalists]
+
     @abc.abstractmethod
     def case(self, architecture: Architecture, batch: int) -> tuple[Any, Any, Any]:
         """A network to compile: parameters by name of each block, `batch` images float32[B, 3, R, R], and PyTorch's
@@ -73,8 +79,12 @@ class AccuracySource(abc.ABC):
         `hashes`."""
 
     @abc.abstractmethod
-    def test(self, bundle: CoDesign) -> dict[str, Any]:
-        """Accuracy of a bundle's module on test images, and its agreement with PyTorch, for its entry of the target."""
+    def test(self, bundle: CoDesign, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Accuracy of a bundle's module on test images, and its agreement with PyTorch, for its entry of the target.
+
+        Args:
+            known: what such a test of the very same module and weights gave before, which is not repeated.
+        """
 
     def prover(self, targets: Sequence[SearchTarget], scratch: Path, progress: bool = True) -> Prover:
         """Prover of finalists on all of `targets`; modules are left in `scratch`."""
@@ -113,15 +123,27 @@ class Prover:
         }
 
     def measure(self, target: SearchTarget, jobs: Mapping[Architecture, NetworkJob]) -> dict[Architecture, Outcome]:
-        """Compile networks with the schedules of a target's table, check them, and time them there in turns."""
-        from chanas.prescheduler.tables.networks import compile_networks
+        """Compile networks with the schedules of a target's table, check them, and time them there in turns. Those that
+        the run has compiled before are only checked and timed."""
+        from chanas.prescheduler.tables.networks import compile_networks, module_digest
 
-        here = [replace(job, library=self.library(a, target)) for a, job in jobs.items()]
+        def digest_of(job: NetworkJob) -> str:
+            return module_digest(target.lut, target.hardware, job.blocks)
+
+        run, here = self.source.run, []
+        for architecture, job in jobs.items():
+            library = self.library(architecture, target)
+            is_built = take_module(run, digest_of(job), library)
+            here.append(replace(job, library=library, is_built=is_built))
         outcomes = compile_networks(target.lut, target.hardware, here, self.progress, target.open_pool)
+        for job, outcome in zip(here, outcomes, strict=True):
+            if outcome.error is None:  # schedules that failed have been replaced in the table, hence the hash by now
+                keep_module(run, digest_of(job), job.library)
         return dict(zip(jobs, outcomes, strict=True))
 
     def __call__(self, architectures: Sequence[Architecture]) -> list[Proof]:
-        jobs, top1 = self.jobs(architectures), [self.source.top1(a) for a in architectures]
+        say_step("preparing the finalists", self.progress)
+        jobs, top1 = self.jobs(architectures), self.source.judge(architectures)
         measured = {target.name: self.measure(target, jobs) for target in self.targets}
         return [
             make_proof(a, {name: outcomes[a] for name, outcomes in measured.items()}, share)
@@ -164,6 +186,19 @@ class SupernetSource(AccuracySource):
     def top1(self, architecture: Architecture) -> float:
         return self.supernet.top1(architecture, "holdout")
 
+    def judge(self, finalists: Sequence[Architecture]) -> list[float]:
+        """What is evaluated here teaches no predictor, so that the same search finds the same again: it lies in a file
+        of its own, `search/finalists.jsonl`."""
+        from chanas.search.accuracy.evaluations import EvaluationStore
+
+        source = self.accuracies()
+        if source.table is not None:
+            return super().judge(finalists)
+        known = source.evaluations(self.task.space).found
+        path = self.run.search / "finalists.jsonl"
+        store = EvaluationStore(path, self.task.space, self.digest, self.top1)
+        return [(known.get(a.key) or store.evaluate(a, "finalist")).top1 for a in finalists]
+
     def case(self, architecture: Architecture, batch: int) -> tuple[Any, Any, Any]:
         """With the first images of holdout; if there are fewer than a batch has, they are repeated, and if there are
         none, they are random."""
@@ -200,8 +235,8 @@ class SupernetSource(AccuracySource):
             "hashes": {"supernet": supernet.digest, "splits": supernet.data.splits.digest},
         }
 
-    def test(self, bundle: CoDesign) -> dict[str, Any]:
-        return check_module(bundle, self.supernet)
+    def test(self, bundle: CoDesign, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return check_module(bundle, self.supernet, known)
 
 
 class TableSource(AccuracySource):
@@ -241,7 +276,7 @@ class TableSource(AccuracySource):
             "hashes": {"accuracy_table": self.digest},
         }
 
-    def test(self, bundle: CoDesign) -> dict[str, Any]:
+    def test(self, bundle: CoDesign, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return {}
 
 
