@@ -69,15 +69,15 @@ def test_commands_are_measured_without_their_options(house: ModuleType) -> None:
 def test_what_is_too_long_or_too_wide_is_found(house: ModuleType, tmp_path: Path) -> None:
     package = tmp_path / "chanas"
     (package / "commands").mkdir(parents=True)
-    parameters = ", ".join(f"a{i}" for i in range(9))
+    parameters = ", ".join(f"a{i}" for i in range(10))
     body = "\n".join(["    x = 0"] * 60)
-    options = ",\n    ".join(f"a{i}" for i in range(9))
+    options = ",\n    ".join(f"a{i}" for i in range(10))
     (package / "a.py").write_text(f"def wide({parameters}):\n    pass\ndef long():\n{body}\n", encoding="utf-8")
     (package / "commands" / "b.py").write_text(
         f"@app.command()\ndef command(\n    {options}\n):\n{body}\n", encoding="utf-8"
     )
     assert house.long_functions(package) == [(61, "chanas.a.long")]
-    assert house.wide_functions(package) == [(9, "chanas.a.wide")]
+    assert house.wide_functions(package) == [(10, "chanas.a.wide")]
 
 
 def test_the_figures_are_printed(house: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from tqdm import tqdm
 
-from chanas.core.progress import PlainLines, progress_bar
+import chanas
+from chanas.core.progress import PlainLines, progress_bar, say_step
 
 
 class Terminal(io.StringIO):
@@ -39,6 +42,7 @@ def test_a_pipe_gets_a_plain_line_every_half_minute_and_one_at_the_end(
             bar.update()
     shown = capsys.readouterr().err
     assert shown.splitlines() == [
+        "supernet: 0/540 step, 0 %",
         "supernet: 120/540 step, 22 %, 1:45 left, train_loss=1.780",
         "supernet: 240/540 step, 44 %, 1:15 left, train_loss=1.557",
         "supernet: 360/540 step, 67 %, 0:45 left, train_loss=1.335",
@@ -64,6 +68,7 @@ def test_a_message_stands_between_the_lines_and_repeats_none(clock: Clock, capsy
         bar.update()
         bar.set_postfix_str("conv")
     assert capsys.readouterr().err.splitlines() == [
+        "timing blocks: 0/4 block, 0 %",
         "back to step 1",
         "timing blocks: 2/4 block, 50 %, 1:01:40 left",
         "timing blocks: 2/4 block, 50 %, after 1:01:40, conv",
@@ -79,7 +84,12 @@ def test_bars_inside_each_other_and_ones_that_begin_again_have_lines_of_their_ow
             inner.reset(3)
             inner.update(3)
         outer.update(2)
-    assert capsys.readouterr().err == "inner: 3/3 step, 100 %, after 0:00\nouter: 2/2 run, 100 %, after 0:00\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "outer: 0/2 run, 0 %",
+        "inner: 0/3 step, 0 %",
+        "inner: 3/3 step, 100 %, after 0:00",
+        "outer: 2/2 run, 100 %, after 0:00",
+    ]
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -99,3 +109,39 @@ def test_a_terminal_gets_tqdms_own_bar() -> None:
         bar.update(3)
     assert stream.getvalue().startswith("\rsupernet:   0%|")
     assert "3/3 [" in stream.getvalue()
+
+
+@pytest.mark.parametrize("initial", [0, 119, 123])
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "pipe"])
+def test_no_bar_shows_more_than_all_or_a_negative_rest(clock: Clock, stream: io.StringIO, initial: int) -> None:
+    """More was known than the job had been counted with, and more is done than was expected."""
+    stream.seek(0)
+    stream.truncate()
+    with progress_bar(120, "evaluate", "net", initial=initial, stream=stream, clock=clock) as bar:
+        bar.mininterval = 0
+        for _ in range(8):
+            clock.now_s += 40
+            bar.update()
+        bar.expect(2)
+        assert (bar.n, bar.total) == (initial + 8, initial + 10)
+        clock.now_s += 40
+        bar.update(4)
+    shown = stream.getvalue()
+    shares = [int(found) for found in re.findall(r"(\d+) ?%", shown)]
+    assert shares
+    assert max(shares) <= 100
+    assert not re.search(r"-\d", shown)
+
+
+def test_a_wait_without_a_bar_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say_step("compiling the library")
+    say_step("not this", enabled=False)
+    assert capsys.readouterr() == ("", "compiling the library …\n")
+
+
+def test_all_bars_of_the_package_are_these() -> None:
+    """None is a bare tqdm, whose figures may pass its total."""
+    package = Path(chanas.__file__).parent
+    pattern = re.compile(r"\b(tqdm|trange)\(")
+    found = [path.name for path in package.rglob("*.py") if pattern.search(path.read_text(encoding="utf-8"))]
+    assert found == []

@@ -9,7 +9,7 @@ import pytest
 
 from chanas.prescheduler.measuring.local import pool as local
 from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.tables import lut_check, networks
+from chanas.prescheduler.tables import networks
 
 from .cases import HOST, SyntheticPool, Workbench
 
@@ -29,8 +29,7 @@ def workbench(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Wor
 @pytest.fixture
 def shared_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """Whoever would start workers of their own gets those that are there."""
-    for module in (local, lut_check, networks):
-        monkeypatch.setattr(module, "WorkerPool", lambda _target: contextlib.nullcontext(pool))
+    monkeypatch.setattr(local, "WorkerPool", lambda _target: contextlib.nullcontext(pool))
     return pool
 
 
@@ -44,6 +43,5 @@ def in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def synthetic_pool(monkeypatch: pytest.MonkeyPatch) -> SyntheticPool:
     """Whoever would start workers gets invented seconds, at once."""
     invented = SyntheticPool()
-    for module in (local, lut_check, networks):
-        monkeypatch.setattr(module, "WorkerPool", lambda _target: invented)
+    monkeypatch.setattr(local, "WorkerPool", lambda _target: invented)
     return invented

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json, write_json
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.report.reading import at, dicts, read_run, real, reals
+
+from ..prescheduler.cases import HOST
 
 
 def test_all_stages_are_read(make_run: Callable[..., RunDirectory], key: str) -> None:
@@ -85,3 +89,18 @@ def test_values_at_paths() -> None:
     assert reals(data, "a", "e") == []
     assert dicts(data, "a", "e") == [{"x": 1}]
     assert at(data, "a", "b", "c") is None
+
+
+def test_records_are_read_as_the_prescheduler_writes_them(tmp_path: Path) -> None:
+    """The report has queries of its own: they fail here where the store's tables change."""
+    run = RunDirectory(tmp_path / "run")
+    run.root.mkdir()
+    store = RecordStore(run.records, HOST)
+    tried = [TuningRecord((0,), 2e-5), TuningRecord((1,), None, error="slow"), TuningRecord((2,), 1e-5)]
+    store.add("pointwise", tried)
+    store.close()
+    read = read_run(run)
+    assert read.notes == []
+    assert read.tuning is not None
+    assert (read.tuning.num_trials, read.tuning.num_failed) == (3, 1)
+    assert read.tuning.curves[0].best_s == ((1, 2e-5), (2, 2e-5), (3, 1e-5))

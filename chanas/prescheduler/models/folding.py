@@ -87,7 +87,7 @@ _COMPUTED: dict[str, Callable[[Sequence[Array], Node], Array]] = {
     "equal": lambda v, _: v[0] == v[1],
     "not_equal": lambda v, _: v[0] != v[1],
     "logical_not": lambda v, _: ~v[0].astype(bool),
-    "mod": lambda v, _: np.mod(v[0], v[1]),
+    "mod": lambda v, _: np.fmod(v[0], v[1]),
     "floor_mod": lambda v, _: np.mod(v[0], v[1]),
 }
 _OF_NO_VALUE = ("zeros_like", "ones_like", "full_like")

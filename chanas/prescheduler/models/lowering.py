@@ -235,15 +235,14 @@ class _Lowering:
         weight, bias = _weights(node)
         if isinstance(chain.source, Constant) or weight.ndim != 2:
             return None
-        out = weight.shape[1]
-        weight = np.ascontiguousarray(weight.T)
+        channels, out = weight.shape
         rows = tiled_rows(math.prod(node.shape[:-1]))
-        source, weight = self._dense_source(chain.source, rows, weight)
         extra: dict[str, Any] = {"input_width": 1} if rows > 1 else {}
-        make = functools.partial(Workload, "pointwise", rows, weight.shape[1], out, **self._fused(chain), **extra)
+        make = functools.partial(Workload, "pointwise", rows, channels, out, **self._fused(chain), **extra)
         workload = self._takes(make)
         if workload is None:
             return None
+        source, weight = self._dense_source(chain.source, rows, np.ascontiguousarray(weight.T))
         return self._tuned(chain, [workload], source, weight.reshape(*weight.shape, 1, 1), bias)
 
     def _dense_source(self, read: int, rows: int, weight: Array) -> tuple[int, Array]:

@@ -12,14 +12,17 @@ from types import MappingProxyType
 import numpy as np
 
 from chanas.core.target import HardwareTarget
+from chanas.core.units import format_bytes
 from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError, ModelError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
+from chanas.prescheduler.measuring.local.worker import memory_limit
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.measuring.requests import BuildModule, MeasureNetwork
+from chanas.prescheduler.models.graph import Constant
 from chanas.prescheduler.models.module import ProgramModule
 from chanas.prescheduler.models.program import Program
 from chanas.prescheduler.models.sources.model import Array
@@ -36,6 +39,8 @@ from chanas.prescheduler.workloads.space import Point
 NETWORK_TOLERANCE = 1e-3
 """Largest error that is right, as a share of the largest output: a hundred layers of sums in another order, some by
 Winograd's transforms, are within 2e-4."""
+_WORKER_BYTES = 300_000_000
+"""What a worker has allocated when it has loaded TVM."""
 _ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
 
 
@@ -142,6 +147,23 @@ def tune_program(
 def weight_bytes(program: Program) -> int:
     """Bytes of a program's weights: how much passes through the caches before an operator runs again."""
     return sum(o.weight.nbytes for o in program.tuned if o.weight is not None)
+
+
+def check_provable(program: Program) -> None:
+    """Refuse a network that cannot be proven in the end, before the time for tuning it is spent: a worker holds its
+    weights twice, as the case's arrays and as tensors.
+
+    Raises:
+        ModelError: they are more than a worker may allocate.
+    """
+    constants = sum(r.value.nbytes for o in program.others for r in o.reads if isinstance(r, Constant))
+    weights, limit = weight_bytes(program) + constants, memory_limit()
+    needed = 2 * weights + activation_bytes(program) + _WORKER_BYTES
+    if needed > limit:
+        raise ModelError(
+            f"the network has {format_bytes(weights)} of weights, and proving it takes about "
+            f"{format_bytes(needed)} in one process, which may allocate {format_bytes(limit)}; tune a smaller network"
+        )
 
 
 def _counts(program: Program, workloads: Sequence[Workload]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

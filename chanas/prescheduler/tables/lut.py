@@ -186,7 +186,7 @@ class _Build:
             canary = Canary(target, scratch, store.add_canary)
             bench = _Bench(store, pool, scratch, around, canary)
             jobs = self._jobs(bench)
-            self._check(bench, workloads, is_first=not any(before))
+            self._check(bench, workloads)
             try:
                 lut, num_new = self._fill(bench, self._tune(jobs, workloads))
             finally:
@@ -227,11 +227,12 @@ class _Build:
             settings.warm_start,
         )
 
-    def _check(self, bench: _Bench, workloads: Sequence[Workload], *, is_first: bool) -> None:
+    def _check(self, bench: _Bench, workloads: Sequence[Workload]) -> None:
         """Say before anything is tuned what can't work, and what is slower than it need be."""
+        is_first = bool(workloads) and not any(bench.store.load(w.key) for w in workloads)  # in this dtype
         left = remaining_workloads(workloads, self.target, bench.store, self.settings.config)
         require_families(left, self.target, bench.pool, bench.scratch)
-        tell_if_slower(self.target, bench.pool, bench.scratch, is_first=bool(workloads) and is_first)
+        tell_if_slower(self.target, bench.pool, bench.scratch, is_first=is_first)
 
     def _tune(self, jobs: TuningJobs, workloads: Sequence[Workload]) -> TunedShare:
         """Valid records of each operator, best first; of one that took a schedule over, that without seconds."""

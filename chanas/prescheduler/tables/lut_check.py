@@ -18,8 +18,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.core.units import format_latency
 from chanas.errors import ConfigError, LUTError
-from chanas.files.scratch import scratch_folder
-from chanas.prescheduler.measuring.local.pool import OpenPool, WorkerPool
+from chanas.prescheduler.measuring.local.pool import OpenPool, open_workers
 from chanas.prescheduler.tables.calibrate import draw_architectures, measure_networks
 from chanas.prescheduler.tables.lut import BlockTask, surroundings, time_blocks
 from chanas.prescheduler.tables.networks import check_schedules
@@ -233,8 +232,7 @@ def check_rows(
     order = [block.key for block, _, _ in todo]
     found: dict[str, Remeasured] = {}
     with (
-        (open_pool or WorkerPool)(target) as pool,
-        scratch_folder() as scratch,
+        open_workers(target, open_pool) as (pool, scratch),
         progress_bar(len(todo), "timing blocks again", "block", progress) as bar,
     ):
         around = surroundings(space, num_classes, dtype=target.dtype)

@@ -174,6 +174,7 @@ class LoadedModel:
 
         Raises:
             ConfigError: the effort is none.
+            ModelError: its weights are more than a worker may hold.
             TargetError: the target is unknown, is a GPU, or has no kernels for finished networks in the dtype.
             MeasureError: an operator works at no schedule that was tried.
             RunBusyError: another process tunes with the same records.
@@ -181,7 +182,7 @@ class LoadedModel:
         from chanas.prescheduler.measuring.devices import timing_device
         from chanas.prescheduler.measuring.local.locks import run_lock
         from chanas.prescheduler.models.lowering import lower
-        from chanas.prescheduler.models.tuning import tune_program
+        from chanas.prescheduler.models.tuning import check_provable, tune_program
         from chanas.prescheduler.records.store import RecordStore
 
         if trials is not None:
@@ -194,6 +195,7 @@ class LoadedModel:
             settings = _settings(effort, place, hardware, seed)
             with watch.step("lower"):
                 program = lower(self.graph, hardware)
+            check_provable(program)
             if progress:
                 announce(_plan_lines(self, program, hardware, effort, place))
             with run_lock(place.root), watch.step("tune"):

@@ -188,3 +188,13 @@ def test_an_activation_that_has_a_name_keeps_it() -> None:
     nodes = (Node("relu6", (0,), SHAPE),)
     simple = simplify(Graph((TensorFacts("x", SHAPE, "float32"),), nodes, (1,)))
     assert names(simple) == {"relu6": 1}
+
+
+@pytest.mark.parametrize(("op", "expected"), [("mod", [-1.0, 1.0]), ("floor_mod", [2.0, -2.0])])
+def test_remainders_of_constants_keep_the_sign_that_the_operator_gives_them(op: str, expected: list[float]) -> None:
+    """`mod` is ONNX's with fmod=1."""
+    reads = (Constant(np.float32([-7.0, 7.0])), Constant(np.float32([3.0, -3.0])))
+    graph = Graph((), (Node(op, reads, (2,), "float32"),), (0,))
+    (folded,) = simplify(graph).outputs
+    assert isinstance(folded, Constant)
+    assert folded.value.tolist() == expected

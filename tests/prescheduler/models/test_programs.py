@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chanas.devices.host import load_target
+from chanas.errors import ModelError
 from chanas.prescheduler.measuring.local.compiler import Compiler
 from chanas.prescheduler.measuring.requests import BuildModule
+from chanas.prescheduler.models import tuning
 from chanas.prescheduler.models.folding import simplify
-from chanas.prescheduler.models.lowering import lower
+from chanas.prescheduler.models.lowering import _Lowering, lower
 from chanas.prescheduler.models.module import program_module
 from chanas.prescheduler.models.program import Program, tiled_rows
 from chanas.prescheduler.models.reading import read_graph
@@ -61,6 +63,24 @@ def opened_network(network: nn.Module, *shapes: tuple[int, ...]) -> OpenedModel:
 def lowered_network(network: nn.Module, *shapes: tuple[int, ...]) -> Program:
     """The program of a network, for tests of what it consists of."""
     return lower(simplify(read_graph(opened_network(network, *shapes))), HOST)
+
+
+def test_a_dense_layer_that_no_kernel_takes_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Lowering, "_takes", lambda self, make: None)
+    program = lowered_network(
+        nn.Sequential(nn.Conv2d(3, LANES, 3), nn.ReLU(), nn.Flatten(), nn.Linear(LANES * 18 * 14, 5))
+    )
+    read = {r for o in program.operations for r in o.reads if isinstance(r, int)} | set(program.outputs)
+    assert {len(program.inputs) + i for i in range(len(program.operations))} <= read
+
+
+def test_weights_beyond_what_a_worker_may_hold_are_refused_before_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = lowered_network(nn.Sequential(nn.Flatten(), nn.Linear(960, 1000)))
+    monkeypatch.setattr(tuning, "memory_limit", lambda: 1 << 30)
+    tuning.check_provable(program)
+    monkeypatch.setattr(tuning, "memory_limit", lambda: 305_000_000)  # less than twice 3.84 MB beside TVM
+    with pytest.raises(ModelError, match=r"3\.84 MB of weights"):
+        tuning.check_provable(program)
 
 
 @pytest.fixture

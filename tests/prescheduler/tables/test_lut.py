@@ -507,6 +507,7 @@ def test_a_dtype_that_is_slower_is_told_once(
 ) -> None:
     half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
     synthetic_pool.seconds = lambda asked: 4e-5 if asked.target.dtype == "bfloat16" else 1e-5
+    fill_table(run, NANO, HOST, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
     told = []
     for _ in range(2):
         fill_table(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
