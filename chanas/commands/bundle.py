@@ -15,6 +15,7 @@ import typer
 from chanas.commands import search_text
 from chanas.commands.options import Shared, holds_tuned
 from chanas.commands.search_text import say
+from chanas.core.progress import say_step
 from chanas.core.units import format_bytes, format_latency
 from chanas.errors import ConfigError, DataError, ModelError, unknown_name
 
@@ -121,6 +122,7 @@ def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool
     loaded = CoDesign.load(bundle, target)
     used = f"{loaded.target.num_threads} thread(s)" if loaded.target.gpu is None else f"batch {loaded.target.batch}"
     typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
+    say_step("preparing other runtimes, and timing all in turns")
     with device_lock(gpu=gpu_of(loaded.target)):
         rows = benchmark_bundle(loaded, with_compile=compile_, shared=shared)
     _say_rows(rows)
@@ -132,6 +134,7 @@ def _bench_tuned(network: TunedNetwork, compile_: bool, model: str | None, untun
     from chanas.workflows.models.bench import BenchSettings, benchmark_tuned, open_origin
     from chanas.workflows.models.contenders import CONTENDERS
 
+    say_step(f"opening what {network.name} was tuned from")
     network.load()  # tells when it is not for here, before anything else is opened
     opened, why = None, ""
     try:
@@ -141,6 +144,7 @@ def _bench_tuned(network: TunedNetwork, compile_: bool, model: str | None, untun
             raise
         why = f"Only chanas is timed: {error}"
     contenders = {name: make for name, make in CONTENDERS.items() if compile_ or name != "torch.compile"}
+    say_step("preparing other runtimes, and timing all in turns")
     with device_lock():
         rows = benchmark_tuned(network, opened, BenchSettings(contenders, untuned))
     remark = f"; {network.remark}" if network.remark else ""
@@ -160,7 +164,9 @@ def _say_rows(rows: Iterable[BenchmarkRow]) -> None:
 
 def export(
     bundle: Annotated[Path, typer.Argument(help="A bundle or a run that has one, or a network that tune made.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write; an earlier export in it is replaced.")],
+    out: Annotated[
+        Path, typer.Argument(help="Folder to write, or a file: .onnx, .pt2, .pt. An earlier export is replaced.")
+    ],
     target: Annotated[
         str | None,
         typer.Option(help="A target of the bundle (by default its first), or any that `chanas target list` shows."),
@@ -169,19 +175,24 @@ def export(
         str | None, typer.Option(help="What the C function is called after; by default the folder.")
     ] = None,
     format_: Annotated[
-        str, typer.Option("--format", help="c, or a file for another runtime: onnx, torchscript, pt2.")
-    ] = "c",
+        str | None,
+        typer.Option("--format", help="c, or a file for another runtime: onnx, torchscript, pt2; by OUT's ending."),
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Of such a file: images at once; any number by default.")] = None,
 ) -> None:
     """Write a static library, a C header, and examples: for a device without Python. Or a found
     network with its weights as a file that other runtimes read."""
-    if format_ != "c":
+    from chanas.workflows.models.network_file import format_of
+
+    kind = format_of(out) if format_ is None else format_
+    if kind != "c":
         if name is not None:
-            raise ConfigError("--name goes with --format c")
-        _export_file(bundle, out, target, format_, batch)
+            raise ConfigError(f"--name is of a C library, and {out} is of format {kind}")
+        _export_file(bundle, out, target, kind, batch)
         return
     if batch is not None:
         raise ConfigError("--batch goes with --format onnx and pt2; the C function takes one image")
+    say_step(f"compiling, and trying the library of {bundle}")
     if holds_tuned(bundle):
         from chanas.export.tuned_library import export_tuned
 
@@ -200,6 +211,7 @@ def _export_file(source: Path, out: Path, target: str | None, kind: str, batch: 
         raise ConfigError(unknown_name("format", kind, ("c", *FORMATS)))
     if holds_tuned(source):
         raise ConfigError(f"{source} was tuned from a file, which other runtimes read; it is exported with --format c")
+    say_step(f"writing {out}, and comparing it with PyTorch")
     with device_lock():
         file = export_file(source, out, kind, target, batch)
     typer.echo(

@@ -34,7 +34,10 @@ app = typer.Typer(
 )
 
 File = Annotated[Path | None, typer.Argument(help="A latency table; that of the run and target by default.")]
-Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory whose table is meant.")]
+Run = Annotated[
+    Path,
+    typer.Option("--run", "--run-dir", file_okay=False, metavar="<path>", help="Run directory whose table is meant."),
+]
 Target = Annotated[str, typer.Option(help="Hardware target of the run's table: cpu, or cuda for a GPU.")]
 Threads = Annotated[int, typer.Option(help="Threads of the run's table.")]
 Dtype = Annotated[str, typer.Option(help="Type of the run's table: f32; bf16; f16 or tf32 on GPUs.")]

@@ -24,7 +24,7 @@ from chanas.commands import search as search_commands
 from chanas.commands import search_text
 from chanas.commands import supernet as supernet_commands
 from chanas.commands import target as target_commands
-from chanas.commands.options import Run, Seed, Shared, Target
+from chanas.commands.options import GivenRun, NamedRun, Run, Seed, Shared, Target, one_run
 from chanas.commands.records import records as records_commands
 from chanas.commands.search_text import say
 from chanas.commands.service import client as client_commands
@@ -32,7 +32,7 @@ from chanas.commands.service import serve as serve_commands
 from chanas.commands.sweeps import sweep as sweep_commands
 from chanas.core.units import parse_latency_s
 from chanas.errors import ChanasError
-from chanas.files.run import DEFAULT_RUN, RunDirectory
+from chanas.files.run import RunDirectory
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
@@ -83,11 +83,11 @@ app.command(short_help="Time a bundle's module beside other runtimes.")(bundle_c
 
 
 @app.command(short_help="Write the run's report: one HTML page.")
-def report(run: Run = DEFAULT_RUN) -> None:
+def report(run: GivenRun = None, named_run: NamedRun = None) -> None:
     """Write the run's report: one self-contained HTML page."""
     from chanas import workflows
 
-    typer.echo(workflows.report(RunDirectory(run)))
+    typer.echo(workflows.report(one_run(run, named_run)))
 
 
 @app.command(short_help="Run all three stages on handwritten digits.")
@@ -112,7 +112,7 @@ def demo(
     say(search_text.demo_lines(result.stages_s, result.total_s, table_error))
     images = " ".join(str(p) for p in result.images)
     program = "chanas" if shutil.which("chanas") else sys.argv[0]
-    typer.echo(f"\nClassify images with the compiled network:\n  {program} predict {result.bundle.path} {images}")
+    typer.echo(f"\nClassify images with the compiled network:\n  {program} predict {run} {images}")
 
 
 @functools.cache

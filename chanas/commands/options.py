@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from chanas.core.usage import Place, Usage
+from chanas.errors import ConfigError
+from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
@@ -32,13 +34,34 @@ Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name
-Run = Annotated[Path, typer.Option("--run", "--run-dir", help="Run directory: where the stages read and write.")]
+Run = Annotated[
+    Path,
+    typer.Option(
+        "--run", "--run-dir", file_okay=False, metavar="<path>", help="Run directory: where the stages read and write."
+    ),
+]
+GivenRun = Annotated[Path | None, typer.Argument(file_okay=False, help="Run directory; the same as --run.")]
+NamedRun = Annotated[
+    Path | None,
+    typer.Option("--run", "--run-dir", file_okay=False, metavar="<path>", help=f"Run directory; {DEFAULT_RUN}."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
 
 
 def cost_model_of(name: str, pretrained: Path | None) -> str:
     """The cost model that two options name, as one text: `attention:model.safetensors`."""
     return name if pretrained is None else f"{name}:{pretrained}"
+
+
+def one_run(given: Path | None, named: Path | None) -> RunDirectory:
+    """The run of a command that takes it as an argument and as an option.
+
+    Raises:
+        ConfigError: both are given.
+    """
+    if given is not None and named is not None:
+        raise ConfigError(f"expected a run once, got {given} and --run {named}")
+    return RunDirectory(given or named or DEFAULT_RUN)
 
 
 def usage_of(

@@ -27,6 +27,7 @@ from chanas.commands.options import (
     cost_model_of,
     usage_of,
 )
+from chanas.core.progress import say_step
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError
@@ -109,7 +110,14 @@ def tune(
         ),
     ] = None,
     run: Annotated[
-        Path, typer.Option("--run", "--run-dir", help="Run directory: its records are used, and new ones kept there.")
+        Path,
+        typer.Option(
+            "--run",
+            "--run-dir",
+            file_okay=False,
+            metavar="<path>",
+            help="Run directory: its records are used, and new ones kept there.",
+        ),
     ] = Path("tuned"),
     target: Target = "cpu",
     threads: Threads = 1,
@@ -136,6 +144,7 @@ def tune(
     from chanas.workflows.models.chain import Effort, Model
     from chanas.workflows.models.saving import check_place, default_folder
 
+    say_step(f"reading {model}")
     loaded = Model.load(model, shapes)
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
     folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
@@ -146,7 +155,10 @@ def tune(
         typer.echo("\n".join([*loaded.plan(usage, effort=effort, run=RunDirectory(run)), result]))
         return
     announce([result])
-    built = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed).build()
+    say_step(f"dividing {loaded.name} into operators")
+    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed)
+    say_step("compiling the whole network, comparing and timing it")
+    built = tuned.build()
     _say_tuned(built, built.save(folder))
 
 

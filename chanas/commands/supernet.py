@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas.commands.options import Run, Seed
+from chanas.commands.options import GivenRun, NamedRun, Run, Seed, one_run
 from chanas.core.units import format_count
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
@@ -84,7 +84,9 @@ def import_supernet(
 
 
 def finetune(
-    run: Annotated[Path, typer.Argument(help="Run directory with a supernet.")],
+    *,
+    run: GivenRun = None,
+    named_run: NamedRun = None,
     architecture: Annotated[str, typer.Option(help="Key of an architecture, largest, or smallest.")],
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Fresh weights, to compare.")] = False,
     epochs: Annotated[float | None, typer.Option(help="Passes over the train split; 25 by default.")] = None,
@@ -101,7 +103,7 @@ def finetune(
     from chanas.supernet.training.finetune import EPOCHS, Finetuning
 
     summary = workflows.finetune(
-        RunDirectory(run),
+        one_run(run, named_run),
         architecture,
         Finetuning(EPOCHS if epochs is None else epochs, base_lr, from_scratch, seed, images),
         resume=resume,
@@ -118,7 +120,8 @@ def finetune(
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run directory with a supernet.")] = DEFAULT_RUN,
+    run: GivenRun = None,
+    named_run: NamedRun = None,
     architecture: Annotated[
         list[str] | None, typer.Option(help="A key, largest, smallest, or random:20; repeatable.")
     ] = None,
@@ -132,8 +135,8 @@ def evaluate(
 
     from chanas import workflows
 
-    named = architecture or ("largest", "smallest")
-    results = workflows.evaluate(RunDirectory(run), named, split=split, seed=seed, device=device, progress=not as_json)
+    directory, named = one_run(run, named_run), architecture or ("largest", "smallest")
+    results = workflows.evaluate(directory, named, split=split, seed=seed, device=device, progress=not as_json)
     for number, result in enumerate(results):
         with tqdm.external_write_mode():
             _print_result(result, as_json, is_first=number == 0)

@@ -33,11 +33,14 @@ def build_report(run: RunDirectory) -> Path:
     Stages that are missing are left out with a line that names the command to run.
 
     Raises:
-        ChanasError: the run directory does not exist, or the page cannot be written.
+        ChanasError: the run directory does not exist or is empty, or the page cannot be written.
     """
     if not run.root.is_dir():
         raise ChanasError(f"run directory {run.root} does not exist; run `{TRAIN}` first")
-    page = render(read_run(run), run.root.absolute().name)
+    data = read_run(run)
+    if data.is_empty:
+        raise ChanasError(f"there is nothing to report in {run.root} yet; run `{TRAIN}` first")
+    page = render(data, run.root.absolute().name)
     with replacing(run.report) as path:
         path.write_text(page, encoding="utf-8")
     return run.report

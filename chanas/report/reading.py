@@ -73,6 +73,12 @@ class RunData:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def is_empty(self) -> bool:
+        """True if no stage has left anything."""
+        read = (self.bundle, self.result, self.front, self.tables, self.training, self.tuning, self.checkpoint)
+        return not any((*read, self.ablation, self.targets, self.notes))
+
+    @property
     def part(self) -> dict[str, Any] | None:
         """The bundle's entry of the target whose times are shown: the first that it was searched for."""
         return next(iter(dicts(self.bundle, "targets")), None)

@@ -218,10 +218,11 @@ def test_a_network_of_several_images_at_once_and_its_table_say_so(make_run: Call
     assert "made 2025-01-01T00:00:00Z, 32 images at once." in read(run).text
 
 
-def test_an_empty_run_still_makes_a_page(make_run: Callable[..., RunDirectory]) -> None:
-    page = read(make_run("none"))
-    assert page.figures == []
-    assert "no network yet" in page.text
+def test_an_empty_run_makes_no_page(make_run: Callable[..., RunDirectory]) -> None:
+    run = make_run("none")
+    with pytest.raises(ChanasError, match="nothing to report"):
+        read(run)
+    assert not run.report.exists()
 
 
 def test_damaged_files_are_told_and_left_out(make_run: Callable[..., RunDirectory]) -> None:

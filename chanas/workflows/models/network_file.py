@@ -10,6 +10,7 @@ import importlib.util
 import json
 import shutil
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -178,6 +179,39 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
+def format_of(out: Path) -> str:
+    """The format of a file by its suffix: a key of `FORMATS`, or `c` of what looks like a folder.
+
+    Raises:
+        ConfigError: it has the suffix of some other kind of file.
+    """
+    suffix = out.suffix.lower()
+    for kind, form in FORMATS.items():
+        if suffix == form.suffix:
+            return kind
+    if suffix.strip(".0123456789") and not out.is_dir():
+        known = ", ".join(form.suffix for form in FORMATS.values())
+        raise ConfigError(
+            f"expected a folder for a C library, or a file that ends in {known}, got {out}; a folder of this name "
+            "takes --format c"
+        )
+    return "c"
+
+
+def _is_ours(file: Path) -> bool:
+    """True of a file that `export_file` wrote: it has a note of ours."""
+    if zipfile.is_zipfile(file):  # TorchScript, torch.export
+        with zipfile.ZipFile(file) as packed:
+            return any(name.rpartition("/")[2] == NOTE for name in packed.namelist())
+    try:
+        import onnx
+
+        proto = onnx.load(file, load_external_data=False)
+    except Exception:  # whatever protobuf raises for what is no ONNX file
+        return False
+    return any(entry.key == NOTE for entry in proto.metadata_props)
+
+
 # ---- the network ----------------------------------------------------------------------------------------------------
 def open_found(source: Path, target: str | None = None) -> FoundNetwork:
     """The network of a bundle, or of a run of `chanas finetune`.
@@ -193,11 +227,7 @@ def open_found(source: Path, target: str | None = None) -> FoundNetwork:
     from chanas.supernet.training.evaluate import SupernetEvaluator
 
     run = RunDirectory(source)
-    if not checkpoint_path(run).is_file():
-        if source.is_dir() and not (source / DOCUMENT).is_file():
-            raise CheckpointError(
-                f"expected a bundle ({DOCUMENT}) or a network of `chanas finetune`; {source} has neither"
-            )
+    if not checkpoint_path(run).is_file() or (run.bundle / DOCUMENT).is_file():
         bundle = CoDesign.load(source, target)
         if not bundle.has_weights or bundle.preprocess is None:
             raise CheckpointError(
@@ -236,7 +266,7 @@ def export_file(
         batch: images at once that it takes; by default any number.
 
     Raises:
-        ConfigError: the file has another suffix, or is a folder; or the batch is none.
+        ConfigError: the file has another suffix, is a folder, or was made by something else; or the batch is none.
         ModelError: a package is missing, or PyTorch's exporter does not take the network.
         MeasureError: the file computes something else; nothing was written.
         ChanasError: as `open_found` says, or the file cannot be written.
@@ -248,6 +278,8 @@ def export_file(
         )
     if out.suffix != form.suffix or out.is_dir():
         raise ConfigError(f"expected a file that ends in {form.suffix}, got {out}")
+    if out.exists() and not _is_ours(out):
+        raise ConfigError(f"{out} is there already and was not made by `chanas export`; name another file")
     for package in form.packages:
         if not _is_installed(package):
             raise ModelError(f"{package} is not installed: pip install 'chanas[onnx]'")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import tempfile
 import time
@@ -14,9 +15,10 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO
 
+from chanas.core.progress import say_step
 from chanas.errors import ChanasError, MeasureError, RunBusyError
 
-_POLL_S = 0.002
+_POLL_S, _UNTOLD_S = 0.002, 5.0
 LOCK_FOLDER = "CHANAS_LOCK_FOLDER"
 """Environment variable: the folder of the locks of devices. Containers that share a machine need one that they share,
 processes that need not wait for each other (tests) one each."""
@@ -62,12 +64,16 @@ def device_lock(
 
 
 def _wait(file: IO[str], gives_up: Callable[[], bool], kind: int = fcntl.LOCK_EX) -> None:
+    tell_at_s = time.monotonic() + _UNTOLD_S
     while True:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, kind | fcntl.LOCK_NB)
             return
         if gives_up():
             raise MeasureError("given up while another process was timing on this machine")
+        if time.monotonic() > tell_at_s:
+            say_step("waiting for another process that is timing on this machine")
+            tell_at_s = math.inf
         time.sleep(_POLL_S)
 
 
