@@ -1,12 +1,11 @@
-"""The accuracy predictor beside ridge and a Gaussian process, taught by 50 to 1000 evaluated architectures.
+"""The kinds of accuracy predictor beside each other, taught by 50 to 1000 evaluated architectures.
 
     python benchmarks/accuracy_predictor.py [--quick] [--run DIR] [--space mbv3] [--seeds 4] [--seed 0]
     python benchmarks/accuracy_predictor.py --data FILE [--quick] [--space mbv3] [--seeds 20] [--seed 0]
 
 Accuracies are SYNTHETIC, of three kinds and with two amounts of noise of evaluation (`benchmarks/labels.py`). With
 --run they are those of the run's own sub-networks on its holdout images, too. Kinds of predictors: `pairs`, the
-default; `mlp`; `mlp-plain`, the paper's perceptrons by themselves; `ridge`; `gp`. All learn from the same architectures
-and are judged on others.
+default; `mlp`, the paper's perceptrons; `ridge`. All learn from the same architectures and are judged on others.
 
 Figures, each over seeds: root mean square error in points (hundredths of top-1), Kendall's tau, and the share of the
 true best tenth that is in the predicted best tenth. The goal: at no number of architectures is the error of the default
@@ -37,12 +36,11 @@ from chanas.core.arch import SearchSpace
 from chanas.core.genome import FloatArray, GenomeLayout, Genomes
 from chanas.errors import ChanasError
 from chanas.search.accuracy.encoding import Features, features
-from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.predictor import KINDS, AccuracyPredictor
 from chanas.search.accuracy.regression import fit_ridge
 from chanas.search.accuracy.table import load_accuracy_table
 from chanas.search.accuracy.validation import kendall_tau, top_decile_recall
 
-KINDS = ("mlp", "mlp-plain", "pairs", "ridge", "gp")
 DEFAULT, YARDSTICK = "pairs", "ridge"
 # Of a table: a ridge that knows absent blocks. It is no kind of predictor.
 ABSENT = "ridge-absent"
@@ -53,8 +51,8 @@ SIZES, QUICK_SIZES = (50, 100, 200, 350, 500, 1000), (50, 100)
 NUM_TEST, QUICK_TEST = 2000, 300
 NUM_TEST_SUPERNET = 500
 NUM_SEEDS, QUICK_SEEDS = 4, 1
-# The goal is about the other two; these take longest, and are compared on as many seeds.
-SIDE_KINDS, SIDE_SEEDS = ("mlp-plain", "gp"), 2
+# The goal is about the other two; this one takes longest, and is compared on as many seeds.
+SIDE_KINDS, SIDE_SEEDS = ("mlp",), 2
 NOISE_POINTS = (0.1, 0.4)
 HEADING = f"{'accuracies':<28}{'number':>6}  {'kind':<13}{'RMSE':>8}{'ratio':>8}{'tau':>8}{'top 10%':>8}{'fit s':>8}"
 

@@ -129,7 +129,7 @@ def winner_rows(
     from chanas.workflows.searching.sources import TableSource
 
     known = known_accuracies(space, NUM_KNOWN, seed)
-    config = SearchConfig(cross_validate=(), pareto_generations=0)
+    config = SearchConfig(cross_validate=False, pareto_generations=0)
     rows = []
     for number, budget_s in enumerate(budgets_s):
         scratch = root / f"budget{number}"

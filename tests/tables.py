@@ -20,7 +20,7 @@ from chanas.search.evolution.evolution import EvolutionConfig
 CLASSES = 10
 QUICK_SEARCH = SearchConfig(
     predictor="ridge",
-    cross_validate=(),
+    cross_validate=False,
     num_samples=40,
     num_finalists=1,
     pareto_generations=0,

@@ -29,7 +29,6 @@ from chanas.prescheduler.measuring.outcomes import Reading
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord
 from chanas.report.reading import read_run
 from chanas.search.accuracy.evaluations import EvaluationStore
-from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.sources import load_source
 from chanas.supernet.data.splits import load_splits, make_splits, save_splits
@@ -215,14 +214,6 @@ def evaluations(run: RunDirectory, space: SearchSpace) -> tuple[Path, Reader]:
     return path, lambda path: EvaluationStore(path, space, "digest").with_purpose("explore")
 
 
-def predictor(run: RunDirectory, space: SearchSpace) -> tuple[Path, Reader]:
-    genomes = sample(space, 20, np.random.default_rng(0))
-    fitted = AccuracyPredictor(space, "ridge")
-    fitted.fit(genomes, np.linspace(0.4, 0.9, 20))
-    fitted.save(run.search)
-    return run.search / "predictor.json", lambda path: AccuracyPredictor.load(path.parent, space)
-
-
 def bundle(run: RunDirectory, space: SearchSpace) -> tuple[Path, Reader]:
     (architecture,) = decode(space, sample(space, 1, np.random.default_rng(0)))
     module = run.root / "module.so"
@@ -308,7 +299,6 @@ KINDS = (
     checkpoint_json,
     metrics,
     evaluations,
-    predictor,
     bundle,
     result,
     targets,

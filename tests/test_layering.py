@@ -22,7 +22,7 @@ TORCH_ANYWHERE = (
     "network/static.py",
     "bundle/",
     "supernet/",
-    "search/accuracy/predictor.py",
+    "search/accuracy/perceptrons.py",
     "prescheduler/workloads/cases.py",
     "prescheduler/tables/eager.py",
     "prescheduler/tuning/offline/fit.py",

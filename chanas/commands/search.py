@@ -64,6 +64,9 @@ def search(
         bool, typer.Option("--covered-only", help="Search what the latency table has rows for.")
     ] = False,
     evaluations: Annotated[int | None, typer.Option(help="Sub-networks to teach the predictor; 96 by default.")] = None,
+    predictor: Annotated[
+        str, typer.Option(help="Kind of accuracy predictor: pairs, mlp (the paper's), or ridge.")
+    ] = "pairs",
     confidence: Annotated[
         float | None, typer.Option(help="Chance that a prediction holds, below 1; 0.5 by default.")
     ] = None,
@@ -108,7 +111,7 @@ def search(
         raise ConfigError(
             "--target, --threads, --dtype and --batch don't go with TARGET:BUDGET; name it there, as cpu-2t:2ms"
         )
-    settings = {"rule": rule, "num_evaluations": evaluations, "confidence": confidence}
+    settings = {"rule": rule, "predictor": predictor, "num_evaluations": evaluations, "confidence": confidence}
     settings |= {"compare_rules": compare_rules, "covered_only": covered_only}
     if evaluations is not None:
         settings["initial_evaluations"] = min(36, evaluations)

@@ -8,9 +8,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from chanas.errors import ConfigError
+from chanas.search.accuracy.predictor import Kind
 from chanas.search.evolution.evolution import EvolutionConfig
 
-_LIMITS = {"greater_than_equal": "at least {ge}", "less_than": "less than {lt}", "less_than_equal": "at most {le}"}
+_LIMITS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
 
 
 class SearchConfig(BaseModel):
@@ -32,10 +38,10 @@ class SearchConfig(BaseModel):
     )
     refine_batch: int = Field(default=8, ge=1, description="of these, how many between two fits")
 
-    predictor: Literal["mlp", "mlp-plain", "pairs", "ridge", "gp"] = "pairs"
+    predictor: Kind = Field(default="pairs", description="kind of accuracy predictor; mlp is the paper's")
     hidden: tuple[int, ...] = Field(default=(64, 64), min_length=1, description="hidden sizes of each perceptron")
     num_members: int = Field(default=5, ge=2, le=8, description="perceptrons in the ensemble")
-    cross_validate: tuple[Literal["mlp", "mlp-plain", "pairs", "ridge", "gp"], ...] = ("pairs", "mlp", "ridge", "gp")
+    cross_validate: bool = Field(default=True, description="report the predictor's error on folds left out of fits")
 
     rule: Literal["accuracy", "paper", "all"] = Field(default="accuracy", description="how the sub-space is chosen")
     compare_rules: bool = Field(default=False, description="report what each sub-space rule costs against all of them")
@@ -87,13 +93,17 @@ class SearchConfig(BaseModel):
             return cls.model_validate(dict(data))
         except ValidationError as error:
             fault = error.errors()[0]
-            name = ".".join(str(part) for part in fault["loc"]) or "search settings"
+            *parents, name = map(str, fault["loc"] or ("",))
+            model: type[BaseModel] = EvolutionConfig if parents == ["evolution"] else cls
             if fault["type"] == "extra_forbidden":
-                raise ConfigError(
-                    f"unknown key '{name}' in the search settings; known: {', '.join(sorted(cls.model_fields))}"
-                ) from None
-            message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected", 1)
-            if fault["type"] in _LIMITS and name in cls.model_fields:
-                message = f"expected {_LIMITS[fault['type']]} ({cls.model_fields[name].description})"
-                message = message.format(**fault["ctx"])
-            raise ConfigError(f"search setting {name}: {message}; got {fault['input']!r}"[:400]) from None
+                key, known = ".".join([*parents, name]), ", ".join(sorted(model.model_fields))
+                raise ConfigError(f"unknown key '{key}' in the search settings; known: {known}") from None
+            if name not in model.model_fields:  # the settings do not go together
+                raise ConfigError(fault["msg"].removeprefix("Value error, ")) from None
+            words, limit = _LIMITS.get(fault["type"], ("", ""))
+            expected = f"{words} {fault['ctx'][limit]}" if words else fault["msg"].removeprefix("Input should be ")
+            what = f" ({description})" if (description := model.model_fields[name].description) else ""
+            key = ".".join([*parents, name])
+            raise ConfigError(
+                f"search setting {key}: expected {expected}{what}; got {fault['input']!r}"[:400]
+            ) from None

@@ -26,7 +26,7 @@ from chanas.search.evolution.evolution import EvolutionResult
 from chanas.search.evolution.feasibility import check_together
 from chanas.search.job import PICTURE, Job, propose_rows
 from chanas.search.learning import Learned, Source, learn
-from chanas.search.pictures import pictures
+from chanas.search.pictures import evolution_json, pictures
 from chanas.search.proof import Finalist, Proof, Proposal, Prove, pick_by_prediction, prove_rounds, unmeasured_proofs
 from chanas.search.subspace import RuleRegret, SubSpaceDivision
 from chanas.search.target import SearchTarget
@@ -94,7 +94,6 @@ def search(
         result or source.store.search / "result.json",
         steps.regrets(),
     )
-    learned.predictor.save(source.store.search)
     document = steps.document(outcome, source.digest, with_alike=with_alike)
     seconds = {  # the pictures in the document are counted
         "learning": learning_s,
@@ -183,7 +182,7 @@ class _Steps:
             "division": self.division.to_json(),
             "alike": [a.key for a in alike],
             "predictor": self.learned.figures,
-            "evolution": None if run is None else run.history.to_json(),
+            "evolution": None if run is None else evolution_json(run),
             **pictures(job.space, first, job.others, job.config, rng, predictor, run, self.learned.evaluations),
         }
 

@@ -18,7 +18,7 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ConfigError, MeasureError
 from chanas.files.writing import write_json
-from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.predictor import AccuracyPredictor, cut
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import provenance
 from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint, latency_constraint
@@ -26,6 +26,7 @@ from chanas.search.evolution.feasibility import check_together
 from chanas.search.evolution.pareto import ParetoResult, nsga2, pareto_front
 from chanas.search.evolution.population import keys
 from chanas.search.learning import Refinement, Source, teach_predictor
+from chanas.search.pictures import predicted_points
 from chanas.search.proof import Proof, Prove, prove_all
 
 SCHEMA = 1
@@ -124,11 +125,11 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
     at = spread_over(front.objectives[:, 0], job.num_points)
     architectures = decode(space, front.genomes[at])
     proofs = prove_all(prove, architectures)
-    facts = zip(architectures, front.objectives[at].tolist(), proofs, strict=True)
-    points = mark_dominated([FrontPoint(a, cost, -loss, proof) for a, (cost, loss), proof in facts])
+    latency_s, top1 = front.objectives[at, 0].tolist(), cut(-front.objectives[at, 1]).tolist()
+    facts = zip(architectures, latency_s, top1, proofs, strict=True)
+    points = mark_dominated([FrontPoint(*fact) for fact in facts])
     if all(p.proof.error is not None for p in points):
         raise MeasureError(f"none of {len(points)} points could be compiled and measured; {points[0].proof.error}")
-    predicted = zip(decode(space, front.genomes), front.objectives.tolist(), strict=True)
     write_json(
         source.store.search / "pareto.json",
         {
@@ -137,7 +138,7 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
             "num_evaluations": len(evaluations.found),
             "error_points": 100.0 * predictor.error,
             "points": [p.to_json() for p in points],
-            "front": [{"key": a.key, "latency_s": cost, "top1": -loss} for a, (cost, loss) in predicted],
+            "front": predicted_points(space, front),
         },
     )
     return points

@@ -14,7 +14,7 @@ from chanas.core.genome import FloatArray, Genomes, decode
 from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.search.accuracy.evaluations import Evaluations
-from chanas.search.accuracy.predictor import AccuracyPredictor
+from chanas.search.accuracy.predictor import AccuracyPredictor, cut
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.alike import draw_alike
 from chanas.search.evolution.constraints import Constraint, feasible, least
@@ -140,7 +140,7 @@ class Job:
                 found = next(s for s in division.statistics if s.sub_space == sub_space)
                 return found.top1_quantiles[-1]
 
-        return rule_regrets(division.choices, best)
+        return rule_regrets(division.choices, lambda sub_space: float(cut(np.array(best(sub_space)))))
 
     def finalists(
         self,

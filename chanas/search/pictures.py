@@ -10,14 +10,14 @@ import numpy as np
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import FloatArray, Genomes, decode, sample
 from chanas.search.accuracy.evaluations import Evaluations
-from chanas.search.accuracy.predictor import MIN_TRAINING, AccuracyPredictor
+from chanas.search.accuracy.predictor import MIN_TRAINING, AccuracyPredictor, cut
 from chanas.search.accuracy.validation import CrossValidation, cross_validate
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import Constraint
 from chanas.search.evolution.evolution import EvolutionResult
-from chanas.search.evolution.pareto import nsga2
+from chanas.search.evolution.pareto import ParetoResult, nsga2
 
-# The Gaussian process takes the cube of this in time, Kendall's tau the square of it in memory.
+# Kind `pairs` takes the cube of this in time, Kendall's tau the square of it in memory.
 MOST_VALIDATED = 1000
 
 
@@ -38,7 +38,7 @@ def pictures(
     cloud = sample(space, config.num_cloud, rng)
     known, top1 = evaluations.training_set()
     pictures: dict[str, Any] = {
-        "cloud": _points(latency.cost(cloud), predictor.mean(cloud)),
+        "cloud": _points(latency.cost(cloud), cut(predictor.mean(cloud))),
         "evaluated": _points(latency.cost(known), top1),
         "pareto": [],
     }
@@ -50,9 +50,21 @@ def pictures(
 
         start = None if run is None else run.genomes[: settings.population]
         front = nsga2(space, objectives, [*latency.left_out, *others], settings, rng, start=start)
-        rows = zip(decode(space, front.genomes), front.objectives.tolist(), strict=True)
-        pictures["pareto"] = [{"key": a.key, "latency_s": cost, "top1": -loss} for a, (cost, loss) in rows]
+        pictures["pareto"] = predicted_points(space, front)
     return pictures
+
+
+def predicted_points(space: SearchSpace, front: ParetoResult) -> list[dict[str, Any]]:
+    """Return the architectures of a predicted front, as results store them."""
+    latency_s, top1 = front.objectives[:, 0].tolist(), cut(-front.objectives[:, 1]).tolist()
+    facts = zip(decode(space, front.genomes), latency_s, top1, strict=True)
+    return [{"key": a.key, "latency_s": cost, "top1": accuracy} for a, cost, accuracy in facts]
+
+
+def evolution_json(run: EvolutionResult) -> dict[str, Any]:
+    """Return the course of an evolution whose fitness is predicted accuracy, as results store it."""
+    history = run.history.to_json()
+    return history | {name: cut(np.array(history[name])).tolist() for name in ("best", "mean")}
 
 
 def _points(latency_s: FloatArray, top1: FloatArray) -> dict[str, list[float]]:
@@ -76,8 +88,8 @@ def predictor_figures(
         known, top1 = known[np.sort(drawn)], top1[np.sort(drawn)]
     validation: dict[str, CrossValidation] = {}
     if len(known) >= 2 * MIN_TRAINING and config.cross_validate:
-        kinds, hidden = config.cross_validate, config.hidden
-        validation = cross_validate(space, known, top1, kinds, hidden=hidden, num_members=config.num_members, seed=seed)
+        kind, sizes = predictor.kind, {"hidden": predictor.hidden, "num_members": predictor.num_members}
+        validation[kind] = cross_validate(space, known, top1, kind, **sizes, seed=seed)
     return {
         "kind": predictor.kind,
         "num_training": predictor.num_training,

@@ -19,6 +19,7 @@ import numpy as np
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.genome import FloatArray, Genomes, sample
 from chanas.errors import ConfigError, unknown_name
+from chanas.search.accuracy.predictor import cut
 from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, least, none_found, reachable
 from chanas.search.evolution.evolution import EvolutionConfig, evolve
 from chanas.search.evolution.population import feasible_set, unique
@@ -56,14 +57,16 @@ class SubSpaceStatistics:
     score: float | None
 
     def to_json(self) -> dict[str, Any]:
-        lists = ("latency_quantiles_s", "feasible_latency_quantiles_s", "top1_quantiles")
-        plain = ("feasible_fraction", "num_feasible", "smallest_latency_s", "mean_latency_s", "score")
+        lists = ("latency_quantiles_s", "feasible_latency_quantiles_s")
+        plain = ("feasible_fraction", "num_feasible", "smallest_latency_s", "mean_latency_s")
         return {
             "key": self.sub_space.key,
             "resolution": self.sub_space.resolution,
             "width_multiplier": self.sub_space.width_multiplier,
             **{name: list(getattr(self, name)) for name in lists},
             **{name: _number(getattr(self, name)) for name in plain},
+            "top1_quantiles": cut(np.array(self.top1_quantiles)).tolist(),
+            "score": None if self.score is None else float(cut(np.array(self.score))),
         }
 
 

@@ -32,7 +32,7 @@ FAST = SearchConfig(
     predictor="ridge",
     num_samples=60,
     evolution=EvolutionConfig(population=30, generations=15),
-    cross_validate=(),
+    cross_validate=False,
     num_cloud=0,
     pareto_generations=0,
 )

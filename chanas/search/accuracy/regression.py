@@ -1,5 +1,4 @@
-"""The two closed-form predictors: ridge regression, and a Gaussian process. Plain numpy for inference, so that a whole
-population is a few matrix products.
+"""Ridge regression, in closed form.
 
 Notation: N training rows, F features, Q query rows.
     x  float32[N, F]  zeros and ones      y  float64[N]  any unit; predictions come back in the same
@@ -7,7 +6,6 @@ Notation: N training rows, F features, Q query rows.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,13 +53,6 @@ class Ridge:
         return self.noise * np.sqrt(1.0 + self.leverage(x))
 
 
-def constant(x: Features, y: FloatArray) -> Ridge:
-    """The mean of `y` wherever it is asked: a ridge whose strength is infinite."""
-    num = x.shape[1]
-    nothing, flat = np.zeros(num, dtype=np.float32), np.zeros((num, num), dtype=np.float32)
-    return Ridge(nothing, x.mean(axis=0).astype(np.float32), flat, float(y.mean()), float(y.std()), float("inf"))
-
-
 def fit_ridge(x: Features, y: FloatArray) -> tuple[Ridge, FloatArray]:
     """Ridge whose strength has the least leave-one-out error, and its leave-one-out residuals float64[N].
 
@@ -95,70 +86,3 @@ def fit_ridge(x: Features, y: FloatArray) -> tuple[Ridge, FloatArray]:
         alpha,
     )
     return ridge, left_out
-
-
-@dataclass(frozen=True)
-class GaussianProcess:
-    """Exact GP with a squared-exponential kernel plus a linear one, on the one-hot features.
-
-    x        float64[N, F]  training rows
-    dual     float64[N]     K⁻¹(y - offset)/scale
-    factor   float64[N, N]  lower Cholesky factor of K
-    kernel   float64[4]     variance and length of the squared-exponential part, variance of the linear part, noise
-    """
-
-    x: FloatArray
-    dual: FloatArray
-    factor: FloatArray
-    kernel: FloatArray
-    offset: float
-    scale: float
-
-    def _cross(self, x: Features) -> FloatArray:
-        variance, length, linear, _ = self.kernel
-        dot = x @ self.x.T
-        square = (x**2).sum(axis=1)[:, None] + (self.x**2).sum(axis=1) - 2.0 * dot
-        out: FloatArray = variance * np.exp(-0.5 * square / length**2) + linear * dot
-        return out
-
-    def mean(self, x: Features) -> FloatArray:
-        out: FloatArray = self._cross(x) @ self.dual * self.scale + self.offset
-        return out
-
-    def spread(self, x: Features) -> FloatArray:
-        """float64[Q]: standard deviation of the prediction's error, label noise included."""
-        from scipy.linalg import solve_triangular
-
-        variance, _, linear, noise = self.kernel
-        prior = variance + linear * (x**2).sum(axis=1)
-        solved = solve_triangular(self.factor, self._cross(x).T, lower=True)
-        posterior = np.maximum(prior - (solved**2).sum(axis=0), 0.0) + noise
-        out: FloatArray = np.sqrt(posterior) * self.scale
-        return out
-
-
-def fit_gp(x: Features, y: FloatArray, seed: int) -> GaussianProcess:
-    """Hyperparameters by marginal likelihood (scikit-learn's optimiser)."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
-
-    x64, offset, scale = x.astype(np.float64), float(y.mean()), float(y.std()) or 1.0
-    kernel = (
-        ConstantKernel(1.0, (1e-4, 1e2)) * RBF(5.0, (0.5, 1e2))
-        + ConstantKernel(0.1, (1e-5, 1e1)) * DotProduct(0.0, "fixed")
-        + WhiteKernel(0.1, (1e-6, 1e1))
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a hyperparameter at its bound is a fine answer here
-        model = GaussianProcessRegressor(kernel, alpha=1e-8, random_state=seed).fit(x64, (y - offset) / scale)
-    smooth_linear, white = model.kernel_.k1, model.kernel_.k2
-    values = np.array(
-        [
-            smooth_linear.k1.k1.constant_value,
-            smooth_linear.k1.k2.length_scale,
-            smooth_linear.k2.k1.constant_value,
-            white.noise_level,
-        ]
-    )
-    return GaussianProcess(x64, model.alpha_, model.L_, values, offset, scale)

@@ -1,5 +1,4 @@
-"""The quality of a predictor on architectures that it has not seen: cross-validation of every kind on the same
-folds."""
+"""The quality of a predictor on architectures that it has not seen."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ import numpy.typing as npt
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import FloatArray, Genomes
 from chanas.errors import ConfigError
-from chanas.search.accuracy.predictor import KINDS, MIN_TRAINING, AccuracyPredictor
+from chanas.search.accuracy.predictor import DEFAULT_HIDDEN, MIN_TRAINING, AccuracyPredictor
 
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Figures of one kind on left-out rows.
+    """Figures of a predictor on left-out rows.
 
     rmse_points        root mean square error in points (hundredths of top-1)
     kendall_tau        rank correlation, -1 to 1; None when all values are equal
@@ -60,14 +59,15 @@ def cross_validate(
     space: SearchSpace,
     genomes: Genomes,
     top1: npt.ArrayLike,
-    kinds: Sequence[str] = KINDS,
+    kind: str,
     *,
     num_folds: int = 5,
-    hidden: Sequence[int] = (64, 64),
+    hidden: Sequence[int] = DEFAULT_HIDDEN,
     num_members: int = 5,
     seed: int = 0,
-) -> dict[str, CrossValidation]:
-    """Each kind judged on the same folds of canonical genomes int16[N, L] with top-1 float[N] in [0, 1].
+) -> CrossValidation:
+    """The quality of a kind of predictor on folds of canonical genomes int16[N, L] with top-1 float[N] in [0, 1], each
+    predicted by a fit to the others.
 
     Raises:
         ConfigError: there are too few rows to learn from once a fold is left out.
@@ -79,13 +79,9 @@ def cross_validate(
             "evaluate more"
         )
     fold = np.random.default_rng(seed).permutation(len(y)) % num_folds
-    found = {}
-    for kind in kinds:
-        predicted = np.zeros(len(y))
-        for f in range(num_folds):
-            predictor = AccuracyPredictor(space, kind, hidden, num_members, seed)
-            predictor.fit(genomes[fold != f], y[fold != f])
-            predicted[fold == f] = predictor.mean(genomes[fold == f])
-        rmse = float(np.sqrt(np.mean((predicted - y) ** 2)))
-        found[kind] = CrossValidation(100.0 * rmse, kendall_tau(y, predicted), top_decile_recall(y, predicted), len(y))
-    return found
+    predicted = np.zeros(len(y))
+    for f in range(num_folds):
+        predictor = AccuracyPredictor(space, kind, hidden, num_members, seed)
+        predicted[fold == f] = predictor.fit(genomes[fold != f], y[fold != f]).predict(genomes[fold == f])[0]
+    rmse = float(np.sqrt(np.mean((predicted - y) ** 2)))
+    return CrossValidation(100.0 * rmse, kendall_tau(y, predicted), top_decile_recall(y, predicted), len(y))

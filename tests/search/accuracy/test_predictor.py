@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,7 @@ import pytest
 
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import Genomes, sample
-from chanas.errors import CheckpointError, ConfigError
-from chanas.search.accuracy import predictor as accuracy
+from chanas.errors import ConfigError
 from chanas.search.accuracy.predictor import KINDS, AccuracyPredictor
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -58,18 +55,6 @@ def test_equal_seeds_give_equal_predictions(
 
 
 @each_kind
-def test_what_is_saved_predicts_the_same(
-    kind: str, tmp_path: Path, demo_space: SearchSpace, genomes: Genomes, make_accuracy: Callable[..., Any]
-) -> None:
-    truth = make_accuracy(demo_space).many(genomes)
-    predictor = AccuracyPredictor(demo_space, kind).fit(genomes[:80], truth[:80])
-    predictor.save(tmp_path)
-    loaded = AccuracyPredictor.load(tmp_path, demo_space)
-    np.testing.assert_array_equal(loaded.predict(genomes), predictor.predict(genomes))
-    assert (loaded.kind, loaded.error, loaded.num_training) == (kind, predictor.error, 80)
-
-
-@each_kind
 @pytest.mark.parametrize("value", [0.0, 0.75, 1.0])
 def test_equal_accuracies_are_learnt(kind: str, value: float, demo_space: SearchSpace, genomes: Genomes) -> None:
     mean, spread = AccuracyPredictor(demo_space, kind).fit(genomes[:20], np.full(20, value)).predict(genomes)
@@ -89,33 +74,14 @@ def test_too_few_or_wrong_accuracies_are_refused(kind: str, demo_space: SearchSp
 
 
 def test_unknown_kinds_and_sizes_are_refused(demo_space: SearchSpace) -> None:
-    with pytest.raises(
-        ConfigError, match="unknown accuracy predictor 'forest'; known: gp, mlp, mlp-plain, pairs, ridge"
-    ):
+    with pytest.raises(ConfigError, match="unknown accuracy predictor 'forest'; known: mlp, pairs, ridge"):
         AccuracyPredictor(demo_space, "forest")
     with pytest.raises(ConfigError, match="hidden"):
         AccuracyPredictor(demo_space, hidden=())
 
 
-def test_a_predictor_of_another_space_or_a_damaged_one_is_refused(
-    tmp_path: Path, demo_space: SearchSpace, tiny_space: SearchSpace, genomes: Genomes
-) -> None:
-    AccuracyPredictor(demo_space, "ridge").fit(genomes[:20], np.linspace(0.1, 0.9, 20)).save(tmp_path)
-    with pytest.raises(CheckpointError, match="expected an accuracy predictor of space 'tiny'"):
-        AccuracyPredictor.load(tmp_path, tiny_space)
-    weights = tmp_path / "predictor.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-10])
-    with pytest.raises(CheckpointError, match=r"not the one that predictor\.json names"):
-        AccuracyPredictor.load(tmp_path, demo_space)
-    facts = json.loads((tmp_path / "predictor.json").read_text())
-    del facts["kind"]
-    (tmp_path / "predictor.json").write_text(json.dumps(facts))
-    with pytest.raises(CheckpointError, match="not"):
-        AccuracyPredictor.load(tmp_path, demo_space)
-
-
-@pytest.mark.parametrize("num", [50, 250, 1000, *(pytest.param(num, marks=pytest.mark.slow) for num in (100, 500))])
-def test_perceptrons_are_not_worse_than_ridge(
+@pytest.mark.parametrize("num", [250, pytest.param(1000, marks=pytest.mark.slow)])
+def test_perceptrons_learn_interactions_from_enough_architectures(
     num: int, demo_space: SearchSpace, make_accuracy: Callable[..., Any]
 ) -> None:
     rows = sample(demo_space, num + 2000, np.random.default_rng(num))
@@ -125,16 +91,16 @@ def test_perceptrons_are_not_worse_than_ridge(
     for kind in ("mlp", "ridge"):
         mean = AccuracyPredictor(demo_space, kind).fit(rows[:num], noisy[:num]).mean(rows[num:])
         errors[kind] = float(np.sqrt(np.mean((mean - truth.many(rows[num:])) ** 2)))
-    assert errors["mlp"] <= 1.02 * errors["ridge"]
-    if num >= 500:  # enough to learn the interactions from
-        assert errors["mlp"] < 0.9 * errors["ridge"]
+    assert errors["mlp"] < (0.9 if num >= 500 else 1.2) * errors["ridge"]
 
 
-@pytest.mark.parametrize(("num", "alone"), [(99, True), (100, False)])
-def test_of_few_architectures_the_ridge_speaks_alone(
-    num: int, alone: bool, demo_space: SearchSpace, genomes: Genomes, monkeypatch: pytest.MonkeyPatch
+@each_kind
+def test_predictions_are_accuracies_and_keep_their_order_for_the_evolution(
+    kind: str, demo_space: SearchSpace, genomes: Genomes
 ) -> None:
-    monkeypatch.setattr(accuracy, "worth", lambda *_: 0.5)
-    rows, top1 = genomes[:num], 0.8 + 0.1 * (genomes[:num, 0] ^ genomes[:num, 1])
-    plain, blended = (AccuracyPredictor(demo_space, kind).fit(rows, top1).mean(genomes) for kind in ("ridge", "mlp"))
-    assert np.array_equal(plain, blended) == alone
+    top1 = np.clip(0.97 + 0.02 * genomes[:, :2].sum(axis=1) + 0.005 * (genomes[:, 2] > 2), 0.0, 1.0)
+    predictor = AccuracyPredictor(demo_space, kind).fit(genomes[:60], top1[:60])
+    mean, _ = predictor.predict(genomes)
+    assert mean.max() == 1.0
+    assert np.array_equal(mean, np.clip(predictor.mean(genomes), 0.0, 1.0))
+    assert len(np.unique(predictor.mean(genomes)[mean == 1.0])) > 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chanas.search.accuracy.regression import fit_gp, fit_ridge
+from chanas.search.accuracy.regression import fit_ridge
 
 
 @pytest.fixture
@@ -40,21 +40,3 @@ def test_ridge_with_more_columns_than_rows_and_constant_targets(rng: np.random.G
     np.testing.assert_allclose(model.mean(x), 0.7, atol=1e-6)
     assert np.abs(left_out).max() < 1e-6
     assert np.isfinite(model.spread(x)).all()
-
-
-def test_the_gp_interpolates_by_its_kernel(data: tuple[np.ndarray, np.ndarray]) -> None:
-    x, y = data
-    model = fit_gp(x, y, seed=0)
-    variance, length, linear, noise = model.kernel
-
-    def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        square = ((a[:, None] - b[None]) ** 2).sum(axis=-1)
-        out: np.ndarray = variance * np.exp(-0.5 * square / length**2) + linear * a @ b.T
-        return out
-
-    query, x64 = (1.0 - x[:5]).astype(np.float64), x.astype(np.float64)
-    covariance, cross = kernel(x64, x64) + (noise + 1e-8) * np.eye(60), kernel(query, x64)
-    mean = cross @ np.linalg.solve(covariance, y - y.mean()) + y.mean()
-    variances = np.diag(kernel(query, query) - cross @ np.linalg.solve(covariance, cross.T)) + noise
-    np.testing.assert_allclose(model.mean(query.astype(np.float32)), mean, rtol=1e-5)
-    np.testing.assert_allclose(model.spread(query.astype(np.float32)), np.sqrt(variances) * y.std(), rtol=1e-4)

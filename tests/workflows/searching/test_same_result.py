@@ -60,7 +60,7 @@ def outcome(space: SearchSpace, lut: LatencyLUT, tmp_path_factory: pytest.TempPa
         return [Proof(a, (Timing("cpu", s, 0.0),), 0.99) for a, s in zip(architectures, seconds, strict=True)]
 
     targets = [SearchTarget(lut.header.target, median_latency_s(lut, space, CLASSES), lut)]
-    job = new_job(Task(space, CLASSES), targets, config=SearchConfig(predictor="mlp"))  # the default then
+    job = new_job(Task(space, CLASSES), targets, config=SearchConfig(predictor="ridge"))  # which the default was then
     run = RunDirectory(tmp_path_factory.mktemp("run"))
     return search(job, Source(run, accuracies.digest, table=accuracies), prove, progress=False)
 
