@@ -13,7 +13,7 @@ from chanas.commands import search_text
 from chanas.commands.options import RPC, Batch, Dtype, Key, Run, Seed, Shared, Target, Threads, usage_of
 from chanas.commands.search_text import say, say_accuracies, say_bundle
 from chanas.core.task import Limits
-from chanas.core.units import parse_bytes, parse_count, parse_latency_s
+from chanas.core.units import parse_accuracy, parse_bytes, parse_count, parse_latency_s
 from chanas.core.usage import HERE, THIS_MACHINE, Usage
 from chanas.errors import ConfigError
 from chanas.files.run import DEFAULT_RUN, RunDirectory
@@ -31,7 +31,7 @@ def search(
         typer.Option(help="Latency budget, such as 2ms; or TARGET:BUDGET, such as cpu-2t:2ms, repeatable."),
     ] = None,
     accuracy: Annotated[
-        float | None, typer.Option(help="Instead of a budget: the fastest network of this top-1 at least, as 0.753.")
+        str | None, typer.Option(help="Instead of a budget: the fastest network of this top-1, as 0.753 or 75.3%.")
     ] = None,
     per_target: Annotated[
         bool, typer.Option("--per-target", help="A search and a bundle for each TARGET:BUDGET, not one for all.")
@@ -106,6 +106,7 @@ def search(
     from chanas.workflows.searching.targets import parse_latencies
 
     latency_s = parse_latencies(latency) if latency else None
+    top1 = None if accuracy is None else parse_accuracy(accuracy)
     usage = usage_of(target, threads, dtype, batch, rpc, key, shared=shared)
     if isinstance(latency_s, dict) and replace(usage, place=THIS_MACHINE) != HERE:
         raise ConfigError(
@@ -124,8 +125,8 @@ def search(
                 "expected --per-target with --latency TARGET:BUDGET, such as cpu:5ms (and --unproven, if any)"
             )
         request.per_target(latency_s, unproven)
-    elif accuracy is not None:
-        request.fastest(accuracy)
+    elif top1 is not None:
+        request.fastest(top1)
     elif latency_s is None:
         request.front(points)
     else:

@@ -47,6 +47,25 @@ def parse_count(text: str, what: str = "count") -> float:
     return _scaled(text, what, _COUNTS, _COUNT, "with a suffix or none, such as 300M")
 
 
+def parse_accuracy(text: str) -> float:
+    """An accuracy above 0 and up to 1 from a share or a percentage, such as "0.753", "1.0" or "75.3%".
+
+    Raises:
+        UnitError: it is neither; a number above 1 or a percentage below 1 % is taken for a mistake in the unit.
+    """
+    share = text.strip().removesuffix("%").rstrip()
+    is_percent = share != text.strip()
+    value = float(share) if re.fullmatch(_NUMBER, share) else math.nan
+    low, high = (1.0, 100.0) if is_percent else (0.0, 1.0)
+    if low <= value <= high and value > 0.0:
+        return value / high
+    told = "expected an accuracy up to 1, such as 0.753, or in percent, such as 75.3%"
+    if 1.0 < value <= 100.0 or 0.0 < value < 1.0:
+        meant = f"{value:g}%" if not is_percent else f"{100 * value:g}% or {value:g}"
+        raise UnitError(f"{told}, got '{text}'; write {meant} if that is meant")
+    raise UnitError(f"{told}, got '{text}'")
+
+
 def parse_bytes(text: str, what: str = "memory") -> float:
     """Bytes from a text with a unit, such as "8MB" (8·10⁶) or "8MiB" (8·2²⁰), and KB for kB; `what` names it.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def search(
     outcome = SearchOutcome(
         winner,
         tuple(finalists),
-        job.targets,
+        _with_budgets(job.targets, winner),
         steps.division,
         len(learned.evaluations.found),
         result or source.store.search / "result.json",
@@ -102,6 +102,12 @@ def search(
     }
     write_json(outcome.result, {**document, "seconds": seconds})
     return outcome
+
+
+def _with_budgets(targets: Sequence[SearchTarget], winner: Finalist) -> tuple[SearchTarget, ...]:
+    """The targets with budgets that the winner is inside of: where an accuracy was wanted, its own latency may be."""
+    measured_s = winner.measured_s or tuple(t.budget_s for t in targets)
+    return tuple(replace(t, budget_s=max(t.budget_s, s)) for t, s in zip(targets, measured_s, strict=True))
 
 
 @dataclass
@@ -159,11 +165,11 @@ class _Steps:
         alike: list[Architecture] = []
         if run is not None and with_alike:
             alike = decode(job.space, job.draw_alike(predictor, first_limits_s, run))
-        first, rng = job.latencies[0], job.rng(PICTURE)
+        first, rng, budgets_s = job.latencies[0], job.rng(PICTURE), tuple(t.budget_s for t in outcome.targets)
         return {
             "schema": SCHEMA,
-            **provenance(job.task, job.targets[0].lut, digest, job.seed, job.config, (*job.latencies, *job.others)),
-            "budget_s": job.targets[0].budget_s,
+            **provenance(job.task, job.targets[0].lut, digest, job.seed, job.config, job.limits(budgets_s)),
+            "budget_s": budgets_s[0],
             "latency_limit_s": first_limits_s[0],
             "smallest_latency_s": least(first.table)[0],
             "further_targets": [

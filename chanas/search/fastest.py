@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from chanas.errors import InfeasibleError
-from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import SearchOutcome, new_job, search
-from chanas.search.evolution.constraints import NO_LIMIT_S, least
+from chanas.search.evolution.constraints import NO_LIMIT_S, feasible, least
+from chanas.search.evolution.population import keys
 from chanas.search.job import Job
 from chanas.search.learning import Learned, Source, learn
 from chanas.search.proof import Prove
@@ -53,63 +55,77 @@ def search_fastest(job: Job, top1: float, source: Source, prove: Prove, *, progr
     learned = _learn(job_of, top1, source, config, progress)
     trial = source.store.search / "trial.json"
     goal, best = top1, None
-    budget_s = smallest_budget_s(job_of, learned.predictor, goal)
+    error: InfeasibleError | None = None
+    budget_s = smallest_budget_s(job_of, learned, goal)
     for number in range(1, _MAX_SEARCHES + 1):
         try:
             outcome = search(job_of(budget_s), source, prove, learned=learned, result=trial, progress=progress)
-        except InfeasibleError as outside:  # all measured more than the budget, whatever the table says
+        except InfeasibleError:  # all measured more than the budget, and none has the accuracy
             if best is not None:
                 break
-            error, budget_s = outside, _STEP * budget_s
+            error, budget_s = _missed(None, top1, number), _STEP * budget_s
             continue
         if outcome.winner.top1 >= top1:
+            if best is not None and outcome.winner.measured_s >= best.winner.measured_s:
+                break
             trial.replace(source.store.search / "result.json")
             best = replace(outcome, result=source.store.search / "result.json")
-            if math.isnan(outcome.winner.proof.top1_holdout):
+            if math.isnan(outcome.winner.proof.top1_holdout) or budget_s <= least(job.latencies[0].table)[0]:
                 break
             budget_s = outcome.winner.measured_s[0] / _STEP
         elif best is not None:
             break
         else:
             error = _missed(outcome, top1, number)
-            outside_s = [f.measured_s[0] for f in outcome.finalists if f.proof.error is None and f.top1 >= top1]
-            budget_s = max(_STEP * budget_s, min(outside_s, default=0.0))
+            budget_s = _STEP * budget_s
             if top1 + _shortfall(outcome, top1) > goal:
                 goal = top1 + _shortfall(outcome, top1)
                 try:
-                    budget_s = max(budget_s, smallest_budget_s(job_of, learned.predictor, goal))
+                    budget_s = max(budget_s, smallest_budget_s(job_of, learned, goal))
                 except InfeasibleError:  # of the raised goal, which nobody has asked for
                     break
     trial.unlink(missing_ok=True)
     if best is None:
+        assert error is not None
         raise error
     return best
 
 
-def smallest_budget_s(job_of: MakeJob, predictor: AccuracyPredictor, top1: float) -> float:
-    """The smallest latency limit, to `PRECISION` of it, inside which an evolution finds a predicted top-1 of `top1`.
+def smallest_budget_s(job_of: MakeJob, learned: Learned, top1: float) -> float:
+    """The smallest latency limit inside which an architecture is known to have a top-1 of `top1`; or, to `PRECISION` of
+    it, inside which an evolution finds one that is predicted to have it, if that is smaller.
 
     Raises:
-        InfeasibleError: it finds none without a limit.
+        InfeasibleError: there is none without a limit.
     """
-    job = job_of(NO_LIMIT_S)
+    job, evaluations = replace(job_of(NO_LIMIT_S), enough=top1), learned.evaluations
+    known, known_top1 = evaluations.training_set()
+    unlimited = job.limits((NO_LIMIT_S,))
+    accurate = job.fastest_known(evaluations, unlimited)
+    known_s = float(job.latencies[0].cost(accurate)[0]) if len(accurate) else math.inf
 
     def best(limit_s: float) -> tuple[float, float]:
-        """The best predicted top-1 inside a limit, and the seconds of the architecture that has it."""
+        """The best predicted top-1 inside a limit of what is not known, and the seconds of the architecture."""
         try:
-            found = job.evolve(predictor, (limit_s,), None)
+            found = job.evolve(learned.predictor, (limit_s,), None)
         except InfeasibleError:  # the others' limits leave nothing that is so fast
             return -math.inf, limit_s
-        return float(found.fitness[0]), float(job.latencies[0].cost(found.genomes[:1])[0])
+        fresh = np.flatnonzero(~np.isin(keys(found.genomes), keys(known)))[:1]
+        if not len(fresh):
+            return -math.inf, limit_s
+        return float(found.fitness[fresh][0]), float(job.latencies[0].cost(found.genomes[fresh])[0])
 
-    most, high_s = best(NO_LIMIT_S)
-    if most < top1:
-        raise InfeasibleError(
-            f"no network is predicted to have an accuracy of {top1:.2%}: the most accurate one has {most:.2%}; "
-            "ask for less, or relax the limits"
-        )
     low_s = least(job.latencies[0].table)[0]
-    if best(low_s)[0] >= top1:
+    most, high_s = best(min(known_s, NO_LIMIT_S))
+    if most < top1:
+        if len(accurate):
+            return known_s
+        most = max(min(most, 1.0), *known_top1[feasible(unlimited, known)].tolist())
+        raise InfeasibleError(
+            f"no network is known or predicted to have an accuracy of {top1:.2%}: the most accurate one has "
+            f"{most:.2%}; ask for less, or relax the limits"
+        )
+    if known_s <= low_s or best(low_s)[0] >= top1:
         return low_s
     while high_s > low_s * (1.0 + PRECISION):
         middle_s = math.sqrt(low_s * high_s)
@@ -128,15 +144,15 @@ def _learn(job_of: MakeJob, top1: float, source: Source, config: SearchConfig, p
     learned = learn([job], source, progress)
     if not learned.evaluations.can_grow or not config.refine_evaluations:
         return replace(learned, job=job_of(NO_LIMIT_S))
-    budget_s = smallest_budget_s(job_of, learned.predictor, top1)
+    budget_s = smallest_budget_s(job_of, learned, top1)
     return learn([job_of(budget_s)], source, progress)
 
 
-def _missed(outcome: SearchOutcome, top1: float, num_searches: int) -> InfeasibleError:
-    found, plural = outcome.winner, "es" if num_searches > 1 else ""
+def _missed(outcome: SearchOutcome | None, top1: float, num_searches: int) -> InfeasibleError:
+    plural = "es" if num_searches > 1 else ""
+    last = "" if outcome is None else f": the last one found {outcome.winner.top1:.2%} ({outcome.architecture.key})"
     return InfeasibleError(
-        f"no network with an accuracy of {top1:.2%} was found in {num_searches} search{plural}: the last one found "
-        f"{found.top1:.2%} ({found.architecture.key}); ask for less"
+        f"no network with an accuracy of {top1:.2%} was found in {num_searches} search{plural}{last}; ask for less"
     )
 
 

@@ -153,11 +153,15 @@ class Job:
     ) -> Genomes:
         """Up to `num_finalists` genomes that aren't in `tried`.
 
-        Half of them are the best inside `limits_s`, which all lie close to it; half are the best with room for the
-        table's error, so that one round of measurements seldom ends with nothing inside.
+        Where an accuracy is wanted, the first is the fastest that is known to have it. Of the others, half are the best
+        inside `limits_s`, which all are close to it; half are the best with room for the table's error, so that one
+        round of measurements seldom ends with nothing inside.
         """
-        num_safe = self.config.num_finalists // 2
-        chosen = self._best(result, evaluations, limits_s, sub_space, tried, self.config.num_finalists - num_safe)
+        first = self.fastest_known(evaluations, self.limits(limits_s), tried)
+        tried = tried | {a.key for a in decode(self.space, first)}
+        num = self.config.num_finalists - len(first)
+        num_safe = num // 2
+        chosen = self._best(result, evaluations, limits_s, sub_space, tried, num - num_safe)
         safe_s = tuple(s / (1.0 + 2.0 * error) for s, error in zip(limits_s, self.errors, strict=True))
         if num_safe and safe_s != limits_s:
             try:
@@ -169,7 +173,17 @@ class Job:
             chosen = np.concatenate(
                 [chosen, self._best(result, evaluations, safe_s, sub_space, tried, num_safe)], dtype=np.int16
             )
-        return chosen
+        return np.concatenate([first, chosen], dtype=np.int16)
+
+    def fastest_known(
+        self, evaluations: Evaluations, limits: Sequence[Constraint], tried: Container[str] = ()
+    ) -> Genomes:
+        """int16[N, L], at most 1: the fastest architecture inside `limits` whose known accuracy is `enough`, and that
+        isn't in `tried`. It may be in any sub-space."""
+        known, top1 = evaluations.training_set()
+        known = known[(top1 >= self.enough) & feasible(limits, known)]
+        known = known[np.argsort(self.latencies[0].cost(known), kind="stable")]
+        return known[[a.key not in tried for a in decode(self.space, known)]][:1]
 
     def _best(
         self,

@@ -185,6 +185,9 @@ def prove_rounds(
     `widen` is false) where all were inside and one came near the limit. Where the device is lost in such a round, the
     winner so far stands.
 
+    Where an accuracy is wanted (`enough` is finite), budgets are guesses of the search: where none inside has it, the
+    fastest one that has it wins.
+
     Raises:
         ChanasError: a proof is not of every target.
         MeasureError: no finalist could be compiled and measured, or the device is lost before one is inside.
@@ -218,6 +221,9 @@ def prove_rounds(
         if winner is not None and max(moves) <= 0.0 and (is_best or min(moves) == 0.0):
             break
         limits_s = following_s
+    accurate = [f for f in finalists if f.proof.error is None and f.top1 >= enough]
+    if accurate and (winner is None or winner.top1 < enough):
+        winner = min(accurate, key=lambda f: f.measured_s)
     if winner is None:
         raise _none_inside(finalists, budgets_s)
     return winner, finalists

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from chanas.core.units import (
     format_count,
     format_duration,
     format_latency,
+    parse_accuracy,
     parse_bytes,
     parse_count,
     parse_latency_s,
@@ -125,3 +128,20 @@ def test_bytes_are_written_with_three_digits(num: float, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (125.0, "2:05"), (3725.0, "1:02:05")])
 def test_durations_are_minutes_and_seconds(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0.753", 0.753), (".5", 0.5), ("1.0", 1.0), ("1", 1.0), ("75%", 0.75), (" 75.3 % ", 0.753)]
+)
+def test_an_accuracy_is_a_share_or_in_percent(text: str, value: float) -> None:
+    assert parse_accuracy(text) == pytest.approx(value, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("75.3", "75.3%"), ("100", "100%"), ("0.753%", "75.3% or 0.753"), ("0", "75.3%"), ("0%", "75.3%")]
+    + [(text, "up to 1") for text in ("-0.5", "101", "101%", "nan", "inf", "half", "", "75,3%", "%")],
+)
+def test_an_accuracy_of_an_unlikely_unit_is_refused_with_what_may_be_meant(text: str, hint: str) -> None:
+    with pytest.raises(UnitError, match=re.escape(hint)):
+        parse_accuracy(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from fast_cases import fast
 
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.genome import encode, sample
+from chanas.core.genome import decode, encode, sample
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.files.run import RunDirectory
+from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.cosearch import SearchOutcome, new_job
-from chanas.search.evolution.constraints import NO_LIMIT_S, macs_constraint
+from chanas.search.evolution.constraints import NO_LIMIT_S, least, macs_constraint
 from chanas.search.fastest import search_fastest
 from chanas.search.learning import Source
 from chanas.search.proof import Proof, Timing
@@ -38,11 +40,19 @@ def fastest(
     lut, truth = make_lut(demo_space), make_accuracy(demo_space, noise=0.0)
 
     def find(
-        top1: float, ratio: float = 1.02, constraints: Sequence[Any] = (), lost: float = 0.0, **task_changes: Any
+        top1: float,
+        ratio: float = 1.02,
+        constraints: Sequence[Any] = (),
+        lost: float = 0.0,
+        table: AccuracyTable | None = None,
+        **task_changes: Any,
     ) -> SearchOutcome:
         def prove(architectures: Sequence[Architecture]) -> list[Proof]:
             genomes = encode(demo_space, architectures)
             seconds, found = lut.latency_s(demo_space, NUM_CLASSES, genomes), truth.many(genomes) - lost
+            if table is not None:
+                known = dict(zip(table.architectures, table.top1.tolist(), strict=True))
+                found = np.array([known.get(a, math.nan) for a in architectures])
             return [
                 Proof(a, (Timing("cpu", ratio * s, 1e-7),), t, 1e-6)
                 for a, s, t in zip(architectures, seconds.tolist(), found.tolist(), strict=True)
@@ -50,7 +60,8 @@ def fastest(
 
         target, task = SearchTarget(lut.header.target, NO_LIMIT_S, lut), Task(demo_space, NUM_CLASSES, **task_changes)
         job = new_job(task, [target], constraints, FAST)
-        return search_fastest(job, top1, Source(RunDirectory(tmp_path), "abc", truth), prove, progress=False)
+        source = Source(RunDirectory(tmp_path), "abc", truth, table)
+        return search_fastest(job, top1, source, prove, progress=False)
 
     return find
 
@@ -102,3 +113,46 @@ def test_other_limits_hold(fastest: Fastest, demo_space: SearchSpace) -> None:
     limit = macs_constraint(demo_space, NUM_CLASSES, demo_space.smallest.num_macs(demo_space, NUM_CLASSES))
     outcome = fastest(0.05, constraints=[limit])
     assert outcome.architecture.num_macs(demo_space, NUM_CLASSES) <= limit.limit
+
+
+def drawn_table(space: SearchSpace, truth: Any, exception: Architecture | None = None) -> AccuracyTable:
+    """Some accuracies; `exception` is better than all others, which no regression would guess."""
+    architectures = [a for a in decode(space, sample(space, 200, np.random.default_rng(3))) if a != exception]
+    architectures = list(dict.fromkeys([*([] if exception is None else [exception]), *architectures]))
+    genomes = encode(space, architectures)
+    top1 = np.minimum(truth.many(genomes), 0.82)
+    top1[: int(exception is not None)] = 0.9
+    return AccuracyTable(tuple(architectures), genomes, top1, len(architectures), (), "d")
+
+
+@pytest.mark.parametrize("which", ["smallest", "largest"])
+def test_a_known_accuracy_counts_more_than_a_prediction(
+    which: str, fastest: Fastest, demo_space: SearchSpace, make_accuracy: Callable[..., Any]
+) -> None:
+    exception: Architecture = getattr(demo_space, which)
+    table = drawn_table(demo_space, make_accuracy(demo_space), exception)
+    outcome = fastest(0.88, table=table)
+    assert outcome.architecture == exception
+    assert outcome.winner.top1 == 0.9
+    with pytest.raises(InfeasibleError, match=r"the most accurate one has 90\.00%"):
+        fastest(0.91, table=table)
+
+
+@pytest.mark.parametrize("ratio", [0.9, 2.5])
+def test_where_every_network_is_accurate_enough_the_fastest_is_found_whatever_it_measures(
+    ratio: float, fastest: Fastest, demo_space: SearchSpace, make_lut: Callable[..., LatencyLUT], tmp_path: Path
+) -> None:
+    outcome = fastest(0.05, ratio)
+    smallest_s, genomes = least(make_lut(demo_space).table(demo_space, NUM_CLASSES))
+    assert outcome.architecture == decode(demo_space, genomes)[0]
+    assert outcome.targets[0].budget_s >= outcome.winner.measured_s[0] == pytest.approx(ratio * smallest_s)
+    result = json.loads((tmp_path / "search/result.json").read_text())
+    assert result["budget_s"] == result["constraints"][0]["limit"] == outcome.targets[0].budget_s
+
+
+def test_all_of_the_images_may_be_asked_for(fastest: Fastest, demo_space: SearchSpace) -> None:
+    genomes = sample(demo_space, 100, np.random.default_rng(1))
+    architectures = tuple(dict.fromkeys(decode(demo_space, genomes)))
+    genomes = encode(demo_space, architectures)
+    table = AccuracyTable(architectures, genomes, np.full(len(genomes), 1.0), len(genomes), (), "d")
+    assert fastest(1.0, table=table).winner.top1 == 1.0

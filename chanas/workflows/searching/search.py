@@ -100,15 +100,15 @@ def search_fastest(
     budget is the smallest at which such a network was found.
 
     Args:
-        top1: from 0 to 1.
+        top1: above 0, and 1 at most.
 
     Raises:
         ConfigError: `top1` is none.
         InfeasibleError: no network is so accurate, or none is inside `limits`.
         ChanasError: as `search` says.
     """
-    if not 0.0 < top1 < 1.0:
-        raise ConfigError(f"expected an accuracy between 0 and 1, such as 0.753, got {top1:g}")
+    if not 0.0 < top1 <= 1.0:
+        raise ConfigError(f"expected an accuracy above 0 and up to 1, such as 0.753, got {top1:g}")
     from chanas.search.evolution.constraints import NO_LIMIT_S
     from chanas.search.fastest import search_fastest as cosearch
 
