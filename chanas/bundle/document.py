@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chanas.core.target import HardwareTarget
+from chanas.core.units import format_latency
 from chanas.files.documents import Document
 
 SCHEMA = 3
 DOCUMENT, WEIGHTS, MODULE = "codesign.json", "weights.safetensors", "module.so"
+
+# Where a network takes less of its budget than this, there was none that the rest was of use to.
+_BINDING = 0.8
 
 Made = TypeVar("Made")
 Figures = dict[str, float | None]
@@ -105,6 +109,17 @@ def from_schema_2(document: Mapping[str, Any]) -> dict[str, Any]:
     further = document.get("further_targets")
     others = further if isinstance(further, list) else []
     return {**whole, "schema": SCHEMA, "targets": [first, *(dict(p) for p in others if isinstance(p, Mapping))]}
+
+
+def describe_slack(target: Mapping[str, Any]) -> str:
+    """A sentence where an entry of `targets` has a budget far above what was measured; else nothing."""
+    budget_s, measured_s = (_dict(target, group).get("latency_s") for group in ("constraints", "measured"))
+    if not budget_s or not measured_s or measured_s > _BINDING * budget_s:
+        return ""
+    return (
+        f"the budget does not bind: the network takes {measured_s / budget_s:.0%} of it, and a search with any budget "
+        f"from {format_latency(measured_s)} on may find it"
+    )
 
 
 def _dict(document: Mapping[str, Any], group: str) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from chanas.bundle.benchmark import MODULE_ALONE
+from chanas.bundle.document import describe_slack
 from chanas.core.units import format_bytes, format_count, format_duration, format_latency
 from chanas.files.run import RunDirectory
-from chanas.workflows.searching.results import rule_regrets
+from chanas.workflows.searching.results import rule_regrets, saturation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,9 +60,9 @@ def then_and_now(bundle: CoDesign, rows: Sequence[BenchmarkRow]) -> Iterator[str
         )
 
 
-def bundle_lines(bundle: CoDesign, table_error: str | None = None) -> Iterator[str]:
+def bundle_lines(bundle: CoDesign, table_error: str | None = None, saturated: str = "") -> Iterator[str]:
     """A bundle's architecture, budgets, latencies (with the error of the table that predicted them, where it is given)
-    and accuracies."""
+    and accuracies (with a sentence where they cannot tell networks apart)."""
     measured, predicted = bundle.measured, bundle.predicted
     latency_s, batch = measured["latency_s"], bundle.target.batch
     of_all = f", {batch} images at once: {batch / latency_s:,.0f} images/s" if batch > 1 else ""
@@ -73,6 +74,8 @@ def bundle_lines(bundle: CoDesign, table_error: str | None = None) -> Iterator[s
         *([] if table_error is None else [("", table_error)]),
         ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])}){of_all}"),
     ]
+    if said := describe_slack(bundle.part):
+        rows.append(("", said))
     for part in (p for p in bundle.document["targets"] if p is not bundle.part):
         budget, guess, found = (part[k]["latency_s"] for k in ("constraints", "predicted", "measured"))
         texts = (format_latency(found), format_latency(guess), format_latency(budget))
@@ -94,6 +97,8 @@ def bundle_lines(bundle: CoDesign, table_error: str | None = None) -> Iterator[s
         rows.append(("accuracy predicted", f"{predicted['top1']:.2%}, {known}"))
     else:
         rows.append(("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"))
+    if saturated:
+        rows.append(("", saturated))
     if not bundle.has_weights:
         rows.append(("weights", "none: the module was compiled and measured with random ones"))
     elif not bundle.document.get("recalibrated", True):
@@ -141,4 +146,5 @@ def say_bundle(bundle: CoDesign, run: RunDirectory) -> None:
     """Print what a search says of the bundle that it leaves."""
     from chanas.workflows.stages import tables
 
-    say(bundle_lines(bundle, tables.table_error(run, bundle.target.name)))
+    said = saturation(run.search / "result.json")
+    say(bundle_lines(bundle, tables.table_error(run, bundle.target.name), said))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from chanas.bundle.document import describe_slack
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.units import format_count
 from chanas.errors import ArchitectureError, ChanasError, ConfigError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import replacing
+from chanas.network.accuracy import describe_saturation, interval_of
 from chanas.report import blocks, curves, figures
 from chanas.report.ablation import ablation_section
 from chanas.report.cost import cost_rows
@@ -94,19 +95,23 @@ def _answer(run: RunData, name: str) -> str:
 
 
 def _accuracy_tile(run: RunData) -> list[str]:
-    """Accuracy on the test images with its standard error; without weights, what the table of accuracies says."""
+    """Accuracy on the test images with its interval; without weights, what the table of accuracies says."""
     test, num_images = real(run.part, "measured", "top1_test"), real(run.part, "measured", "num_test_images")
     if test is not None:
         label = "accuracy on the test images"
         if num_images:
-            error = math.sqrt(max(test * (1 - test), 0) / num_images)
-            label = f"accuracy on {num_images:.0f} test images (± {100 * error:.1f})"
+            label = f"accuracy on {num_images:.0f} test images ({_interval(test, num_images)})"
         return [tile(percent(test), label)]
     given, predicted = real(run.bundle, "measured", "top1_table"), real(run.bundle, "predicted", "top1")
     if given is not None:
         weights = "" if isinstance(at(run.bundle, "recalibrated"), bool) else "; the bundle has no weights"
         return [tile(percent(given), f"accuracy by the table that was given{weights}")]
     return [tile(percent(predicted), "accuracy, predicted")] if predicted is not None else []
+
+
+def _interval(top1: float, num_images: float) -> str:
+    low, high = interval_of(top1, int(num_images))
+    return f"95 % interval {100 * low:.1f} to {percent(high)}"
 
 
 def _choice(run: RunData) -> list[str]:
@@ -141,7 +146,29 @@ def _choice(run: RunData) -> list[str]:
         winner = next((i for i, f in enumerate(finalists) if f.get("key") == at(result, "winner")), None)
         head = ["finalist", "by the table", "measured", "difference", "predicted top-1", run.judged]
         out.append(table(head, rows, 5, winner, "The finalists"))
+    out += [paragraph(f"{said[0].upper()}{said[1:]}.") for said in _remarks(run)]
     return out
+
+
+def _remarks(run: RunData) -> list[str]:
+    """Sentences about the winner's accuracy on holdout, accuracies that are saturated, and budgets that don't bind."""
+    result, said = run.result, []
+    num = real(result, "accuracy_range", "num_images")
+    best, fastest = (real(result, "accuracy_range", name) for name in ("best", "fastest"))
+    top1 = next(
+        (
+            real(f, "measured", "top1_holdout")
+            for f in dicts(result, "finalists")
+            if f.get("key") == at(result, "winner")
+        ),
+        None,
+    )
+    if num and top1 is not None:
+        said.append(f"of {num:.0f} holdout images the winner gets {percent(top1, 2)} right ({_interval(top1, num)})")
+    if best is not None and fastest is not None:
+        said.append(describe_saturation(best, fastest, None if num is None else int(num)))
+    said += [describe_slack(part) for part in dicts(run.bundle, "targets")]
+    return [text for text in said if text]
 
 
 def _elsewhere(finalist: dict[str, Any]) -> str:

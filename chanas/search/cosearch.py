@@ -7,6 +7,7 @@ callables. Everything but these two is a few seconds of numpy.
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from chanas.errors import InfeasibleError
 from chanas.files.writing import write_json
 from chanas.search.accuracy.evaluations import Evaluate
 from chanas.search.config import SearchConfig
-from chanas.search.evolution.constraints import Constraint, latency_constraint, least
+from chanas.search.evolution.constraints import Constraint, feasible, latency_constraint, least
 from chanas.search.evolution.evolution import EvolutionResult
 from chanas.search.evolution.feasibility import check_together
 from chanas.search.job import PICTURE, Job, propose_rows
@@ -94,7 +95,7 @@ def search(
         result or source.store.search / "result.json",
         steps.regrets(),
     )
-    document = steps.document(outcome, source.digest, with_alike=with_alike)
+    document = steps.document(outcome, source, with_alike=with_alike)
     seconds = {  # the pictures in the document are counted
         "learning": learning_s,
         "searching": time.perf_counter() - began - learning_s - steps.proving_s,
@@ -158,7 +159,7 @@ class _Steps:
             return ()
         return self.job.regrets(self.learned.predictor, self.division, self.job.first_limits(), self.runs)
 
-    def document(self, outcome: SearchOutcome, digest: str, *, with_alike: bool) -> dict[str, Any]:
+    def document(self, outcome: SearchOutcome, source: Source, *, with_alike: bool) -> dict[str, Any]:
         """Content of `result.json`, but for the seconds that the search took."""
         job, predictor = self.job, self.learned.predictor
         first_limits_s, run = job.first_limits(), next(iter(self.runs.values()), None)
@@ -168,7 +169,7 @@ class _Steps:
         first, rng, budgets_s = job.latencies[0], job.rng(PICTURE), tuple(t.budget_s for t in outcome.targets)
         return {
             "schema": SCHEMA,
-            **provenance(job.task, job.targets[0].lut, digest, job.seed, job.config, job.limits(budgets_s)),
+            **provenance(job.task, job.targets[0].lut, source.digest, job.seed, job.config, job.limits(budgets_s)),
             "budget_s": budgets_s[0],
             "latency_limit_s": first_limits_s[0],
             "smallest_latency_s": least(first.table)[0],
@@ -184,6 +185,7 @@ class _Steps:
             ],
             "rule_regrets": [r.to_json() for r in outcome.regrets],
             "winner": outcome.architecture.key,
+            "accuracy_range": self._accuracy_range(outcome, source.num_images),
             "finalists": [f.to_json() for f in outcome.finalists],
             "division": self.division.to_json(),
             "alike": [a.key for a in alike],
@@ -191,6 +193,21 @@ class _Steps:
             "evolution": None if run is None else evolution_json(run),
             **pictures(job.space, first, job.others, job.config, rng, predictor, run, self.learned.evaluations),
         }
+
+    def _accuracy_range(self, outcome: SearchOutcome, num_images: int | None) -> dict[str, Any] | None:
+        """Return the known accuracies of the most accurate and of the fastest network inside the budgets, by the table
+        or, of finalists, as measured; None where none is known."""
+        budgets_s = tuple(t.budget_s for t in outcome.targets)
+        known, top1 = self.learned.evaluations.training_set()
+        inside = feasible(self.job.limits(budgets_s), known)
+        pairs = list(zip(self.job.latencies[0].cost(known[inside]).tolist(), top1[inside].tolist(), strict=True))
+        for f in outcome.finalists:
+            is_inside = all(m <= b for m, b in zip(f.measured_s, budgets_s, strict=False))
+            if f.proof.error is None and math.isfinite(f.proof.top1_holdout) and is_inside:
+                pairs.append((f.measured_s[0] if f.measured_s else f.predicted_s[0], f.proof.top1_holdout))
+        if not pairs:
+            return None
+        return {"best": max(top1 for _, top1 in pairs), "fastest": min(pairs)[1], "num_images": num_images}
 
 
 def new_job(

@@ -30,16 +30,18 @@ from chanas.search.proof import pick
 class Source:
     """The source of accuracies, and the run directory of what is learnt from it and of results.
 
-    store     where `search/evaluations.jsonl` is kept and results are written
-    digest    of the weights that `evaluate` uses, or of the table; evaluations of other weights are not reused
-    evaluate  top-1 of one architecture, on holdout or in the table; NaN if that does not know it
-    table     measured accuracies that the predictor learns from instead of evaluations
+    store       where `search/evaluations.jsonl` is kept and results are written
+    digest      of the weights that `evaluate` uses, or of the table; evaluations of other weights are not reused
+    evaluate    top-1 of one architecture, on holdout or in the table; NaN if that does not know it
+    table       measured accuracies that the predictor learns from instead of evaluations
+    num_images  of holdout, on which `evaluate` counts; None where accuracies are of a table
     """
 
     store: RunDirectory
     digest: str
     evaluate: Evaluate | None = None
     table: AccuracyTable | None = None
+    num_images: int | None = None
 
     def evaluations(self, space: SearchSpace) -> Evaluations:
         """The accuracies that are known, and where further ones are kept."""

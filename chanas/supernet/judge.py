@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.progress import progress_bar
 from chanas.errors import ArchitectureError, ConfigError
+from chanas.network.accuracy import wilson_interval
 from chanas.supernet.training.evaluate import SupernetEvaluator
 
 MAX_RANDOM = 100_000
-Z_95 = 1.959964  # 97.5 % quantile of the normal distribution: 95 % lie within so many deviations
 
 
 @dataclass(frozen=True)
@@ -175,11 +174,3 @@ def judge(
                 yield judged
             if request.is_random:
                 yield Spread.of(group)
-
-
-def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
-    """Bounds in [0, 1] of a share with 95 % confidence (Wilson, 1927): right near 0 and 1, and for few images, too."""
-    share, z2 = num_correct / num_images, Z_95**2
-    centre = (share + z2 / (2 * num_images)) / (1 + z2 / num_images)
-    half = Z_95 * math.sqrt(share * (1 - share) / num_images + z2 / (4 * num_images**2)) / (1 + z2 / num_images)
-    return max(0.0, centre - half), min(1.0, centre + half)

@@ -14,7 +14,7 @@ from chanas import workflows
 from chanas.core.arch import SearchSpace
 from chanas.errors import ArchitectureError, ConfigError
 from chanas.files.run import RunDirectory
-from chanas.supernet.judge import Judged, Spread, judge, parse_request, wilson_interval
+from chanas.supernet.judge import Judged, Spread, judge, parse_request
 from chanas.supernet.training.evaluate import SupernetEvaluator
 from chanas.supernet.training.phases import TrainConfig
 from chanas.supernet.training.train import train_supernet
@@ -142,21 +142,3 @@ def test_results_are_json(trained: RunDirectory) -> None:
     assert found[0]["top1"] == found[0]["num_correct"] / found[0]["num_images"]
     assert found[0]["interval_95"][0] <= found[0]["top1"] <= found[0]["interval_95"][1]
     assert found[1]["top1_mean"] == found[0]["top1"]
-
-
-# ---- intervals ------------------------------------------------------------------------------------------------------
-def test_intervals_are_those_of_the_literature() -> None:
-    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)  # Newcombe, 1998, table I
-    assert wilson_interval(15, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
-    assert wilson_interval(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
-    assert wilson_interval(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
-
-
-@given(num_images=st.integers(1, 100_000), share=st.floats(0, 1))
-def test_an_interval_holds_the_share_and_is_narrower_with_more_images(num_images: int, share: float) -> None:
-    num_correct = round(share * num_images)
-    low, high = wilson_interval(num_correct, num_images)
-    assert 0.0 <= low <= num_correct / num_images + 1e-12
-    assert num_correct / num_images - 1e-12 <= high <= 1.0
-    more = wilson_interval(4 * num_correct, 4 * num_images)
-    assert more[1] - more[0] < high - low

@@ -15,6 +15,7 @@ from chanas.errors import InfeasibleError
 from chanas.files.documents import Document
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
+from chanas.network.accuracy import describe_saturation
 from chanas.search.target import SearchTarget
 from chanas.workflows.searching.cross_latency import CrossLatency, cross_lines
 
@@ -34,10 +35,20 @@ class _Regret:
 
 
 @dataclass(frozen=True)
+class _Range:
+    """Accuracies of the most accurate and of the fastest known network inside the budgets, and what they are of."""
+
+    best: float
+    fastest: float
+    num_images: int | None
+
+
+@dataclass(frozen=True)
 class _Result:
     """Part of a search's result that is read again."""
 
     rule_regrets: list[_Regret]
+    accuracy_range: _Range | None = None
 
 
 _RESULT = Document("result of the search", _Result, "search again")
@@ -51,6 +62,16 @@ def rule_regrets(path: Path) -> list[dict[str, Any]]:
         CheckpointError: the file is missing or damaged.
     """
     return list(_RESULT.read(path)["rule_regrets"])
+
+
+def saturation(path: Path) -> str:
+    """Return a sentence where accuracies cannot tell the networks inside a search's budgets apart; else nothing.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    found = _RESULT.read(path).get("accuracy_range")
+    return "" if found is None else describe_saturation(**found)
 
 
 @dataclass(frozen=True)
@@ -200,19 +221,23 @@ class PerTarget:
         """Yield the lines that a command prints of it."""
         for result in self.targets:
             yield result.line()
-            yield from self._regrets(result)
+            yield from self._remarks(result)
         if len(self.targets) > 1 and self.cross:
             yield "what each network costs on each target (~ by the table alone, ! over the budget there)"
             yield from cross_lines(self.cross, {t.target: t.budget_s for t in self.targets}, format_latency)
             yield from (f"the network of {c.network} on {c.target}: {c.error}" for c in self.cross if c.error)
         yield f"document     {self.document}"
 
-    def _regrets(self, result: TargetResult) -> Iterator[str]:
-        """The cost of each rule of choosing a sub-space, if that was asked for."""
+    def _remarks(self, result: TargetResult) -> Iterator[str]:
+        """The cost of each rule of choosing a sub-space, if that was asked for, and accuracies that are saturated."""
+        if not result.winner:
+            return
         path = self.document.parent / "targets" / result.target / "result.json"
-        for row in rule_regrets(path) if result.winner else []:
+        for row in rule_regrets(path):
             below = f"{row['regret_points']:.2f} points below the best"
             yield f"{'':12s} rule {row['rule']}: {row['sub_space'] or 'all'}, {row['top1']:.2%} predicted, {below}"
+        if said := saturation(path):
+            yield f"{'':12s} {said}"
 
     def check(self) -> None:
         """Raises InfeasibleError: a target failed; the one line says which and why."""

@@ -56,6 +56,11 @@ class AccuracySource(abc.ABC):
     def digest(self) -> str:
         """Hash of the weights, or of the file."""
 
+    @property
+    def num_images(self) -> int | None:
+        """Images that an accuracy is counted on; None where accuracies are given."""
+        return None
+
     @abc.abstractmethod
     def top1(self, architecture: Architecture) -> float:
         """Accuracy in [0, 1], on holdout or in the table; NaN if that does not know it."""
@@ -94,7 +99,7 @@ class AccuracySource(abc.ABC):
         """The accuracies as the search stage takes them."""
         from chanas.search.learning import Source
 
-        return Source(self.run, self.digest, self.top1, self.table)
+        return Source(self.run, self.digest, self.top1, self.table, self.num_images)
 
 
 @dataclass
@@ -182,6 +187,10 @@ class SupernetSource(AccuracySource):
     @property
     def digest(self) -> str:
         return self.supernet.digest
+
+    @property
+    def num_images(self) -> int | None:
+        return len(self.supernet.data.indices("holdout"))
 
     def top1(self, architecture: Architecture) -> float:
         return self.supernet.top1(architecture, "holdout")
@@ -294,6 +303,10 @@ class PublishedSource(SupernetSource):
     @property
     def digest(self) -> str:
         return self._file.digest
+
+    @property
+    def num_images(self) -> None:
+        return None
 
     def top1(self, architecture: Architecture) -> float:
         return self._file.top1(architecture)
