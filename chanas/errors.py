@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sqlite3
 from collections.abc import Iterable
 
 
@@ -69,8 +72,41 @@ class RunBusyError(ChanasError):
     """Another process is at work in the same run directory."""
 
 
+class ShortageError(ChanasError):
+    """The machine lacks disk space, open files or processes, as `lacking` says: the same works once it has them."""
+
+    def __init__(self, message: str, lacking: str) -> None:
+        super().__init__(message)
+        self.lacking = lacking
+
+
 class InfeasibleError(ChanasError):
     """A budget that no architecture can meet; the message names the smallest reachable value."""
+
+
+_SHORT_OF = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+_SHORT_IN_SQLITE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_IOERR,  # a write-ahead log that finds no room says this
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,  # as it says where too many files are open
+}
+
+
+def shortage(error: BaseException | None) -> str | None:
+    """What the machine lacks where a passing shortage is behind an error, or behind what it was raised from; else
+    None. Files are not named, so that it may be told to strangers."""
+    while error is not None:
+        if isinstance(error, ShortageError):
+            return error.lacking
+        if isinstance(error, OSError) and error.errno in _SHORT_OF:
+            return os.strerror(error.errno).lower()
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _SHORT_IN_SQLITE:
+            return one_line(error)
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
@@ -78,9 +114,9 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} '{name}'; known: {', '.join(sorted(known))}"
 
 
-def one_line(error: BaseException, limit: int | None = None) -> str:
-    """The text of an error of another project in one line, of at most `limit` characters."""
-    return " ".join(str(error).split())[:limit]
+def one_line(text: object, limit: int | None = None) -> str:
+    """A text, or that of an error of another project, in one line of at most `limit` characters."""
+    return " ".join(str(text).split())[:limit]
 
 
 def describe(error: BaseException, limit: int) -> str:

@@ -31,6 +31,7 @@ class Entry:
     user        whose seconds its stages are counted as
     priority    the higher one's stages go first
     deadline_s  on the clock of the executor; None: as soon as possible
+    error       why it failed, in one line; `cause` is the exception
     """
 
     job: Job
@@ -43,6 +44,7 @@ class Entry:
     status: Status = Status.OPEN
     ended_s: float | None = None
     error: str | None = None
+    cause: Exception | None = None
     num_open: int = 0
     """Stages that wait or run."""
     outlook: Outlook | None = None

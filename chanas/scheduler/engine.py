@@ -356,7 +356,7 @@ class Scheduler:
             self._note_end(entry)
 
     def _fail(self, entry: Entry, error: Exception) -> None:
-        entry.status = Status.FAILED
+        entry.status, entry.cause = Status.FAILED, error
         entry.error = str(error) if isinstance(error, ChanasError) else describe(error, _NUM_CHARACTERS)
         self._drop_waiting(entry)
         self._drop_running(entry)

@@ -57,6 +57,7 @@ class Outcome:
     seconds  from its start to its end
     error    one line, where the work failed or its worker died
     died     the worker or the device died; with `lost`, it does not come back
+    cause    what the work raised
     """
 
     value: Any = None
@@ -64,6 +65,7 @@ class Outcome:
     error: str | None = None
     died: bool = False
     lost: bool = False
+    cause: Exception | None = None
 
 
 @dataclass(frozen=True)

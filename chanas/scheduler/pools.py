@@ -128,7 +128,7 @@ class PoolExecutor:
         except WorkerDiedError as error:
             return Outcome(None, seconds, str(error), died=True, lost=isinstance(error, UnitLostError))
         except Exception as error:  # work of any kind
-            return Outcome(None, seconds, describe(error, _NUM_CHARACTERS))
+            return Outcome(None, seconds, describe(error, _NUM_CHARACTERS), cause=error)
 
     def wake(self) -> None:
         """End the waiting, from any thread."""

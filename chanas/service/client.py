@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
+import os
+import re
 import shutil
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
-from chanas.errors import ConfigError, ServiceError
+from chanas.errors import ConfigError, ServiceError, one_line
 from chanas.service import archive
 
 _TIMEOUT_S = 60.0
@@ -26,6 +29,8 @@ _TRIES, _PAUSE_S = 5, 0.5
 _WATCH_TRIES = 120
 """Tries to take up a stream: a service that is restarted is waited for, about a minute."""
 _NEVER = 599
+_MAX_CHARACTERS = 300
+_VISIBLE = re.compile(r"[!-~]+")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -40,12 +45,23 @@ class ServiceClient:
     """Calls of the service at a URL, with a tenant's token where it demands one."""
 
     url: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     tries: int = _TRIES
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"expected a URL such as http://127.0.0.1:8765, got '{self.url}'")
+        _check_url(self.url)
+        if self.token is not None and not _VISIBLE.fullmatch(self.token):
+            raise ConfigError("the token has a space or a character that no token has; set CHANAS_TOKEN anew")
+
+    @property
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """Opens URLs, for this machine without the proxy that the environment names."""
+        proxies = [urllib.request.ProxyHandler({})] if _is_here(self.url) else []
+        return urllib.request.build_opener(_NoRedirects, *proxies)
+
+    def _told(self, text: str) -> str:
+        """A text of the service in one line, without the token that it may have been sent back in."""
+        return one_line(text.replace(self.token, "…") if self.token else text, _MAX_CHARACTERS)
 
     def _open(
         self, method: str, path: str, body: bytes | IO[bytes] | None, headers: Mapping[str, str], timeout_s: float
@@ -60,29 +76,47 @@ class ServiceClient:
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
-            response: HTTPResponse = urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout_s)
+            response: HTTPResponse = self._opener.open(request, timeout=timeout_s)
             return response
         except urllib.error.HTTPError as error:
             with error:
-                raise ServiceError(_reason(error), error.code) from None
+                raise ServiceError(self._told(_reason(error)), error.code) from None
         except (OSError, HTTPException) as error:
-            reason = getattr(error, "reason", error)
+            reason = self._told(str(getattr(error, "reason", error)))
             raise ServiceError(f"no service answers at {self.url}: {reason}", _NEVER) from None
 
-    def _call(self, method: str, path: str, data: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-        """JSON of an answer; a service that does not answer is asked again, as every call may be repeated."""
-        body = None if data is None else json.dumps(data).encode()
+    def _call(
+        self,
+        method: str,
+        path: str,
+        data: Any = None,
+        headers: Mapping[str, str] | None = None,
+        file: IO[bytes] | None = None,
+    ) -> dict[str, Any]:
+        """The JSON object of an answer; a service that does not answer is asked again, as every call may be repeated.
+
+        Args:
+            data: sent as JSON.
+            file: sent as it is, from its beginning with each try.
+        """
         given = {"Content-Type": "application/json", **(headers or {})}
         for left in reversed(range(self.tries)):
+            body: bytes | IO[bytes] | None = None if data is None else json.dumps(data).encode()
+            if file is not None:
+                file.seek(0)
+                body = file
             try:
                 with self._open(method, path, body, given, _TIMEOUT_S) as response:
-                    return json.load(response)
+                    answer = json.load(response)
+                if not isinstance(answer, dict):
+                    raise ServiceError(f"what answers at {self.url} is no service of chanas")
+                return answer
             except ServiceError as error:
                 if error.status not in (_NEVER, 503) or not left:
                     raise
             except (OSError, HTTPException, ValueError) as error:
                 if not left:
-                    raise ServiceError(f"the service's answer was cut off: {error}", _NEVER) from None
+                    raise ServiceError(f"the service's answer was cut off: {self._told(str(error))}", _NEVER) from None
             time.sleep(_PAUSE_S * (self.tries - left))
         raise AssertionError
 
@@ -95,21 +129,21 @@ class ServiceClient:
         """
         try:
             with open(path, "rb") as file:
-                headers = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)}
-                with self._open("POST", "/v1/uploads", file, headers, _TIMEOUT_S) as response:
-                    return str(json.load(response)["upload"])
+                size = os.fstat(file.fileno()).st_size
+                headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+                return str(self._call("POST", "/v1/uploads", headers=headers, file=file)["upload"])
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
 
     def submit(self, request: Mapping[str, Any], key: str) -> dict[str, Any]:
         """Submit a job; with the same key, the same one."""
-        job: dict[str, Any] = self._call("POST", "/v1/jobs", request, {"Idempotency-Key": key})
-        return job
+        if not _VISIBLE.fullmatch(key):
+            raise ConfigError(f"expected a key of letters, digits and signs without spaces, got '{one_line(key)}'")
+        return self._call("POST", "/v1/jobs", request, {"Idempotency-Key": key})
 
     def show(self, job: str) -> dict[str, Any]:
         """A job."""
-        found: dict[str, Any] = self._call("GET", f"/v1/jobs/{quote(job, safe='')}")
-        return found
+        return self._call("GET", _path(job))
 
     def jobs(self, state: str | None = None) -> Iterator[dict[str, Any]]:
         """All jobs, the newest first."""
@@ -123,12 +157,11 @@ class ServiceClient:
 
     def ask_for(self, job: str, what: str) -> dict[str, Any]:
         """Cancel, pause or resume a job."""
-        found: dict[str, Any] = self._call("POST", f"/v1/jobs/{quote(job, safe='')}/{what}", {})
-        return found
+        return self._call("POST", f"{_path(job)}/{what}", {})
 
     def log(self, job: str) -> str:
         """The end of what a job has printed."""
-        with self._open("GET", f"/v1/jobs/{quote(job, safe='')}/log", None, {}, _TIMEOUT_S) as response:
+        with self._open("GET", f"{_path(job)}/log", None, {}, _TIMEOUT_S) as response:
             return response.read().decode(errors="replace")
 
     def watch(self, job: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -140,7 +173,7 @@ class ServiceClient:
         last, left = 0, _WATCH_TRIES
         while True:
             try:
-                path, headers = f"/v1/jobs/{quote(job, safe='')}/events", {"Last-Event-ID": str(last)}
+                path, headers = f"{_path(job)}/events", {"Last-Event-ID": str(last)}
                 with self._open("GET", path, None, headers, _WATCH_S) as response:
                     if response.status == 204:
                         return
@@ -168,7 +201,7 @@ class ServiceClient:
             raise ConfigError(f"{folder} is there already; name another folder")
         found = self.show(job)
         with tempfile.TemporaryFile() as file:
-            with self._open("GET", f"/v1/jobs/{quote(job, safe='')}/bundle", None, {}, _TIMEOUT_S) as response:
+            with self._open("GET", f"{_path(job)}/bundle", None, {}, _TIMEOUT_S) as response:
                 shutil.copyfileobj(response, file, 1 << 20)
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -177,6 +210,35 @@ class ServiceClient:
             file.seek(0)
             archive.unpack(file, folder)
         return found
+
+
+def _check_url(url: str) -> None:
+    """Raises ConfigError: it is no address of a service; what may be secret in it is not told."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        is_right = parts.scheme in ("http", "https") and bool(host) and parts.port != 0 and _VISIBLE.fullmatch(url)
+        is_right = is_right and "@" not in parts.netloc and not parts.query and not parts.fragment
+    except ValueError:
+        is_right = None
+    if not is_right:
+        shown = one_line(re.split(r"[?#]", url)[0].rpartition("@")[2], _MAX_CHARACTERS)
+        raise ConfigError(
+            f"expected a URL such as http://127.0.0.1:8765, without user, password or query, got '{shown}'"
+        ) from None
+
+
+def _is_here(url: str) -> bool:
+    """Does a URL name this machine?"""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _path(job: str) -> str:
+    return f"/v1/jobs/{quote(job, safe='', errors='replace')}"
 
 
 def _events(lines: HTTPResponse) -> Iterator[tuple[int | None, str, dict[str, Any]]]:

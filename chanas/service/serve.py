@@ -37,6 +37,8 @@ DEFAULT_PORT = 8765
 DEFAULT_MAX_UPLOAD_MIB = 512
 _STOP_S = 2
 _BACKLOG = 2048
+_ACCEPTED_AT_ONCE = 64
+"""Connections that asyncio accepts before any of them can be ended: it takes the length of the queue for that."""
 _PACKAGES = ("fastapi", "uvicorn", "jinja2")
 
 OpenWork = Callable[[Usage, DataFolder], AbstractContextManager[Work]]
@@ -169,6 +171,7 @@ def serve(
     import uvicorn
 
     from chanas.service.api.app import create_app
+    from chanas.service.api.connections import Connection, keep_logs_small
     from chanas.service.page.site import add_page
 
     faults: list[str] = []
@@ -182,6 +185,11 @@ def serve(
             app.state.hub.end()
             super().handle_exit(sig, frame)
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            listening.listen(_BACKLOG)
+
+    keep_logs_small()
     with open_service(settings, open_work, fail) as service:
         app = add_page(create_app(service))
         config = uvicorn.Config(
@@ -192,6 +200,9 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            http=Connection,
+            ws="none",
+            backlog=_ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=_STOP_S,
         )
         server = Server(config)

@@ -131,7 +131,7 @@ class Tunings:
             "latency_s": request.demand.latency_s if request.kind == "search" else None,
         }
         facts: dict[str, Any] = {}
-        client = Client(f"{claimed.id}.{claimed.attempt}", self._command, plan, self._folder.log(claimed.id))
+        client = Client(claimed.name, self._command, plan, self._folder.log(claimed.id))
         job = TuningJob(client, workers, facts.update, next(self._numbers))
         return Opened(job, job.close, facts)
 

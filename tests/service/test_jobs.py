@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -166,6 +167,13 @@ def test_what_meets_the_demand_is_answered_at_once(store: JobStore) -> None:
         assert (row["state"] == COMPLETE, row["bundle"] == job) == (answered, answered), (goals, others)
 
 
+def test_an_answer_at_once_says_of_a_demand_what_is_so(store: JobStore) -> None:
+    job = submitted(store)
+    store.complete(job, claimed(store).attempt, Made({"met": None}, 2e-3)).result()
+    met = [json.loads(store.get("a", submitted(store, goals=goals))["result"])["met"] for goals in (None, (3e-3, None))]
+    assert met == [None, True]
+
+
 def test_a_paused_job_waits_and_a_running_one_is_put_back(store: JobStore) -> None:
     job = submitted(store)
     assert store.want("a", job, PAUSE).result() == PAUSED
@@ -173,7 +181,7 @@ def test_a_paused_job_waits_and_a_running_one_is_put_back(store: JobStore) -> No
     assert store.want("a", job, NOTHING).result() == QUEUED
     attempt = claimed(store).attempt
     assert store.want("a", job, PAUSE).result() == RUNNING
-    assert store.interrupted() == {job: PAUSE}
+    assert store.interrupted() == [f"{job}.{attempt}"]
     store.release(job, attempt).result()
     assert state(store, job) == PAUSED
     assert [row["id"] for row in store.page("a", None, 10, PAUSED)] == [job]

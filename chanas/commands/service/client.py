@@ -107,9 +107,12 @@ def _named_or_sent(client: ServiceClient, text: str, suffix: str, is_name: bool)
 def _parse_shape(text: str) -> tuple[str, list[int]]:
     name, _, extents = text.partition("=")
     try:
-        return name, [int(extent) for extent in extents.split(",")]
+        shape = [int(extent) for extent in extents.split(",")]
     except ValueError:
-        raise ConfigError(f"expected a shape such as image=1,3,224,224, got '{text}'") from None
+        shape = []
+    if not name or min(shape, default=0) < 1:
+        raise ConfigError(f"expected a shape such as image=1,3,224,224, got '{text}'")
+    return name, shape
 
 
 @app.command("list")

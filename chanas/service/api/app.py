@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from chanas import __version__
-from chanas.errors import ChanasError, ServiceError
+from chanas.errors import ChanasError, ServiceError, one_line, shortage
 from chanas.service.api.events import HEARTBEAT_S, Hub
 from chanas.service.api.guard import Guard
 from chanas.service.api.routes import router
@@ -37,6 +39,9 @@ def create_app(service: Service, heartbeat_s: float = HEARTBEAT_S) -> FastAPI:
     app.include_router(router)
     app.add_middleware(Guard, service=service)
     app.add_exception_handler(ChanasError, _tell)
+    app.add_exception_handler(ClientDisconnect, _tell_nothing)
+    app.add_exception_handler(OSError, _tell_shortage)
+    app.add_exception_handler(sqlite3.Error, _tell_shortage)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(Exception, _tell_fault)
@@ -44,7 +49,9 @@ def create_app(service: Service, heartbeat_s: float = HEARTBEAT_S) -> FastAPI:
 
 
 async def _tell(_request: Request, error: Exception) -> Response:
-    status = error.status if isinstance(error, ServiceError) else 500
+    if not isinstance(error, ServiceError):
+        return await _tell_shortage(_request, error)
+    status = error.status
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": str(error)}, status, headers)
 
@@ -58,6 +65,20 @@ async def _tell_invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     fault = error.errors()[0]
     return JSONResponse({"error": f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"}, 422)
+
+
+async def _tell_nothing(_request: Request, _error: Exception) -> Response:
+    """Answer a client that has gone in the middle of its body."""
+    return Response(status_code=400)
+
+
+async def _tell_shortage(_request: Request, error: Exception) -> Response:
+    """Tell that the machine is short of something, so that it is worth trying again; what is no shortage is a fault."""
+    lacking = shortage(error)
+    if lacking is None:
+        raise error
+    _LOG.warning("a request waits: %s", one_line(error))
+    return JSONResponse({"error": f"the service is short: {lacking}; try again later"}, 503, {"retry-after": "5"})
 
 
 async def _tell_fault(_request: Request, error: Exception) -> Response:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from chanas.errors import ServiceError
+from chanas.service.api.connections import max_connections
 from chanas.service.store.jobs import ENDED, JobStore
 
 HEARTBEAT_S = 15.0
@@ -50,19 +55,28 @@ class Hub:
             for event in self._waiting[job]:
                 event.set()
 
-    def check_room(self, tenant: str) -> None:
-        """
+    @contextlib.contextmanager
+    def counted(self, tenant: str) -> Iterator[None]:
+        """Count a stream of a tenant.
+
         Raises:
-            ServiceError: the tenant watches too many jobs (429).
+            ServiceError: the tenant, or all of them, watch too many jobs (429).
         """
         if self._num_of_tenant[tenant] >= MAX_WATCHERS:
             raise ServiceError(f"you watch {MAX_WATCHERS} jobs already; end some of these streams", 429)
+        if self._num_of_tenant.total() >= max_connections() // 2:
+            raise ServiceError("too many jobs are watched now; ask for the job's state instead", 429)
+        self._num_of_tenant[tenant] += 1
+        try:
+            yield
+        finally:
+            self._num_of_tenant[tenant] -= 1
+            self._num_of_tenant += Counter()  # drops those at zero
 
     async def stream(self, tenant: str, job: str, after: int) -> AsyncIterator[str]:
         """Events of a job after the one of a number, to its end; a comment where nothing happens for long."""
         changed = asyncio.Event()
         self._waiting[job].add(changed)
-        self._num_of_tenant[tenant] += 1
         told = None
         try:
             while True:
@@ -85,6 +99,16 @@ class Hub:
             self._waiting[job].discard(changed)
             if not self._waiting[job]:
                 del self._waiting[job]
-            self._num_of_tenant[tenant] -= 1
-            if not self._num_of_tenant[tenant]:
-                del self._num_of_tenant[tenant]
+
+
+class Stream(StreamingResponse):
+    """The events of a job as an answer, which is counted as long as it is sent."""
+
+    def __init__(self, hub: Hub, tenant: str, job: str, after: int) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(hub.stream(tenant, job, after), media_type="text/event-stream", headers=headers)
+        self._hub, self._tenant = hub, tenant
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._hub.counted(self._tenant):
+            await super().__call__(scope, receive, send)

@@ -47,11 +47,16 @@ class Guard:
         await self._app(scope, receive, send_guarded)
 
     def _fault(self, headers: Headers, method: str) -> tuple[int, str] | None:
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if method not in ("GET", "HEAD") and origin is not None and urlsplit(origin).netloc != host:
+        origin = headers.get("origin")
+        try:
+            host = urlsplit(f"//{headers.get('host', '')}")
+            is_other = origin is not None and urlsplit(origin).netloc != host.netloc
+        except ValueError:
+            return 400, "Host or Origin is no address"
+        if method not in ("GET", "HEAD") and is_other:
             return 403, "requests of other sites' pages are refused"
         if is_open(self._service):
-            if urlsplit(f"//{host}").hostname not in _LOOPBACK:
+            if host.hostname not in _LOOPBACK:
                 return 421, "without tokens this service answers to localhost alone; `chanas serve token add` makes one"
             if any(name in headers for name in _FORWARDED):
                 return 403, "behind a proxy tokens are needed; `chanas serve token add` makes one"

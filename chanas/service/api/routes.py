@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
 from chanas import __version__
 from chanas.errors import ServiceError
-from chanas.service.api.events import Hub
+from chanas.service.api.events import Hub, Stream
 from chanas.service.api.service import Service, service_asked, submit_request, tenant_asking
 from chanas.service.api.views import job_view
 from chanas.service.requests import parse_request
-from chanas.service.store.jobs import CANCEL, COMPLETE, ENDED, NOTHING, PAUSE
+from chanas.service.store.jobs import CANCEL, COMPLETE, ENDED, MAX_SEQ, NOTHING, PAUSE
 from chanas.service.store.use import MINUTE_S, read_best, read_use
 
 MAX_REQUEST_BYTES = 1 << 16
@@ -57,10 +56,10 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 @router.get("/health")
 async def health(service: Of) -> Response:
-    """Tell whether jobs run; needs no token."""
+    """Tell whether jobs run, and why they do not; needs no token."""
     fault = service.runner.fault
     told = {"status": "ok" if fault is None else "failed", "version": __version__}
-    return JSONResponse(told, 200 if fault is None else 503)
+    return JSONResponse(told if fault is None else {**told, "error": fault}, 200 if fault is None else 503)
 
 
 @router.post("/uploads", status_code=201)
@@ -97,7 +96,7 @@ async def jobs(
     service: Of,
     tenant: Tenant,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
-    before: Annotated[int | None, Query(ge=0)] = None,
+    before: Annotated[int | None, Query(ge=0, le=MAX_SEQ)] = None,
     state: State | None = None,
 ) -> Response:
     """List jobs of one's own, the newest first; `before=next` gives the next page."""
@@ -118,17 +117,14 @@ async def events(
     request: Request,
     service: Of,
     tenant: Tenant,
-    last: Annotated[int, Header(alias="Last-Event-ID", ge=0)] = 0,
+    last: Annotated[int, Header(alias="Last-Event-ID", ge=0, le=MAX_SEQ)] = 0,
 ) -> Response:
     """Stream changes of a job, from the beginning or after the last event that was seen; 204 where none will come."""
     hub: Hub = request.app.state.hub
     row = service.store.get(tenant, job)
     if row["state"] in ENDED and not service.store.events(job, last):
         return Response(status_code=204)
-    hub.check_room(tenant)
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    stream: AsyncIterator[str] = hub.stream(tenant, job, last)
-    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+    return Stream(hub, tenant, job, last)
 
 
 @router.post("/jobs/{job}/cancel", status_code=202)

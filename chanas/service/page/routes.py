@@ -19,7 +19,7 @@ from chanas.service.api.views import job_view
 from chanas.service.page import shown
 from chanas.service.page.render import SIGN_IN, PageRoute, go_to, page
 from chanas.service.requests import parse_request
-from chanas.service.store.jobs import CANCEL, NOTHING, PAUSE
+from chanas.service.store.jobs import CANCEL, MAX_SEQ, NOTHING, PAUSE
 from chanas.service.store.use import MINUTE_S, read_best, read_use
 from chanas.service.texts import about
 
@@ -52,7 +52,7 @@ async def jobs(
     request: Request,
     service: Of,
     tenant: Tenant,
-    before: Annotated[int | None, Query(ge=0)] = None,
+    before: Annotated[int | None, Query(ge=0, le=MAX_SEQ)] = None,
     state: State | None = None,
 ) -> Response:
     """Show jobs, the newest first, and a form for another."""

@@ -130,6 +130,7 @@ class Database:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             fault = CheckpointError(f"the database {self.path} cannot be written: {one_line(error)}")
+            fault.__cause__ = error
             ended = [(future, None, fault) for _, future in batch]
         for future, result, fault_of_one in ended:
             if fault_of_one is None:

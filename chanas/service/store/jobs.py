@@ -24,6 +24,9 @@ PAUSED = "paused"
 ENDED = (COMPLETE, FAILED, CANCELLED)
 NOTHING, PAUSE, CANCEL = "", "pause", "cancel"
 
+MAX_SEQ = (1 << 63) - 1
+"""The largest number of a job or an event that the database knows."""
+
 _ID_BYTES = 10
 
 
@@ -64,6 +67,16 @@ class Claimed:
     target: str
     priority: int
     deadline: float | None
+
+    @property
+    def name(self) -> str:
+        """Unlike that of any other attempt: a job may begin again before its last attempt has been cleared away."""
+        return attempt_name(self.id, self.attempt)
+
+
+def attempt_name(job: str, attempt: int) -> str:
+    """The name of an attempt at a job; what is before the dot is the job's id."""
+    return f"{job}.{attempt}"
 
 
 @dataclass(frozen=True)
@@ -150,7 +163,9 @@ class JobStore:
             "created": now,
         }
         if known is not None:
-            result = {**json.loads(known["result"]), "at_once": True, "met": True}
+            result = {**json.loads(known["result"]), "at_once": True}
+            if new.goals is not None:  # else its effort, and with it the demand, is that of the known one
+                result["met"] = True
             row |= {"state": COMPLETE, "ended": now, "result": json.dumps(result)}
             row |= {name: known[name] for name in ("latency", "accuracy", "bundle")}
         names = ", ".join(row)
@@ -302,10 +317,10 @@ class JobStore:
         query = "SELECT * FROM events WHERE job=? AND seq>? ORDER BY seq"
         return self._database.read().execute(query, (job, after)).fetchall()
 
-    def interrupted(self) -> dict[str, str]:
-        """The running jobs whose owners want something else, with what."""
-        rows = self._database.read().execute("SELECT id, wanted FROM jobs WHERE state='running' AND wanted<>''")
-        return {row["id"]: row["wanted"] for row in rows}
+    def interrupted(self) -> list[str]:
+        """Names of the attempts that run at jobs whose owners want something else."""
+        rows = self._database.read().execute("SELECT id, attempt FROM jobs WHERE state='running' AND wanted<>''")
+        return [attempt_name(row["id"], row["attempt"]) for row in rows]
 
     def ended_among(self, jobs: list[str]) -> list[str]:
         """Those of these jobs that have ended, or are not known."""

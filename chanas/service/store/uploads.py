@@ -66,12 +66,15 @@ class Uploads:
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())
             sha256 = digest.hexdigest()
-            os.replace(part, self._folder / sha256)
+            row = (sha256, tenant, size, time.time())
+
+            def change(db: sqlite3.Connection) -> None:
+                db.execute("INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?)", row)
+                os.replace(part, self._folder / sha256)  # by the thread that also removes files
+
+            await asyncio.wrap_future(self._database.write(change))
         finally:
             part.unlink(missing_ok=True)
-        row = (sha256, tenant, size, time.time())
-        stored = self._database.write(lambda db: db.execute("INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?)", row))
-        await asyncio.wrap_future(stored)
         return sha256, size
 
     def path(self, sha256: str) -> Path:
@@ -99,10 +102,13 @@ class Uploads:
 
         def change(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM uploads WHERE tenant=? AND sha256=?", (tenant, sha256))
+
+        def remove(db: sqlite3.Connection) -> None:
             if db.execute("SELECT 1 FROM uploads WHERE sha256=?", (sha256,)).fetchone() is None:
                 self.path(sha256).unlink(missing_ok=True)
 
-        self._database.write(change).result()
+        self._database.write(change).result()  # on the disk before the file goes
+        self._database.write(remove).result()
 
 
 def _check_start(start: bytes) -> None:

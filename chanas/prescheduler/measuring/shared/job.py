@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from chanas.errors import SchedulerError
+from chanas.errors import SchedulerError, ShortageError
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.prescheduler.measuring.requests import Learn
 from chanas.prescheduler.measuring.shared.client import Client, ProcessKilledError
@@ -99,7 +99,7 @@ class TuningJob:
         self._num_open -= 1
         if stage.token.start == self._num_starts:
             if outcome.error is not None and not (outcome.died and stage.token.number in self._asks):
-                raise SchedulerError(outcome.error)
+                raise SchedulerError(outcome.error) from outcome.cause
             self._take(stage.token.number, outcome.value if outcome.error is None else _crash(outcome.error))
         if self._answers and not (self._has_turn or self._ended):
             self._offers.append(self._turn(LEARN))
@@ -134,7 +134,7 @@ class TuningJob:
             self._start_again(rest.error)
             return
         if rest.error is not None:
-            raise SchedulerError(rest.error)
+            raise SchedulerError(rest.error) if rest.lacking is None else ShortageError(rest.error, rest.lacking)
         self._ended = rest.ended
         self._num_left = rest.num_left
         self._unwanted |= set(rest.withdrawn)

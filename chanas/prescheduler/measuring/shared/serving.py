@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from chanas.devices.cores import move_to
-from chanas.errors import ChanasError, describe
+from chanas.errors import ChanasError, describe, shortage
 from chanas.prescheduler.measuring.shared.pool import Exchange
 from chanas.prescheduler.measuring.shared.turns import Rest, Turn
 
@@ -71,10 +72,11 @@ def serve_turns(turns: Turns, tune: Tuning) -> None:
     try:
         rest = Rest(ended=True, result=tune(plan, turns.exchange))
     except ChanasError as error:
-        rest = Rest(ended=True, error=str(error))
-    except Exception as error:  # it is in the log, too
-        traceback.print_exc()
-        rest = Rest(ended=True, error=describe(error, _NUM_CHARACTERS))
+        rest = Rest(ended=True, error=str(error), lacking=shortage(error))
+    except Exception as error:
+        with contextlib.suppress(OSError):  # the log may have no room either
+            traceback.print_exc()
+        rest = Rest(ended=True, error=describe(error, _NUM_CHARACTERS), lacking=shortage(error))
     turns.end(rest)
 
 

@@ -73,6 +73,7 @@ class Rest:
     num_left   builds that will be asked for later, as far as is known
     ended      the tuning is over: nothing follows
     error      why, where it failed
+    lacking    what the machine was short of, where it failed because of that
     result     facts about what it made, by name
     """
 
@@ -82,6 +83,7 @@ class Rest:
     num_left: int = 0
     ended: bool = False
     error: str | None = None
+    lacking: str | None = None
     result: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
