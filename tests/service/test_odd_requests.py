@@ -226,7 +226,7 @@ methods = st.sampled_from(
 few = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-many = settings(few, max_examples=3000)
+many = settings(few, max_examples=1000)
 
 
 def is_answered(status: int) -> bool:

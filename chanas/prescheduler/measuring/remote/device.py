@@ -127,7 +127,8 @@ class RemoteDevice:
 
     # ---- connection -------------------------------------------------------------------------------------------------
     def connect(self, within_s: float | None = None) -> Description:
-        """Take a device of the key; waits for a busy one, and later for a lost one to come back.
+        """Take a device of the key; waits for a busy one, later for a lost one to come back, and meanwhile for a
+        tracker that is away.
 
         Args:
             within_s: how long; by default as long as a lost one is waited for.
@@ -138,13 +139,13 @@ class RemoteDevice:
         """
         within_s = self._return_within_s if within_s is None else within_s
         deadline = time.monotonic() + within_s
-        was_there = self.description is not None
+        waits = self.description is not None
         while True:
             found = self.try_connect()
             if isinstance(found, Description):
                 return found
-            is_busy = found.kind is ErrorKind.BUSY
-            if not (is_busy or was_there) or self._let_go:
+            waits |= found.kind is ErrorKind.BUSY  # from then on for a tracker that goes away and comes back, too
+            if not waits or self._let_go:
                 raise MeasureError(found.message)
             if time.monotonic() > deadline:
                 raise self.gone(found, within_s)

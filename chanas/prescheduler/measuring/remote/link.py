@@ -24,7 +24,7 @@ from chanas.errors import TargetError
 from chanas.prescheduler.measuring.answers import ErrorKind, RequestError, WorkerError
 from chanas.prescheduler.measuring.local.worker import serve_requests
 from chanas.prescheduler.measuring.remote.server import boot_id
-from chanas.prescheduler.measuring.remote.tracker import Address, device_groups, group_of, tracker_session
+from chanas.prescheduler.measuring.remote.tracker import Address, device_groups, group_of, request_server
 from chanas.prescheduler.measuring.requests import TIMINGS, Ping, Request, TimingRequest, read_request
 
 
@@ -115,13 +115,12 @@ class Link:
         busy = WorkerError(ErrorKind.BUSY, f"all {len(group.addresses)} of them are in use")
         if not group.num_free:
             return busy
-        with tracker_session(address) as tracker:
-            try:
-                self._session = tracker.request(key, max_retry=1)
-            except RuntimeError as error:
-                if "timed out" not in str(error):
-                    raise
-                return busy  # somebody was faster
+        server = request_server(address, key)
+        if server is None:
+            return busy  # somebody was faster
+        from tvm import rpc
+
+        self._session = rpc.connect(*server)
         self._functions = {}
         try:
             self._functions = {n: self._session.get_function(f"chanas.{n}") for n in ("describe", "call", "wait")}

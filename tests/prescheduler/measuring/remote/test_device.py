@@ -168,6 +168,16 @@ def test_busy_devices_are_waited_for() -> None:
         device(Script(connect=[BUSY])).connect()
 
 
+def test_while_a_busy_device_is_waited_for_the_tracker_may_go_and_come_back() -> None:
+    away = "MeasureError: no tracker answers"
+    script = Script(connect=[BUSY, away, "MeasureError: no device of key 'pi4'", {"device": THERE}])
+    assert device(script, return_within_s=20.0).connect().target == HOST
+    with pytest.raises(
+        MeasureError, match=r"became free within 0.05 s \(no tracker answers\); what was measured is kept"
+    ):
+        device(Script(connect=[BUSY, away])).connect()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
