@@ -79,6 +79,8 @@ def _show(folder: Path, view: Any) -> None:
     shown = show_sweep(folder, view)
     for line in shown.lines:
         typer.echo(line)
+    for reason in shown.left_out:
+        typer.echo(f"left out: {reason}", err=True)
     typer.echo(f"\nrows    {', '.join(f'{num} {status}' for status, num in shown.counts.items())}")
     typer.echo(f"table   {shown.csv}")
     if shown.plots:

@@ -15,7 +15,17 @@ from chanas.workflows.sweeps.rows import Row, RowStatus
 
 _OWN = ("row", "status", "exit_code", "wall_s", "num_starts", "error")
 _MAX_CELL, _MAX_LAST = 60, 160
-_HIGHER_IS_BETTER = ("top1", "kendall_tau", "num_", "images_per_s", "accuracy")
+_HIGHER_IS_BETTER = (
+    "top1",
+    "kendall_tau",
+    "images_per_s",
+    "accuracy",
+    "num_within",
+    "num_rows",
+    "num_blocks",
+    "num_points",
+)
+"""Beginnings of names; of what else is counted, such as trials, failures and parameters, fewer are better."""
 
 
 def columns(rows: Iterable[Row]) -> list[str]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from chanas.errors import CheckpointError
 from chanas.files.documents import Document
 from chanas.files.writing import replacing_folder, write_json
 from chanas.workflows.sweeps.grid import Grid
 
 ROW, STDOUT, STDERR = "sweep-row.json", "sweep-stdout.log", "sweep-stderr.log"
+LOCK = "sweep.lock"
 SCHEMA = 1
 _MAX_SLUG = 60
 _NOT_COPIED = ("search", "bundle", "bundles", "ablation", "checkpoints", "report.html", "*.lock", "sweep-*")
@@ -138,14 +140,24 @@ def number_of(folder: Path) -> int:
     return int(folder.name.partition("-")[0])
 
 
-def read_rows(folder: Path) -> list[Row]:
+def read_rows(folder: Path, leave_out: Callable[[str], None] | None = None) -> list[Row]:
     """All rows that a sweep has begun, by number.
 
+    Args:
+        leave_out: told of each row whose file is damaged.
+
     Raises:
-        CheckpointError: the file of a row is damaged.
+        CheckpointError: the file of a row is damaged, and nothing is to be left out.
     """
-    found = [path.parent for path in folder.glob(f"rows/[0-9]*-*/{ROW}")]
-    return [Row.read(path) for path in sorted(found, key=number_of)]
+    rows = []
+    for path in sorted((path.parent for path in folder.glob(f"rows/[0-9]*-*/{ROW}")), key=number_of):
+        try:
+            rows.append(Row.read(path))
+        except CheckpointError as error:
+            if leave_out is None:
+                raise
+            leave_out(str(error))
+    return rows
 
 
 def plan_rows(folder: Path, grid: Grid, known: Iterable[Row]) -> list[Row]:

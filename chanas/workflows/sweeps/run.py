@@ -28,13 +28,13 @@ from chanas.workflows.sweeps.facts import collect
 from chanas.workflows.sweeps.grid import Grid
 from chanas.workflows.sweeps.processes import INTERRUPTED, Processes, last_line
 from chanas.workflows.sweeps.results import best, shown
-from chanas.workflows.sweeps.rows import STDERR, Row, RowStatus, plan_rows, read_rows
+from chanas.workflows.sweeps.rows import LOCK, STDERR, Row, RowStatus, plan_rows, read_rows
 from chanas.workflows.sweeps.uses import use_of
 
 RUN = "run"
 """The one stage of a job of a sweep."""
 
-SWEEP, LOCK = "sweep.json", "sweep.lock"
+SWEEP = "sweep.json"
 
 Arguments = Callable[[Mapping[str, Any], Path, bool], Sequence[str]]
 """Arguments of Python for a row: of its parameters, its folder, and whether it goes on there.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import fcntl
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fast_cases import fast
 from chanas.errors import ConfigError, StageOrderError
 from chanas.workflows.sweeps.plots import Axes, default_axes, series
 from chanas.workflows.sweeps.results import best, columns, find_column
-from chanas.workflows.sweeps.rows import Row, RowStatus
+from chanas.workflows.sweeps.rows import LOCK, ROW, Row, RowStatus
 from chanas.workflows.sweeps.show import View, show_sweep
 
 
@@ -103,6 +104,53 @@ def test_the_best_is_the_lowest_latency_and_the_highest_accuracy() -> None:
     assert best(ROWS, "network.latency_s") == (ROWS[2], 1.0)
     assert best(accuracies, "supernet.top1_largest") == (accuracies[3], pytest.approx(0.4))
     assert best(ROWS, "supernet.top1_largest") is None
+
+
+@pytest.mark.parametrize(
+    ("column", "chosen"),
+    [
+        ("printed.num_within", 4),
+        ("network.num_failed_trials", 1),
+        ("network.num_new_trials", 1),
+        ("bundle.num_params", 1),
+        ("bundle.num_macs", 1),
+        ("front.num_points", 4),
+    ],
+)
+def test_of_what_is_counted_more_is_not_always_better(column: str, chosen: int) -> None:
+    found = best([dataclasses.replace(r, facts={column: r.number}) for r in ROWS], column)
+    assert found is not None
+    assert found[0].number == chosen
+
+
+def store_running(sweep: Path) -> Row:
+    running = dataclasses.replace(ROWS[0], folder=sweep / ROWS[0].folder, status=RowStatus.RUNNING, facts={})
+    running.store(running.folder)
+    return running
+
+
+def test_a_row_of_a_sweep_that_was_killed_is_interrupted(sweep: Path) -> None:
+    store_running(sweep)
+    for _ in range(2):  # without a lock's file, and with one that nobody holds
+        shown = show_sweep(sweep, View())
+        assert shown.counts == {"interrupted": 1, "complete": 3, "failed": 1}
+        assert "cut off" in shown.lines[1]
+        (sweep / LOCK).touch()
+
+
+def test_a_row_is_running_while_its_sweep_or_its_own_process_is_at_work(sweep: Path) -> None:
+    store_running(sweep)
+    with open(sweep / LOCK, "wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert show_sweep(sweep, View()).counts["running"] == 1
+
+
+@pytest.mark.parametrize("content", ["", '{"schema": 1', "null", '{"schema": 99}'])
+def test_a_row_whose_file_is_damaged_is_left_out_aloud(sweep: Path, content: str) -> None:
+    (sweep / ROWS[1].folder / ROW).write_text(content)
+    shown = show_sweep(sweep, View())
+    assert sum(shown.counts.values()) == len(ROWS) - 1
+    assert ["002-row" in reason for reason in shown.left_out] == [True]
 
 
 def test_a_column_is_known_by_the_end_of_its_name() -> None:
