@@ -52,7 +52,7 @@ FIRST = ("test_sigkill.py", "test_distributed.py", "test_programs.py", "workflow
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write what commands print to tests/commands/golden.")
-    parser.addoption("--processor", choices=sorted(CPUINFO), help="Pretend to run on this one; skip what runs its code.")
+    parser.addoption("--processor", choices=sorted(CPUINFO), help="Run as on this one; skip tests that run its code.")
 
 
 def pytest_configure(config: pytest.Config) -> None:

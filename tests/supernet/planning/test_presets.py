@@ -23,9 +23,7 @@ def inspection(side: int, **changes: Any) -> Inspection:
     return dataclasses.replace(inspect_sample(ArraySource("set", ("a", "b"), labels, pixels)), **changes)
 
 
-@pytest.mark.parametrize(
-    ("side", "preset"), [(8, "small-images"), (64, "small-images"), (65, "photos")]
-)
+@pytest.mark.parametrize(("side", "preset"), [(8, "small-images"), (64, "small-images"), (65, "photos")])
 def test_the_size_chooses_the_preset(side: int, preset: str) -> None:
     assert preset_for(inspection(8, median_size=(400, side))) == preset
 
