@@ -163,6 +163,7 @@ def make_tables(folder: Path, space: SearchSpace) -> None:
     table = random_table(space)
     table.save(folder / "table.json")
     table.save(RunDirectory(folder / "table").lut("cpu"))
+    (folder / "notes.txt").write_text("phases: []", encoding="utf-8")
     (folder / "damaged.json").write_text('{"schema": 1, "rows": {', encoding="utf-8")
     (folder / "headless.json").write_text(json.dumps({"schema": 1}), encoding="utf-8")
     (folder / "schema.json").write_text(json.dumps({"schema": 99}), encoding="utf-8")

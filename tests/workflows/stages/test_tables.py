@@ -24,6 +24,7 @@ from chanas.prescheduler.tables import calibrate, lut_check
 from chanas.prescheduler.tables import lut as prescheduler_lut
 from chanas.prescheduler.tuning import warm_start
 from chanas.workflows.stages import tables
+from chanas.workflows.stages.shipped import shipped_tables
 from chanas.workflows.stages.tables import open_table, table_error, this_device
 from chanas.workflows.stages.tuning import Tuning, preschedule
 
@@ -234,6 +235,31 @@ def test_holes_are_filled_beginning_with_another_devices_records(
     monkeypatch.setattr(warm_start, "open_warm_start", lambda source, _run, target: f"{source} for {target.name}")
     with pytest.raises(MeasureError, match=r"^beginning with runs/other for cpu$"):
         tables.fill(run, space=yaml_file, tuning=Tuning(warm_start="runs/other"), progress=False)
+
+
+def test_holes_are_filled_with_the_share_that_is_asked_for(
+    run: RunDirectory, yaml_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lut = LatencyLUT.load(run.lut("cpu"))
+    del lut.rows[next(iter(lut.rows))]
+    lut.save(run.lut("cpu"))
+
+    def note(_run: Any, _task: Any, _hardware: Any, settings: Any, **__: Any) -> Any:
+        raise MeasureError(f"share {settings.tune_share}")
+
+    monkeypatch.setattr(prescheduler_lut, "preschedule", note)
+    with pytest.raises(MeasureError, match=r"^share 0\.5$"):
+        tables.fill(run, space=yaml_file, tuning=Tuning(tune_share=0.5), progress=False)
+
+
+def test_a_table_that_comes_with_chanas_is_never_written() -> None:
+    path = shipped_tables()["mbv3-amd-zen4-cpu"]
+    before = path.stat()
+    table = open_table(path, num_classes=1000)
+    with pytest.raises(LUTError, match="lut adapt --from mbv3-amd-zen4-cpu"):
+        tables.calibrate(table, progress=False)
+    assert path.stat() == before
+    assert not (path.parent.parent / "records.sqlite").exists()
 
 
 def test_records_to_begin_with_that_are_not_there_are_told_before_anything_is_filled(
