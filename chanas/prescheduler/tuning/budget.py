@@ -21,6 +21,9 @@ from chanas.operators.workload import Workload
 
 NUM_ARCHITECTURES = 256
 
+TRIAL_S = 0.06
+"""About the seconds of a trial on two idle cores of an AMD EPYC, everything included."""
+
 
 def occurrences(
     task: Task,

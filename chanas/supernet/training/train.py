@@ -25,12 +25,12 @@ from chanas.supernet.data.loader import Batch, in_memory, training_batches
 from chanas.supernet.data.splits import save_splits
 from chanas.supernet.elastic.distributed import World, joined
 from chanas.supernet.elastic.network import Supernet
-from chanas.supernet.planning.plan import TrainingPlan, estimate_s, rehearse
 from chanas.supernet.training import checkpoint as ckpt
 from chanas.supernet.training.evaluate import EvaluationImages, calibrated_subnet, top1
 from chanas.supernet.training.interrupts import DeferredSignals
 from chanas.supernet.training.metrics import Log, read_metrics
 from chanas.supernet.training.phases import Schedule, StepPlan, TrainConfig
+from chanas.supernet.training.plan import TrainingPlan, estimate_s, rehearse
 from chanas.supernet.training.resume import check_resumable, refuse_existing, resumable
 from chanas.supernet.training.state import TrainState, setup_header
 from chanas.supernet.training.step import (

@@ -213,7 +213,7 @@ def _plan_lines(
     """What is tuned, for what, and about how long that takes."""
     from chanas.bundle.tuned import remark_of
     from chanas.prescheduler.kernels.backends import schedule_space
-    from chanas.workflows.stages.tuning import TRIAL_S
+    from chanas.prescheduler.tuning.budget import TRIAL_S
 
     remark = remark_of(loaded.opened.origin)
     workloads = program.workloads()

@@ -100,7 +100,7 @@ def train_supernet(
     """Train the supernet; `changes` override the training config, and resuming takes up what was stored.
 
     Without a config it is the preset `digits` where no images are named, `transfer` with other weights to begin with,
-    whose space and normalisation stay, and else the preset for the images (`chanas.supernet.planning.presets`).
+    whose space and normalisation stay, and else the preset for the images (`chanas.supernet.training.presets`).
 
     Raises:
         ChanasError: as `chanas.supernet.training.train.train_supernet` says.
@@ -182,7 +182,7 @@ def _fitted(data: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:
     """The config for the images that `data` names, and why."""
     from chanas.supernet.data.data_config import DataConfig, validated
     from chanas.supernet.data.sources import inspect_source
-    from chanas.supernet.planning.presets import config_for, describe_choice
+    from chanas.supernet.training.presets import config_for, describe_choice
 
     named = validated(DataConfig, data, "images")
     inspection = inspect_source(named, progress=True)[1]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_CALIBRATION = 12
-# Seconds on two idle cores of an AMD EPYC, whose tables of mbv3-32 (4 trials) and mbv3 (16) took 168 s and 1,740 s.
-TRIAL_S, _BLOCK_S, _NETWORK_S = 0.06, 0.22, 6.0
+# As `TRIAL_S`, of tables of mbv3-32 (4 trials) and mbv3 (16) that took 168 s and 1,740 s.
+_BLOCK_S, _NETWORK_S = 0.22, 6.0
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,7 @@ def _plan_lines(run: RunDirectory, task: Task, target: HardwareTarget, tuning: T
     from chanas.operators.steps import tuned_workloads
     from chanas.prescheduler.kernels.backends import schedule_space
     from chanas.prescheduler.records.store import RecordStore
+    from chanas.prescheduler.tuning.budget import TRIAL_S
 
     sub_spaces, all_of_them = parse_sub_spaces(task.space, tuning.sub_spaces), task.space.sub_spaces
     blocks = task.blocks(sub_spaces)

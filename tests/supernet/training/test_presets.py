@@ -12,7 +12,7 @@ from chanas.supernet.data.data_config import IMAGENET_MEAN, IMAGENET_STD
 from chanas.supernet.data.image_source import ArraySource
 from chanas.supernet.data.inspection.inspect import inspect_sample
 from chanas.supernet.data.inspection.summary import Inspection
-from chanas.supernet.planning.presets import config_for, describe_choice, preset_for
+from chanas.supernet.training.presets import config_for, describe_choice, preset_for
 
 
 def inspection(side: int, **changes: Any) -> Inspection:
