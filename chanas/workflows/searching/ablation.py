@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas.core.latency import LatencyLUT
+from chanas.core.progress import announce
 from chanas.core.units import format_latency
 from chanas.core.usage import HERE, Usage
 from chanas.devices.host import load_used
@@ -129,6 +130,15 @@ def ablate(
     check_tables([target], task.space)
     latency = latency_constraint(lut, task.space, task.num_classes, budget_s, left_out=task.left_out)
     check_reachable([latency])  # told before a supernet is loaded
+    if progress:
+        kinds = ", ".join(comparison.schedules)
+        announce(
+            [
+                f"plan       search space {task.space.name}, {task.num_classes} classes, within "
+                f"{format_latency(budget_s)} on {hardware.name} once more with schedules {kinds}: "
+                f"{len(lut.rows)} blocks timed for each, then whole networks; into {run.root / 'ablation'}"
+            ]
+        )
     with scratch_folder() as scratch:
         prover = source.prover([target], scratch, progress)
         return _compare(run, prover, target, latency, comparison, config or SearchConfig(), seed)

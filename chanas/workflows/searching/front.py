@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from chanas.core.progress import announce
 from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.usage import HERE, Usage
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
+from chanas.workflows.searching.search import plan_line
 from chanas.workflows.searching.sources import AccuracySource, SupernetSource
 from chanas.workflows.searching.targets import hold_targets
 
@@ -47,5 +49,8 @@ def search_front(
         job = front.new_front(  # what is out of reach is told before a supernet is loaded
             task, target.lut, num_points=num_points, config=config, constraints=constraints, seed=seed
         )
+        if progress:
+            wanted = f"{num_points} points compiled and measured; into {run.search / 'pareto.json'}"
+            announce([f"{plan_line(source, [target], job.config)}, {wanted}"])
         prover = source.prover([target], scratch, progress)
         return front.search_front(job, source.accuracies(), prover, progress)

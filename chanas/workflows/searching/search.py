@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from chanas.core.progress import say_step
+from chanas.core.progress import announce, say_step
 from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError
@@ -118,6 +118,14 @@ def search_fastest(
         return _find_on(run, targets, source, find, asked, config, limits, seed, name, progress)
 
 
+def plan_line(source: AccuracySource, targets: Sequence[SearchTarget], config: SearchConfig) -> str:
+    """What a search is going to do before it measures."""
+    task, names = source.task, ", ".join(target.name for target in targets)
+    num = config.num_evaluations + config.refine_evaluations
+    accuracies = f"at most {num} evaluations of sub-networks" if source.table is None else "accuracies from a table"
+    return f"plan       search space {task.space.name}, {task.num_classes} classes, on {names}: {accuracies}"
+
+
 def _find_on(
     run: RunDirectory,
     targets: Sequence[SearchTarget],
@@ -143,6 +151,9 @@ def _find_on(
         constraints = further_constraints(task.space, task.num_classes, limits, [t.hardware for t in targets])
         # what is out of reach is told before a supernet is loaded
         job = new_job(task, targets, constraints, config, seed)
+        if progress:
+            rounds = f"up to {job.config.max_rounds} rounds of {job.config.num_finalists} compiled and measured"
+            announce([f"{plan_line(source, targets, job.config)}, {rounds}; bundle into {run.root / 'bundles'}"])
         prover = source.prover(targets, scratch, progress)
         say_step("opening the supernet" if source.table is None else "reading accuracies", progress)
         outcome = find(job, source=source.accuracies(), prove=prover)

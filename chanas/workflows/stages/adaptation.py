@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
+from chanas.core.progress import announce
 from chanas.core.task import Task
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError
@@ -106,6 +107,15 @@ def adapt(
     blocks = task.blocks(parse_sub_spaces(loaded, effort.sub_spaces))
     measuring = Effort(effort.num_measured, effort.num_trials, seed)
     with timing_device(usage) as (hardware, open_pool):
+        if progress:
+            announce(
+                [
+                    f"plan       latency table of target {hardware.name} for space {loaded.name}, {classes} classes: "
+                    f"{effort.num_measured} of {len(blocks)} blocks measured, others predicted from "
+                    f"{', '.join(str(source) for source in sources)}; {effort.num_calibration} networks to calibrate "
+                    f"with; into {run.lut(hardware.name)}"
+                ]
+            )
         made = make(run, task, hardware, tables, blocks, measuring, progress=progress, open_pool=open_pool)
         if 0 < len(made.holes) <= effort.num_measured:
             settings = TableSettings(tune_config(DEFAULT_TUNING), only=made.holes, seed=seed)

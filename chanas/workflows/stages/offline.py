@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chanas.core.progress import announce
 from chanas.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -134,6 +135,14 @@ def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taugh
     first = None if lesson.init is None else load_model(lesson.init)
     loaded = load(data)
     learning, judging = _parts(loaded, lesson)
+    if progress:
+        model_name = (kind if first is None else first.kind).model
+        announce(
+            [
+                f"plan       cost model {model_name} on {len(learning)} records of {data}, judged by {len(judging)} "
+                f"others; into {out}"
+            ]
+        )
     started = time.monotonic()
     if first is None:
         model = train(loaded, learning, kind, lesson.seed, progress)

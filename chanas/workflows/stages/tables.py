@@ -16,6 +16,7 @@ import numpy as np
 
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.latency import Calibration, LatencyLUT
+from chanas.core.progress import announce
 from chanas.core.target import DTYPES, GPU_DTYPES, LOCAL_TARGETS, HardwareTarget, differences, in_batches
 from chanas.core.task import Task
 from chanas.core.usage import HERE, THIS_MACHINE, Place, Usage
@@ -313,6 +314,13 @@ def fill(
         warm_start = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
         holes, task = table.lut.missing(blocks), Task(loaded, table.num_classes)
         predicted = _by_doubt(table.lut, task, blocks)
+        if progress:
+            announce(
+                [
+                    f"plan       {table.path}: {len(holes)} of {len(blocks)} blocks missing, {len(predicted)} predicted; "
+                    f"{config.num_trials} trials an operator, {tuning.num_calibration} networks to calibrate with"
+                ]
+            )
         lut, num_new, num_failed, started = table.lut, 0, 0, ""
         for only in _groups(holes, predicted):
             settings = TableSettings(
@@ -398,6 +406,8 @@ def calibrate_on(
                 f"{table.path} has no sub-space of '{space.name}' with {table.num_classes} classes without holes, so "
                 "that no whole network can be compiled; run `chanas lut fill` first"
             )
+        if progress:
+            announce([f"plan       {num_networks} whole networks compiled and timed; into {table.path}"])
         lut.calibration = fit(
             lut,
             Task(space, table.num_classes),

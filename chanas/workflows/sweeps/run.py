@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from chanas.core.progress import ProgressBar, progress_bar
+from chanas.core.progress import ProgressBar, announce, progress_bar
 from chanas.errors import ConfigError, RunBusyError, SchedulerError
 from chanas.files.writing import write_json
 from chanas.scheduler.board import Entry
@@ -101,6 +101,8 @@ def run_sweep(
         write_json(folder / SWEEP, {"schema": 1, **grid.model_dump(mode="json")})
         left = (RowStatus.COMPLETE, RowStatus.FAILED) if keep_failed else (RowStatus.COMPLETE,)
         waiting = [row for row in rows if row.status not in left]
+        if progress:
+            announce([f"plan       {len(waiting)} of {len(rows)} runs of `{grid.command}`; into {folder}"])
         if any(row.num_starts for row in rows):
             tell(_before(rows, keep_failed))
         work = partial(_run_row, arguments=arguments, processes=(runs := Processes(lock)))
