@@ -317,8 +317,8 @@ def fill(
         if progress:
             announce(
                 [
-                    f"plan       {table.path}: {len(holes)} of {len(blocks)} blocks missing, {len(predicted)} predicted; "
-                    f"{config.num_trials} trials an operator, {tuning.num_calibration} networks to calibrate with"
+                    f"plan       {table.path}: {len(holes)} of {len(blocks)} blocks missing, {len(predicted)} "
+                    f"predicted; {config.num_trials} trials an operator, {tuning.num_calibration} networks for the sum"
                 ]
             )
         lut, num_new, num_failed, started = table.lut, 0, 0, ""
