@@ -31,6 +31,10 @@ TuneShare = Annotated[
     float, typer.Option(help="Tune the few operators that make up this share of all; others take over their schedules.")
 ]
 Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
+MovedImages = Annotated[
+    Path | None, typer.Option(help="Where the run's images lie now, if they were moved; it is remembered.")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be used.")]
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import RPC, Batch, Dtype, Key, Run, Seed, Shared, Target, Threads, usage_of
+from chanas.commands.options import RPC, Batch, Dtype, Key, MovedImages, Run, Seed, Shared, Target, Threads, usage_of
 from chanas.commands.search_text import say, say_accuracies, say_bundle
 from chanas.core.task import Limits
 from chanas.core.units import parse_accuracy, parse_bytes, parse_count, parse_latency_s
@@ -78,6 +78,7 @@ def search(
     name: Annotated[
         str | None, typer.Option(help="Name of the bundle, in RUN/bundles; by default the budget, such as 2ms.")
     ] = None,
+    images: MovedImages = None,
     shared: Shared = False,
     seed: Seed = 0,
 ) -> None:
@@ -101,6 +102,7 @@ def search(
         params=None if params is None else parse_count(params, "number of parameters"),
         peak_memory=None if peak_memory is None else parse_bytes(peak_memory, "peak memory"),
     )
+    from chanas import workflows
     from chanas.search.config import SearchConfig
     from chanas.workflows.searching.sources import AccuracyFile
     from chanas.workflows.searching.targets import parse_latencies
@@ -118,6 +120,8 @@ def search(
         settings["initial_evaluations"] = min(36, evaluations)
     config = SearchConfig.parse({k: v for k, v in settings.items() if v is not None})
     accuracies = None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes)
+    if images is not None:
+        workflows.take_images(RunDirectory(run), images)
     request = _Request(RunDirectory(run), usage, accuracies, config, limits, seed, name)
     if per_target or unproven:
         if not (per_target and isinstance(latency_s, dict)):
@@ -244,12 +248,14 @@ def ablate(
     accuracy_table: Annotated[Path | None, typer.Option(help="CSV of accuracies, instead of a supernet.")] = None,
     space: Annotated[str | None, typer.Option(help="With --accuracy-table: space; the latency table's.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
+    images: MovedImages = None,
     seed: Seed = 0,
 ) -> None:
     """Repeat the search with default schedules, and measure what tuning them is worth to it."""
     if accuracy_table is None and (space is not None or num_classes is not None):
         raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
     budget_s = None if latency is None else parse_latency_s(latency)
+    from chanas import workflows
     from chanas.search.config import SearchConfig
     from chanas.workflows.searching import ablation
     from chanas.workflows.searching.sources import AccuracyFile, open_source
@@ -257,6 +263,8 @@ def ablate(
     accuracies = None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes)
     usage, directory = Usage(target, threads), RunDirectory(run)
     num_points = ablation.DEFAULT_POINTS if points is None else points
+    if images is not None:
+        workflows.take_images(directory, images)
     source = open_source(directory, accuracies, str(usage.name))
     result = ablation.ablate(
         directory,

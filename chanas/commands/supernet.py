@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas.commands.options import GivenRun, NamedRun, Run, Seed, one_run
+from chanas.commands.options import GivenRun, MovedImages, NamedRun, Run, Seed, SkipBad, one_run
 from chanas.core.units import format_count
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
@@ -27,6 +27,7 @@ def train_supernet(
         str | None, typer.Option(help="Or digits, imagefolder, hf, webdataset, a torchvision set on disk.")
     ] = None,
     root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
+    skip_bad: SkipBad = False,
     seed: Annotated[int | None, typer.Option(help="Seed; the config's by default.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the config's by default.")] = None,
     gap_weight: Annotated[float | None, typer.Option(help="λ of the gap term; the config's by default.")] = None,
@@ -40,7 +41,7 @@ def train_supernet(
     from chanas import workflows
     from chanas.workflows.stages.training import Changes
 
-    changes = Changes(dataset, root, seed, device, gap_weight, init, images)
+    changes = Changes(dataset, root, seed, device, gap_weight, init, images, skip_bad)
     what: dict[str, Any] = {"config": config, "space": space, "changes": changes}
     what |= {"resume": resume, "overwrite": overwrite}
     if dry_run:
@@ -64,12 +65,15 @@ def import_supernet(
         Path | None,
         typer.Option(help="Images of ImageNet's classes, for BN statistics and accuracies: FOLDER/CLASS/IMAGE, …"),
     ] = None,
+    skip_bad: SkipBad = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the supernet that is there.")] = False,
 ) -> None:
     """Take a supernet that others trained instead of training one."""
     from chanas import workflows
 
-    summary = workflows.import_supernet(RunDirectory(run), kind, file, images=images, overwrite=overwrite)
+    summary = workflows.import_supernet(
+        RunDirectory(run), kind, file, images=images, skip_bad=skip_bad, overwrite=overwrite
+    )
     typer.echo(f"supernet   {summary.checkpoint} of space {summary.space.name}, {summary.num_classes} classes")
     if summary.top1_largest is None:
         typer.echo(
@@ -94,6 +98,7 @@ def finetune(
     images: Annotated[
         str | None, typer.Option(help="Images of any classes: FOLDER/CLASS/IMAGE, …; the supernet's by default.")
     ] = None,
+    skip_bad: SkipBad = False,
     seed: Annotated[int | None, typer.Option(help="Seed; the supernet's by default.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
@@ -105,7 +110,7 @@ def finetune(
     summary = workflows.finetune(
         one_run(run, named_run),
         architecture,
-        Finetuning(EPOCHS if epochs is None else epochs, base_lr, from_scratch, seed, images),
+        Finetuning(EPOCHS if epochs is None else epochs, base_lr, from_scratch, seed, images, skip_bad),
         resume=resume,
         overwrite=overwrite,
     )
@@ -127,6 +132,7 @@ def evaluate(
     ] = None,
     split: Annotated[str, typer.Option(help="Images: train, gap, holdout, or test.")] = "holdout",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    images: MovedImages = None,
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each result.")] = False,
 ) -> None:
@@ -136,7 +142,9 @@ def evaluate(
     from chanas import workflows
 
     directory, named = one_run(run, named_run), architecture or ("largest", "smallest")
-    results = workflows.evaluate(directory, named, split=split, seed=seed, device=device, progress=not as_json)
+    results = workflows.evaluate(
+        directory, named, split=split, seed=seed, device=device, images=images, progress=not as_json
+    )
     for number, result in enumerate(results):
         with tqdm.external_write_mode():
             _print_result(result, as_json, is_first=number == 0)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from chanas.workflows.stages.training import finetune as finetune
     from chanas.workflows.stages.training import import_supernet as import_supernet
     from chanas.workflows.stages.training import plan_supernet as plan_supernet
+    from chanas.workflows.stages.training import take_images as take_images
     from chanas.workflows.stages.training import train_supernet as train_supernet
     from chanas.workflows.stages.tuning import plan_table as plan_table
     from chanas.workflows.stages.tuning import preschedule as preschedule
@@ -41,6 +42,7 @@ _MODULES = {
     "search_fastest": "searching.search",
     "search_front": "searching.front",
     "search_per_target": "searching.per_target",
+    "take_images": "stages.training",
     "train_supernet": "stages.training",
 }
 

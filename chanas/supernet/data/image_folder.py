@@ -71,7 +71,7 @@ def check_folder(root: Path) -> None:
         return
     if root.exists():
         raise DataError(f"{root} is a file; expected a folder with a folder for each class: FOLDER/CLASS/IMAGE")
-    raise DataError(f"image folder {root} does not exist; if it was moved, name it with --images FOLDER")
+    raise DataError(f"image folder {root} does not exist")
 
 
 def list_classes(root: Path, parts: Mapping[str, Mapping[str, Path]]) -> Listing:

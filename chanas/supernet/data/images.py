@@ -16,7 +16,8 @@ from chanas.network.preprocess import Preprocess
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.image_source import ImageSource, IntArray
 from chanas.supernet.data.inspection.summary import Inspection
-from chanas.supernet.data.sources import IMAGENET, inspect_source
+from chanas.supernet.data.places import moved, remember_place
+from chanas.supernet.data.sources import IMAGENET, TORCHVISION_SETS, inspect_source
 from chanas.supernet.data.splits import SPLITS, Splits, draw_splits, load_splits, make_splits
 
 NUM_DECODE_THREADS = 4
@@ -29,7 +30,7 @@ class ImageData:
     source: ImageSource
     splits: Splits
     config: DataConfig
-    inspection: Inspection | None = None
+    inspection: Inspection
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -78,14 +79,39 @@ def load_data(config: DataConfig, seed: int, stored_splits: Path | None = None, 
         DataError: the images are not there, of no use, or not those of the stored splits.
         CheckpointError: the stored splits are damaged.
     """
-    source, inspection = inspect_source(config, progress)
     if stored_splits is not None:
-        splits = load_splits(stored_splits, source)
-    elif config.dataset == IMAGENET:
+        return _stored_data(config, stored_splits, progress)
+    source, inspection = inspect_source(config, progress)
+    if config.dataset == IMAGENET:
         splits = draw_splits(source, seed)
     else:
         splits = make_splits(source, config.splits, seed)
     return ImageData(source, splits, config, inspection)
+
+
+def move_images(config: DataConfig, stored_splits: Path, root: Path) -> None:
+    """Take the images at `root` for those that were split, from now on.
+
+    Raises:
+        DataError: they are other ones, or the set does not lie anywhere.
+        CheckpointError: the stored splits are damaged.
+    """
+    if config.root is None and config.dataset not in TORCHVISION_SETS:
+        raise DataError(f"the images of {stored_splits.parent.parent} are the set {config.dataset}, not of {root}")
+    there = moved(config, root)
+    _stored_data(there, stored_splits, progress=True)
+    remember_place(stored_splits, there, config)
+
+
+def _stored_data(config: DataConfig, stored_splits: Path, progress: bool) -> ImageData:
+    try:
+        source, inspection = inspect_source(config.model_copy(update={"skip_bad": True}), progress)
+    except DataError as error:
+        if config.root is None or config.root.exists():
+            raise
+        run = stored_splits.parent.parent
+        raise DataError(f"{error}; if the images were moved: `chanas eval {run} --images THEIR_NEW_PLACE`") from None
+    return ImageData(source, load_splits(stored_splits, source, tuple(inspection.bad)), config, inspection)
 
 
 def export_images(dataset: ImageData, split: str, folder: Path, limit: int | None = None) -> list[Path]:

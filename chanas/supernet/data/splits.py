@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from chanas.errors import DataError
 from chanas.files.documents import Document
 from chanas.files.writing import write_json
 from chanas.supernet.data.data_config import SplitFractions
 from chanas.supernet.data.image_source import ImageSource, IntArray, named
+from chanas.supernet.data.inspection.copies import leaked, official_part
+from chanas.supernet.data.places import place_file
 
 SCHEMA, SCHEMA_OF_SIZES = 2, 1
 SPLITS = ("train", "gap", "holdout", "test")
@@ -64,17 +67,17 @@ def make_splits(source: ImageSource, fractions: SplitFractions, seed: int) -> Sp
     """Split each class on its own, at least one image to each split; deterministic from `seed`.
 
     Official test and holdout parts stay these splits. Exact copies of an image go where the first of them goes; an
-    image to train on that is in an official part, too, is in that split alone.
+    image of several parts is in the last of train, holdout and test alone, as long as enough are left.
 
     Raises:
         DataError: classes have too few images to be in every split.
     """
     rng = np.random.default_rng(seed)
-    official = {"test": source.is_test, "holdout": source.is_holdout}
-    parts = {name: [np.flatnonzero(mask)] for name, mask in official.items() if mask is not None}
+    official, left_out = {"test": source.is_test, "holdout": source.is_holdout}, leaked(source)
+    parts = {name: [np.flatnonzero(mask & ~left_out)] for name, mask in official.items() if mask is not None}
     drawn = {"gap": fractions.gap, "holdout": fractions.holdout, "test": fractions.test}
     shares = {name: share for name, share in drawn.items() if name not in parts}
-    copies = _Copies(source, [images for found in parts.values() for images in found])
+    copies = _Copies(source, ~official_part(source) & ~left_out)
     by_class = _by_class(source, copies.first)
     needed = len(shares) + 1
     if few := [f"{name} {len(i)}" for name, i in zip(source.class_names, by_class, strict=True) if len(i) < needed]:
@@ -97,18 +100,14 @@ def make_splits(source: ImageSource, fractions: SplitFractions, seed: int) -> Sp
 
 
 class _Copies:
-    """Images of a source that are not in `official`, one for each content (`first`, int64[N], in order): their copies
-    follow them, and copies of official ones are in no other split."""
+    """Images of a source that are split, one for each content (`first`, int64[N], in order): its copies follow it."""
 
-    def __init__(self, source: ImageSource, official: Sequence[IntArray]) -> None:
-        bound = np.zeros(len(source.labels), bool)
-        for images in official:
-            bound[images] = True
+    def __init__(self, source: ImageSource, is_split: npt.NDArray[np.bool_]) -> None:
+        free = np.flatnonzero(is_split)
+        self.first, self._groups = free, dict[int, IntArray]()
         digests = source.image_digests()
         if digests is None:
-            self.first, self._groups = np.flatnonzero(~bound), {}
             return
-        free = np.flatnonzero(~bound & ~np.isin(digests, digests[bound]))
         _, where, groups, sizes = np.unique(digests[free], return_index=True, return_inverse=True, return_counts=True)
         self.first = free[np.sort(where)]
         self._groups = {int(free[where[g]]): free[groups == g] for g in np.flatnonzero(sizes > 1).tolist()}
@@ -152,7 +151,9 @@ def _by_class(source: ImageSource, images: IntArray) -> list[IntArray]:
 
 
 def save_splits(path: Path, splits: Splits) -> None:
+    """Write splits, of images that lie where their config says."""
     write_json(path, splits.to_json())
+    place_file(path).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,8 @@ def _from_json(data: dict[str, Any]) -> Splits:
     return Splits(*fields, indices, data.get("images"), data["schema"])
 
 
-def load_splits(path: Path, source: ImageSource) -> Splits:
-    """The stored splits of `source`.
+def load_splits(path: Path, source: ImageSource, bad: Sequence[str] = ()) -> Splits:
+    """The stored splits of `source`; `bad` are images that were left out of it, since they cannot be used.
 
     Raises:
         CheckpointError: the file is missing or damaged.
@@ -204,15 +205,16 @@ def load_splits(path: Path, source: ImageSource) -> Splits:
     digest = source.old_digest if splits.schema == SCHEMA_OF_SIZES else source.digest()
     if splits.source_digest != digest:
         raise DataError(
-            f"data set {source.name} changed since it was split ({_difference(splits, source)}); restore it, or train "
-            "again with --overwrite"
+            f"data set {source.name} changed since it was split ({_difference(splits, source, bad)}); restore it, or "
+            "train again with --overwrite"
         )
     return splits
 
 
-def _difference(splits: Splits, source: ImageSource) -> str:
+def _difference(splits: Splits, source: ImageSource, bad: Sequence[str]) -> str:
     """What differs between a data set as it was split and as it is."""
     then, now = splits.num_images, len(source.labels)
+    damaged = f"; cannot be used now: {named(bad)}" if bad and then > now else ""
     digests = source.image_digests()
     if splits.images is None or digests is None:
         return f"{then} images then, {now} now" if then != now else f"{now} images as before, but not the same ones"
@@ -222,4 +224,4 @@ def _difference(splits: Splits, source: ImageSource) -> str:
     if not len(new) and not num_gone:
         return f"{then} images then, {now} now: the same ones under other names or in other classes"
     which = f": {named([source.key(i) for i in new.tolist()])}" if len(new) else ""
-    return f"{then} images then, {now} now; {num_gone} are gone, {len(new)} are new{which}"
+    return f"{then} images then, {now} now; {num_gone} are gone, {len(new)} are new{which}{damaged}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chanas.core.arch import SearchSpace
+from chanas.core.progress import announce
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
 from chanas.supernet.data.images import load_data
@@ -38,13 +39,16 @@ class ImportSummary:
     """Accuracy in [0, 1] of the largest sub-network on those; None without images."""
 
 
-def import_ofa(run: RunDirectory, file: Path, images: Path | None = None, *, overwrite: bool = False) -> ImportSummary:
+def import_ofa(
+    run: RunDirectory, file: Path, images: Path | None = None, *, skip_bad: bool = False, overwrite: bool = False
+) -> ImportSummary:
     """Leave the supernet of a published once-for-all checkpoint in `run.supernet`.
 
     Args:
         run: where to.
         file: the checkpoint.
         images: a folder of images of ImageNet's classes, as `chanas.supernet.data.imagenet` takes it.
+        skip_bad: leave out images that cannot be used.
         overwrite: replace the supernet that is there.
 
     Raises:
@@ -54,10 +58,16 @@ def import_ofa(run: RunDirectory, file: Path, images: Path | None = None, *, ove
     """
     if not overwrite:
         refuse_existing(run)
-    return keep(run, load_ofa(file), {"kind": "ofa", "file": file.name, "sha256": file_digest(file)}, images)
+    return keep(run, load_ofa(file), {"kind": "ofa", "file": file.name, "sha256": file_digest(file)}, images, skip_bad)
 
 
-def keep(run: RunDirectory, supernet: Supernet, published: dict[str, str], images: Path | None = None) -> ImportSummary:
+def keep(
+    run: RunDirectory,
+    supernet: Supernet,
+    published: dict[str, str],
+    images: Path | None = None,
+    skip_bad: bool = False,
+) -> ImportSummary:
     """Leave a supernet of ImageNet's classes in `run.supernet`; `published` says what it is and where it is from.
 
     Raises:
@@ -66,8 +76,16 @@ def keep(run: RunDirectory, supernet: Supernet, published: dict[str, str], image
     """
     space = supernet.space
     root = None if images is None else str(images)
-    config = TrainConfig.load(_TRAINING).changed(data={"dataset": IMAGENET, "root": root}, space=space.name)
-    data = load_data(config.data, config.seed)
+    named = {"dataset": IMAGENET, "root": root, "skip_bad": skip_bad}
+    config = TrainConfig.load(_TRAINING).changed(data=named, space=space.name)
+    data = load_data(config.data, config.seed, progress=True)
+    if images is not None:
+        announce(
+            [
+                f"images     {data.inspection.lines()[0]}",
+                *(f"           {line}" for line in data.inspection.lines()[1:]),
+            ]
+        )
     header = {
         **setup_header(space, config, data),
         **Progress().to_json(),

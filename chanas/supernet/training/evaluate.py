@@ -17,6 +17,7 @@ from chanas.network.preprocess import Preprocess
 from chanas.network.static import StaticNetwork
 from chanas.supernet.data.image_source import IntArray
 from chanas.supernet.data.images import ImageData, load_data
+from chanas.supernet.data.places import placed
 from chanas.supernet.elastic.calibrate import num_correct, recalibrate
 from chanas.supernet.elastic.distributed import World
 from chanas.supernet.elastic.network import Supernet
@@ -130,7 +131,8 @@ class SupernetEvaluator:
         checkpoint = read_checkpoint(run)
         header = checkpoint.header
         config = TrainConfig.from_json(header["config"], "checkpoint config")
-        data = load_data(config.data, config.seed, splits_path(run))
+        config = config.model_copy(update={"data": placed(config.data, splits_path(run))})
+        data = load_data(config.data, config.seed, splits_path(run), progress=True)
         if data.splits.digest != header["splits_digest"]:
             raise CheckpointError(
                 f"{splits_path(run)} is not the one of the checkpoint beside it; restore it, "

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chanas.core.arch import Architecture
-from chanas.errors import ConfigError
+from chanas.errors import ConfigError, DataError, StageOrderError
 from chanas.files.run import RunDirectory
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.sources import named_images
 from chanas.supernet.training.checkpoint import splits_path
 from chanas.supernet.training.evaluate import SupernetEvaluator
 from chanas.supernet.training.phases import TrainConfig
-from chanas.supernet.training.resume import stored_setup
+from chanas.supernet.training.resume import stored_setup, take_images
 from chanas.supernet.training.train import Start, TrainSummary, train_supernet
 
 EPOCHS = 25.0  # once-for-all's shorter fine-tuning (its "#25" networks)
@@ -44,10 +44,12 @@ class Finetuning:
     from_scratch  start from fresh weights instead of the inherited ones
     seed          of order, augmentation and fresh weights; the supernet's by default
     images        to train on instead of the supernet's, of any classes: a folder (`FOLDER/CLASS/IMAGE`), tar shards or
-                  a data set of Hugging Face by their path, or a set by its name; those that are not RGB are converted
+                  a data set of Hugging Face by their path, or a set by its name; or the supernet's own, where they lie
+                  now
+    skip_bad      leave out those of `images` that cannot be used
 
     Raises:
-        ConfigError: there is nothing to pass over.
+        ConfigError: there is nothing to pass over, or to leave out.
     """
 
     epochs: float = EPOCHS
@@ -55,10 +57,13 @@ class Finetuning:
     from_scratch: bool = False
     seed: int | None = None
     images: Path | str | None = None
+    skip_bad: bool = False
 
     def __post_init__(self) -> None:
         if not self.epochs > 0:
             raise ConfigError(f"expected epochs above 0, got {self.epochs:g}")
+        if self.skip_bad and self.images is None:
+            raise ConfigError("--skip-bad goes with --images; of the supernet's own, the same are left out as there")
 
 
 DEFAULT = Finetuning()
@@ -88,11 +93,15 @@ def finetune(
         StageOrderError: there is no supernet yet.
         ChanasError: as `train_supernet` says.
     """
+    if recipe.images is not None and _are_the_runs(recipe.images, run):
+        recipe = replace(recipe, images=None, skip_bad=False)
     evaluator = SupernetEvaluator.load(run)
     inherited = evaluator.extract(architecture)
     own_run = run.finetuned(architecture.key, recipe.from_scratch, _folder_suffix(recipe.images))
     if resume:
         config = stored_setup(own_run)[1]
+        if recipe.images is None:
+            config = config.changed(data={"root": evaluator.config.data.root})
     else:
         config = finetune_config(evaluator.config, recipe)
     start = Start(
@@ -110,6 +119,15 @@ def finetune(
     inherits_task = config.data == evaluator.config.data
     top1_inherited = evaluator.top1(architecture) if inherits_task else None
     return FinetuneSummary(architecture, top1_inherited, summary.top1["only"], summary)
+
+
+def _are_the_runs(images: Path | str, run: RunDirectory) -> bool:
+    """True if `images` are those of the supernet, which are taken from there from now on."""
+    try:
+        take_images(run, images)
+    except (DataError, StageOrderError):
+        return False
+    return True
 
 
 def _folder_suffix(images: Path | str | None) -> str:
@@ -135,5 +153,5 @@ def finetune_config(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
         "warmup_epochs": WARMUP_SHARE * epochs,
         "base_lr": base_lr,
     }
-    images = {} if recipe.images is None else named_images(recipe.images)
+    images = {} if recipe.images is None else {**named_images(recipe.images), "skip_bad": recipe.skip_bad}
     return stored.changed(data=images, phases=[phase], seed=stored.seed if recipe.seed is None else recipe.seed)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.errors import CheckpointError
+from chanas.errors import CheckpointError, StageOrderError
 from chanas.files.run import RunDirectory
-from chanas.supernet.training.checkpoint import Checkpoint, checkpoint_path, newest_whole, read_header
+from chanas.supernet.data.images import move_images
+from chanas.supernet.training.checkpoint import Checkpoint, checkpoint_path, newest_whole, read_header, splits_path
 from chanas.supernet.training.phases import TrainConfig
 
 # config keys that may change when a run is resumed: how it is computed and recorded, not what is computed (but for
@@ -50,7 +51,26 @@ def stored_setup(run: RunDirectory) -> tuple[SearchSpace, TrainConfig]:
         CheckpointError: there is none, or it is damaged.
     """
     header = resumable(run)[0].header
-    return SearchSpace.from_json(header["space"]), TrainConfig.from_json(header["config"], "checkpoint config")
+    return SearchSpace.from_json(header["space"]), stored_config(header)
+
+
+def stored_config(header: dict[str, Any]) -> TrainConfig:
+    """The config of a checkpoint."""
+    return TrainConfig.from_json(header["config"], "checkpoint config")
+
+
+def take_images(run: RunDirectory, images: Path | str) -> None:
+    """Take the images that the supernet in `run` was trained on from another place, from now on.
+
+    Raises:
+        StageOrderError: there is no supernet yet.
+        DataError: the images are others.
+        CheckpointError: the checkpoint or its splits are damaged.
+    """
+    header = read_header(run)
+    if header is None:
+        raise StageOrderError(f"there is no supernet in {run.root} whose images could lie in {images}")
+    move_images(stored_config(header).data, splits_path(run), Path(images))
 
 
 def refuse_existing(run: RunDirectory) -> None:
@@ -91,7 +111,9 @@ def check_resumable(
             f"checkpoint {path} is of {header.get('architecture') or 'a whole supernet'}, not of "
             f"{key or 'a whole supernet'}; train anew with --overwrite"
         )
-    stored, given = TrainConfig.from_json(header["config"], "checkpoint config").to_json(), config.to_json()
+    stored, given = stored_config(header).to_json(), config.to_json()
+    for one in (stored, given):
+        one["data"] = one["data"] | {"root": None}  # images may be moved
     if changed := [key for key in sorted(set(given) - _FREE_KEYS) if stored[key] != given[key]]:
         raise CheckpointError(
             f"checkpoint {path} was made with another {', '.join(changed)}; "

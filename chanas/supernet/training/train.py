@@ -20,8 +20,10 @@ from chanas.core.progress import ProgressBar, announce, progress_bar
 from chanas.errors import ChanasError, CheckpointError, ConfigError, DataError
 from chanas.files.run import RunDirectory
 from chanas.network.static import StaticNetwork
-from chanas.supernet.data.images import load_data
+from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.images import ImageData, load_data
 from chanas.supernet.data.loader import Batch, in_memory, training_batches
+from chanas.supernet.data.places import placed, remember_place
 from chanas.supernet.data.splits import save_splits
 from chanas.supernet.elastic.distributed import World, joined
 from chanas.supernet.elastic.network import Supernet
@@ -31,7 +33,7 @@ from chanas.supernet.training.interrupts import DeferredSignals
 from chanas.supernet.training.metrics import Log, read_metrics
 from chanas.supernet.training.phases import Schedule, StepPlan, TrainConfig
 from chanas.supernet.training.plan import TrainingPlan, estimate_s, rehearse
-from chanas.supernet.training.resume import check_resumable, refuse_existing, resumable
+from chanas.supernet.training.resume import check_resumable, refuse_existing, resumable, stored_config
 from chanas.supernet.training.state import TrainState, setup_header
 from chanas.supernet.training.step import (
     Execution,
@@ -190,14 +192,17 @@ class Trainer:
         self.run, self.space, self.config, self.world = run, space, config, world
         self._began = time.perf_counter()
         self.only = only = start.architecture
-        saved = None
+        saved, images, stored_splits = None, config.data, start.splits
         if resume:
             saved, path = resumable(run)
             check_resumable(saved.header, path, space, config, only)
+            stored, stored_splits = stored_config(saved.header).data, ckpt.splits_path(run)
+            if images.root == stored.root:
+                images = placed(stored, stored_splits)
+            self.config = config = config.model_copy(update={"data": stored})  # the place is not the checkpoint's
             if path != ckpt.checkpoint_path(run):
                 self._say(f"{ckpt.checkpoint_path(run)} is damaged; going on from {path}")
-        stored_splits = ckpt.splits_path(run) if resume else start.splits
-        self.data = load_data(config.data, config.seed, stored_splits)
+        self.data = self._load_data(images, stored_splits)
         if config.data.in_memory:
             self.data = in_memory(self.data)
         num_train = len(self.data.indices("train"))
@@ -224,6 +229,16 @@ class Trainer:
             self._load(saved)
         self._resumes = saved is not None
 
+    def _load_data(self, config: DataConfig, stored_splits: Path | None) -> ImageData:
+        """The images; the main process reads those that are new first, so that the others find them known."""
+        if not self.world.is_main:
+            self.world.wait()
+        try:
+            return load_data(config, self.config.seed, stored_splits, progress=self.world.is_main)
+        finally:
+            if self.world.is_main:
+                self.world.wait()
+
     def plan(self) -> TrainingPlan:
         """What is going to be done."""
         step = self.state.progress.step
@@ -236,6 +251,8 @@ class Trainer:
         """Leave a checkpoint to resume from, of a new run with its splits."""
         if self._resumes:
             self._cut_metrics()
+            if self.world.is_main:
+                remember_place(ckpt.splits_path(self.run), self.data.config, self.config.data)
             if not self._is_whole:
                 self._save(done=False, good=True)  # the other files may share the damaged block
             return

@@ -32,6 +32,7 @@ class Changes:
     root         where the data set lies
     images       instead of both: a folder of images, tar shards or a data set of Hugging Face by their path, or a set
                  by its name
+    skip_bad     leave out images that cannot be used
     seed, device
     gap_weight   λ of equation 3
     init         run directory of a supernet whose weights training begins with; for other classes the last layer's are
@@ -45,6 +46,7 @@ class Changes:
     gap_weight: float | None = None
     init: Path | None = None
     images: Path | str | None = None
+    skip_bad: bool = False
 
     def made_to(self, config: TrainConfig) -> TrainConfig:
         """The config with its entries that are given here."""
@@ -65,7 +67,7 @@ class Changes:
             other = "--dataset" if self.dataset else "--root"
             raise ConfigError(f"expected --images PATH, or --dataset KIND with --root FOLDER; got --images and {other}")
         root = None if self.root is None else str(self.root)
-        data: dict[str, Any] = {"dataset": self.dataset, "root": root}
+        data: dict[str, Any] = {"dataset": self.dataset, "root": root, "skip_bad": self.skip_bad or None}
         if self.images is not None:
             from chanas.supernet.data.sources import named_images
 
@@ -191,9 +193,16 @@ def _fitted(data: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:
 
 
 def import_supernet(
-    run: RunDirectory, kind: str, file: Path, *, images: Path | None = None, overwrite: bool = False
+    run: RunDirectory,
+    kind: str,
+    file: Path,
+    *,
+    images: Path | None = None,
+    skip_bad: bool = False,
+    overwrite: bool = False,
 ) -> ImportSummary:
-    """Leave a supernet that others trained in the run; `kind` is one of `PUBLISHED`.
+    """Leave a supernet that others trained in the run; `kind` is one of `PUBLISHED`. With `skip_bad`, images that
+    cannot be used are left out.
 
     Raises:
         ConfigError: the kind is unknown.
@@ -203,7 +212,7 @@ def import_supernet(
 
     if kind not in PUBLISHED:
         raise ConfigError(unknown_name("kind of published supernet", kind, PUBLISHED))
-    return import_ofa(run, file, images, overwrite=overwrite)
+    return import_ofa(run, file, images, skip_bad=skip_bad, overwrite=overwrite)
 
 
 def finetune(
@@ -234,6 +243,18 @@ def finetune(
     return train(run, chosen, recipe or DEFAULT, resume=resume, overwrite=overwrite, progress=progress)
 
 
+def take_images(run: RunDirectory, images: Path | str) -> None:
+    """Take the images that the run's supernet was trained on from another place, from now on.
+
+    Raises:
+        StageOrderError: there is no supernet yet.
+        DataError: the images are others.
+    """
+    from chanas.supernet.training.resume import take_images as take
+
+    take(run, images)
+
+
 def evaluate(
     run: RunDirectory,
     architectures: Sequence[str] = ("largest", "smallest"),
@@ -241,6 +262,7 @@ def evaluate(
     split: str = "holdout",
     seed: int = 0,
     device: str = "cpu",
+    images: Path | str | None = None,
     progress: bool = True,
 ) -> Iterator[Judged | Spread]:
     """Accuracies of sub-networks of the run's supernet, each as soon as it is there, with BN statistics of their own.
@@ -251,6 +273,7 @@ def evaluate(
         split: train, gap, holdout or test.
         seed: of the random ones.
         device: cpu or cuda.
+        images: where the images of the run lie now, if they were moved; later commands know it, too.
         progress: show a progress bar where there is more than one.
 
     Raises:
@@ -268,6 +291,8 @@ def evaluate(
         raise ConfigError(unknown_name("device", device, ("cpu", "cuda")))
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device cuda is not there (torch finds no GPU); use cpu")
+    if images is not None:
+        take_images(run, images)
     supernet = SupernetEvaluator.load(run, device)
     requests = [parse_request(text, supernet.space, seed) for text in architectures]
     return judge(supernet, requests, split, progress)

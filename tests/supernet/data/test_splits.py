@@ -131,6 +131,12 @@ def test_copies_of_official_test_images_are_not_trained_on() -> None:
     assert sorted(set(range(40)) - set(used.tolist())) == [2, 30]
 
 
+def test_parts_that_are_copies_of_each_other_stay_parts() -> None:
+    source = with_copies(source_of([20, 20], num_test=10), {i: i + 10 for i in (*range(10), *range(20, 30))})
+    splits = make_splits(source, SplitFractions(), 0)
+    assert sum(len(splits.indices[name]) for name in SPLITS) == 40
+
+
 def test_copies_do_not_make_up_for_too_few_images() -> None:
     with pytest.raises(DataError, match="c1 2; at least 4 different ones"):
         make_splits(with_copies(source_of([20, 4]), {21: 20, 22: 20}), SplitFractions(), 0)

@@ -11,6 +11,7 @@ import numpy as np
 from chanas.errors import DataError
 from chanas.supernet.data.image_source import EncodedSource, ImageSource, named
 from chanas.supernet.data.inspection.cache import PictureFacts
+from chanas.supernet.data.inspection.copies import count_copies
 from chanas.supernet.data.inspection.pictures import facts_of, mean_and_std, picture_facts
 from chanas.supernet.data.inspection.summary import Inspection
 
@@ -54,7 +55,7 @@ def _sum_up(source: ImageSource, facts: Sequence[PictureFacts], bad: dict[str, s
     sampled = len(facts) < len(source.labels)
     own = facts if sampled else [of for of, number in zip(facts, part.tolist(), strict=True) if number == 0]
     mean, std = mean_and_std(own)
-    num_copies, notes = _copies(source)
+    num_copies, notes = count_copies(source)
     sizes = np.array([(of.width, of.height) for of in facts]).reshape(-1, 2)
     return Inspection(
         name=source.name,
@@ -71,25 +72,3 @@ def _sum_up(source: ImageSource, facts: Sequence[PictureFacts], bad: dict[str, s
         bad=bad,
         notes=(*source.notes, *notes),
     )
-
-
-def _copies(source: ImageSource) -> tuple[int, list[str]]:
-    """Number of images that are exact copies of others, and lines about them."""
-    digests = source.image_digests()
-    if digests is None:
-        return 0, []
-    _, groups, sizes = np.unique(digests, return_inverse=True, return_counts=True)
-    num_copies = len(groups) - len(sizes)
-    if not num_copies:
-        return 0, []
-    notes = [f"{num_copies} images are exact copies of others; copies never lie in different splits"]
-    lowest, highest = np.full(len(sizes), len(source.class_names)), np.full(len(sizes), -1)
-    np.minimum.at(lowest, groups, source.labels)
-    np.maximum.at(highest, groups, source.labels)
-    if (mixed := np.flatnonzero(lowest != highest)).size:
-        where = np.flatnonzero(groups == mixed[0])
-        example = " and ".join(source.key(i) for i in where[:2].tolist())
-        notes.append(
-            f"{mixed.size} images lie in several classes, such as {example}: their labels contradict each other"
-        )
-    return num_copies, notes
