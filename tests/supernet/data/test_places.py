@@ -28,7 +28,7 @@ def test_a_set_is_named_by_its_path_or_its_name(tmp_path: Path) -> None:
     assert named_images("digits") == {"dataset": "digits"}
     changed = Changes(images=str(tmp_path / "a.tar")).made_to(config).data
     assert (changed.dataset, changed.root) == ("webdataset", tmp_path / "a.tar")
-    with pytest.raises(ConfigError, match="not by both"):
+    with pytest.raises(ConfigError, match="--images"):
         Changes("digits", images=tmp_path).made_to(config)
 
 

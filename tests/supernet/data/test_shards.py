@@ -17,7 +17,7 @@ from chanas.supernet.data.data_config import DataConfig, LoaderConfig
 from chanas.supernet.data.images import ImageData, load_data
 from chanas.supernet.data.loader import training_batches
 from chanas.supernet.data.shards import expand_braces
-from chanas.supernet.data.sources import load_source, named_images
+from chanas.supernet.data.sources import inspect_source, load_source, named_images
 from chanas.supernet.data.splits import SPLITS
 
 from ..tars import png, write_shard
@@ -93,14 +93,35 @@ FAULTS = {
     "no label": ({**WHOLE, "x.png": png(1), "x.pyd": b""}, r"x of .*a\.tar has no label .* it has: png, pyd"),
     "no image": ({**WHOLE, "x.cls": b"1"}, r"x of .*a\.tar has no image; it has: cls"),
     "two images": ({**WHOLE, "0003.jpg": png(1)}, r"sample 0003 of .* has several images: png, cls, jpg"),
-    "cut short": ({**WHOLE, "0003.png": png(1)[:40]}, r"image a\.tar/0003 of .* is not an image that can be read"),
-    "no image at all": ({**WHOLE, "0003.png": b"GIF"}, r"a\.tar/0003 of .* is not an image that can be read"),
+    "cut short": ({**WHOLE, "0003.png": png(1)[:40]}, r"a\.tar/0003 is not an image that can be read"),
+    "no image at all": ({**WHOLE, "0003.png": b"GIF"}, r"a\.tar/0003 is not an image that can be read"),
     "one class": ({k: v for k, v in WHOLE.items() if int(k[:4]) % 2}, "has 1 class"),
     "strange label": ({**WHOLE, "0003.json": b"[1]", "0003.cls": b"\xff"}, r"0003\.\w+ of .* is no label"),
     "label of a strange kind": ({"1.png": png(1), "1.json": b'{"label": [1]}'}, "expected a number or a name as label"),
     "nothing": ({"README": b"x"}, "has no image"),
     "empty": ({}, "holds no samples"),
 }
+
+
+def test_shards_that_are_named_after_parts_are_parts(tmp_path: Path) -> None:
+    for name, start in (("train-0", 0), ("val-0", 20), ("test-0", 40)):
+        write_shard(tmp_path / "set" / f"{name}.tar", some(start, 8))
+    source = load(tmp_path / "set").source
+    assert source.is_test is not None
+    assert source.is_holdout is not None
+    assert [source.key(i).partition("/")[0] for i in np.flatnonzero(source.is_test).tolist()] == 8 * ["test-0.tar"]
+    assert [source.key(i).partition("/")[0] for i in np.flatnonzero(source.is_holdout).tolist()] == 8 * ["val-0.tar"]
+
+
+def test_samples_that_cannot_be_used_are_named_at_once_or_left_out(tmp_path: Path) -> None:
+    members = {**WHOLE, "x.cls": b"1", "y.png": png(3), "0003.png": b"GIF"}
+    config = DataConfig(dataset="webdataset", root=write_shard(tmp_path / "a.tar", members))
+    with pytest.raises(DataError, match=r"2 samples .* x of .* y of"):
+        load_source(config)
+    source, inspection = inspect_source(config.model_copy(update={"skip_bad": True}))
+    assert len(source.labels) == 7
+    assert list(inspection.bad) == ["a.tar/0003"]
+    assert inspection.left_out == {"samples without image or label": 2}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

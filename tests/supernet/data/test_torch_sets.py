@@ -91,7 +91,6 @@ FAULTS = {
     "expected an integer as label": TensorDataset(torch.rand(8, 3, 8, 8), torch.rand(8)),
     "expected pairs of image and label": TensorDataset(torch.rand(8, 3, 8, 8)),
     "has 1 class": TensorDataset(torch.rand(8, 3, 8, 8), torch.zeros(8, dtype=torch.int64)),
-    "expected an RGB image": Made(lambda i: torch.zeros(1, 8, 8)),
 }
 
 
