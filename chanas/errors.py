@@ -84,6 +84,13 @@ class InfeasibleError(ChanasError):
     """A budget that no architecture can meet; the message names the smallest reachable value."""
 
 
+_MAX_NAME = 80
+_REMEDIES = {
+    errno.ENAMETOOLONG: "; use a shorter one",
+    errno.ENOSPC: "; free some space and run the same command again",
+    errno.EDQUOT: "; free some space and run the same command again",
+    errno.EMFILE: "; raise the limit of open files (`ulimit -n`)",
+}
 _SHORT_OF = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 _SHORT_IN_SQLITE = {
     sqlite3.SQLITE_BUSY,
@@ -117,6 +124,18 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 def one_line(text: object, limit: int | None = None) -> str:
     """A text, or that of an error of another project, in one line of at most `limit` characters."""
     return " ".join(str(text).split())[:limit]
+
+
+def printable(text: object) -> str:
+    """A text as one line for a terminal: what is not printable, as a name's line breaks, is written as its escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def describe_file_error(error: OSError) -> str:
+    """An error of the system about a file, and what to do: `'aaa…': file name too long; use a shorter one`."""
+    name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
+    shown = name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
+    return f"'{shown}': {(error.strerror or str(error)).lower()}{_REMEDIES.get(error.errno or 0, '')}"
 
 
 def describe(error: BaseException, limit: int) -> str:

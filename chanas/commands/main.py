@@ -31,7 +31,7 @@ from chanas.commands.service import client as client_commands
 from chanas.commands.service import serve as serve_commands
 from chanas.commands.sweeps import sweep as sweep_commands
 from chanas.core.units import parse_latency_s
-from chanas.errors import ChanasError
+from chanas.errors import ChanasError, describe_file_error, printable
 from chanas.files.run import RunDirectory
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -145,7 +145,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ChanasError as error:
         if debug:
             raise
-        typer.echo(f"chanas: error: {error}", err=True)
+        typer.echo(f"chanas: error: {printable(error)}", err=True)
+        sys.exit(1)
+    except OSError as error:  # of a file, such as one whose name no file system takes
+        if debug or error.filename is None:
+            raise
+        typer.echo(f"chanas: error: {printable(describe_file_error(error))}", err=True)
         sys.exit(1)
     except Exception as error:
         if debug or not hasattr(error, "format_message"):

@@ -15,6 +15,7 @@ import numpy as np
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.genome import BlockTable, FloatArray, Genomes
 from chanas.core.target import HardwareTarget, differences, tvm_version
+from chanas.core.units import is_seconds
 from chanas.errors import LUTError, unknown_name
 from chanas.files.documents import Document
 from chanas.files.writing import write_json
@@ -348,10 +349,10 @@ class LatencyLUT:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LatencyLUT:
-        """Raises ValueError: seconds are not above zero, or a dtype is unknown."""
+        """Raises ValueError: seconds are none that a block can take, or a dtype is unknown."""
         rows = {key: LUTRow.from_json(row) for key, row in data["rows"].items()}
         for key, row in rows.items():
-            if not row.median_s > 0.0:
+            if not is_seconds(row.median_s):
                 raise ValueError(f"the seconds of block {key} are {row.median_s}")
         header, calibration = LUTHeader.from_json(data["header"]), data.get("calibration")
         for dtype in (header.dtype, header.target.dtype):

@@ -17,6 +17,15 @@ _QUANTITY = re.compile(rf"^\s*{_NUMBER}\s*([a-zA-Zµ]+)\s*$")
 _COUNT = re.compile(rf"^\s*{_NUMBER}\s*([a-zA-Z]*)\s*$")
 
 
+MAX_SECONDS = 1e6
+"""What is said to have taken longer, eleven days, was not timed."""
+
+
+def is_seconds(value: object) -> bool:
+    """True of what something can have taken: a finite number of seconds above zero."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value <= MAX_SECONDS
+
+
 def parse_latency_s(text: str) -> float:
     """Seconds from a text with a unit, such as "20ms", "1.5 s" or "300us".
 

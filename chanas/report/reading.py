@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from chanas.bundle.document import from_schema_2
+from chanas.core.units import is_seconds
 from chanas.errors import CheckpointError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import parse_json, read_json
@@ -207,17 +208,22 @@ def _tuning(run: RunDirectory, part: dict[str, Any] | None, notes: list[str]) ->
     try:
         database = sqlite3.connect(f"file:{quote(str(run.records.resolve()))}?mode=ro", uri=True, timeout=10)
         try:
+            num_left_out = 0
             trials: dict[tuple[str, str], list[float | None]] = {}
             for device, workload, seconds in database.execute(
                 "SELECT device, workload, seconds FROM records ORDER BY rowid"
             ):
-                value = None if seconds is None else float(seconds)
-                trials.setdefault((str(device), str(workload)), []).append(value)
+                if seconds is None or is_seconds(seconds):
+                    trials.setdefault((str(device), str(workload)), []).append(seconds)
+                else:
+                    num_left_out += 1
         finally:
             database.close()
     except (sqlite3.Error, ValueError) as error:
         notes.append(f"records.sqlite could not be read ({error})")
         return None
+    if num_left_out:
+        notes.append(f"records.sqlite: {num_left_out} records are left out, whose seconds are not above 0 and finite")
     share, uses = None, _uses(part)
     here = f"{at(part, 'target', 'fingerprint')}/{at(part, 'target', 'num_threads')}t/"
     spent = {
@@ -253,7 +259,7 @@ def _uses(part: dict[str, Any] | None) -> Counter[str]:
 def _best_so_far(trials: list[float | None]) -> tuple[tuple[int, float], ...]:
     best, out = float("inf"), []
     for number, seconds in enumerate(trials, start=1):
-        if seconds is not None and seconds > 0:
+        if seconds is not None:
             best = min(best, seconds)
         if best < float("inf"):
             out.append((number, best))

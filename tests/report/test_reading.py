@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,3 +106,20 @@ def test_records_are_read_as_the_prescheduler_writes_them(tmp_path: Path) -> Non
     assert read.tuning is not None
     assert (read.tuning.num_trials, read.tuning.num_failed) == (3, 1)
     assert read.tuning.curves[0].best_s == ((1, 2e-5), (2, 2e-5), (3, 1e-5))
+
+
+@pytest.mark.parametrize("bad", ["9e999", "-1.0", "0.0", "'fast'"])
+def test_seconds_that_nothing_can_have_taken_are_left_out_and_noted(
+    make_run: Callable[..., RunDirectory], bad: str
+) -> None:
+    directory = make_run("records")
+    before = read_run(directory).tuning
+    with contextlib.closing(sqlite3.connect(directory.records)) as db, db:
+        db.execute(
+            f"UPDATE records SET seconds = {bad} WHERE rowid = (SELECT MIN(rowid) FROM records WHERE seconds > 0)"
+        )
+    read = read_run(directory)
+    assert before is not None
+    assert read.tuning is not None
+    assert (read.tuning.num_trials, read.tuning.num_failed) == (before.num_trials - 1, before.num_failed)
+    assert any("left out" in note for note in read.notes)

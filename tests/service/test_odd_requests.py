@@ -217,7 +217,7 @@ queries = st.one_of(
             [b"", b"-1", b"x", b"1e3", BIG.encode(), b"9223372036854775808", b"%00", b"%ff", b"nan", b"queued"]
         ),
     ),
-    st.binary(max_size=20),
+    st.text(string.printable[:94], max_size=20).map(str.encode),  # other bytes end a request before,
 )
 methods = st.sampled_from(
     ["GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH", "TRACE", "CONNECT", "get", "\xe9"]

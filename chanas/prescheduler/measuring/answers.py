@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from chanas import errors
+from chanas.core.units import is_seconds
 from chanas.errors import ChanasError, one_line
 from chanas.prescheduler.measuring.wire import fields_from_json, fields_to_json, to_json
 
@@ -143,5 +144,10 @@ class Answer:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
+        """Inverse of `to_json`; a timing that nothing can have taken is an error."""
         answer: Self = fields_from_json(cls, data)
+        seconds = answer.result.get("seconds", 1.0) if isinstance(answer.result, dict) else 1.0
+        if not is_seconds(seconds):
+            error = WorkerError(ErrorKind.RAISED, f"expected seconds above 0, got {seconds!r:.40}")
+            return replace(answer, result=None, error=error)
         return answer

@@ -6,6 +6,7 @@ Write-ahead log, one transaction per measured batch: killing the process loses a
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,8 +18,10 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
 from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.outcomes import Reading
-from chanas.prescheduler.records.schema import SCHEMA, migrate, version_of
+from chanas.prescheduler.records.schema import SCHEMA, left_out, migrate, usable_rows, version_of
 from chanas.prescheduler.workloads.space import Point, read_point
+
+logger = logging.getLogger(__name__)
 
 UNVERSIONED_SPACES = {"llvm": 1, "cuda": 2}
 """Version of the schedule spaces that points without one in their device's key are of, by the target's kind."""
@@ -145,6 +148,7 @@ class RecordStore:
         self.device = device_key(target, tvm_version(), self._spaces)
         self._target = self.device + _usage(target)
         self.path = path
+        self._was_told = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=60, check_same_thread=False)
@@ -223,6 +227,14 @@ class RecordStore:
         except sqlite3.DatabaseError as error:
             raise self._damaged(error) from error
 
+    def _usable(self, rows: list[tuple[Any, ...]], place: int, spared: int | None = None) -> list[tuple[Any, ...]]:
+        """Leave out the rows whose seconds nothing can have taken, aloud; see `usable_rows`."""
+        kept, num_left_out = usable_rows(rows, place, spared)
+        if num_left_out and not self._was_told:
+            self._was_told = True
+            logger.warning("%s", left_out(self.path, num_left_out))
+        return kept
+
     def _damaged(self, error: Exception) -> CheckpointError:
         return CheckpointError(
             f"tuning records {self.path} are damaged ({error}); save what can be read with `sqlite3 FILE .recover`, "
@@ -275,7 +287,7 @@ class RecordStore:
             (self.device, workload),
         )
         try:
-            return [_tuning_record(*row) for row in rows]
+            return [_tuning_record(*row) for row in self._usable(rows, 1, spared=4)]
         except (TypeError, ValueError) as error:
             raise self._damaged(error) from error
 
@@ -300,6 +312,7 @@ class RecordStore:
             WHERE device=? AND version=? AND block=? AND schedules=?""",
             (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
         )
+        rows = self._usable(rows, 0)
         return BlockRecord(schedules, *rows[0]) if rows else None
 
     def add_round(self, block: str, record: BlockRecord) -> None:
@@ -322,7 +335,7 @@ class RecordStore:
             WHERE device=? AND version=? AND block=? AND schedules=? ORDER BY rowid""",
             (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
         )
-        return [BlockRecord(schedules, *row) for row in rows]
+        return [BlockRecord(schedules, *row) for row in self._usable(rows, 0)]
 
     def stop(self, workload: str, num_trials: int, expected: float, noise: float) -> None:
         """Note that after `num_trials` points no improvement above the noise was expected of a workload any more."""
@@ -393,7 +406,7 @@ class RecordStore:
         rows = self._rows(
             "SELECT seconds, spread, drift, created FROM canary WHERE device=? ORDER BY rowid", (self.device,)
         )
-        return [Reading(*row) for row in rows]
+        return [Reading(*row) for row in self._usable(rows, 0)]
 
     def count(self) -> tuple[int, int]:
         """Valid and failed records of this device."""

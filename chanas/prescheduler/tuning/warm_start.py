@@ -15,6 +15,7 @@ import functools
 import hashlib
 import itertools
 import json
+import logging
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from chanas.core.latency import LatencyLUT
-from chanas.core.target import DTYPES, HardwareTarget, tvm_version
+from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, tvm_version
 from chanas.core.usage import TargetName
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.documents import first_fault
@@ -33,7 +34,7 @@ from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.records.remeasure import rank_records
-from chanas.prescheduler.records.schema import SCHEMA
+from chanas.prescheduler.records.schema import SCHEMA, left_out, usable_rows
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.tuning.trust import SourceTrust
@@ -47,6 +48,9 @@ _OLDEST_SCHEMA = 4
 _DEVICE = re.compile(
     r"(?P<fingerprint>[0-9a-f]+)/(?P<threads>\d+)t/tvm-(?P<compiler>[^@/]+)(?:/space-(?P<spaces>\d+))?(?:@(?P<place>.+))?"
 )
+_USE = re.compile(rf"-(?P<dtype>{'|'.join((DTYPES | GPU_DTYPES).values())})(-b(?P<batch>\d+))?$")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -219,7 +223,8 @@ def open_warm_start(source: str, run: RunDirectory, target: HardwareTarget) -> W
         mine = device_key(target, tvm_version(), backend_of(target).space_version)
         usable = known
         if path.resolve() == run.records.resolve():  # its own are used in any case
-            usable = [s for s in known if (s.device, s.target.dtype) != (mine, target.dtype)]
+            own = mine, target.dtype, target.batch
+            usable = [s for s in known if (s.device, s.target.dtype, s.target.batch) != own]
         others = [s for s in usable if name == s.target.name or name is None]
         if not others:
             there = ", ".join(sorted({s.target.name for s in usable})) or "no other known device"
@@ -282,13 +287,13 @@ def open_records(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def known_sources(database: sqlite3.Connection, path: Path, target: HardwareTarget | None = None) -> list[Source]:
-    """Every device and dtype of the file, as far as it is known what device that is: from the file, from tables beside
-    it, or because it is `target`."""
+    """Every device, dtype and batch of the file, as far as it is known what device that is: from the file, from tables
+    beside it, or because it is `target`."""
     described = _described(database, path)
     rows = database.execute("SELECT DISTINCT device, workload FROM records WHERE seconds IS NOT NULL").fetchall()
-    pairs = {(device, dtype) for device, workload in rows if (dtype := _dtype_of(workload)) is not None}
+    uses = {(device, *use) for device, workload in rows if (use := _use_of(workload)) is not None}
     found = []
-    for device, dtype in sorted(pairs):
+    for device, dtype, batch in sorted(uses):
         match = _DEVICE.fullmatch(device)
         if match is None:
             continue
@@ -298,7 +303,10 @@ def known_sources(database: sqlite3.Connection, path: Path, target: HardwareTarg
             hardware = target
         if hardware is None:
             continue
-        used = dataclasses.replace(hardware, name=_name(match, dtype), num_threads=int(match["threads"]), dtype=dtype)
+        kind, threads = "cuda" if hardware.kind == "cuda" else "cpu", int(match["threads"])
+        short = next(name for name, long in (DTYPES | GPU_DTYPES).items() if long == dtype)
+        name = str(TargetName(kind, threads, short, batch, key=match["place"] or ""))
+        used = dataclasses.replace(hardware, name=name, num_threads=threads, dtype=dtype, batch=batch)
         found.append(Source(device, used, match["compiler"], spaces))
     return found
 
@@ -320,15 +328,10 @@ def _described(database: sqlite3.Connection, path: Path) -> dict[str, tuple[Hard
     return found
 
 
-def _dtype_of(workload: str) -> str | None:
-    """The dtype that a workload's key ends in."""
-    return next((d for d in DTYPES.values() if workload.endswith(f"-{d}")), None)
-
-
-def _name(match: re.Match[str], dtype: str) -> str:
-    """Name of the target of such records: `cpu-2t-bf16`."""
-    short = next(name for name, long in DTYPES.items() if long == dtype)
-    return str(TargetName("cpu", int(match["threads"]), short, key=match["place"] or ""))
+def _use_of(workload: str) -> tuple[str, int] | None:
+    """The dtype and batch that a workload's key ends in."""
+    match = _USE.search(workload)
+    return None if match is None else (match["dtype"], int(match["batch"] or 1))
 
 
 def load_source(database: sqlite3.Connection, path: Path, source: Source) -> dict[str, tuple[TuningRecord, ...]]:
@@ -341,9 +344,12 @@ def load_source(database: sqlite3.Connection, path: Path, source: Source) -> dic
         WHERE r.device = ? AND r.seconds IS NOT NULL ORDER BY r.rowid""",
         (source.device,),
     )
+    kept, num_left_out = usable_rows(rows, 2, spared=5)
+    if num_left_out:
+        logger.warning("%s", left_out(path, num_left_out))
     found: dict[str, list[TuningRecord]] = {}
-    for workload, point, seconds, spread, same_as, again_s, again_spread, again_error in rows:
-        if _dtype_of(workload) != source.target.dtype:
+    for workload, point, seconds, spread, same_as, again_s, again_spread, again_error in kept:
+        if _use_of(workload) != (source.target.dtype, source.target.batch):
             continue
         try:
             record = TuningRecord(

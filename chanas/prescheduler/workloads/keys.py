@@ -13,7 +13,7 @@ _KEY = re.compile(
     r"(?P<op>[a-z]+\d?)-(?P<rows>\d+)(x(?P<columns>\d+))?px-(?P<inputs>\d+)x(?P<outputs>\d+)"
     r"-k(?P<kernel>\d+)(x(?P<kernel_width>\d+))?s(?P<stride>\d+)(x(?P<column_stride>\d+))?"
     r"(d(?P<dilation>\d+x\d+))?(g(?P<groups>\d+))?(p(?P<padding>-?\d+(\.-?\d+){3}))?"
-    r"-(?P<epilogue>[a-z]+[0-9.]*)(?P<scaled>-scaled)?(-(?P<residual>res|sum))?(?P<wide>-wide)?"
+    r"-(?P<epilogue>[a-z]+[0-9.]*(e-\d+)?)(?P<scaled>-scaled)?(-(?P<residual>res|sum))?(?P<wide>-wide)?"
     r"-(?P<dtype>[a-z]+\d+)(-b(?P<batch>\d+))?"
 )
 

@@ -76,3 +76,12 @@ def test_answers_about_several_programs_are_one_answer() -> None:
 def test_a_device_of_an_earlier_version_sends_the_text_alone() -> None:
     answer = Answer.from_json({"result": None, "error": "timeout: measure took more than 3 s", "wall_s": 3.0})
     assert answer.error == WorkerError(ErrorKind.TIMEOUT, "measure took more than 3 s")
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 0.0, -1.0, 1e30, "fast", None, True])
+def test_a_timing_that_nothing_can_have_taken_is_an_error(seconds: object) -> None:
+    told = {"result": {"seconds": seconds, "spread_s": 0.0, "repeats": 3, "max_error": 0.0}, "error": None}
+    answer = Answer.from_json(told)
+    assert answer.result is None
+    assert answer.error is not None
+    assert "expected seconds" in answer.error.message

@@ -295,7 +295,7 @@ def test_a_failed_block_is_replaced_when_it_works_later(open_store: Opener) -> N
 
 
 def test_rounds_of_a_block_are_no_measurement_of_it_yet(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds = [BlockRecord(SCHEDULES, 1e-5 * i, 1e-7, created=1.7e9 + i, drift=1.1) for i in range(3)]
+    rounds = [BlockRecord(SCHEDULES, 1e-5 * i, 1e-7, created=1.7e9 + i, drift=1.1) for i in range(1, 4)]
     for record in rounds:
         open_store().add_round("b", record)
     store = open_store()
@@ -473,3 +473,34 @@ def test_two_processes_that_write_at_once_lose_nothing(open_store: Opener, tmp_p
     for name in ("one", "another"):
         assert {(batch, i) for batch in range(20) for i in range(4)} <= {r.point for r in store.load(name)}
     assert store._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+BAD = ("9e999", "-9e999", "0.0", "-1.0", "1e30", "'fast'", "x'00'")
+"""What nothing can have taken, as SQL says it; NaN cannot be stored."""
+
+
+def spoil(path: Path, table: str, seconds: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"UPDATE {table} SET seconds = {seconds} WHERE rowid = (SELECT MIN(rowid) FROM {table})")
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_seconds_that_nothing_can_have_taken_are_left_out_aloud(
+    open_store: Opener, caplog: pytest.LogCaptureFixture, bad: str
+) -> None:
+    store = open_store()
+    store.add("w", [TuningRecord((1,), 1e-3), TuningRecord((2,), 2e-3), TuningRecord((3,), None, error="crash")])
+    again = TuningRecord((2,), 2e-3, again_s=3e-3, again_spread_s=1e-6)
+    store.add_remeasured("w", [again])
+    block = BlockRecord((("w", (1,)),), 1e-3)
+    store.add_block("b", block)
+    store.add_round("b", block)
+    store.add_canary(Reading(1e-3, 1e-6, 1.0, 0.0))
+    for table in ("records", "remeasured", "blocks", "rounds", "canary"):
+        spoil(store.path, table, bad)
+    opened = open_store()
+    assert [(r.point, r.seconds, r.again_s) for r in opened.load("w")] == [((2,), 2e-3, None), ((3,), None, None)]
+    assert opened.load_block("b", block.schedules) is None
+    assert opened.load_rounds("b", block.schedules) == []
+    assert opened.load_canary() == []
+    assert [record.getMessage().count("left out") for record in caplog.records] == [1]

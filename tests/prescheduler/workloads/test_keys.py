@@ -16,6 +16,8 @@ GENERAL = (
     Workload("upconv", 14, 32, 64, 3, 2, epilogue="leaky0.1", padding=(0, 0, -1, -1)),
     Workload("pointwise", 14, 32, 64, 1, 2, column_stride=1, residual=True, residual_first=True, epilogue="relu6"),
     Workload("pointwise", 1, 32, 64, scaled=True, wide=True, dtype="bfloat16"),
+    Workload("pointwise", 14, 32, 64, epilogue="leaky1e-05", residual=True),
+    Workload("pointwise", 14, 32, 64, epilogue="leaky2.5e-07", scaled=True),
     Workload("winograd2", 14, 32, 64, 3, dtype="tf32", batch=32),
 )
 

@@ -77,16 +77,23 @@ def collect(files: Iterable[Path]) -> Found:
     found = Found()
     for file in files:
         with open_records(file) as database:
+            query = "SELECT COUNT(*) FROM records WHERE seconds IS NOT NULL"
+            num_unknown = int(database.execute(query).fetchone()[0])
             for source in known_sources(database, file):
+                by_workload = load_source(database, file, source)
+                num_records = sum(map(len, by_workload.values()))
+                num_unknown -= num_records
                 if source.spaces != backend_of(source.target).space_version:
-                    found.skipped["of devices with another version of the schedule spaces"] += 1
+                    found.skipped["of devices with another version of the schedule spaces"] += num_records
                     continue
                 of_source = found.seconds.setdefault(source, {})
-                for workload, records in load_source(database, file, source).items():
+                for workload, records in by_workload.items():
                     of_task = of_source.setdefault(workload, {})
                     for record in records:
                         if record.seconds:
                             of_task.setdefault(record.point, record.seconds)
+            if num_unknown:
+                found.skipped["of devices that are not known, or without usable seconds"] += num_unknown
     return found
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ from chanas.prescheduler.tuning.offline.dataset import Dataset, load, save
 from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
 from chanas.prescheduler.tuning.offline.segments import WIDTH, segment_rows
 
+from ...cuda_cases import GPU
 from .records import ONE, TWO, WORKLOADS, dataset, store_run
 
 
@@ -63,7 +67,11 @@ def test_points_of_other_spaces_are_left_out_and_counted(tmp_path: Path) -> None
     store.close()
     found = collect([tmp_path / "records.sqlite"])
     assert make_dataset(found, False).points == (point,)
-    assert found.skipped == {"of points outside their spaces": 1, "of operators that are not there": 1}
+    assert found.skipped == {
+        "of points outside their spaces": 1,
+        "of operators that are not there": 1,
+        "of devices that are not known, or without usable seconds": 1,
+    }
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -110,3 +118,29 @@ def test_a_description_counts_by_device_and_family(data: Dataset) -> None:
     assert lines[0] == f"records    {len(data)}, 12 tasks, 2 device(s)"
     assert lines[1].endswith(f"{len(data) // 2} (pointwise {len(data) // 2})")
     assert sum("M: 2 tasks" in line for line in lines) == len(WORKLOADS)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "batch", "name"),
+    [("float32", 1, "cuda"), ("float16", 1, "cuda-f16"), ("tf32", 1, "cuda-tf32"), ("float16", 32, "cuda-f16-b32")],
+)
+def test_records_of_gpus_are_exported_as_such(tmp_path: Path, dtype: str, batch: int, name: str) -> None:
+    target = dataclasses.replace(GPU, name=name, dtype=dtype, batch=batch)
+    workload = Workload("pointwise", 14, 96, 192, epilogue="relu", dtype=dtype, batch=batch)
+    store = RecordStore(tmp_path / "records.sqlite", target)
+    store.add(workload.key, [TuningRecord((1,), 1e-3)])
+    store.close()
+    found = collect(files_of_records([tmp_path]))
+    assert [(source.target.name, list(tasks)) for source, tasks in found.seconds.items()] == [(name, [workload.key])]
+    assert not found.skipped
+
+
+def test_records_that_cannot_be_exported_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = store_run(tmp_path, num=4)
+    with contextlib.closing(sqlite3.connect(run / "records.sqlite")) as db, db:
+        db.execute("UPDATE records SET device = 'of another kind' WHERE rowid IN (1, 2)")
+        db.execute("UPDATE records SET seconds = 9e999 WHERE rowid = 3")
+    found = collect(files_of_records([run]))
+    num_kept = sum(len(points) for tasks in found.seconds.values() for points in tasks.values())
+    assert (num_kept, sum(found.skipped.values())) == (3 * len(WORKLOADS) - 3, 3)
+    assert "1 left out" in caplog.text
