@@ -87,6 +87,7 @@ class JobPlan(BaseModel):
     sub_spaces: tuple[str, ...] = ()
     calibrate: int = Field(default=12, ge=0)
     dtype: str = "f32"
+    batch: int = Field(default=1, ge=1)
     trials: int | None = Field(default=None, ge=1)
     cost_model: str = "gp"
     warm_start: str | None = None
@@ -101,7 +102,7 @@ class JobPlan(BaseModel):
     def _fits_its_kind(self) -> JobPlan:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r} must be of letters, digits, '.', '_' and '-': files are called so")
-        of_tables = {"space", "num_classes", "sub_spaces", "calibrate", "dtype"}
+        of_tables = {"space", "num_classes", "sub_spaces", "calibrate", "dtype", "batch"}
         of_networks = {"out", "minutes", "shapes", "early_stop"}
         wrong = self.model_fields_set & (of_networks if self.model is None else of_tables)
         if wrong:
@@ -139,6 +140,8 @@ class JobsFile(BaseModel):
         check_devices(self.devices, Usage(self.target, self.threads))
         for job in self.jobs:
             key = self.key_of(job)
+            if job.batch > 1 and self.target == "cpu":
+                raise ValueError(f"job '{job.name}': expected batch 1 on a processor, got {job.batch}; GPUs take more")
             dtypes = {j.dtype for j in self.jobs if self.key_of(j) == key}
             if key and len(dtypes) > 1:
                 raise ValueError(f"jobs on devices of one key are of one dtype, got {', '.join(sorted(dtypes))}")
@@ -161,7 +164,7 @@ class JobsFile(BaseModel):
 
     def usage(self, job: JobPlan) -> Usage:
         """The use that a job makes of the device."""
-        return Usage(self.target, self.threads, job.dtype)
+        return Usage(self.target, self.threads, job.dtype, job.batch)
 
 
 def read_jobs(path: Path) -> JobsFile:

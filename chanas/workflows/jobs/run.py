@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chanas.core.target import HardwareTarget
+from chanas.core.target import HardwareTarget, in_batches
 from chanas.core.usage import Usage
 from chanas.devices.cores import split_cores
 from chanas.devices.gpu_use import check_free
@@ -74,7 +74,7 @@ class Machines:
 
     def target(self, key: str, usage: Usage) -> HardwareTarget:
         """The devices of a key; those of this machine used like that."""
-        return self.held[key].target if key else load_used(usage)
+        return in_batches(self.held[key].target, usage.batch) if key else load_used(usage)
 
     def resources(self) -> list[Resource]:
         """Resources that stages need."""
@@ -170,6 +170,8 @@ def _run(
     with PoolExecutor(machines.pools()) as executor:
         jobs = _Jobs(plans, machines, executor, folder, command, tell)
         scheduler = jobs.scheduler
+        if plans.policy == "planned":
+            tell("policy planned tries stages ahead that are known before; tunings know none, so that it is slack here")
         jobs.join(plans, Path.cwd())
         with served(folder, partial(obey, scheduler, jobs.add)):
             try:
@@ -269,7 +271,7 @@ def describe_job(plan: JobPlan, usage: Usage, target: HardwareTarget, workers: S
     """The facts that the process of a job is handed."""
     return {
         "job": plan.model_dump(mode="json", exclude_unset=True),
-        "usage": {"device": usage.device, "threads": usage.threads, "dtype": usage.dtype},
+        "usage": {"device": usage.device, "threads": usage.threads, "dtype": usage.dtype, "batch": usage.batch},
         "target": target.to_json(),
         "num_builders": workers.num_builders,
         "num_devices": len(workers.devices),

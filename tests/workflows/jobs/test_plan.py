@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from chanas.core.usage import Usage
 from chanas.errors import ConfigError
+from chanas.prescheduler.measuring.remote.pool import HeldDevices
 from chanas.workflows.jobs.plan import parse_jobs, read_jobs
+from chanas.workflows.jobs.run import Machines, describe_job
+
+from ...prescheduler.cuda_cases import GPU
 
 TABLE = {"name": "a", "run": "runs/a"}
 PI = {"rpc": "here:9190", "key": "pi"}
@@ -43,16 +50,30 @@ def test_a_job_is_timed_here_unless_it_names_a_key_or_there_is_only_one() -> Non
     assert elsewhere.key_of(elsewhere.jobs[0]) == "pi"
 
 
+def test_a_table_of_a_gpu_may_be_of_batches() -> None:
+    plans = parsed(TABLE | {"batch": 32}, TABLE | {"name": "c", "run": "c"}, target="cuda")
+    assert [str(plans.usage(job).name) for job in plans.jobs] == ["cuda-b32", "cuda"]
+    machines = Machines({}, {"lab": HeldDevices((), dataclasses.replace(GPU, name="cuda@lab"))})
+    target = machines.target("lab", plans.usage(plans.jobs[0]))
+    assert (target.name, target.batch) == ("cuda-b32@lab", 32)
+    workers = cast(Any, SimpleNamespace(num_builders=1, devices=(), overlap=True, learns=False))
+    described = describe_job(plans.jobs[0], plans.usage(plans.jobs[0]), target, workers)
+    assert Usage(**described["usage"]) == plans.usage(plans.jobs[0])
+
+
 @pytest.mark.parametrize(
     ("jobs", "options", "told"),
     [
         ((), {}, "jobs"),
         ((TABLE, TABLE | {"run": "c"}), {}, "name of its own, got a"),
         ((TABLE, TABLE | {"name": "c", "run": "runs/../runs/a"}), {}, "run of its own"),
-        ((TABLE | {"trails": 3},), {}, "unknown key; known: calibrate"),
+        ((TABLE | {"trails": 3},), {}, "unknown key; known: batch, calibrate"),
         ((TABLE,), {"device": "cpu"}, "unknown key; known: devices"),
         ((TABLE | {"minutes": 3},), {}, "minutes can't be set for a table"),
         ((TABLE | {"early_stop": False},), {}, "early_stop can't be set for a table"),
+        ((TABLE | {"batch": 32},), {}, "batch 1 on a processor"),
+        ((TABLE | {"batch": 0},), {"target": "cuda"}, "batch"),
+        ((NETWORK | {"batch": 32},), {"target": "cuda"}, "batch can't be set for a network"),
         ((NETWORK | {"calibrate": 3},), {}, "calibrate can't be set for a network"),
         ((TABLE | {"trials": 0},), {}, "trials"),
         ((TABLE | {"tune_share": 0},), {}, "tune_share: expected greater than 0"),
