@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 
 import pytest
@@ -26,3 +27,10 @@ def test_an_error_of_others_is_one_short_line_whatever_its_text() -> None:
     assert errors.one_line(error) == "no such thing"
     assert errors.describe(error, 7) == "RuntimeError: no such"
     assert errors.describe(AssertionError(), 7) == "AssertionError"
+
+
+def test_an_error_of_a_file_is_one_line_that_can_be_read() -> None:
+    long = errors.describe_file_error(OSError(errno.ENAMETOOLONG, "File name too long", "l" * 300))
+    assert long == f"'{'l' * 80}…': file name too long; use a shorter one"
+    assert "free some space" in errors.describe_file_error(OSError(errno.ENOSPC, "No space left on device", b"a"))
+    assert errors.printable("a\nb\x1b\udcff") == "a\\nb\\x1b\\udcff"

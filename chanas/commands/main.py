@@ -4,6 +4,7 @@ needed."""
 from __future__ import annotations
 
 import functools
+import io
 import shutil
 import sys
 from collections.abc import Sequence
@@ -131,6 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files as they came, whatever their bytes
     try:
         # typer turns Ctrl-C into this code
         code = command()(list(arguments), prog_name="chanas", standalone_mode=False) or 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from chanas.errors import ChanasError, unknown_name
+from chanas.errors import ChanasError, one_line, unknown_name
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -55,11 +55,14 @@ def read_mapping(
         error_type: the file cannot be read, is not YAML, or holds something else than a mapping.
     """
     try:
-        data = yaml.safe_load(source.read_text(encoding="utf-8"))
+        text = source.read_text(encoding="utf-8")
+        data = yaml.safe_load(text)
+        if any("\0" in token.value for token in yaml.scan(text) if isinstance(token, yaml.ScalarToken)):
+            raise ValueError("a text with a null character, which no name has")
     except (OSError, UnicodeDecodeError) as error:
         raise error_type(f"{kind} {name} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise error_type(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none, say
+        raise error_type(f"{name} is not valid YAML: {one_line(error)}") from error
     if not isinstance(data, dict):
         raise error_type(f"{name}: expected a mapping of {fields}, got {type(data).__name__}")
     return data

@@ -150,9 +150,10 @@ def listen(settings: Settings) -> socket.socket:
         # for the client to acknowledge the head.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host with an empty or overlong part
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}; name another --port"
+            f"cannot listen on {settings.host}, port {settings.port}: {reason}; name another --host or --port"
         ) from error
 
 

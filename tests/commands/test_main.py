@@ -17,7 +17,7 @@ from tables import random_table
 from typer.testing import CliRunner
 
 from chanas import workflows
-from chanas.commands.main import app
+from chanas.commands.main import app, main
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration
 from chanas.files.run import DEFAULT_RUN, RunDirectory
@@ -38,6 +38,34 @@ def test_an_error_ends_the_process_with_one_line(tmp_path: Path) -> None:
     assert "run `chanas train-supernet" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "--run", "l" * 300],
+        ["report", "--run", "/".join(["d" * 200] * 25)],
+        ["sweep", "show", "l" * 300],
+        ["sweep", "show", "a\nb"],
+        ["sweep", "show", os.fsdecode(b"\xff\xfe")],
+        ["jobs", "status", "--out", "l" * 300],
+        ["serve", "token", "list", "--data", "l" * 300],
+        ["device", "list", "--tracker", "a..b:9190"],
+        ["device", "list", "--tracker", f"{'l' * 300}:1"],
+        ["serve", "--host", "a..b"],
+        ["service", "list", "--url", f"http://{'l' * 64}.b:1"],
+    ],
+    ids=lambda arguments: " ".join(word[:12] for word in arguments),
+)
+def test_a_name_of_any_length_is_one_line(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out, told.err.count("\n")) == (1, "", 1)
+    assert told.err.strip().isprintable()
 
 
 @pytest.fixture

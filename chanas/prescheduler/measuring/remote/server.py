@@ -268,7 +268,7 @@ def listen(host: str, port: int) -> socket.socket:
                     listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             listener.bind((host, port))
             listener.listen(8)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             raise TargetError(
                 f"a server can't listen at {host}:{port} ({error}); choose another --port or --host"
             ) from error
