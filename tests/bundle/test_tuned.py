@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from networks import NUM_CLASSES, SHAPE
 
-from chanas.bundle.tuned import DOCUMENT, MODULE, SOURCE, WEIGHTS, TunedNetwork
+from chanas.bundle.tuned import DOCUMENT, MODULE, RANDOM_WEIGHTS, SOURCE, WEIGHTS, TunedNetwork
 from chanas.errors import ChanasError, CheckpointError, ConfigError, TargetError
 from chanas.prescheduler.models.sources.opening import open_model
 
@@ -192,3 +192,10 @@ def test_it_runs_where_neither_torch_nor_onnx_can_be_imported(tuned_folder: Path
     )
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), opened.answer([x])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_random_weights_are_told(copied: Path) -> None:
+    network = TunedNetwork.open(copied)
+    assert network.remark == ""
+    change_document(copied, origin={**network.document["origin"], "kind": "torchvision"})
+    assert TunedNetwork.open(copied).remark == RANDOM_WEIGHTS

@@ -18,7 +18,7 @@ from networks import NUM_CLASSES, save_untuned
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from chanas.bundle.tuned import DOCUMENT, SOURCE, TunedNetwork
+from chanas.bundle.tuned import DOCUMENT, RANDOM_WEIGHTS, SOURCE, TunedNetwork
 from chanas.commands.main import app
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, CheckpointError, ConfigError, MeasureError, TargetError
@@ -330,6 +330,7 @@ def test_a_network_of_torchvision(tmp_path: Path) -> None:
     source = "torchvision:shufflenet_v2_x1_0"
     done = export_tuned(save_untuned(source, tmp_path / "net"), tmp_path / "exported" / "out")
     assert isinstance(done.check, Check)
+    assert all(RANDOM_WEIGHTS in (done.folder / name).read_text() for name in ("out.h", "README"))
     network, opened = TunedNetwork.open(tmp_path / "net"), open_model(source)
     inputs = opened.random_inputs(1)
     check_same(answers(done, network, inputs, tmp_path), opened.answer(inputs))

@@ -16,10 +16,12 @@ from PIL import Image
 
 from chanas.errors import ChanasError, DataError
 from chanas.supernet.data.data_config import AugmentConfig, DataConfig
+from chanas.supernet.data.image_source import ArraySource, ImageSource
 from chanas.supernet.data.images import ImageData, load_data
 from chanas.supernet.data.loader import (
     Batch,
     LoaderConfig,
+    in_memory,
     in_order,
     random_affine,
     shard_rows,
@@ -27,7 +29,6 @@ from chanas.supernet.data.loader import (
     training_batches,
     warp,
 )
-from chanas.supernet.data.sources import ImageSource
 
 CONFIG = LoaderConfig(batch_size=6, gap_batch_size=2, seed=3)
 
@@ -217,3 +218,23 @@ def test_augmentation_keeps_most_of_a_centred_shape() -> None:
     out = augment(images, 32, config)
     assert bool(((out.sum((1, 2, 3)) / 64 - 1).abs() < 0.3).all())
     assert len({tuple(row) for row in out.flatten(1).tolist()}) == 40
+
+
+# ---- sets that are decoded once -------------------------------------------------------------------------------------
+def test_images_of_one_size_are_decoded_once_and_stay_the_same(image_folder: Path) -> None:
+    for path in image_folder.rglob("*.png"):
+        Image.open(path).resize((20, 20)).save(path)
+    data = load_data(DataConfig(dataset="imagefolder", root=image_folder), seed=0)
+    held = in_memory(data)
+    indices = data.indices("train")
+    np.testing.assert_array_equal(held.images(indices, 16), data.images(indices, 16))
+    assert isinstance(held.source, ArraySource)
+    assert held.splits.digest == data.splits.digest
+    assert in_memory(held) is held
+    (batch,) = training_batches(held, CONFIG, [(0, 16)])
+    assert batch.images_nchw.shape == (8, 3, 16, 16)
+
+
+def test_images_of_several_sizes_cannot_be_kept_so(folder: ImageData) -> None:
+    with pytest.raises(DataError, match="one size"):
+        in_memory(folder)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import pickle
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+import torchvision.datasets
 
 from chanas.errors import DataError
+from chanas.supernet.data import hugging_face
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.image_source import ArraySource, EncodedSource
-from chanas.supernet.data.sources import check_classes, load_source
+from chanas.supernet.data.sources import TORCHVISION_SETS, check_classes, load_source, named_images
 
 
 def test_digits_are_32_pixel_rgb_images_of_ten_classes() -> None:
@@ -131,3 +137,25 @@ def test_a_damaged_image_of_a_set_in_files_is_named(eurosat: DataConfig) -> None
     first_image(eurosat).unlink()
     with pytest.raises(DataError, match=r"dark/0\.png of eurosat"):
         source.image(0)
+
+
+def test_a_set_in_files_still_lists_them_where_it_is_looked_for() -> None:
+    """The attributes are torchvision's own business: an upgrade that renames one is noticed here."""
+    for known in TORCHVISION_SETS.values():
+        text = inspect.getsource(getattr(torchvision.datasets, known.class_name))
+        names = ("self._image_files", "self._images", "self._samples", "DatasetFolder", "ImageFolder")
+        assert known.in_memory or any(name in text for name in names), known.class_name
+
+
+def test_opening_a_saved_set_changes_nothing_for_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", ModuleType("datasets"))
+    before = dict(os.environ)
+    hugging_face._library()
+    assert dict(os.environ) == before
+
+
+def test_a_set_by_its_name_is_no_path(tmp_path: Path) -> None:
+    assert named_images("cifar10") == {"dataset": "cifar10"}
+    assert named_images(tmp_path) == {"dataset": "imagefolder", "root": str(tmp_path)}
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        named_images(tmp_path / "nowhere")
