@@ -84,7 +84,9 @@ def test_the_prescheduler_is_told_the_space_where_it_is_not_the_one_it_would_tak
     assert "`chanas prescheduler --target cpu --space mbv3 --num-classes 1000 --run RUN`" in message(
         tmp_path, processor(), "mbv3"
     )
-    assert "`chanas prescheduler --target cpu --run RUN`" in message(tmp_path, processor(), "mbv3-32", 10)
+    assert "`chanas prescheduler --target cpu --space mbv3-32 --run RUN`" in message(
+        tmp_path, processor(), "mbv3-32", 10
+    )
 
 
 def test_a_search_by_accuracies_passes_on_the_space_that_it_is_told(tmp_path: Path) -> None:
