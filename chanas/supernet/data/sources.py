@@ -159,8 +159,8 @@ def _torchvision(config: DataConfig) -> ImageSource:
         parts = [cls(str(root), download=False, **part) for part in arguments]
     except (RuntimeError, OSError) as error:
         raise DataError(
-            f"data set {config.dataset} does not lie in {root.resolve()} ({str(error).splitlines()[0]}); "
-            "put it there or name its folder as `root` (chanas downloads nothing)"
+            f"data set {config.dataset} is not in {root.resolve()} ({_reason(error)}); put it there, or name its folder "
+            "with --root, in a config as `root` (chanas downloads nothing)"
         ) from error
     labels = [_labels(part) for part in parts]
     joined = np.concatenate(labels)
@@ -187,6 +187,11 @@ SOURCES: dict[str, Callable[[DataConfig], ImageSource]] = {
     IMAGENET: imagenet,
     **dict.fromkeys(TORCHVISION_SETS, _torchvision),
 }
+
+
+def _reason(error: Exception) -> str:
+    """What torchvision says, without its advice to download, which is none for chanas."""
+    return str(error).splitlines()[0].partition(" You can use download")[0].rstrip(".")
 
 
 def _files(part: Any) -> Sequence[Any]:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from chanas.core.arch import Architecture
 from chanas.errors import ConfigError, DataError, StageOrderError
@@ -153,5 +154,7 @@ def finetune_config(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
         "warmup_epochs": WARMUP_SHARE * epochs,
         "base_lr": base_lr,
     }
-    images = {} if recipe.images is None else {**named_images(recipe.images), "skip_bad": recipe.skip_bad}
+    images: dict[str, Any] = {}
+    if recipe.images is not None:  # of several sizes, maybe
+        images = {**named_images(recipe.images), "skip_bad": recipe.skip_bad, "in_memory": False}
     return stored.changed(data=images, phases=[phase], seed=stored.seed if recipe.seed is None else recipe.seed)

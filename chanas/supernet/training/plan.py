@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -167,7 +168,7 @@ def _time_image(network: Supernet, architecture: Architecture, device: torch.dev
 
 def _loading_s(data: ImageData, schedule: Schedule, plan: StepPlan, device: torch.device) -> float:
     """Seconds until a step's images are there; processes that decode them share the cores with the training."""
-    alone = ImageData(data.source, data.splits, data.config.model_copy(update={"num_workers": 0}), data.inspection)
+    alone = dataclasses.replace(data, config=data.config.model_copy(update={"num_workers": 0}))
     began = time.perf_counter()
     next(training_batches(alone, schedule.config.loader, [(plan.step, plan.resolution)], device=device))
     return time.perf_counter() - began

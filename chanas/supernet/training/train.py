@@ -141,7 +141,6 @@ def train_supernet(
         if progress and world.is_main:
             announce(trainer.plan().lines())
         world.wait()  # before anything is written, every rank has seen that it may be
-        trainer.begin()
         return trainer.train(progress and world.is_main)
 
 
@@ -247,7 +246,7 @@ class Trainer:
             self.space, self.data, self.schedule, step, seconds, torch.get_num_threads(), self._is_fresh
         )
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Leave a checkpoint to resume from, of a new run with its splits."""
         if self._resumes:
             self._cut_metrics()
@@ -298,6 +297,7 @@ class Trainer:
     # ---- the loop -------------------------------------------------------------------------------------------------
     def train(self, progress: bool) -> TrainSummary:
         """Train from the current step to the end; see `train_supernet`."""
+        self._begin()
         start, began = self.state.progress.step, time.perf_counter()
         bar = progress_bar(self.schedule.num_steps, "supernet", "step", progress, initial=start)
         accuracies: dict[str, float] | None = None
