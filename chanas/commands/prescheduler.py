@@ -140,7 +140,6 @@ def tune(
 ) -> None:
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
     shapes = parse_shapes(shape or ())
-    from chanas.core.progress import announce
     from chanas.workflows.models.chain import Effort, Model
     from chanas.workflows.models.saving import check_place, default_folder
 
@@ -150,13 +149,11 @@ def tune(
     folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
     check_place(folder, run)
     effort = Effort(trials, minutes, cost_model_of(cost_model, pretrained), warm_start, early_stop, tune_share)
-    result = f"result     {folder}"
     if dry_run:
-        typer.echo("\n".join([*loaded.plan(usage, effort=effort, run=RunDirectory(run)), result]))
+        typer.echo("\n".join(loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder)))
         return
-    announce([result])
     say_step(f"dividing {loaded.name} into operators")
-    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed)
+    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
     say_step("compiling the whole network, comparing and timing it")
     built = tuned.build()
     _say_tuned(built, built.save(folder))

@@ -159,8 +159,8 @@ def _torchvision(config: DataConfig) -> ImageSource:
         parts = [cls(str(root), download=False, **part) for part in arguments]
     except (RuntimeError, OSError) as error:
         raise DataError(
-            f"data set {config.dataset} is not in {root.resolve()} ({_reason(error)}); put it there, or name its folder "
-            "with --root, in a config as `root` (chanas downloads nothing)"
+            f"data set {config.dataset} is not in {root.resolve()} ({_reason(error)}); put it there, or name its "
+            "folder with --root, in a config as `root` (chanas downloads nothing)"
         ) from error
     labels = [_labels(part) for part in parts]
     joined = np.concatenate(labels)

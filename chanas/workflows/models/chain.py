@@ -139,6 +139,7 @@ class LoadedModel:
         *,
         effort: Effort = DEFAULT_EFFORT,
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
+        folder: Path | None = None,
     ) -> list[str]:
         """The lines that `tune` prints before it begins, with the same arguments; nothing is written.
 
@@ -152,7 +153,7 @@ class LoadedModel:
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
             _require_cpu_float32(hardware)
             _settings(effort, place, hardware, 0)
-            return _plan_lines(self, lower(self.graph, hardware), hardware, effort, place)
+            return _plan_lines(self, lower(self.graph, hardware), hardware, effort, folder)
 
     def tune(
         self,
@@ -163,6 +164,7 @@ class LoadedModel:
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
         seed: int = 0,
         progress: bool = True,
+        folder: Path | None = None,
         hold: HoldDevice | None = None,
     ) -> TunedModel:
         """Tune its operators; records lie in `run`, and every one that is there already is used again.
@@ -170,6 +172,7 @@ class LoadedModel:
         Args:
             target: the processor and how it is used; the name of a device stands for one thread of it.
             trials: schedule points per operator on average, instead of those of `effort`.
+            folder: where it is going to be saved; the plan names it.
             hold: gets hold of the device, here and in `build`; by default `timing_device`.
 
         Raises:
@@ -197,7 +200,7 @@ class LoadedModel:
                 program = lower(self.graph, hardware)
             check_provable(program)
             if progress:
-                announce(_plan_lines(self, program, hardware, effort, place))
+                announce(_plan_lines(self, program, hardware, effort, folder))
             with run_lock(place.root), watch.step("tune"):
                 store = RecordStore(place.records, hardware)
                 try:
@@ -208,7 +211,7 @@ class LoadedModel:
 
 
 def _plan_lines(
-    loaded: LoadedModel, program: Program, target: HardwareTarget, effort: Effort, run: RunDirectory
+    loaded: LoadedModel, program: Program, target: HardwareTarget, effort: Effort, folder: Path | None
 ) -> list[str]:
     """What is tuned, for what, and about how long that takes."""
     from chanas.bundle.tuned import remark_of
@@ -223,7 +226,8 @@ def _plan_lines(
     seconds = min(seconds, TRIAL_S * most)
     return [
         f"plan       {loaded.name}{f' ({remark})' if remark else ''} for target {target.name}: {len(workloads)} "
-        f"operators, at most {most} trials, kept ones included; {format_estimate(seconds)} on two idle cores"
+        f"operators, at most {most} trials, kept ones included; {format_estimate(seconds)} on two idle cores",
+        *([] if folder is None else [f"           into {folder}"]),
     ]
 
 

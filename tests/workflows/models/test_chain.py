@@ -136,3 +136,11 @@ def test_whole_numbers_are_other_indices_where_the_table_has_them(num_rows: int)
     program = torch.export.export(Gather(num_rows), (torch.zeros(1, 8, dtype=torch.int64),))
     opened = opened_program("net", program, {})
     assert unproven_names(opened, opened.answer(opened.random_inputs()), seed=0) == ()
+
+
+def test_a_plan_names_operators_trials_and_the_folder(loaded: LoadedModel, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    lines = loaded.plan(effort=Effort(trials=1), run=run, folder=tmp_path / "out")
+    assert "operators, at most" in lines[0]
+    assert lines[-1].endswith(f"into {tmp_path / 'out'}")
+    assert not run.root.exists()
