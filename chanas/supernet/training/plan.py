@@ -20,7 +20,7 @@ from chanas.supernet.training.phases import Schedule, StepPlan
 
 FEW_PASSES = 8
 """Passes over the training images below which a supernet from fresh weights is far from what it could be."""
-FEW_PER_CLASS = 100
+FEW_PER_CLASS = 50
 """Training images of a class below which fresh weights learn little that holds for other images."""
 _FORWARD_SHARE = 1 / 3  # of a forward and a backward pass
 _NUM_SAMPLED = 32
