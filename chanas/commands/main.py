@@ -7,6 +7,7 @@ import functools
 import io
 import shutil
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -131,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: without the program's name; those of this process by default.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # damaged tags; what matters is an error or a remark
     debug = "--debug" in arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files as they came, whatever their bytes

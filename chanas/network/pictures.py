@@ -95,10 +95,10 @@ def as_picture(image: Image.Image, name: str) -> Picture:
     with _refused(name), _without_limit() if is_large else contextlib.nullcontext():
         if getattr(image, "is_animated", False) and image.format not in _ONE_PICTURE:
             remarks.append("only the first of several frames")
-        if "16" in _raw_mode(image) and len(image.getbands()) > 1:
+        if ";16" in _raw_mode(image) and len(image.getbands()) > 1:
             remarks.append("16-bit colour read at 8 bits")
         image.load()
-        profile, turn = image.info.get("icc_profile"), _turn(image)
+        profile, turn = image.info.get("icc_profile"), _turn(image, remarks)
         if image.mode in ("I", "F") or image.mode.startswith("I;16"):
             image = _scaled_grey(image, name, remarks)
         elif image.has_transparency_data:
@@ -186,11 +186,12 @@ def _raw_mode(image: Image.Image) -> str:
     return str(tiles[0][3]) if tiles else ""
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
+def _turn(image: Image.Image, remarks: list[str]) -> Image.Transpose | None:
     """What makes a decoded image upright, by its EXIF data; where these are damaged it stays as it is."""
     try:
         return _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except DECODING_ERRORS:
+        remarks.append("damaged EXIF data left aside")
         return None
 
 

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 from boxes import Detections, Floats, detect
-from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from shapes import ANNOTATIONS
+
+from chanas.network.pictures import read_picture
 
 Predict = Callable[[Floats], Sequence[Floats]]
 """From an image float32[1, 3, S, S], RGB in [0, 1], to its raw maps, float32[1, 3·(5 + C), S/stride, S/stride]."""
@@ -63,8 +64,7 @@ def evaluate(predict: Predict, data: Path, num_images: int | None = None) -> Sco
 
 def read_image(path: Path) -> Floats:
     """An image file as float32[1, 3, S, S] in [0, 1]."""
-    with Image.open(path) as file:
-        pixels = np.asarray(file.convert("RGB"), np.float32)
+    pixels = np.asarray(read_picture(path, str(path)).image, np.float32)
     return np.ascontiguousarray(np.moveaxis(pixels, -1, 0)[None]) / np.float32(255.0)
 
 

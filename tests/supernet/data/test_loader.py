@@ -163,6 +163,16 @@ def test_worker_processes_give_the_same_batches(folder: ImageData) -> None:
         assert_same(one, other)
 
 
+@pytest.mark.parametrize("size", [(1, 1), (1, 1000), (1000, 1)])
+def test_the_narrowest_images_that_are_read_can_be_cropped(image_folder: Path, size: tuple[int, int]) -> None:
+    for path in image_folder.rglob("*.png"):
+        Image.effect_noise(size, 50).save(path)
+    data = load_data(DataConfig(dataset="imagefolder", root=image_folder, augment=AugmentConfig(flip=True)), seed=0)
+    (batch,) = training_batches(data, LoaderConfig(8, 0, seed=0), [(0, 16)])
+    assert batch.images_nchw.shape == (8, 3, 16, 16)
+    assert data.images([0], 16).shape == (1, 3, 16, 16)
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_image_that_breaks_during_training_is_named(folder: ImageData, image_folder: Path, num_workers: int) -> None:
     data = ImageData(folder.source, folder.splits, folder.config.model_copy(update={"num_workers": num_workers}))
