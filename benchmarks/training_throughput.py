@@ -29,9 +29,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from chanas.core.arch import SearchSpace
 from chanas.supernet.data.data_config import DataConfig
+from chanas.supernet.data.image_source import ArraySource
 from chanas.supernet.data.images import ImageData
+from chanas.supernet.data.inspection.inspect import inspect_sample
 from chanas.supernet.data.loader import Batch, training_batches
-from chanas.supernet.data.sources import ArraySource
 from chanas.supernet.data.splits import make_splits
 from chanas.supernet.elastic.distributed import World
 from chanas.supernet.elastic.network import Supernet
@@ -256,7 +257,7 @@ def loading(case: Case, seed: int, num_steps: int, size: tuple[int, ...]) -> dic
     source = ArraySource("random", names, labels, rng.integers(0, 256, size, dtype=np.uint8))
     augment = {"rotation_deg": 10.0, "shift": 0.1, "scale": 0.1, "flip": True}
     config = DataConfig.model_validate({"augment": augment})
-    data = ImageData(source, make_splits(source, config.splits, seed), config)
+    data = ImageData(source, make_splits(source, config.splits, seed), config, inspect_sample(source))
     loader, step = case.config(seed).loader, trainer_step(case, seed)[0]
     device = torch.device(case.device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_batches_on_a_gpu_agree_with_those_of_the_cpu(name: str, request: pytest
 
 def test_worker_processes_give_the_same_batches(folder: ImageData) -> None:
     config = folder.config.model_copy(update={"num_workers": 1})
-    with_worker = ImageData(folder.source, folder.splits, config)
+    with_worker = dataclasses.replace(folder, config=config)
     steps = [(0, 16), (1, 24)]
     for one, other in zip(
         training_batches(folder, CONFIG, steps), training_batches(with_worker, CONFIG, steps), strict=True
@@ -175,7 +176,7 @@ def test_the_narrowest_images_that_are_read_can_be_cropped(image_folder: Path, s
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_image_that_breaks_during_training_is_named(folder: ImageData, image_folder: Path, num_workers: int) -> None:
-    data = ImageData(folder.source, folder.splits, folder.config.model_copy(update={"num_workers": num_workers}))
+    data = dataclasses.replace(folder, config=folder.config.model_copy(update={"num_workers": num_workers}))
     for path in image_folder.rglob("*.png"):
         path.write_bytes(b"gone")
     with pytest.raises(DataError, match=r"\.png .* is not an image that can be read") as caught:
@@ -193,7 +194,7 @@ class _Deadly:
 
 def test_a_worker_process_that_is_killed_is_reported_in_one_line(folder: ImageData) -> None:
     config = folder.config.model_copy(update={"num_workers": 1})
-    data = ImageData(cast(ImageSource, _Deadly()), folder.splits, config)
+    data = dataclasses.replace(folder, source=cast(ImageSource, _Deadly()), config=config)
     with pytest.raises(ChanasError, match="num_workers") as caught:
         list(training_batches(data, CONFIG, [(0, 16)]))
     assert "\n" not in str(caught.value)

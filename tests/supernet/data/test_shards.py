@@ -104,6 +104,7 @@ FAULTS = {
 
 
 def test_shards_that_are_named_after_parts_are_parts(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
     for name, start in (("train-0", 0), ("val-0", 20), ("test-0", 40)):
         write_shard(tmp_path / "set" / f"{name}.tar", some(start, 8))
     source = load(tmp_path / "set").source

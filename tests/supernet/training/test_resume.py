@@ -74,11 +74,11 @@ def test_fine_tuning_on_the_supernets_own_images_keeps_its_splits(
     trained: RunDirectory, image_folder: Path, tiny_space: SearchSpace
 ) -> None:
     architecture, there = tiny_space.smallest, image_folder.with_name("moved")
-    finetune(trained, architecture, Finetuning(epochs=1, images=there), progress=False)
+    finetune(trained, architecture, Finetuning(epochs=2, images=there), progress=False)
     own = trained.finetuned(architecture.key, False)
     assert json.loads(splits_path(own).read_text()) == json.loads(splits_path(trained).read_text())
     again = there.rename(there.with_name("again"))
-    summary = finetune(trained, architecture, Finetuning(epochs=1, images=again), resume=True, progress=False)
+    summary = finetune(trained, architecture, Finetuning(epochs=2, images=again), resume=True, progress=False)
     assert summary.training.resumed_from == summary.training.num_steps
     assert SupernetEvaluator.load(own).data.config.root == again
 
