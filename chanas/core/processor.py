@@ -12,7 +12,7 @@ import functools
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -225,6 +225,11 @@ def parse_cpuinfo(text: str) -> Processor:
         identity=tuple(identity),
         flags=frozenset(flags),
     )
+
+
+def flags_of(family: str, features: Collection[str]) -> list[str]:
+    """The flags of which LLVM's features are some: `["abm"]` of `{"lzcnt", "fast-lzcnt"}`."""
+    return [flag for flag, (feature, *_) in _FEATURES.get(family, {}).items() if feature in features]
 
 
 def _arm_vendor(implementer: str | None) -> str:

@@ -22,6 +22,7 @@ from chanas.export.folders import (
     check_compilable,
     checked_name,
     described_processor,
+    free_name,
     why_not_here,
     write_folder,
 )
@@ -85,14 +86,15 @@ def export(
             f"bundle {bundle} has no weights (it was searched with accuracies measured elsewhere), so there is nothing "
             "to classify with; search with a trained supernet"
         )
-    name = checked_name(out, name)
+    usable = checked_name(out, name)
     schedules, points = _schedules(loaded, target)
     toolchain = find_c_toolchain(schedules.target.mtriple, tools)
     with scratch_folder() as scratch:
+        name = free_name(usable, name, toolchain, scratch)
         kernels = build_kernels(name, loaded.blocks, points, schedules.target, scratch)
         offsets = _write_weights(loaded, schedules.target, scratch / "weights.bin")
         values = _source_values(loaded, schedules.target, kernels, offsets)
-        sources = Sources(name, "classifier", _TITLE, schedules, values, kernels.objects, toolchain)
+        sources = Sources(name, "classifier", _TITLE, schedules, values, kernels.objects, kernels.features, toolchain)
         program = build_example(sources, scratch)
         return write_folder(sources, _check(loaded, schedules, program, run), scratch, out)
 

@@ -9,17 +9,9 @@ from importlib import resources
 
 import numpy as np
 
-_TAKEN = {"clean"}  # by the Makefile, which names its program after the network
-# Words of C and C++, and what compilers and headers take for macros, as far as small letters go.
-_RESERVED = """
-alignas alignof and and_eq asm assert auto bitand bitor bool break case catch char class compl complex concept const
-const_cast consteval constexpr constinit continue co_await co_return co_yield decltype default delete do double
-dynamic_cast else enum errno explicit export extern false float for friend goto i386 if inline int linux long mutable
-namespace new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires
-restrict return short signed sizeof static static_assert static_cast stderr stdin stdout struct switch template this
-thread_local throw true try typedef typeid typename typeof union unix unsigned using virtual void volatile wchar_t while
-xor xor_eq
-"""
+_TAKEN = {"clean", "makefile"}  # the program that the Makefile builds is called after the network
+MAX_NAME = 63
+"""Characters of a name: what C99 tells apart, and what is left of a file's name for endings."""
 _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 
 
@@ -34,16 +26,16 @@ def filled(template: str, values: Mapping[str, object]) -> str:
 
 
 def identifier(text: str) -> str:
-    """A name for C out of any: small letters, digits and underscores, a letter first. `Net-v2` becomes `net_v2`, and
-    `clean`, which is a target of the Makefile, `net_clean`."""
+    """A part of a name in C out of any text: small letters, digits and single underscores, a letter first. `Net-v2`
+    becomes `net_v2`, and `clean`, which is a target of the Makefile, `net_clean`."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
-    return name if name[:1].isalpha() and name not in _TAKEN else f"net_{name}".rstrip("_")
+    name = name if name[:1].isalpha() and name not in _TAKEN else f"net_{name}"
+    return name[:MAX_NAME].rstrip("_")
 
 
-def parameter(text: str, taken: Container[str]) -> str:
-    """A name for a parameter of a function that is none of those `taken`. `input.1` becomes `input_1`, `int` `int_`."""
+def distinct(text: str, taken: Container[str]) -> str:
+    """An identifier that is none of those `taken`: `input.1` becomes `input_1`, or `input_1_2`."""
     name = identifier(text)
-    name = f"{name}_" if name in _RESERVED.split() else name
     numbered = (f"{name}_{i}" for i in itertools.count(2))
     return name if name not in taken else next(n for n in numbered if n not in taken)
 

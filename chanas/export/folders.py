@@ -4,9 +4,10 @@ pkg-config find it, examples; the one in C is built and tried before anything is
 
 from __future__ import annotations
 
+import functools
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from chanas.devices.host import load_target
 from chanas.devices.target_files import describe_target, read_target_file
 from chanas.errors import ConfigError, TargetError
 from chanas.export import c_sources
+from chanas.export.instructions import check_in_c, describe_needs, needed_flags
 from chanas.export.trials import Check
 from chanas.files.writing import replacing_folder
 from chanas.prescheduler.codegen.c_toolchain import CToolchain
@@ -25,6 +27,7 @@ from chanas.prescheduler.codegen.linkers import WASI, Platform
 from chanas.prescheduler.kernels.backends import backend_of
 
 _MADE_BY = "for C programs, made by `chanas export`."
+_FREE_NAME = "net_that_no_platform_has"
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Sources:
     title      what it is, in the first line of the README
     values     of the placeholders in the templates, besides those that every network has
     objects    the kernels' object files
+    features   of LLVM that they may use
     toolchain  compiles and links
     """
 
@@ -77,7 +81,13 @@ class Sources:
     schedules: Schedules
     values: Mapping[str, Any]
     objects: Sequence[Path]
+    features: Collection[str]
     toolchain: CToolchain
+
+    @functools.cached_property
+    def needs(self) -> list[str]:
+        """Flags of the processors that it runs on."""
+        return needed_flags(self.schedules.target, self.features, self.objects)
 
     @property
     def library(self) -> str:
@@ -102,6 +112,7 @@ class Sources:
             "TITLE": f"{self.title} {_MADE_BY}",
             "NAME": self.name,
             "MACRO": self.name.upper(),
+            "INSTRUCTIONS": describe_needs(target, self.needs),
             "DEVICE": c_sources.comment(f"{target.name}: {target.device}"),
             "SCHEDULES": c_sources.comment(self.schedules.describe()),
             "LATENCY": self.schedules.describe_latency(),
@@ -149,8 +160,48 @@ def checked_name(out: Path, name: str | None) -> str:
         raise ConfigError(f"{out} is there already and was not made by `chanas export`; name another folder")
     usable = c_sources.identifier(out.resolve().name if name is None else name)
     if name not in (None, usable):
-        raise ConfigError(f"expected a name of small letters, digits and underscores, such as {usable}, got '{name}'")
+        raise ConfigError(
+            f"expected a name of at most {c_sources.MAX_NAME} small letters, digits and underscores, such as {usable}, "
+            f"got '{name}'"
+        )
     return usable
+
+
+def free_name(usable: str, given: str | None, toolchain: CToolchain, scratch: Path) -> str:
+    """A name that neither a header nor a library nor a function of the platform has: programs would find the network's
+    in its place. A folder's name that is taken gets `net_` in front.
+
+    Raises:
+        ConfigError: a name that was given is taken, or a folder's is even then.
+    """
+    for name in (usable,) if given else (usable, f"net_{usable}"[: c_sources.MAX_NAME]):
+        taken = _taken_by(name, toolchain, scratch)
+        if not taken:
+            return name
+    raise ConfigError(f"the name {name} is taken: {taken}; give another, such as --name my_{name}")
+
+
+def _taken_by(name: str, toolchain: CToolchain, scratch: Path) -> str:
+    """What of the platform is called so, by its compiler; empty: nothing.
+
+    Raises:
+        TargetError: the compiler takes no name at all.
+    """
+
+    def compile_with(name: str) -> None:
+        _fill("names.c", {"NAME": name, "MACRO": name.upper()}, scratch / "names.c")
+        toolchain.compile("names.c", "names.o", scratch)
+
+    try:
+        compile_with(name)
+    except TargetError as error:
+        compile_with(_FREE_NAME)
+        return str(error).rpartition("error: ")[2].removeprefix("#error ")
+    try:
+        toolchain.build_program(("names.o", f"-l{name}"), "names", scratch)
+    except TargetError:
+        return ""
+    return f"the platform has a library of that name (-l{name})"
 
 
 def _was_exported(out: Path) -> bool:
@@ -205,14 +256,16 @@ def build_example(sources: Sources, scratch: Path) -> Path:
         TargetError: the compiler refuses it.
     """
     values, toolchain, name = sources.all_values(), sources.toolchain, sources.name
-    parts = {"RUNTIME": "runtime.c", "EXAMPLE": "example.c", "HANDLES": "handles.c", "HANDLE_FUNCTIONS": "handles.h"}
-    values |= {part: c_sources.filled(template, values) for part, template in parts.items()}
-    for template in (f"{sources.kind}/network.h", f"{sources.kind}/run.c", f"{sources.kind}/main.c"):
+    processor, values["NEEDED"] = check_in_c(sources.schedules.target, sources.needs)
+    parts = {"MEMORY": "memory.h", "PROCESSOR": processor, "RUNTIME": "runtime.c", "HANDLES": "handles.c"}
+    for part, template in (parts | {"EXAMPLE": "example.c", "HANDLE_FUNCTIONS": "handles.h"}).items():
+        values[part] = c_sources.filled(template, values)
+    for template in ("own.c", *(f"{sources.kind}/{file}" for file in ("network.h", "run.c", "main.c"))):
         file = template.rpartition("/")[2]
         _fill(template, values, scratch / (sources.header if file == "network.h" else file))
     _fill("weights-wasm.s" if sources.is_wasm else "weights.s", values, scratch / "weights.s")
-    objects = [toolchain.compile("run.c", f"{name}_run.o", scratch)]
-    objects += [toolchain.compile("weights.s", f"{name}_weights.o", scratch)]
+    files = ("run.c", "own.c", "weights.s")
+    objects = [toolchain.compile(file, f"{name}_{Path(file).stem}.o", scratch) for file in files]
     toolchain.archive([*objects, *(path.name for path in sources.objects)], sources.library, scratch)
     toolchain.build_program(("main.c", sources.library), name, scratch)
     return scratch / name
@@ -233,6 +286,7 @@ def write_folder(sources: Sources, check: Check | str, scratch: Path, out: Path)
             "threads.cpp": "threads.cpp",
             "main.rs": "main.rs",
             "package.cmake": f"{sources.name}-config.cmake",
+            "package-version.cmake": f"{sources.name}-config-version.cmake",
             "package.pc": f"{sources.name}.pc",
         }.items():
             _fill(template, values, folder / file)

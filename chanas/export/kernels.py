@@ -33,14 +33,14 @@ def build_kernels(
     """
     identities = [(block, tuple(tuple(p) for p in own)) for block, own in zip(blocks, points, strict=True)]
     symbols = {identity: f"{name}_block{i}" for i, identity in enumerate(dict.fromkeys(identities))}
-    objects, workspace_bytes = [], ALIGNMENT
+    objects, workspace_bytes, features = [], ALIGNMENT, ()
     with open_compiler(target) as compiler:
         for (block, own), symbol in symbols.items():
             objects.append(folder / f"{symbol}.o")
             request = BuildKernel(target=target, network=name, symbol=symbol, block=block, points=own, path=objects[-1])
             built = compiler.result(request, f"block {block.key}")
-            workspace_bytes = max(workspace_bytes, built["workspace_bytes"])
-    return Kernels(tuple(symbols[i] for i in identities), tuple(objects), workspace_bytes)
+            workspace_bytes, features = max(workspace_bytes, built["workspace_bytes"]), built["features"]
+    return Kernels(tuple(symbols[i] for i in identities), tuple(objects), workspace_bytes, tuple(features))
 
 
 def build_calls(name: str, module: Path, num_inputs: int, target: HardwareTarget, folder: Path) -> CallList:

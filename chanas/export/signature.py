@@ -1,5 +1,6 @@
-"""Inputs and outputs of a network, as its C functions and the examples in other languages have them: parameters by
-their own names in the header, elsewhere by numbers, since names might hide others."""
+"""Inputs and outputs of a network, as its C functions and the examples in other languages have them: in the header
+their names behind `in_` and `out_`, elsewhere numbers; whatever a network calls them, they hide no word, type or macro.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,6 @@ TYPES = {
     "bool": ("uint8_t", "u8"),
 }
 """The types in C and in Rust."""
-TAKEN = frozenset({"handle", "num"})
-"""Parameters of every function."""
 _REMARKS = {"bool": ", 0 or 1", "float16": ", bits of numbers of 16 bits"}
 
 
@@ -32,14 +31,16 @@ _REMARKS = {"bool": ", 0 or 1", "float16": ", bits of numbers of 16 bits"}
 class Tensor:
     """An input or an output.
 
-    name    in the header
-    origin  what the network calls it
+    parameter  of the C function
+    origin     what the network calls it
+    name       the same as C takes it
     """
 
-    name: str
+    parameter: str
     origin: str
     shape: tuple[int, ...]
     dtype: str
+    name: str = ""
 
     @property
     def size(self) -> int:
@@ -58,10 +59,15 @@ class Tensor:
         return TYPES[self.dtype][1]
 
     def describe(self) -> str:
-        """`x   float [1][3][16][16]`"""
+        """`in_x   float [1][3][16][16]`"""
         extents = "".join(f"[{extent}]" for extent in self.shape) or "[1]"
         named = "" if self.origin == self.name else f", the network's {c_sources.comment(self.origin)}"
-        return f"      {self.name}   {self.c_type} {extents}{_REMARKS.get(self.dtype, '')}{named}"
+        return f"      {self.parameter}   {self.c_type} {extents}{_REMARKS.get(self.dtype, '')}{named}"
+
+    def size_macro(self, network: str) -> str:
+        """The name of its size. Names of several words are in small letters: `X_A_B_SIZE` is that of tensor `b` of
+        network `x_a`, and `X_a_b_SIZE` that of tensor `a_b` of network `x`."""
+        return f"{network.upper()}_{self.name if '_' in self.name else self.name.upper()}_SIZE"
 
 
 def signature(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, str]:
@@ -87,7 +93,7 @@ def signature(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, 
         return f"t.{name}.{'as_ptr' if is_input(name) else 'as_mut_ptr'}()"
 
     return {
-        "PARAMETERS": listed(lambda n, t: c_parameter(n, t, t.name)),
+        "PARAMETERS": listed(lambda n, t: c_parameter(n, t, t.parameter)),
         "NUMBERED_PARAMETERS": listed(lambda n, t: c_parameter(n, t, n)),
         "ANY_IS_NULL": listed(lambda n, t: f"{n} == NULL", " || "),
         "POINTERS": listed(lambda n, t: n),

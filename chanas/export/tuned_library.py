@@ -24,12 +24,13 @@ from chanas.export.folders import (
     check_compilable,
     checked_name,
     described_processor,
+    free_name,
     why_not_here,
     write_folder,
 )
 from chanas.export.kernels import build_calls
 from chanas.export.memory_plan import MemoryPlan, plan_memory
-from chanas.export.signature import TAKEN, TYPES, Tensor, signature
+from chanas.export.signature import TYPES, Tensor, signature
 from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.codegen.c_toolchain import find_c_toolchain
@@ -79,11 +80,12 @@ def export_tuned(
     """
     network = TunedNetwork.open(folder)
     module = _source(network)
-    name = checked_name(out, name)
+    usable = checked_name(out, name)
     schedules = _schedules(network, target)
     inputs, outputs = _tensors(network)
     toolchain = find_c_toolchain(schedules.target.mtriple, tools)
     with scratch_folder() as scratch:
+        name = free_name(usable, name, toolchain, scratch)
         calls = build_calls(name, module, len(inputs), schedules.target, scratch)
         if calls.output_bytes != tuple(t.num_bytes for t in outputs):
             raise CheckpointError(f"{module} has other outputs than the network; make the folder again")
@@ -103,7 +105,7 @@ def export_tuned(
             "STATIC_BYTES": plan.num_bytes + calls.workspace_bytes,
         }
         title = f"{_TITLE}; {network.remark}" if network.remark else _TITLE
-        sources = Sources(name, "network", title, schedules, values, calls.objects, toolchain)
+        sources = Sources(name, "network", title, schedules, values, calls.objects, calls.features, toolchain)
         example = Example(build_example(sources, scratch), outputs)
         return write_folder(sources, _check(network, schedules, example, run), scratch, out)
 
@@ -139,12 +141,13 @@ def _schedules(network: TunedNetwork, target: str | None) -> Schedules:
 def _tensors(network: TunedNetwork) -> tuple[list[Tensor], list[Tensor]]:
     """Inputs and outputs, under different names that C takes."""
     found: list[Tensor] = []
-    for entry in (*network.document["inputs"], *network.document["outputs"]):
+    num = len(network.document["inputs"])
+    for i, entry in enumerate((*network.document["inputs"], *network.document["outputs"])):
         if entry["dtype"] not in TYPES:
             raise TargetError(f"{entry['name']} of {network.name} is {entry['dtype']}, for which C has no type")
-        name = c_sources.parameter(entry["name"], TAKEN | {t.name for t in found})
-        found.append(Tensor(name, entry["name"], tuple(entry["shape"]), entry["dtype"]))
-    num = len(network.document["inputs"])
+        name = c_sources.distinct(entry["name"], {t.name for t in found})
+        parameter = f"{'in' if i < num else 'out'}_{name}"
+        found.append(Tensor(parameter, entry["name"], tuple(entry["shape"]), entry["dtype"], name))
     return found[:num], found[num:]
 
 
@@ -182,7 +185,7 @@ def check_size(num_bytes: int) -> None:
 # ---- the sources ----------------------------------------------------------------------------------------------------
 def _described(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, str]:
     """Values of the placeholders in the header."""
-    sizes = (f"#define {name.upper()}_{t.name.upper()}_SIZE {t.size}" for t in (*inputs, *outputs))
+    sizes = (f"#define {t.size_macro(name)} {t.size}" for t in (*inputs, *outputs))
     return {
         "SIZES": "\n".join(sizes),
         "INPUTS": "\n".join(t.describe() for t in inputs),
@@ -205,12 +208,14 @@ def _driver(
             return _FIRST_INPUT_BASE + place.index, 0
         return (_MEMORY_BASE, plan.offsets[place]) if place.kind == "buffer" else (_WEIGHTS_BASE, weights[place])
 
-    arguments = [located(place) for call in calls.calls for place in call.arguments]
+    arguments = [located(place) for call in calls.calls for place in call.arguments] or [(0, 0)]
     copies = [(i, *located(place)) for i, place in enumerate(calls.outputs)]
+    rows = [(call.symbol, len(call.arguments)) for call in calls.calls]
     return {
         "KERNELS": "\n".join(f"INTERNAL kernel {symbol};" for symbol in dict.fromkeys(c.symbol for c in calls.calls)),
-        "MOST_ARGUMENTS": max(len(c.arguments) for c in calls.calls),
-        "CALLS": "\n".join(f"    {{{call.symbol}, {len(call.arguments)}}}," for call in calls.calls),
+        "NUM_CALLS": len(calls.calls),
+        "MOST_ARGUMENTS": max((len(c.arguments) for c in calls.calls), default=1),
+        "CALLS": "\n".join(f"    {{{symbol}, {num}}}," for symbol, num in rows or [("NULL", 0)]),
         "PLACES": "\n".join(f"    {{{base}, {offset}}}," for base, offset in arguments),
         "BASES": "\n".join(
             f"        aligned_input(in{i}, handle->memory + {plan.offsets[Place('input', i)]}, {t.num_bytes}),"

@@ -110,11 +110,8 @@ def unlike(bundle: Path, narrow: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def files_of(name: str) -> set[str]:
-    return {f"lib{name}.a", f"{name}.h", f"{name}-config.cmake", f"{name}.pc", "main.rs", "threads.cpp"} | {
-        "main.c",
-        "Makefile",
-        "README",
-    }
+    cmake = {f"{name}-config.cmake", f"{name}-config-version.cmake"}
+    return cmake | {f"lib{name}.a", f"{name}.h", f"{name}.pc", "main.rs", "threads.cpp", "main.c", "Makefile", "README"}
 
 
 def build(folder: Path, program: Path, line: str) -> Path:
@@ -222,6 +219,7 @@ def test_the_header_says_what_a_caller_must_know(exported: Exported, bundle: Pat
         ("CLASSES", str(len(CLASSES))),
     ]
     assert re.findall(r"\n(\w[^\n]*\(.*\));", text) == [
+        "int first_net_supported(void)",
         "int first_net_run(const float *image, float *logits)",
         "first_net_handle *first_net_create(void)",
         "int first_net_run_with(first_net_handle *handle, size_t num, const float *image, float *logits)",

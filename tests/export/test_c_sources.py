@@ -25,6 +25,10 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
         ("日本", "net"),
         ("", "net"),
         ("Clean", "net_clean"),
+        ("makefile", "net_makefile"),
+        ("a__b", "a_b"),
+        ("x" * 300, "x" * 63),
+        ("9" * 300, "net_" + "9" * 59),
     ],
 )
 def test_a_name_becomes_one_that_c_takes(text: str, name: str) -> None:
@@ -36,15 +40,12 @@ def test_a_name_becomes_one_that_c_takes(text: str, name: str) -> None:
     [
         ("x", (), "x"),
         ("input.1", (), "input_1"),
-        ("int", (), "int_"),
-        ("this", (), "this_"),
-        ("linux", (), "linux_"),
         ("x", ("x",), "x_2"),
         ("X", ("x", "x_2"), "x_3"),
     ],
 )
-def test_a_parameter_is_no_word_of_c_and_no_other_parameter(text: str, taken: tuple[str, ...], name: str) -> None:
-    assert c_sources.parameter(text, taken) == name
+def test_a_name_is_told_from_others(text: str, taken: tuple[str, ...], name: str) -> None:
+    assert c_sources.distinct(text, taken) == name
 
 
 @given(texts)

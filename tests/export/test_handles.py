@@ -1,8 +1,11 @@
-"""Exported networks in several threads, and in programs that CMake, pkg-config, C++, Rust and Java compilers build."""
+"""Exported networks in several threads, and in programs that CMake, pkg-config, C++, Rust and Java compilers build: what
+they offer these programs, and nothing else."""
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -64,14 +67,85 @@ def test_threads_with_handles_of_their_own_get_what_one_call_at_a_time_gets(expo
 def test_the_same_in_rust(exported: Exported, tmp_path: Path) -> None:
     needs("rustc")
     libraries = ["-L", exported.folder, "-l", "static=net", "-l", "m"]
-    run(["rustc", "-D", "warnings", *libraries, "-o", "rust_example", exported.folder / "main.rs"], tmp_path)
+    run(
+        ["rustc", "--edition", "2024", "-D", "warnings", *libraries, "-o", "rust_example", exported.folder / "main.rs"],
+        tmp_path,
+    )
     assert run([tmp_path / "rust_example"], tmp_path) == ALIKE
+
+
+FUNCTIONS = {"net_supported", "net_run", "net_run_with", "net_create", "net_destroy"}
+OF_CLASSIFIERS = {"net_class_names", "net_mean", "net_std"}
+
+
+def offered_to_all(exported: Exported) -> set[str]:
+    return FUNCTIONS | (OF_CLASSIFIERS if "CLASSES" in (exported.folder / "net.h").read_text() else set())
+
+
+def test_a_library_offers_its_own_functions_and_names_all_else_after_itself(exported: Exported) -> None:
+    needs("readelf")
+    table = run(["readelf", "-sW", exported.library], exported.folder)
+    rows = [fields for line in table.splitlines() if len(fields := line.split()) == 8 and fields[6] != "Ndx"]
+    defined = [(name, seen) for *_, bound, seen, place, name in rows if bound in ("GLOBAL", "WEAK") and place != "UND"]
+    assert all(name.startswith("net_") for name, _ in defined)
+    assert {name for name, seen in defined if seen == "DEFAULT"} == offered_to_all(exported)
+
+
+def test_a_shared_library_of_it_offers_the_same(exported: Exported, tmp_path: Path) -> None:
+    whole = ["-Wl,--whole-archive", exported.library, "-Wl,--no-whole-archive"]
+    run(["cc", "-shared", "-o", "libshared.so", *whole, "-lm"], tmp_path)
+    assert dynamic_names(tmp_path / "libshared.so") == offered_to_all(exported)
+
+
+def dynamic_names(library: Path) -> set[str]:
+    needs("nm")
+    listed = run(["nm", "-D", "--defined-only", library], library.parent)
+    return {line.split()[-1] for line in listed.splitlines()}
+
+
+@pytest.mark.parametrize("module", ["bundle", "tuned"])
+def test_a_module_offers_what_tvm_looks_up(module: str, request: pytest.FixtureRequest) -> None:
+    if module == "bundle":
+        (library,) = (request.getfixturevalue("classifier").folder.parent / "bundle").rglob("*.so")
+    else:
+        library = request.getfixturevalue("tuned_folder") / "module.so"
+    names = dynamic_names(library)
+    assert "__tvm_ffi__library_ctx" in names
+    assert [name for name in names if not name.startswith(("__tvm_ffi_", "__TVM"))] == []
+
+
+def test_a_program_that_takes_handles_has_no_other_memory(exported: Exported, tmp_path: Path) -> None:
+    needs("nm")
+    main = "int main(void) { return net_run_with(net_create(), 0, 0, 0); }"
+    (tmp_path / "main.c").write_text(f'#include "net.h"\n{main}\n')
+    run(["cc", "main.c", f"-I{exported.folder}", exported.library, "-o", "main", "-lm"], tmp_path)
+    names = {line.split()[-1] for line in run(["nm", "main"], tmp_path).splitlines()}
+    assert "net_run_with" in names
+    assert not names & {"net_run", "own"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_an_example_that_cannot_print_fails(exported: Exported, tmp_path: Path) -> None:
+    needs("make")
+    copy = shutil.copytree(exported.folder, tmp_path / "copy")
+    run(["make", "-s"], copy)
+    sizes = dict(re.findall(r"#define NET_(\w+) (\d+)", (copy / "net.h").read_text()))
+    image = [sizes[n] for n in ("CHANNELS", "HEIGHT", "WIDTH") if n in sizes] or [sizes["INPUT_SIZE"]]
+    (copy / "input.bin").write_bytes(bytes(4 * math.prod(map(int, image))))
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([copy / "net", "input.bin"], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert b"standard output" in done.stderr
 
 
 PROJECT = """
 cmake_minimum_required(VERSION 3.13)
 project(app C CXX)
-find_package(net CONFIG REQUIRED)
+find_package(net 99.0 CONFIG QUIET)
+if(net_FOUND)
+  message(FATAL_ERROR "a newer version than there is was found")
+endif()
+find_package(net 0.1 CONFIG REQUIRED)
 find_package(net CONFIG REQUIRED)
 find_package(Threads REQUIRED)
 set(CMAKE_CXX_STANDARD 11)

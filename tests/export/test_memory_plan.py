@@ -20,7 +20,7 @@ INPUT, FIRST, SECOND, THIRD = Place("input", 0), Place("buffer", 0), Place("buff
 def chain(outputs: tuple[Place, ...], *calls: tuple[Place, ...]) -> CallList:
     """Kernels called one after the other; buffers have 100, 200 and 300 bytes."""
     made = tuple(KernelCall(f"kernel{i}", arguments) for i, arguments in enumerate(calls))
-    return CallList(made, outputs, (0,) * len(outputs), (100, 200, 300), (), (Path("kernel.o"),), 64)
+    return CallList(made, outputs, (0,) * len(outputs), (100, 200, 300), (), (Path("kernel.o"),), 64, ())
 
 
 @given(st.lists(lifetimes, max_size=12))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from chanas.bundle.tuned import DOCUMENT, RANDOM_WEIGHTS, SOURCE, TunedNetwork
 from chanas.commands.main import app
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, CheckpointError, ConfigError, MeasureError, TargetError
+from chanas.export import folders
 from chanas.export.folders import Exported
 from chanas.export.trials import Check, run_example
 from chanas.export.tuned_library import check_size, export_tuned
@@ -197,11 +199,11 @@ static unsigned char memory[sizeof(float) * SECOND_GATE_SIZE + 128];
 
 int main(void) {
     unsigned char *start = memory + (64 - (size_t)memory % 64) % 64;
-    int64_t ids[SECOND_INT__SIZE], copy[SECOND_OUTPUT3_SIZE];
+    int64_t ids[SECOND_INT_SIZE], copy[SECOND_OUTPUT3_SIZE];
     float gate[SECOND_GATE_SIZE], rows[SECOND_OUTPUT0_SIZE], mean[SECOND_OUTPUT1_SIZE + 1];
     uint8_t above[SECOND_OUTPUT2_SIZE];
     static float image[FIRST_NET_INPUT_SIZE], scores[FIRST_NET_OUTPUT0_SIZE];
-    if (fread(ids, sizeof *ids, SECOND_INT__SIZE, stdin) != SECOND_INT__SIZE) return 1;
+    if (fread(ids, sizeof *ids, SECOND_INT_SIZE, stdin) != SECOND_INT_SIZE) return 1;
     if (fread(gate, sizeof *gate, SECOND_GATE_SIZE, stdin) != SECOND_GATE_SIZE) return 1;
     mean[SECOND_OUTPUT1_SIZE] = 42;
     for (int offset = 0; offset <= 4; offset += 4) { /* an input that is aligned, and one that is not */
@@ -231,6 +233,24 @@ def test_two_networks_in_one_program(exported: Exported, second: Exported, atten
     np.testing.assert_allclose(rows, np.repeat(expected, 2, axis=0), rtol=1e-5, atol=1e-5)
 
 
+@needs_compiler
+def test_networks_whose_names_run_into_each_other(tuned_folder: Path, tmp_path: Path) -> None:
+    """`x` with a tensor `a_b`, and `x_a` with a tensor `b`."""
+    (entry,) = TunedNetwork.open(tuned_folder).document["inputs"]
+    libraries = []
+    for name, tensor in (("x", "a_b"), ("x_a", "b")):
+        folder = Path(shutil.copytree(tuned_folder, tmp_path / name))
+        edit(folder, inputs=[entry | {"name": tensor}])
+        libraries.append(export_tuned(folder, tmp_path / f"{name}-c", name=name))
+    main = "int main(void) { return x_run(0, 0) - X_NULL_POINTER + x_a_run(0, 0) - X_A_NULL_POINTER; }"
+    sizes = '_Static_assert(X_a_b_SIZE == 768 && X_A_B_SIZE == 768, "sizes");'
+    (tmp_path / "main.c").write_text(f'#include "x.h"\n#include "x_a.h"\n{sizes}\n{main}\n')
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", *(f"-I{done.folder}" for done in libraries)]
+    command = ["cc", *flags, "main.c", *(done.library for done in libraries), "-o", "main", "-lm"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run([tmp_path / "main"], check=True)
+
+
 def test_a_library_asks_for_nothing_but_the_c_library(second: Exported) -> None:
     listed = subprocess.run(["nm", "-g", second.library], capture_output=True, text=True, check=True).stdout
     rows = [line.split()[-2:] for line in listed.splitlines() if re.search(r" [A-Za-z] ", line)]
@@ -252,7 +272,7 @@ def test_header_and_example_are_c99_without_warnings(second: Exported, tmp_path:
     ("source", "command"),
     [
         ("threads.cpp", ["c++", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-pthread", "libsecond.a", "-lm"]),
-        ("main.rs", ["rustc", "-D", "warnings", "-L", ".", "-l", "static=second", "-l", "m"]),
+        ("main.rs", ["rustc", "--edition", "2024", "-D", "warnings", "-L", ".", "-l", "static=second", "-l", "m"]),
     ],
 )
 def test_threads_run_it_whatever_its_inputs_and_outputs_are(
@@ -269,13 +289,14 @@ def test_threads_run_it_whatever_its_inputs_and_outputs_are(
 def test_the_header_says_what_a_caller_must_know(second: Exported, attention: Path) -> None:
     text = (second.folder / "second.h").read_text()
     sizes = dict(re.findall(r"#define SECOND_(\w+)_SIZE (\d+)\n", text))
-    assert sizes == {"INT_": "6", "GATE": "96", "OUTPUT0": "96", "OUTPUT1": "16", "OUTPUT2": "96", "OUTPUT3": "6"}
+    assert sizes == {"INT": "6", "GATE": "96", "OUTPUT0": "96", "OUTPUT1": "16", "OUTPUT2": "96", "OUTPUT3": "6"}
     parameters = (
-        "const int64_t *int_, const float *gate, float *output0, float *output1, uint8_t *output2, int64_t *output3"
+        "const int64_t *in_int, const float *in_gate, "
+        "float *out_output0, float *out_output1, uint8_t *out_output2, int64_t *out_output3"
     )
     assert f"\nint second_run({parameters});\n" in text
-    assert "      int_   int64_t [1][6], the network's int\n" in text
-    assert "      output2   uint8_t [1][6][16], 0 or 1\n" in text
+    assert "      in_int   int64_t [1][6]\n" in text
+    assert "      out_output2   uint8_t [1][6][16], 0 or 1\n" in text
     assert f"{second.static_bytes} of activations" in text
     assert str(attention) not in text
 
@@ -334,6 +355,57 @@ def test_a_network_of_torchvision(tmp_path: Path) -> None:
     network, opened = TunedNetwork.open(tmp_path / "net"), open_model(source)
     inputs = opened.random_inputs(1)
     check_same(answers(done, network, inputs, tmp_path), opened.answer(inputs))
+
+
+WORDS = ("int64_t", "constexpr", "errno", "NAN", "handle", "a.b", "a_b", "größe:0")
+
+
+@needs_compiler
+def test_tensors_may_be_called_anything(tuned_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tuned_folder, tmp_path / "net"))
+    (image,), (scores,) = (TunedNetwork.open(folder).document[kind] for kind in ("inputs", "outputs"))
+    for i in range(0, len(WORDS), 2):
+        edit(folder, inputs=[image | {"name": WORDS[i]}], outputs=[scores | {"name": WORDS[i + 1]}])
+        done = export_tuned(folder, tmp_path / "out", name="words")
+        (tmp_path / "main.c").write_text('#include <errno.h>\n#include <math.h>\n#include "words.h"\n')
+        shutil.copyfile(tmp_path / "main.c", tmp_path / "main.cpp")
+        for command in (["cc", "-std=c99"], ["cc", "-std=gnu2x"], ["c++", "-std=c++11"], ["c++", "-std=c++20"]):
+            source = "main.c" if command[0] == "cc" else "main.cpp"
+            flags = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{done.folder}"]
+            if shutil.which(command[0]):
+                subprocess.run([*command, *flags, source], cwd=tmp_path, check=True)
+
+
+class Reshaped(nn.Module):
+    """Nothing is computed."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.flatten(1), x
+
+
+@needs_compiler
+def test_a_network_without_a_computation(tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(Reshaped(), (torch.zeros(1, 2, 3),)), tmp_path / "net.pt2")
+    folder = save_untuned(tmp_path / "net.pt2", tmp_path / "net")
+    done = export_tuned(folder, tmp_path / "exported" / "reshaped")
+    x = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+    check_same(answers(done, TunedNetwork.open(folder), [x], tmp_path), [x.reshape(1, 6), x])
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction sets are those of x86-64")
+def test_a_processor_without_the_instructions_gets_a_code(
+    tuned_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "needed_flags", lambda *_: ["xop", "avx512_fp16"])  # no processor has both
+    with pytest.raises(MeasureError, match="net_run returned 3"):
+        export_tuned(tuned_folder, tmp_path / "net")
+
+
+def test_header_and_readme_say_what_a_processor_needs(exported: Exported) -> None:
+    needs = re.findall(r"^   needs +(.*)$", (exported.folder / "first_net.h").read_text(), re.MULTILINE)
+    assert needs[0].startswith(platform.machine())
+    assert f"It needs {needs[0]}; first_net_supported() says" in (exported.folder / "README").read_text()
 
 
 @needs_compiler

@@ -37,3 +37,10 @@ static double median_ms(void) {
     qsort(ms, TIMED, sizeof *ms, by_size);
     return ms[TIMED / 2];
 }
+
+/* The program's code: 1 where not all of standard output was written. */
+static int printed(void) {
+    int failed = (fflush(stdout) != 0) | (ferror(stdout) != 0);
+    if (failed) fprintf(stderr, "standard output: not all of it could be written\n");
+    return failed;
+}

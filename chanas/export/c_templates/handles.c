@@ -1,11 +1,14 @@
-static @NAME@_handle own; /* of the function without a handle */
-
-int @NAME@_run(@NUMBERED_PARAMETERS@) {
-    return @ANY_IS_NULL@ ? @MACRO@_NULL_POINTER : run_once(&own, @POINTERS@);
+@PROCESSOR@
+int @NAME@_supported(void) {
+    static int answer; /* 1: no, 2: yes, 0: not known yet */
+    int known = __atomic_load_n(&answer, __ATOMIC_RELAXED);
+    if (known == 0) __atomic_store_n(&answer, known = has_instructions() ? 2 : 1, __ATOMIC_RELAXED);
+    return known == 2;
 }
 
 int @NAME@_run_with(@NAME@_handle *handle, size_t num, @NUMBERED_PARAMETERS@) {
     if (handle == NULL || @ANY_IS_NULL@) return @MACRO@_NULL_POINTER;
+    if (!@NAME@_supported()) return @MACRO@_UNSUPPORTED;
     int code = @MACRO@_OK;
     for (size_t i = 0; i < num && code == @MACRO@_OK; ++i) code = run_once(handle, @NEXT_POINTERS@);
     return code;

@@ -1,6 +1,6 @@
 // Runs the network in several threads, each with a handle of its own, and compares with the function without one.
 //
-//     rustc -O -L . -l static=@NAME@ -l m -o rust_example main.rs
+//     rustc -O --edition 2024 -L . -l static=@NAME@ -l m -o rust_example main.rs     # rustc 1.82 or later
 use std::os::raw::c_int;
 use std::thread;
 use std::time::Instant;
@@ -17,7 +17,7 @@ mod ffi {
         _private: [u8; 0],
     }
 
-    extern "C" {
+    unsafe extern "C" {
         pub fn @NAME@_run(@RUST_PARAMETERS@) -> c_int;
         pub fn @NAME@_create() -> *mut Handle;
         pub fn @NAME@_run_with(handle: *mut Handle, num: usize, @RUST_PARAMETERS@) -> c_int;

@@ -1,4 +1,3 @@
-#define ALIGNMENT 64
 #define INTERNAL __attribute__((visibility("hidden")))
 
 /* The arguments of a kernel, as TVM compiles it: DLPack's DLTensor (dlpack.h) in TVM FFI's TVMFFIAny (tvm/ffi/c_api.h). */
@@ -28,13 +27,7 @@ typedef int32_t kernel(void *self, const argument *arguments, int32_t count, arg
 
 INTERNAL extern const unsigned char @NAME@_weights[];
 
-/* The memory of one call. */
-struct @NAME@_handle {
-@BUFFERS@
-    unsigned char workspace[@WORKSPACE_BYTES@] __attribute__((aligned(ALIGNMENT))); /* what kernels need inside */
-    size_t used;                                                                   /* bytes of it */
-};
-
+@MEMORY@
 /* The one that this thread runs with: kernels ask for memory and don't say whose. */
 static __thread @NAME@_handle *current;
 

@@ -65,5 +65,5 @@ int main() {
     for (int code : codes)
         if (code != @MACRO@_OK) return std::fprintf(stderr, "a thread ended with code %d\n", code), 1;
     std::printf("%zu threads: all alike\n", num_threads);
-    return 0;
+    return std::fflush(stdout) ? 1 : 0;
 }

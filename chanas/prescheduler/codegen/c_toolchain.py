@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chanas.errors import TargetError
-from chanas.prescheduler.codegen.linkers import LINUX, TOOLS, WASI, Platform, Tools, android_clang, is_native, no_ndk
+from chanas.prescheduler.codegen.linkers import (
+    LINUX,
+    TOOLS,
+    WASI,
+    Platform,
+    Tools,
+    android_clang,
+    failure,
+    is_native,
+    no_ndk,
+)
 
 # Zig's compiler makes a platform's C library when it is first asked for a program: minutes on a busy core.
 _TIMEOUT_S = 600.0
@@ -42,7 +52,7 @@ class CToolchain:
         """Compile one C or assembly file of `folder` to an object file beside it; returns its name.
 
         Raises:
-            TargetError: the compiler refuses it, with its first line.
+            TargetError: the compiler refuses it, with its reason.
         """
         flags = _C_FLAGS if source.endswith(".c") else ()
         self._run([*self.compiler, *flags, "-c", source, "-o", object_name], folder)
@@ -52,7 +62,7 @@ class CToolchain:
         """Object files of `folder` to a static library beside them.
 
         Raises:
-            TargetError: the archiver refuses them, with its first line.
+            TargetError: the archiver refuses them, with its reason.
         """
         self._run([*self.archiver, "rcs", library, *objects], folder)
 
@@ -60,7 +70,7 @@ class CToolchain:
         """Sources and libraries of `folder` to a program beside them.
 
         Raises:
-            TargetError: the compiler refuses them, with its first line.
+            TargetError: the compiler refuses them, with its reason.
         """
         self._run([*self.compiler, *self.program_arguments(sources, program)], folder)
 
@@ -72,9 +82,8 @@ class CToolchain:
         except subprocess.TimeoutExpired:
             raise TargetError(f"{self.name} took over {_TIMEOUT_S:.0f} s at `{shlex.join(command)}`") from None
         if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-            first = next((line for line in lines if "error" in line), lines[0])
-            raise TargetError(f"{self.name} failed at `{shlex.join(command)}`: {first.strip()}")
+            reason = failure(done.stderr, done.returncode)
+            raise TargetError(f"{self.name} failed at `{shlex.join(command)}`: {reason}")
 
 
 def search_path() -> Mapping[str, str]:

@@ -50,6 +50,21 @@ class Platform:
         return cls(machine, "linux-android", int(android[1] or _LOWEST_API_LEVEL))
 
 
+# What a compiler says of its linker's failure, and lines that only lead up to a reason or are none.
+_SUMMARY = re.compile(r"(ld|linker).*(returned \d+|exit status|command failed)|\d+ (errors?|warnings?).* generated")
+_NO_REASON = re.compile(r"[Ii]n function |[Ii]ncluded from |\b(warning|note): |^\s")
+
+
+def failure(stderr: str, code: int) -> str:
+    """The reason that a compiler, linker or archiver gave, in one line: its first error, the linker's before what the
+    compiler says of the linker."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    telling = [line for line in lines if not _SUMMARY.search(line)] or lines
+    telling = [line for line in telling if not _NO_REASON.search(line)] or telling
+    ended = f"signal {-code} ended it" if code < 0 else f"code {code}, no message"
+    return next((line for line in telling if "error" in line), telling[0] if telling else ended).strip()
+
+
 @dataclass(frozen=True)
 class CrossLinker:
     """Makes shared libraries for a platform out of object files. What they call is found when they are loaded."""
@@ -59,19 +74,19 @@ class CrossLinker:
     options: tuple[str, ...] = ("-nostdlib",)
 
     def link(self, object_path: Path, library_path: Path) -> None:
-        """Raises TargetError: the linker refuses the object, with its first line."""
+        """Raises TargetError: the linker refuses the object, with its reason."""
         self.link_all([object_path], library_path)
 
     def link_all(self, objects: Sequence[Path], library_path: Path) -> None:
-        """Raises TargetError: the linker refuses an object, with its first line, or does not end."""
+        """Raises TargetError: the linker refuses an object, with its reason, or does not end."""
         arguments = ["-shared", "-s", *self.options, "-o", str(library_path), *map(str, objects)]
         try:
             done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise TargetError(f"{self.name} took over {_TIMEOUT_S:.0f} s to link {objects[0].name}") from None
         if done.returncode:
-            first = (done.stderr.strip() or "no message").splitlines()[0]
-            raise TargetError(f"{self.name} cannot link {objects[0].name}: {first}")
+            reason = failure(done.stderr, done.returncode)
+            raise TargetError(f"{self.name} cannot link {objects[0].name}: {reason}")
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from chanas.operators.epilogues import Epilogue, leaky_slope
+from chanas.operators.epilogues import Epilogue, check_epilogue, leaky_slope
 
 # Where e^x is a normal float32 whose power of two is one too.
 _EXP_LOW, _EXP_HIGH = -87.33, 88.37
@@ -64,7 +64,12 @@ def _gelu(x: Any) -> Any:
 
 
 def epilogue(kind: Epilogue, value: Any) -> Any:
-    """A function of a sum, by its name."""
+    """A function of a sum, by its name.
+
+    Raises:
+        ScheduleError: there is no epilogue of this name.
+    """
+    check_epilogue(kind)
     zero, one, three, six = (_float(c) for c in (0.0, 1.0, 3.0, 6.0))
     slope = leaky_slope(kind)
     if slope is not None:

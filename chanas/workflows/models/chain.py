@@ -319,7 +319,7 @@ def unproven_names(opened: OpenedModel, expected: Sequence[Array], seed: int) ->
         other = opened.answer(opened.random_inputs(seed + 1, num_indices=2))
     except Exception:  # whatever a framework raises where a table has one row: the inputs that are compared had zeros
         return ()
-    return tuple(f"output{i}" for i in unproven_outputs(expected, other))
+    return tuple(opened.output_name(i) for i in unproven_outputs(expected, other))
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
         "seed": tuned.seed,
         "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in opened.inputs],
         "outputs": [
-            {"name": f"output{i}", "shape": list(shape), "dtype": tuned.program.value(number).dtype}
+            {"name": opened.output_name(i), "shape": list(shape), "dtype": tuned.program.value(number).dtype}
             for i, (shape, number) in enumerate(zip(built.output_shapes, tuned.program.outputs, strict=True))
         ],
         "operators": [

@@ -59,6 +59,18 @@ def test_what_a_compiler_refuses_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc) is installed")
+def test_what_a_linker_misses_is_told(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text("int missing(void);\nint main(void) { return missing(); }\n")
+    toolchain = CToolchain("cc", ("cc",), ("ar",), static=False)
+    with pytest.raises(TargetError, match="undefined (reference|symbol).*missing") as error:
+        toolchain.build_program(["main.c"], "program", tmp_path)
+    assert "\n" not in str(error.value)
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
+    with pytest.raises(TargetError, match="no_such_library"):
+        toolchain.build_program(["main.c", "-lno_such_library"], "program", tmp_path)
+
+
 def test_androids_compiler_is_that_of_the_ndk(tmp_path: Path) -> None:
     folder = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64/bin"
     folder.mkdir(parents=True)

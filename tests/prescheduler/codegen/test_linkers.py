@@ -16,6 +16,7 @@ from chanas.prescheduler.codegen.linkers import (
     CrossLinker,
     Platform,
     Tools,
+    failure,
     is_native,
     required_linker,
     zig_command,
@@ -165,3 +166,41 @@ def test_an_object_for_android_links(objects: dict[str, Path], tmp_path: Path) -
     arguments = ["-shared", "-s", "-z", "max-page-size=16384", "-o", str(tmp_path / "a.so")]
     subprocess.run([*zig, "ld.lld", *arguments, str(objects[f"{ANDROID}29"])], check=True)
     assert elf_machine(tmp_path / "a.so") == AARCH64_ELF
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "reason"),
+    [
+        (
+            [
+                "ld: a.o: in function `main':",
+                "a.c:(.text+0x5): undefined reference to `f'",
+                "ld returned 1 exit status",
+            ],
+            1,
+            "a.c:(.text+0x5): undefined reference to `f'",
+        ),
+        (
+            ["/usr/bin/ld: cannot find -lf: No such file or directory", "collect2: error: ld returned 1 exit status"],
+            1,
+            "/usr/bin/ld: cannot find -lf: No such file or directory",
+        ),
+        (
+            [
+                "ld.lld: error: undefined symbol: f",
+                ">>> referenced by a.c",
+                "clang: error: linker command failed with ",
+            ],
+            1,
+            "ld.lld: error: undefined symbol: f",
+        ),
+        (["/usr/bin/ld: final link failed: No space left on device"], 1, "No space left on device"),
+        (["a.c:1:9: warning: odd", "a.c:2:9: error: worse", "1 error generated."], 1, "a.c:2:9: error: worse"),
+        (["collect2: error: ld returned 1 exit status"], 1, "collect2: error: ld returned 1 exit status"),
+        ([], 1, "code 1, no message"),
+        ([], -9, "signal 9 ended it"),
+    ],
+)
+def test_the_reason_of_a_failure_is_its_line(lines: list[str], code: int, reason: str) -> None:
+    found = failure("\n".join(lines), code)
+    assert found.endswith(reason)

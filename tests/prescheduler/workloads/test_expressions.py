@@ -14,6 +14,7 @@ import tvm
 from torch.nn import functional
 from tvm import s_tir, te
 
+from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.cpu.lowering import pipeline
 from chanas.prescheduler.kernels.cpu.families import schedule_operator
@@ -64,6 +65,12 @@ def test_an_epilogue_is_pytorchs_function(kind: str, values: npt.NDArray[np.floa
     x = values.astype(np.float32)
     expected = FUNCTIONS[kind](torch.from_numpy(x.astype(np.float64))).numpy()
     np.testing.assert_allclose(computed(lambda v: epilogue(kind, v), x), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["hardswish", "", "softmax"])
+def test_an_unknown_epilogue_is_none_of_the_known(kind: str) -> None:
+    with pytest.raises(ScheduleError, match="unknown epilogue"):
+        epilogue(kind, te.placeholder((1,), name="x")[0])
 
 
 def calls(kind: str) -> set[str]:

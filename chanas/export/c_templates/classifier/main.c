@@ -48,5 +48,5 @@ int main(int argc, char **argv) {
     if (ferror(file)) return perror(path ? path : "standard input"), 1;
     if (got) return fprintf(stderr, "%s: the last image has %zu of %d numbers\n", argv[0], got, (int)PIXELS), 1;
     if (with_time) printf("%.4f ms\n", median_ms());
-    return 0;
+    return printed();
 }

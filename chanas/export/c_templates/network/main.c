@@ -73,5 +73,5 @@ int main(int argc, char **argv) {
 @PRINTS@
     if (option && write_outputs(option)) return 1;
     if (with_time) printf("%.4f ms\n", median_ms());
-    return 0;
+    return printed();
 }

@@ -2,9 +2,11 @@
 
    network        @NETWORK@
    compiled for   @DEVICE@
+   needs          @INSTRUCTIONS@
    schedules      @SCHEDULES@
    latency        @LATENCY@
-   memory         @WEIGHT_BYTES@ bytes of constant weights, @STATIC_BYTES@ of activations (static; no heap without handles)
+   memory         @WEIGHT_BYTES@ bytes of constant weights, @STATIC_BYTES@ of activations (static, of programs that
+                  call @NAME@_run; from the heap for each handle)
    made by        chanas @VERSION@ from weights that have the hash @WEIGHTS_HASH@ */
 #ifndef @MACRO@_H
 #define @MACRO@_H
@@ -16,13 +18,17 @@
 extern "C" {
 #endif
 
-/* Numbers in each input and output. */
+/* Numbers in each input and output. Names of several words are in small letters: so no other network has them. */
 @SIZES@
 
-/* What @NAME@_run returns. */
+/* What @NAME@_run and @NAME@_run_with return. */
 #define @MACRO@_OK 0
 #define @MACRO@_NULL_POINTER 1  /* one of its arguments */
 #define @MACRO@_KERNEL_FAILED 2 /* a kernel gave up; the outputs were not written */
+#define @MACRO@_UNSUPPORTED 3   /* this processor lacks instructions; nothing was run */
+
+/* Whether processor and operating system have the instructions that the network needs: 1 or 0. */
+int @NAME@_supported(void);
 
 /* Runs the network once.
 
@@ -31,6 +37,9 @@ extern "C" {
 
    Outputs, which are written, in memory of their own:
 @OUTPUTS@
+
+   NaN and infinity are not looked for: where an input has any the code is @MACRO@_OK and the outputs mean nothing, also
+   where they are ordinary numbers. Check inputs that may have some.
 
    Returns @MACRO@_OK or one of the other codes above. It runs in the calling thread alone. Activations lie in
    memory of the library's own, so one call at a time; several threads take the functions below. Whole

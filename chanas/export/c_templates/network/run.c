@@ -7,7 +7,7 @@
 #include "@NAME@.h"
 
 @RUNTIME@
-enum { MOST_ARGUMENTS = @MOST_ARGUMENTS@ };
+enum { NUM_CALLS = @NUM_CALLS@, MOST_ARGUMENTS = @MOST_ARGUMENTS@ };
 
 static const struct {
     kernel *run;
@@ -36,7 +36,7 @@ static int run_once(@NAME@_handle *handle, @NUMBERED_PARAMETERS@) {
         handle->memory,
 @BASES@
     };
-    for (size_t i = 0, next = 0; i < sizeof calls / sizeof *calls; ++i) {
+    for (int i = 0, next = 0; i < NUM_CALLS; ++i) {
         tensor tensors[MOST_ARGUMENTS];
         argument result = {0}, arguments[MOST_ARGUMENTS];
         for (int32_t k = 0; k < calls[i].num_arguments; ++k, ++next)

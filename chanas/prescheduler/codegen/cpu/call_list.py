@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import TargetError
-from chanas.prescheduler.codegen.cpu.static_library import ALIGNMENT, compile_kernel
+from chanas.prescheduler.codegen.cpu.static_library import ALIGNMENT, code_features, compile_kernel
 
 _ALLOCATES, _RESHAPES = "relax.builtin.alloc_tensor", "relax.reshape"
 
@@ -42,6 +42,7 @@ class CallList:
     constants        a file for each constant
     objects          an object file for each kernel
     workspace_bytes  most that a kernel takes at once for what is inside it
+    features         of LLVM that the code may use
     """
 
     calls: tuple[KernelCall, ...]
@@ -51,6 +52,7 @@ class CallList:
     constants: tuple[Path, ...]
     objects: tuple[Path, ...]
     workspace_bytes: int
+    features: tuple[str, ...]
 
 
 def build_calls(name: str, module: Path, num_inputs: int, target: HardwareTarget, folder: Path) -> CallList:
@@ -79,6 +81,7 @@ def build_calls(name: str, module: Path, num_inputs: int, target: HardwareTarget
         constants=tuple(listed.constants),
         objects=tuple(objects),
         workspace_bytes=workspace_bytes,
+        features=code_features(target),
     )
 
 

@@ -1,7 +1,8 @@
 """Parts of a network as object code that is called from C: one kernel for each different part, no TVM beside it.
 
-Kernels look up by name what they need of a runtime (`_RUNTIME`). These names get the network's own in front, so that
-several networks can stand in one program.
+Kernels look up by name what they need of a runtime (`_RUNTIME`), and LLVM adds functions of a compiler's library, such
+as conversions of half floats. All names that an object file offers get the network's own in front, so that several
+networks fit into one program and replace nothing of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import TargetError
-from chanas.prescheduler.codegen.cpu import elf, wasm
+from chanas.prescheduler.codegen import elf
+from chanas.prescheduler.codegen.cpu import wasm
 from chanas.prescheduler.codegen.cpu.lowering import pipeline
 from chanas.prescheduler.kernels.cpu.blocks import schedule_block
 from chanas.prescheduler.workloads.space import Point
@@ -46,11 +48,20 @@ class Kernels:
     symbols          the kernel of each block, in the network's order; equal blocks have the same one
     objects          the object files, one for each different kernel
     workspace_bytes  most that one of them takes at once for what is inside a block
+    features         of LLVM that the code may use
     """
 
     symbols: tuple[str, ...]
     objects: tuple[Path, ...]
     workspace_bytes: int
+    features: tuple[str, ...]
+
+
+def code_features(target: HardwareTarget) -> tuple[str, ...]:
+    """LLVM's features of a target's processor: `avx2`, `dotprod`."""
+    from tvm.target import codegen
+
+    return tuple(sorted(map(str, codegen.llvm_get_cpu_features(target.tvm_target()))))
 
 
 def build_kernel(
@@ -74,7 +85,7 @@ def compile_kernel(name: str, symbol: str, function: Any, target: HardwareTarget
     library.write_to_file(str(path))
     sizes = _ALLOCATION.findall(library.inspect_source("ll"))
 
-    def rename(found: str) -> str:
+    def rename(found: str, is_offered: bool) -> str:
         if found == _TAKES_WORKSPACE and not sizes:
             raise TargetError(f"how much memory {what} takes can't be read from its code; export needs to know")
         if found.startswith(_LOOKED_UP):
@@ -84,7 +95,9 @@ def compile_kernel(name: str, symbol: str, function: Any, target: HardwareTarget
             )
         if found == f"{_KERNEL_PREFIX}{symbol}":
             return symbol
-        return f"{name}_{_RUNTIME[found]}" if found in _RUNTIME else found
+        if found in _RUNTIME:
+            return f"{name}_{_RUNTIME[found]}"
+        return f"{name}_{found}" if is_offered else found
 
     content = path.read_bytes()
     path.write_bytes((wasm if content.startswith(wasm.MAGIC) else elf).rename_symbols(content, rename))

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
-from chanas.operators.epilogues import Epilogue
+from chanas.errors import ScheduleError
+from chanas.operators.epilogues import USUAL, Epilogue
 from chanas.operators.steps import block_steps
 from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.libraries import export
@@ -126,6 +127,8 @@ def _convolution(builder: Any, workload: Workload, x: Any, weight: Any, bias: An
 def _epilogue(builder: Any, epilogue: Epilogue, x: Any) -> Any:
     from tvm import relax
 
+    if epilogue not in USUAL:
+        raise ScheduleError(f"expected an epilogue of TVM's own route ({', '.join(USUAL)}), got {epilogue}")
     if epilogue == "none":
         return x
     if epilogue == "relu":

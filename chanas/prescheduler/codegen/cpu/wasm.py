@@ -14,7 +14,7 @@ MAGIC = b"\0asm\1\0\0\0"
 _CUSTOM, _IMPORT = 0, 2  # sections
 _SYMBOL_TABLE = 8  # subsection of `linking`
 _FUNCTION, _DATA, _SECTION = 0, 1, 3  # kinds of symbols; others are like functions
-_UNDEFINED, _EXPLICIT_NAME, _HIDDEN = 0x10, 0x40, 0x04
+_LOCAL, _UNDEFINED, _EXPLICIT_NAME, _HIDDEN = 0x02, 0x10, 0x40, 0x04
 _VISIBLE = 0x04 | 0x20  # bits of a symbol's visibility, WASM_SYM_EXPORTED among them
 _SIZE_BYTES = 5  # of a section's size, as LLVM pads it
 
@@ -54,8 +54,9 @@ class Reader:
             yield kind, self.take(self.number())
 
 
-def rename_symbols(content: bytes, rename: Callable[[str], str]) -> bytes:
-    """An object file with each named symbol called `rename(name)`; those with a new name are seen by the linker alone.
+def rename_symbols(content: bytes, rename: Callable[[str, bool], str]) -> bytes:
+    """An object file with each named symbol called `rename(name, is_offered)`; those with a new name are seen by the
+    linker alone. The file offers other files the symbols that it defines and that are not local.
 
     Raises:
         TargetError: it is another kind of file.
@@ -100,7 +101,7 @@ def _imported_functions(section: bytes) -> list[str]:
     return names
 
 
-def _symbol_table(content: bytes, imported: list[str], rename: Callable[[str], str]) -> bytes:
+def _symbol_table(content: bytes, imported: list[str], rename: Callable[[str, bool], str]) -> bytes:
     reader = Reader(content)
     num = reader.number()
     table = _number(num)
@@ -114,7 +115,7 @@ def _symbol_table(content: bytes, imported: list[str], rename: Callable[[str], s
         elif kind == _FUNCTION:
             name = imported[Reader(index).number()]
         rest = b"".join(_number(reader.number()) for _ in range(3)) if kind == _DATA and defined else b""
-        new = name if name is None else rename(name)
+        new = name if name is None else rename(name, defined and not flags & _LOCAL)
         if new != name:
             flags = flags & ~_VISIBLE | _HIDDEN | (0 if defined or kind == _DATA else _EXPLICIT_NAME)
             is_named = bool(flags & _EXPLICIT_NAME)

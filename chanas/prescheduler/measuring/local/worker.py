@@ -129,12 +129,13 @@ def build_object(request: BuildObject) -> None:
 
 
 def build_kernel(request: BuildKernel) -> dict[str, Any]:
-    """Compile one block of a network's static library to an object file; `workspace_bytes` is what it takes inside."""
+    """Compile one block of a network's static library to an object file; `workspace_bytes` is what it takes inside,
+    `features` those of LLVM that it may use."""
     from chanas.prescheduler.codegen.cpu import static_library
 
     r = request
     num_bytes = static_library.build_kernel(r.network, r.symbol, r.block, r.points, r.target, r.path)
-    return {"workspace_bytes": num_bytes}
+    return {"workspace_bytes": num_bytes, "features": static_library.code_features(r.target)}
 
 
 def build_calls(request: BuildCalls) -> Any:

@@ -46,6 +46,7 @@ class OpenedModel:
                opened
     program    of `torch.export`; None for a network from an ONNX file
     shapes     of inputs by their names, as they were given to open it
+    outputs    names of the outputs, in order; empty: numbered
     """
 
     name: str
@@ -55,6 +56,11 @@ class OpenedModel:
     origin: Mapping[str, str]
     program: Any = None
     shapes: Shapes = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+
+    def output_name(self, index: int) -> str:
+        """The network's name of an output, or `output0`."""
+        return self.outputs[index] if self.outputs else f"output{index}"
 
     def random_inputs(self, seed: int = 0, num_indices: int = 1) -> list[Array]:
         """Normal numbers for floats, zeros or other small ones for whole numbers (`chanas.network.inputs`)."""

@@ -56,7 +56,8 @@ def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
     except Exception as error:  # the importer raises whatever an operator's own checks do
         raise ModelError(f"{path} could not be imported ({describe(error, _MAX_TEXT)}); export it again") from error
     origin = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path), "onnx": onnx.__version__}
-    return OpenedModel(file_name(path.stem), module, inputs, _answer(path, proto, inputs), origin)
+    outputs = tuple(output.name for output in proto.graph.output)
+    return OpenedModel(file_name(path.stem), module, inputs, _answer(path, proto, inputs), origin, outputs=outputs)
 
 
 def _loaded(path: Path) -> Any:

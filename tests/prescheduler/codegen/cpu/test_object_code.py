@@ -18,6 +18,8 @@ import pytest
 
 from chanas.core.processor import Processor, parse_cpuinfo
 from chanas.core.target import DTYPES, HardwareTarget
+from chanas.export.instructions import needed_flags
+from chanas.prescheduler.codegen.cpu.static_library import code_features
 
 from ....processors import CPUINFO
 
@@ -123,6 +125,15 @@ def test_code_has_no_instruction_that_the_flags_lack(folder: Path, name: str, dt
     needs = code_of(folder, name, dtype).needs
     assert needs - flags_of(name) == set()
     assert "avx" in needs
+
+
+@pytest.mark.parametrize(("name", "dtype"), [case for case in CASES if case[0] in LANES])
+def test_an_exported_network_asks_for_all_that_code_needs(folder: Path, name: str, dtype: str) -> None:
+    target = target_of(name, dtype)
+    objects = [folder / f"{name}-{dtype}" / f"{kind}.o" for kind in ("mbconv", "stem")]
+    asked = set(needed_flags(target, code_features(target), objects))
+    assert code_of(folder, name, dtype).needs <= asked <= flags_of(name)
+    assert not asked & {"sse4a", "gfni", "avx512ifma"}  # the processor has them, the code does not
 
 
 @pytest.mark.parametrize("name", LANES)

@@ -17,6 +17,7 @@ from chanas.export.kernels import build_kernels
 from chanas.operators.memory import inner_bytes
 from chanas.prescheduler.codegen.cpu import static_library
 from chanas.prescheduler.codegen.cpu.static_library import Kernels, aligned, build_kernel
+from chanas.prescheduler.codegen.elf import rename_symbols
 
 from ...cases import HOST, random_points
 
@@ -43,6 +44,19 @@ def test_equal_blocks_share_a_kernel_and_names_are_the_networks(target: str, tmp
         names = set(re.findall(rb"\0(\w*(?:TVM|tvm|net)\w*)(?=\0)", path.read_bytes()[-400:]))
         assert symbol.encode() in names
         assert b"net_allocate" in names
+
+
+@pytest.mark.parametrize("target", ["cpu", "raspberry-pi-4"])
+def test_a_kernel_offers_nothing_but_what_is_named_after_the_network(target: str, tmp_path: Path) -> None:
+    offered = []
+    for path in kernels_of(BLOCKS, tmp_path, target).objects:
+        rename_symbols(path.read_bytes(), lambda name, is_offered: offered.append(name) or name if is_offered else name)
+    assert "net_block0" in offered
+    assert [name for name in offered if not name.startswith("net_")] == []
+
+
+def test_a_kernel_says_which_instructions_it_may_have(tmp_path: Path) -> None:
+    assert "neon" in kernels_of((SECOND,), tmp_path, "raspberry-pi-4").features
 
 
 def test_the_workspace_holds_what_is_inside_the_largest_block(tmp_path: Path) -> None:

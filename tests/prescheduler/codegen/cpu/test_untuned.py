@@ -9,8 +9,9 @@ import pytest
 
 from chanas.core.arch import BlockConfig
 from chanas.devices.timing import TimingSettings
+from chanas.errors import ScheduleError
 from chanas.operators.steps import block_workloads
-from chanas.prescheduler.codegen.cpu.untuned import block_module
+from chanas.prescheduler.codegen.cpu.untuned import _epilogue, block_module
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork
 from chanas.prescheduler.workloads.cases import plain_block_case
@@ -67,3 +68,11 @@ def test_the_operators_are_those_that_are_tuned() -> None:
     for block in BLOCKS.values():
         num = sum(w.op != "pool" for w in block_workloads(block))
         assert str(block_module(block)).count("R.nn.conv2d") == num
+
+
+def test_an_epilogue_that_blocks_do_not_have_is_refused() -> None:
+    from tvm import relax
+
+    x = relax.Var("x", relax.TensorType((1,), "float32"))
+    with pytest.raises(ScheduleError, match="got relu6"):
+        _epilogue(relax.BlockBuilder(), "relu6", x)

@@ -32,23 +32,23 @@ def kernel(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) ->
 
 def names_of(content: bytes) -> list[str]:
     found: list[str] = []
-    rename_symbols(content, lambda name: found.append(name) or name)  # type: ignore[func-returns-value]
+    rename_symbols(content, lambda name, _: found.append(name) or name)  # type: ignore[func-returns-value]
     return found
 
 
 def test_a_file_with_the_names_that_it_has_is_the_same_file(kernel: bytes) -> None:
-    assert rename_symbols(kernel, lambda name: name) == kernel
+    assert rename_symbols(kernel, lambda name, _: name) == kernel
     assert {KERNEL, ALLOCATE} <= set(names_of(kernel))
 
 
 @pytest.mark.parametrize("length", [1, 200, 20_000])
 def test_every_kind_of_symbol_gets_its_new_name(kernel: bytes, length: int) -> None:
     front = "n" * length + "_"
-    renamed = rename_symbols(kernel, lambda name: front + name)
+    renamed = rename_symbols(kernel, lambda name, _: front + name)
     assert names_of(renamed) == [front + name for name in names_of(kernel)]
-    assert rename_symbols(renamed, lambda name: name) == renamed
+    assert rename_symbols(renamed, lambda name, _: name) == renamed
 
 
 def test_other_files_are_refused() -> None:
     with pytest.raises(TargetError, match="WebAssembly"):
-        rename_symbols(b"\x7fELF\2\1", lambda name: name)
+        rename_symbols(b"\x7fELF\2\1", lambda name, _: name)

@@ -13,12 +13,14 @@ from chanas.errors import TargetError
 
 _SYMBOL_TABLE = 2  # sh_type SHT_SYMTAB
 _HIDDEN = 2  # st_other STV_HIDDEN
+_LOCAL, _UNDEFINED = 0, 0  # st_info STB_LOCAL, st_shndx SHN_UNDEF
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
-def rename_symbols(content: bytes, rename: Callable[[str], str]) -> bytes:
-    """An object file with each named symbol called `rename(name)`; those with a new name are seen by the linker alone.
+def rename_symbols(content: bytes, rename: Callable[[str, bool], str]) -> bytes:
+    """An object file with each named symbol called `rename(name, is_offered)`; those with a new name are seen by the
+    linker alone. The file offers other files the symbols that it defines as global or weak.
 
     Raises:
         TargetError: it is another kind of file.
@@ -40,7 +42,7 @@ def rename_symbols(content: bytes, rename: Callable[[str], str]) -> bytes:
         for at in range(offset, offset + size, _SYMBOL.size):
             name_at, info, other, *rest = _SYMBOL.unpack_from(content, at)
             name = names[name_at : names.index(0, name_at)].decode()
-            new = rename(name)
+            new = rename(name, info >> 4 != _LOCAL and rest[0] != _UNDEFINED)
             if new != name:
                 _SYMBOL.pack_into(changed, at, len(names), info, other & ~3 | _HIDDEN, *rest)
                 names += new.encode() + b"\0"

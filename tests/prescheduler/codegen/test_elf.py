@@ -1,4 +1,4 @@
-"""chanas/prescheduler/codegen/cpu/elf.py: renamed symbols are found under their new names, and only by the linker."""
+"""chanas/prescheduler/codegen/elf.py: renamed symbols are found under their new names, and only by the linker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chanas.errors import TargetError
-from chanas.prescheduler.codegen.cpu.elf import rename_symbols
+from chanas.prescheduler.codegen.elf import rename_symbols
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc) is installed")
 KERNEL = """
@@ -37,7 +37,7 @@ def test_callers_and_what_is_called_meet_under_the_new_names(tmp_path: Path) -> 
     kernel = compile_object(KERNEL, tmp_path, "kernel")
     caller = compile_object(CALLER, tmp_path, "caller")
     names = ("kernel", "outside", "hook")
-    kernel.write_bytes(rename_symbols(kernel.read_bytes(), lambda name: f"first_{name}" if name in names else name))
+    kernel.write_bytes(rename_symbols(kernel.read_bytes(), lambda name, _: f"first_{name}" if name in names else name))
     subprocess.run(["cc", "-o", str(tmp_path / "program"), str(caller), str(kernel)], check=True)
     assert subprocess.run([tmp_path / "program"], check=False).returncode == 0
 
@@ -48,7 +48,7 @@ def test_two_renamed_copies_stand_in_one_library_and_export_nothing(tmp_path: Pa
     copies = []
     for name in ("a", "b"):
         copies.append(tmp_path / f"{name}.o")
-        copies[-1].write_bytes(rename_symbols(kernel, lambda s, name=name: f"{name}_{s}" if s == "kernel" else s))
+        copies[-1].write_bytes(rename_symbols(kernel, lambda s, _, name=name: f"{name}_{s}" if s == "kernel" else s))
     user = compile_object(
         "int a_kernel(int); int b_kernel(int); int both(int x) { return a_kernel(x) * b_kernel(x); }", tmp_path, "user"
     )
@@ -64,7 +64,7 @@ def test_two_renamed_copies_stand_in_one_library_and_export_nothing(tmp_path: Pa
 def test_without_new_names_the_code_is_the_same(tmp_path: Path) -> None:
     content = compile_object(KERNEL, tmp_path, "kernel").read_bytes()
     renamed = tmp_path / "renamed.o"
-    renamed.write_bytes(rename_symbols(content, lambda name: name))
+    renamed.write_bytes(rename_symbols(content, lambda name, _: name))
     sections = [
         subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout
         for path in (tmp_path / "kernel.o", renamed)
@@ -75,4 +75,4 @@ def test_without_new_names_the_code_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\xcf\xfa\xed\xfe" + bytes(60), b"\x7fELF\x01\x01" + bytes(60)])
 def test_other_formats_are_refused(content: bytes) -> None:
     with pytest.raises(TargetError, match="expected object code in ELF format of 64 bits"):
-        rename_symbols(content, str.upper)
+        rename_symbols(content, lambda name, _: name.upper())

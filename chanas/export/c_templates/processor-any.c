@@ -1,0 +1,1 @@
+static int has_instructions(void) { return 1; }
