@@ -1,5 +1,5 @@
-"""Exported networks in several threads, and in programs that CMake, pkg-config, C++, Rust and Java compilers build: what
-they offer these programs, and nothing else."""
+"""Exported networks in several threads, and in programs that CMake, pkg-config, C++, Rust and Java compilers build:
+what they offer these programs, and nothing else."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_an_example_that_cannot_print_fails(exported: Exported, tmp_path: Path) 
     image = [sizes[n] for n in ("CHANNELS", "HEIGHT", "WIDTH") if n in sizes] or [sizes["INPUT_SIZE"]]
     (copy / "input.bin").write_bytes(bytes(4 * math.prod(map(int, image))))
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([copy / "net", "input.bin"], stdout=full, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run([copy / "net", copy / "input.bin"], stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
     assert b"standard output" in done.stderr
 

@@ -140,6 +140,7 @@ def test_a_network_from_an_onnx_file(tuned_onnx_folder: Path, tmp_path: Path) ->
     network, opened = TunedNetwork.open(tuned_onnx_folder), open_model(tuned_onnx_folder.parent / "other.onnx")
     inputs = opened.random_inputs(1)
     done = export_tuned(tuned_onnx_folder, tmp_path / "exported" / "onnx")
+    assert "int onnx_run(const float *in_x, float *out_y);" in (done.folder / "onnx.h").read_text()
     check_same(answers(done, network, inputs, tmp_path), network.run(*inputs))
 
 

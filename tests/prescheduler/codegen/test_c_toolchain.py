@@ -63,7 +63,7 @@ def test_what_a_compiler_refuses_is_one_line(tmp_path: Path) -> None:
 def test_what_a_linker_misses_is_told(tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text("int missing(void);\nint main(void) { return missing(); }\n")
     toolchain = CToolchain("cc", ("cc",), ("ar",), static=False)
-    with pytest.raises(TargetError, match="undefined (reference|symbol).*missing") as error:
+    with pytest.raises(TargetError, match=r"undefined (reference|symbol).*missing") as error:
         toolchain.build_program(["main.c"], "program", tmp_path)
     assert "\n" not in str(error.value)
     (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")

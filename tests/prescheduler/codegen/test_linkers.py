@@ -111,7 +111,7 @@ def test_without_a_linker_the_error_says_what_to_install(triple: str, tools: Too
 
 def test_a_linker_that_refuses_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.o").write_text("no object")
-    with pytest.raises(TargetError, match=r"^it cannot link a\.o: no message$"):
+    with pytest.raises(TargetError, match=r"^it cannot link a\.o: code 1, no message$"):
         CrossLinker("it", ("false",)).link(tmp_path / "a.o", tmp_path / "a.so")
 
 

@@ -74,11 +74,14 @@ def test_a_kernel_alone_needs_no_library(tmp_path: Path) -> None:
     assert {line.split()[-1] for line in listed.splitlines()} <= {"memset", "memcpy", "_GLOBAL_OFFSET_TABLE_"}
 
 
-def test_code_that_does_not_tell_its_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_library, "_ALLOCATION", re.compile("(nothing like this)"))
-    points = random_points(SECOND, HOST, np.random.default_rng(0))
-    with pytest.raises(TargetError, match=f"how much memory block {SECOND.key} takes"):
-        build_kernel("net", "net_block0", SECOND, points, HOST, tmp_path / "block.o")
+@pytest.mark.parametrize("told", ["(nothing like this)", r"%op0_out = .*call ptr .*, i64 (\d+),"], ids=["none", "one"])
+def test_code_that_does_not_tell_all_its_memory_is_refused(
+    told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(static_library, "_ALLOCATION", re.compile(told))
+    points = random_points(FIRST, HOST, np.random.default_rng(0))
+    with pytest.raises(TargetError, match=f"how much memory block {FIRST.key} takes"):
+        build_kernel("net", "net_block0", FIRST, points, HOST, tmp_path / "block.o")
 
 
 @pytest.mark.parametrize(("num_bytes", "result"), [(0, 0), (1, 64), (64, 64), (65, 128)])
