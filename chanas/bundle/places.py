@@ -1,4 +1,4 @@
-"""Where bundles lie: found from the path of a bundle or a run, named after their budgets, and never lost to a later
+"""Places of bundles: found from the path of a bundle or a run, named after their budgets, and never lost to a later
 one."""
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def check_name(name: str) -> None:
 
 
 def place_of_earlier(path: Path, document: Mapping[str, Any]) -> tuple[Path | None, str]:
-    """Where the bundle that is at `path` is kept when one with `document` takes its place: None for the same network,
+    """The place that keeps the bundle at `path` when one with `document` comes there: None for the same network,
     which is replaced. The text says which; it is empty where the place is free.
 
     Args:
@@ -156,6 +156,6 @@ def _content(folder: Path) -> dict[str, Any] | None:
 
 
 def _identity(document: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes a bundle another one: network, weights, and the schedules of each target."""
+    """The facts by which bundles differ: network, weights, and the schedules of each target."""
     targets = [(part["target"], part.get("schedules")) for part in document["targets"]]
     return document["architecture"]["key"], document["hashes"].get(WEIGHTS), targets

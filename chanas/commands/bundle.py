@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ import typer
 from chanas.commands import search_text
 from chanas.commands.options import Shared, holds_tuned
 from chanas.commands.search_text import say
-from chanas.core.progress import say_step
+from chanas.core.progress import named_wait
 from chanas.core.units import format_bytes, format_latency
 from chanas.errors import ConfigError, DataError, ModelError, unknown_name
 
@@ -122,8 +123,7 @@ def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool
     loaded = CoDesign.load(bundle, target)
     used = f"{loaded.target.num_threads} thread(s)" if loaded.target.gpu is None else f"batch {loaded.target.batch}"
     typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
-    say_step("preparing other runtimes, and timing all in turns")
-    with device_lock(gpu=gpu_of(loaded.target)):
+    with device_lock(gpu=gpu_of(loaded.target)), named_wait("preparing other runtimes, and timing all in turns"):
         rows = benchmark_bundle(loaded, with_compile=compile_, shared=shared)
     _say_rows(rows)
     say(search_text.then_and_now(loaded, rows))
@@ -134,18 +134,17 @@ def _bench_tuned(network: TunedNetwork, compile_: bool, model: str | None, untun
     from chanas.workflows.models.bench import BenchSettings, benchmark_tuned, open_origin
     from chanas.workflows.models.contenders import CONTENDERS
 
-    say_step(f"opening what {network.name} was tuned from")
     network.load()  # tells when it is not for here, before anything else is opened
     opened, why = None, ""
     try:
-        opened = open_origin(network, model)
+        with named_wait(f"opening what {network.name} was tuned from"):
+            opened = open_origin(network, model)
     except ModelError as error:
         if model is not None:
             raise
         why = f"Only chanas is timed: {error}"
     contenders = {name: make for name, make in CONTENDERS.items() if compile_ or name != "torch.compile"}
-    say_step("preparing other runtimes, and timing all in turns")
-    with device_lock():
+    with device_lock(), named_wait("preparing other runtimes, and timing all in turns"):
         rows = benchmark_tuned(network, opened, BenchSettings(contenders, untuned))
     remark = f"; {network.remark}" if network.remark else ""
     typer.echo(f"{network.name}, {network.target.num_threads} thread(s), {network.target.device}{remark}")
@@ -192,15 +191,26 @@ def export(
         return
     if batch is not None:
         raise ConfigError("--batch goes with --format onnx and pt2; the C function takes one image")
-    say_step(f"compiling, and trying the library of {bundle}")
-    if holds_tuned(bundle):
-        from chanas.export.tuned_library import export_tuned
+    earlier = _exported_weights(out)
+    with named_wait(f"compiling and trying {out}"):
+        if holds_tuned(bundle):
+            from chanas.export.tuned_library import export_tuned
 
-        _say_exported(export_tuned(bundle, out, target, name))
-    else:
-        from chanas.export.c_library import export as export_bundle
+            exported = export_tuned(bundle, out, target, name)
+        else:
+            from chanas.export.c_library import export as export_bundle
 
-        _say_exported(export_bundle(bundle, out, target, name))
+            exported = export_bundle(bundle, out, target, name)
+    say(_export_lines(exported))
+    if earlier not in (None, _exported_weights(out)):
+        typer.echo(f"replaced   an earlier export of another network, whose weights have the hash {earlier}")
+
+
+def _exported_weights(folder: Path) -> str | None:
+    """The hash of the weights of an exported library, as its header says it; None where there is no export."""
+    header = next(iter(sorted(folder.glob("*.h"))), None)
+    found = None if header is None else re.search(r"have the hash (\w+)", header.read_text(errors="replace"))
+    return None if found is None else found[1]
 
 
 def _export_file(source: Path, out: Path, target: str | None, kind: str, batch: int | None) -> None:
@@ -211,22 +221,19 @@ def _export_file(source: Path, out: Path, target: str | None, kind: str, batch: 
         raise ConfigError(unknown_name("format", kind, ("c", *FORMATS)))
     if holds_tuned(source):
         raise ConfigError(f"{source} was tuned from a file, which other runtimes read; it is exported with --format c")
-    say_step(f"writing {out}, and comparing it with PyTorch")
-    with device_lock():
+    is_there = out.exists()
+    with device_lock(), named_wait(f"writing {out}, and comparing it with PyTorch"):
         file = export_file(source, out, kind, target, batch)
     typer.echo(
         f"file       {file.path}: {format_bytes(file.path.stat().st_size)}, images at once: {batch or 'any number'}"
     )
+    if is_there:
+        typer.echo("replaced   an earlier export")
     typer.echo(f"network    {file.key}")
     typer.echo(f"checked    {file.describe_check()}")
     typer.echo(f"cost       {file.describe_cost()}")
     if file.own_s is not None:
         typer.echo(f"more       chanas bench {source}: beside PyTorch, ONNX Runtime and OpenVINO, in turns")
-
-
-def _say_exported(exported: Exported) -> None:
-    for line in _export_lines(exported):
-        typer.echo(line)
 
 
 def _export_lines(exported: Exported) -> Iterator[str]:

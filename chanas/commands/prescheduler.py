@@ -27,7 +27,7 @@ from chanas.commands.options import (
     cost_model_of,
     usage_of,
 )
-from chanas.core.progress import say_step
+from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError
@@ -143,8 +143,8 @@ def tune(
     from chanas.workflows.models.chain import Effort, Model
     from chanas.workflows.models.saving import check_place, default_folder
 
-    say_step(f"reading {model}")
-    loaded = Model.load(model, shapes)
+    with named_wait(f"reading {model}"):
+        loaded = Model.load(model, shapes)
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
     folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
     check_place(folder, run)
@@ -152,10 +152,9 @@ def tune(
     if dry_run:
         typer.echo("\n".join(loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder)))
         return
-    say_step(f"dividing {loaded.name} into operators")
     tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
-    say_step("compiling the whole network, comparing and timing it")
-    built = tuned.build()
+    with named_wait("compiling the whole network, comparing and timing it"):
+        built = tuned.build()
     _say_tuned(built, built.save(folder))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
@@ -58,16 +60,23 @@ def announce(lines: Iterable[str]) -> None:
         tqdm.write(line, file=sys.stderr)
 
 
-def say_step(text: str, enabled: bool = True) -> None:
-    """Name a wait that no bar can show, on a line of standard error of its own, between the bars.
+@contextlib.contextmanager
+def named_wait(text: str, enabled: bool = True, after_s: float = 2.0) -> Iterator[None]:
+    """Name a wait that no bar can show: a line on standard error, between the bars, when the body takes longer than
+    `after_s`.
 
     Args:
-        text: what is done now, such as `compiling the library`.
+        text: what is done, such as `compiling the library`.
         enabled: show anything at all.
     """
+    timer = threading.Timer(after_s, tqdm.write, [f"{text} …"], {"file": sys.stderr})
+    timer.daemon = True
     if enabled:
-        tqdm.write(f"{text} …", file=sys.stderr)
-        sys.stderr.flush()
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class ProgressBar(_Tqdm):

@@ -17,6 +17,7 @@ from typing import Any
 from chanas.core.arch import Architecture
 from chanas.core.genome import decode
 from chanas.core.latency import LatencyLUT
+from chanas.core.progress import named_wait
 from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.files.writing import write_json
@@ -84,7 +85,9 @@ def search(
     if learned is None:
         learned = learn([job], source, progress)
     learning_s = time.perf_counter() - began
-    steps = _Steps(job, learned, job.divide(learned.predictor, job.first_limits()), source.evaluate, prove)
+    with named_wait("dividing the space", progress):
+        division = job.divide(learned.predictor, job.first_limits())
+    steps = _Steps(job, learned, division, source.evaluate, prove, progress)
     winner, finalists = steps.prove_finalists()
     outcome = SearchOutcome(
         winner,
@@ -95,7 +98,8 @@ def search(
         result or source.store.search / "result.json",
         steps.regrets(),
     )
-    document = steps.document(outcome, source, with_alike=with_alike)
+    with named_wait("judging the predictor, and drawing the front", progress):
+        document = steps.document(outcome, source, with_alike=with_alike)
     seconds = {  # the pictures in the document are counted
         "learning": learning_s,
         "searching": time.perf_counter() - began - learning_s - steps.proving_s,
@@ -121,6 +125,7 @@ class _Steps:
     division: SubSpaceDivision
     evaluate: Evaluate | None
     prove: Prove | None
+    progress: bool = True
     runs: dict[tuple[float, ...], EvolutionResult] = field(default_factory=dict)
     proving_s: float = 0.0
 
@@ -135,11 +140,12 @@ class _Steps:
     def propose(self, limits_s: tuple[float, ...], tried: set[str]) -> list[Proposal]:
         """Architectures to prove that aren't in `tried`."""
         job, predictor, home = self.job, self.learned.predictor, self.division.chosen
-        try:
-            self.runs[limits_s] = job.evolve(predictor, limits_s, home)
-            genomes = job.finalists(predictor, self.runs[limits_s], self.learned.evaluations, limits_s, home, tried)
-        except InfeasibleError:  # the tightened limits are below what there is: the fastest of all is the last hope
-            genomes = job.fastest()
+        with named_wait("evolving architectures", self.progress):
+            try:
+                self.runs[limits_s] = job.evolve(predictor, limits_s, home)
+                genomes = job.finalists(predictor, self.runs[limits_s], self.learned.evaluations, limits_s, home, tried)
+            except InfeasibleError:  # the tightened limits are below what there is: the fastest is the last hope
+                genomes = job.fastest()
         proposals = propose_rows(job.space, genomes, predictor, job.latencies)
         return [p for p in proposals if p.architecture.key not in tried]
 

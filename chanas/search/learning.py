@@ -12,7 +12,7 @@ import numpy as np
 
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import Genomes, decode
-from chanas.core.progress import progress_bar
+from chanas.core.progress import named_wait, progress_bar
 from chanas.files.run import RunDirectory
 from chanas.search.accuracy.evaluations import EXPLORE, Evaluate, Evaluations, EvaluationStore, TableEvaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
@@ -108,7 +108,11 @@ def teach_predictor(
     num_refined, num_known = sum(map(left_of, refinements)), len(evaluations.found)
     num_explored = max(0, config.num_evaluations - len(evaluations.with_purpose(EXPLORE)))
     total = num_known + num_explored + num_refined
-    with progress_bar(total, "evaluate", "net", progress and total > num_known, initial=num_known) as bar:
+    is_known = total == num_known
+    with (
+        progress_bar(total, "evaluate", "net", progress and not is_known, initial=num_known) as bar,
+        named_wait("fitting the accuracy predictor", progress and is_known),
+    ):
         curve = explore(evaluations, limits, config, seed, bar)
         bar.expect(num_refined)  # exploring ends early where it has nothing more to teach
         predictor = fit()

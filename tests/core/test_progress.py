@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tqdm import tqdm
 
 import chanas
-from chanas.core.progress import PlainLines, progress_bar, say_step
+from chanas.core.progress import PlainLines, named_wait, progress_bar
 
 
 class Terminal(io.StringIO):
@@ -133,9 +134,11 @@ def test_no_bar_shows_more_than_all_or_a_negative_rest(clock: Clock, stream: io.
     assert not re.search(r"-\d", shown)
 
 
-def test_a_wait_without_a_bar_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    say_step("compiling the library")
-    say_step("not this", enabled=False)
+def test_a_long_wait_without_a_bar_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with named_wait("compiling the library", after_s=0.0), named_wait("not this", enabled=False, after_s=0.0):
+        time.sleep(0.2)
+    with named_wait("nor this, which takes no time", after_s=60.0):
+        pass
     assert capsys.readouterr() == ("", "compiling the library …\n")
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas import __version__
-from chanas.core.progress import announce
+from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_estimate
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError, TargetError
@@ -196,7 +196,7 @@ class LoadedModel:
         with (hold or timing_device)(usage) as (hardware, open_pool):
             _require_cpu_float32(hardware)
             settings = _settings(effort, place, hardware, seed)
-            with watch.step("lower"):
+            with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
                 program = lower(self.graph, hardware)
             check_provable(program)
             if progress:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-from tqdm import tqdm
 
 from chanas.bundle.document import WEIGHTS
 from chanas.core.arch import BlockConfig
 from chanas.core.genome import encode
-from chanas.core.progress import say_step
+from chanas.core.progress import announce, named_wait
 from chanas.core.target import tvm_version
 from chanas.files.writing import file_digest
 from chanas.operators.memory import ActivationMemory
@@ -55,18 +52,17 @@ def hand_over(
     modules = [prover.library(winner, target) for target in outcome.targets]
     draft = prover.scratch / "bundle"
     write_bundle(draft, document, tensors, modules)
-    say_step("testing the winner's module", prover.progress)
-    for part in document["targets"]:
-        bundle = CoDesign.load(draft, part["target"]["name"])
-        part["measured"] |= source.test(bundle, _tested_before(run, bundle))
+    with named_wait("testing the winner's module", prover.progress):
+        for part in document["targets"]:
+            bundle = CoDesign.load(draft, part["target"]["name"])
+            part["measured"] |= source.test(bundle, _tested_before(run, bundle))
     budgets_s = {target.name: target.budget_s for target in outcome.targets}
     path = run.bundles / (name or default_name(budgets_s, document["constraints"]))
     kept, text = place_of_earlier(path, CoDesign.load(draft).document)
     write_bundle(path, document, tensors, modules, kept)
     told = [text, point_to(run, path) if is_newest else ""]
     if prover.progress:
-        for line in filter(None, told):
-            tqdm.write(line, file=sys.stderr)
+        announce(filter(None, told))
     return CoDesign.load(path)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from chanas.core.progress import announce, say_step
+from chanas.core.progress import announce, named_wait
 from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError
@@ -155,6 +155,7 @@ def _find_on(
             rounds = f"up to {job.config.max_rounds} rounds of {job.config.num_finalists} compiled and measured"
             announce([f"{plan_line(source, targets, job.config)}, {rounds}; bundle into {run.root / 'bundles'}"])
         prover = source.prover(targets, scratch, progress)
-        say_step("opening the supernet" if source.table is None else "reading accuracies", progress)
-        outcome = find(job, source=source.accuracies(), prove=prover)
+        with named_wait("opening the supernet", progress):
+            accuracies = source.accuracies()
+        outcome = find(job, source=accuracies, prove=prover)
         return hand_over(run, outcome, prover, asked, seed, name=name)

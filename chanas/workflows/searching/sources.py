@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.progress import say_step
+from chanas.core.progress import named_wait
 from chanas.core.task import Task
 from chanas.files.run import RunDirectory
 from chanas.search.target import SearchTarget
@@ -147,8 +147,8 @@ class Prover:
         return dict(zip(jobs, outcomes, strict=True))
 
     def __call__(self, architectures: Sequence[Architecture]) -> list[Proof]:
-        say_step("preparing the finalists", self.progress)
-        jobs, top1 = self.jobs(architectures), self.source.judge(architectures)
+        with named_wait("evaluating the finalists", self.progress):
+            jobs, top1 = self.jobs(architectures), self.source.judge(architectures)
         measured = {target.name: self.measure(target, jobs) for target in self.targets}
         return [
             make_proof(a, {name: outcomes[a] for name, outcomes in measured.items()}, share)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import math
 import os
 import tempfile
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO
 
-from chanas.core.progress import say_step
+from chanas.core.progress import named_wait
 from chanas.errors import ChanasError, MeasureError, RunBusyError
 
 _POLL_S, _UNTOLD_S = 0.002, 5.0
@@ -64,17 +63,21 @@ def device_lock(
 
 
 def _wait(file: IO[str], gives_up: Callable[[], bool], kind: int = fcntl.LOCK_EX) -> None:
-    tell_at_s = time.monotonic() + _UNTOLD_S
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            return
-        if gives_up():
-            raise MeasureError("given up while another process was timing on this machine")
-        if time.monotonic() > tell_at_s:
-            say_step("waiting for another process that is timing on this machine")
-            tell_at_s = math.inf
-        time.sleep(_POLL_S)
+    if _takes(file, kind):
+        return
+    with named_wait("waiting for another process that is timing on this machine", after_s=_UNTOLD_S):
+        while not _takes(file, kind):
+            if gives_up():
+                raise MeasureError("given up while another process was timing on this machine")
+            time.sleep(_POLL_S)
+
+
+def _takes(file: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
 
 
 def _wanted(extents: Sequence[int | str]) -> str:
-    """What to give for an open shape: one image, and a word for each other axis that only the user knows."""
+    """The shape to give for an open one: one image, and a word for each other axis that only the user knows."""
     if not extents:
         return "1,3,HEIGHT,WIDTH"
     words = [str(e).upper() if str(e).isidentifier() else f"AXIS{i}" for i, e in enumerate(extents)]
