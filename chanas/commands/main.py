@@ -131,14 +131,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: without the program's name; those of this process by default.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
     warnings.filterwarnings("ignore", module=r"PIL\.")  # damaged tags; what matters is an error or a remark
-    debug = "--debug" in arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files as they came, whatever their bytes
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    debug = "--debug" in arguments[:end]  # behind a command, too
+    arguments = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
     try:
         # typer turns Ctrl-C into this code
-        code = command()(list(arguments), prog_name="chanas", standalone_mode=False) or 0
+        code = command()(arguments, prog_name="chanas", standalone_mode=False) or 0
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(code)

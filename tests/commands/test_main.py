@@ -20,6 +20,7 @@ from chanas import workflows
 from chanas.commands.main import app, main
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration
+from chanas.errors import ChanasError
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 from chanas.search.front import FrontPoint
 from chanas.search.proof import Proof, Timing
@@ -66,6 +67,12 @@ def test_a_name_of_any_length_is_one_line(
     told = capsys.readouterr()
     assert (ended.value.code, told.out, told.err.count("\n")) == (1, "", 1)
     assert told.err.strip().isprintable()
+
+
+@pytest.mark.parametrize("arguments", [("--debug", "report", "--run", "none"), ("report", "--run", "none", "--debug")])
+def test_debug_shows_the_traceback_before_and_behind_a_command(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(ChanasError, match="none does not exist"):
+        main(arguments)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
 import shutil
 from pathlib import Path
@@ -33,7 +34,7 @@ def keep_module(run: RunDirectory, digest: str, library: Path) -> None:
         ChanasError: it cannot be written.
     """
     stored = _place(run, digest)
-    if stored.exists() or not library.is_file():
+    if not library.is_file() or (stored.exists() and filecmp.cmp(stored, library, shallow=False)):
         return
     with replacing(stored) as temporary:
         shutil.copyfile(library, temporary)

@@ -21,10 +21,12 @@ from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest, write_json
 from chanas.network.preprocess import Preprocess
 from chanas.network.static import StaticNetwork, random_static_network
+from chanas.prescheduler.measuring.candidates import CandidatePipeline
 from chanas.search.cosearch import SearchOutcome
 from chanas.search.proof import Finalist, Proposal
 from chanas.search.target import SearchTarget
 from chanas.supernet.training.evaluate import SupernetEvaluator
+from chanas.workflows.searching import agreement, modules
 from chanas.workflows.searching.hand_over import hand_over
 from chanas.workflows.searching.sources import Prover, SupernetSource
 
@@ -158,3 +160,50 @@ def test_a_module_for_another_device_is_handed_over_although_it_cannot_run_here(
     # the accuracy is PyTorch's
     assert set(elsewhere) == {"latency_s", "spread_s", "top1_test", "num_test_images"}
     assert elsewhere["top1_test"] == 0.75
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("this was done before")
+
+
+def test_what_the_run_knows_of_a_network_is_not_compiled_evaluated_or_tested_again(
+    run: RunDirectory, prover: Prover, outcome: SearchOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = hand_over(run, outcome, prover, name="first")
+    monkeypatch.setattr(CandidatePipeline, "submit", refuse)
+    monkeypatch.setattr(Supernet, "top1", refuse)
+    monkeypatch.setattr(agreement, "_agreement", refuse)
+    again = OfRandomWeights(run).prover(prover.targets, tmp_path, progress=False)
+    (proof,) = again([outcome.architecture])
+    assert proof.error is None
+    assert len(proof.timings) == 2
+    second = hand_over(run, outcome, again, name="second")
+    assert {name: second.measured[name] for name in agreement.TESTED} == {
+        name: first.measured[name] for name in agreement.TESTED
+    }
+    assert file_digest(second.path / "module.so") == file_digest(first.path / "module.so")
+
+
+def test_a_damaged_module_of_the_run_is_compiled_again(
+    run: RunDirectory, prover: Prover, outcome: SearchOutcome, tmp_path: Path
+) -> None:
+    stored = list(run.modules.iterdir())
+    for module in stored:
+        module.write_bytes(b"no code")
+    one = OfRandomWeights(run).prover(prover.targets[:1], tmp_path, progress=False)
+    (proof,) = one([outcome.architecture])
+    assert proof.error is None
+    assert [module.read_bytes() == b"no code" for module in stored].count(True) == len(stored) - 1
+
+
+def test_the_modules_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules, "MOST_MODULES", 2)
+    run, library = RunDirectory(tmp_path / "run"), tmp_path / "module.so"
+    library.write_bytes(b"code")
+    for age, name in enumerate(("c", "b", "a")):
+        modules.keep_module(run, name, library)
+        os.utime(run.modules / f"{name}.so", (1000 - age, 1000 - age))
+    assert modules.take_module(run, "b", tmp_path / "taken.so")
+    modules.keep_module(run, "d", library)
+    assert {path.stem for path in run.modules.iterdir()} == {"b", "d"}
+    assert not modules.take_module(run, "a", tmp_path / "none.so")
