@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import queue
+import signal
 from typing import Any, cast
 
 import pytest
 
 from chanas.errors import TargetError
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.remote.device import Description, DeviceLostError
 from chanas.prescheduler.measuring.requests import Ping
 from chanas.prescheduler.measuring.shared.timers import RemoteTimer, raise_if_killed
@@ -77,9 +81,16 @@ def test_what_is_timed_is_given_up_for_the_job_alone_that_it_is_for() -> None:
     assert stopped == [False, True]
 
 
-@pytest.mark.parametrize(("signal", "is_killed"), [("signal 9 (SIGKILL)", True), ("signal 11 (SIGSEGV)", False)])
-def test_a_worker_that_somebody_kills_costs_no_candidate(signal: str, is_killed: bool) -> None:
-    answer = Answer(None, WorkerError(ErrorKind.CRASH, f"the worker ended with {signal} in build"))
+@pytest.mark.parametrize(("number", "is_killed"), [(signal.SIGKILL, True), (signal.SIGSEGV, False)])
+def test_a_worker_that_somebody_kills_costs_no_candidate(number: signal.Signals, is_killed: bool) -> None:
+    """By the text of a process that really ended so: the reason is in nothing else."""
+    greets_and_dies = (
+        f"import os, sys; sys.stdin.readline(); print({json.dumps(Answer({}, None).to_json())!r}, flush=True); "
+        f"sys.stdin.readline(); os.kill(os.getpid(), {number.value})"
+    )
+    worker = WorkerProcess(1, sorted(os.sched_getaffinity(0))[:1], ["-c", greets_and_dies])
+    answer = worker.call(Ping(), 20.0)
+    worker.close()
     if is_killed:
         with pytest.raises(WorkerDiedError):
             raise_if_killed(answer)
