@@ -6,7 +6,7 @@ from __future__ import annotations
 import abc
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from chanas.workflows.stages.tables import open_table
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
+    from chanas.network.static import StaticNetwork
     from chanas.prescheduler.measuring.outcomes import Outcome
     from chanas.prescheduler.tables.networks import NetworkJob
     from chanas.search.accuracy.table import AccuracyTable
@@ -184,6 +185,11 @@ class SupernetSource(AccuracySource):
     def supernet(self) -> SupernetEvaluator:
         return load_supernet(self.run)
 
+    @functools.cached_property
+    def _extract(self) -> Callable[[Architecture], StaticNetwork]:
+        """A sub-network with BN statistics of its own, whose images pass once for the finalist and for the winner."""
+        return functools.lru_cache(maxsize=8)(self.supernet.extract)
+
     @property
     def digest(self) -> str:
         return self.supernet.digest
@@ -216,7 +222,7 @@ class SupernetSource(AccuracySource):
         from chanas.network.folding import split_tensors
         from chanas.network.static import parameters_by_name
 
-        network = self.supernet.extract(architecture)
+        network = self._extract(architecture)
         images, _ = self.supernet.images("holdout", architecture.resolution, batch)
         shape = (batch, *images.shape[1:])
         if len(images):
@@ -232,7 +238,7 @@ class SupernetSource(AccuracySource):
         """BN statistics are recalibrated."""
         from chanas.network.static import parameters_by_name
 
-        return parameters_by_name(self.supernet.extract(architecture))
+        return parameters_by_name(self._extract(architecture))
 
     def document(self, winner: Proof) -> dict[str, Any]:
         supernet = self.supernet
