@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from chanas.core.progress import named_wait
 from chanas.errors import InfeasibleError
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import SearchOutcome, new_job, search
@@ -26,6 +27,7 @@ PRECISION = 0.005
 """Share of a latency to which the smallest budget is found."""
 
 _MAX_SEARCHES = 6
+_SEEKING = "finding the smallest budget by the table"
 _STEP = 1.01  # by which a budget grows at least, where what it has given misses the goal
 
 MakeJob = Callable[[float], Job]
@@ -56,7 +58,8 @@ def search_fastest(job: Job, top1: float, source: Source, prove: Prove, *, progr
     trial = source.store.search / "trial.json"
     goal, best = top1, None
     error: InfeasibleError | None = None
-    budget_s = smallest_budget_s(job_of, learned, goal)
+    with named_wait(_SEEKING, progress):
+        budget_s = smallest_budget_s(job_of, learned, goal)
     for number in range(1, _MAX_SEARCHES + 1):
         try:
             outcome = search(job_of(budget_s), source, prove, learned=learned, result=trial, progress=progress)
@@ -81,7 +84,8 @@ def search_fastest(job: Job, top1: float, source: Source, prove: Prove, *, progr
             if top1 + _shortfall(outcome, top1) > goal:
                 goal = top1 + _shortfall(outcome, top1)
                 try:
-                    budget_s = max(budget_s, smallest_budget_s(job_of, learned, goal))
+                    with named_wait(_SEEKING, progress):
+                        budget_s = max(budget_s, smallest_budget_s(job_of, learned, goal))
                 except InfeasibleError:  # of the raised goal, which nobody has asked for
                     break
     trial.unlink(missing_ok=True)
@@ -144,7 +148,8 @@ def _learn(job_of: MakeJob, top1: float, source: Source, config: SearchConfig, p
     learned = learn([job], source, progress)
     if not learned.evaluations.can_grow or not config.refine_evaluations:
         return replace(learned, job=job_of(NO_LIMIT_S))
-    budget_s = smallest_budget_s(job_of, learned, top1)
+    with named_wait(_SEEKING, progress):
+        budget_s = smallest_budget_s(job_of, learned, top1)
     return learn([job_of(budget_s)], source, progress)
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from chanas.core.arch import Architecture
 from chanas.core.genome import FloatArray, Genomes, decode
 from chanas.core.latency import LatencyLUT
+from chanas.core.progress import named_wait
 from chanas.core.task import Task
 from chanas.errors import ConfigError, MeasureError
 from chanas.files.writing import write_json
@@ -121,7 +122,8 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
 
     refinements = [Refinement(_PURPOSE, "front", choose)]
     predictor, _ = teach_predictor(evaluations, [limits], refinements, config, seed, progress)
-    front = front_of(predictor)
+    with named_wait("evolving the front", progress):
+        front = front_of(predictor)
     at = spread_over(front.objectives[:, 0], job.num_points)
     architectures = decode(space, front.genomes[at])
     proofs = prove_all(prove, architectures)

@@ -42,7 +42,7 @@ class Supernet:
     """Random weights for every architecture, and a few random images that its own network labels."""
 
     class_names, num_classes, digest = CLASSES, len(CLASSES), "0123456789abcdef"
-    data = SimpleNamespace(splits=SimpleNamespace(digest="fedcba9876543210"))
+    data = SimpleNamespace(splits=SimpleNamespace(digest="fedcba9876543210"), indices=lambda split: range(16))
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
