@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -119,14 +118,14 @@ def point_to(run: RunDirectory, path: Path) -> str:
     told = ""
     if os.path.lexists(run.bundle) and not run.bundle.is_symlink():
         told = _adopt(run)
-    with tempfile.TemporaryDirectory(prefix=".bundle.", dir=run.root) as scratch:
-        link = Path(scratch) / "link"
-        try:
-            link.symlink_to(os.path.relpath(path, run.root), target_is_directory=True)
-            os.replace(link, run.bundle)
-        except OSError:
-            with replacing_folder(run.bundle) as copy:
-                shutil.copytree(path, copy, dirs_exist_ok=True)
+    link = run.root / ".bundle.link"
+    try:
+        link.unlink(missing_ok=True)  # of a process that was killed
+        link.symlink_to(os.path.relpath(path, run.root), target_is_directory=True)
+        os.replace(link, run.bundle)
+    except OSError:
+        with replacing_folder(run.bundle) as copy:
+            shutil.copytree(path, copy, dirs_exist_ok=True)
     return told
 
 
