@@ -115,7 +115,7 @@ def read_result(name: str, kind: str) -> dict[str, Any]:
     if not path.is_file():
         known = ", ".join(sorted(read_results(name))) or "none"
         raise SystemExit(
-            f"expected a result of {name} on {kind}, got results on: {known}; run benchmarks/{name}.py there"
+            f"expected a result of {name} on {kind}, got results on: {known}; run the script that writes it there"
         )
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content

@@ -231,7 +231,7 @@ def figures_of(results: Results) -> dict[str, Figure]:
     as_chanas_tunes = [t for what, t in results.tuned.items() if what != WARM_POINTWISE]
     wall_s, num_trials = sum(t.wall_s for t in as_chanas_tunes), sum(t.num_trials for t in as_chanas_tunes)
     return {
-        "pointwise_share_of_peak": Figure(share_of_peak(rows, "warm_gflops", peak), 0.70),
+        "pointwise_share_of_peak": Figure(share_of_peak(rows, "warm_gflops", peak), 0.90),
         "pointwise_share_of_peak_cold": Figure(share_of_peak(rows, "cold_gflops", peak)),
         "pointwise_share_of_peak_without_dense": Figure(share_of_peak(convolutions, "warm_gflops", peak)),
         "depthwise_vs_best_peer": Figure(depthwise_ratio(depthwise, list(PEERS)), 2.0),

@@ -111,9 +111,8 @@ def from_schema_2(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**whole, "schema": SCHEMA, "targets": [first, *(dict(p) for p in others if isinstance(p, Mapping))]}
 
 
-def describe_slack(target: Mapping[str, Any]) -> str:
-    """A sentence where an entry of `targets` has a budget far above what was measured; else nothing."""
-    budget_s, measured_s = (_dict(target, group).get("latency_s") for group in ("constraints", "measured"))
+def describe_slack(budget_s: float | None, measured_s: float | None) -> str:
+    """A sentence where a network's measured seconds are far below its budget; else nothing."""
     if not budget_s or not measured_s or measured_s > _BINDING * budget_s:
         return ""
     return (

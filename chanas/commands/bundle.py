@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -25,7 +26,38 @@ if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.export.folders import Exported
 
+app = typer.Typer(
+    help="Show what a search has left.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
 OfBundle = Annotated[str | None, typer.Option("--target", help="One of the bundle's targets; its first by default.")]
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `show` a command of its own while it is the only one."""
+
+
+@app.command()
+def show(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
+    target: OfBundle = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print each block of a bundle with its schedule, how fast it is, and what tuning was worth to it."""
+    from chanas.bundle.codesign import CoDesign
+    from chanas.workflows.searching.schedules import bundle_rows, schedule_lines
+
+    loaded = CoDesign.load(bundle, target)
+    rows = bundle_rows(loaded)
+    if as_json:
+        facts = {"architecture": loaded.architecture.key, "target": loaded.target.name, "blocks": rows}
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    say(schedule_lines(rows))
+    say(search_text.bundle_lines(loaded))
 
 
 def predict(

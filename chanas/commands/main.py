@@ -48,6 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.add_typer(bundle_commands.app, name="bundle", short_help="Show a bundle: each block with its schedule.")
 app.add_typer(device_commands.app, name="device", short_help="Serve this device over RPC, list others.")
 app.add_typer(jobs_commands.app, name="jobs", short_help="Tune several tables and networks on one machine.")
 app.add_typer(lut_commands.app, name="lut", short_help="Show, check, fill, compare latency tables.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,11 +97,7 @@ def search(
         raise ConfigError("--name is of a bundle, and --pareto makes none")
     if accuracy_table is None and (space is not None or num_classes is not None):
         raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
-    limits = Limits(
-        macs=None if macs is None else parse_count(macs, "number of multiply-accumulates"),
-        params=None if params is None else parse_count(params, "number of parameters"),
-        peak_memory=None if peak_memory is None else parse_bytes(peak_memory, "peak memory"),
-    )
+    limits = _limits(macs, params, peak_memory)
     from chanas import workflows
     from chanas.search.config import SearchConfig
     from chanas.workflows.searching.sources import AccuracyFile
@@ -242,26 +238,39 @@ def ablate(
         list[str] | None, typer.Option(help="Compare with untuned or pytorch; repeatable; both by default.")
     ] = None,
     points: Annotated[int | None, typer.Option(help="Points of each front that are measured; 8 by default.")] = None,
-    target: Target = "cpu",
-    threads: Threads = 1,
-    rule: Annotated[str, typer.Option(help="How the sub-space is chosen: accuracy, paper, or all.")] = "accuracy",
+    target: Annotated[str | None, typer.Option(help="Hardware target; that of the run's search.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of one inference; those of the search.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Weights and activations; those of the search.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images at once; those of the search.")] = None,
+    macs: Annotated[str | None, typer.Option(help="Most multiply-accumulates; those of the search.")] = None,
+    params: Annotated[str | None, typer.Option(help="Most parameters; those of the search.")] = None,
+    peak_memory: Annotated[str | None, typer.Option(help="Most memory for activations; that of the search.")] = None,
+    rule: Annotated[str | None, typer.Option(help="How the sub-space is chosen; as the search did.")] = None,
+    covered_only: Annotated[
+        bool | None, typer.Option("--covered-only/--all-blocks", help="What the table has rows for; as the search did.")
+    ] = None,
+    predictor: Annotated[str, typer.Option(help="Kind of accuracy predictor: pairs, mlp, or ridge.")] = "pairs",
     accuracy_table: Annotated[Path | None, typer.Option(help="CSV of accuracies, instead of a supernet.")] = None,
     space: Annotated[str | None, typer.Option(help="With --accuracy-table: space; the latency table's.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
     images: MovedImages = None,
     seed: Seed = 0,
 ) -> None:
-    """Repeat the search with default schedules, and measure what tuning them is worth to it."""
+    """Repeat the run's search with default schedules, and measure what tuning them is worth to it."""
     if accuracy_table is None and (space is not None or num_classes is not None):
         raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
     budget_s = None if latency is None else parse_latency_s(latency)
+    asked = {"target": target, "threads": threads, "dtype": dtype, "batch": batch, "rule": rule}
+    asked |= {"covered_only": covered_only, **asdict(_limits(macs, params, peak_memory))}
     from chanas import workflows
     from chanas.search.config import SearchConfig
     from chanas.workflows.searching import ablation
     from chanas.workflows.searching.sources import AccuracyFile, open_source
 
     accuracies = None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes)
-    usage, directory = Usage(target, threads), RunDirectory(run)
+    directory = RunDirectory(run)
+    usage, limits, settings = ablation.repeated(directory, asked)
+    config = SearchConfig.parse({**settings, "predictor": predictor})
     num_points = ablation.DEFAULT_POINTS if points is None else points
     if images is not None:
         workflows.take_images(directory, images)
@@ -272,8 +281,17 @@ def ablate(
         comparison=ablation.Comparison(schedules or ablation.DEFAULT_SCHEDULES, num_points),
         source=source,
         usage=usage,
-        config=SearchConfig.parse({"rule": rule}),
+        config=config,
+        limits=limits,
         seed=seed,
     )
     say_accuracies(source)
     say(result.lines())
+
+
+def _limits(macs: str | None, params: str | None, peak_memory: str | None) -> Limits:
+    return Limits(
+        macs=None if macs is None else parse_count(macs, "number of multiply-accumulates"),
+        params=None if params is None else parse_count(params, "number of parameters"),
+        peak_memory=None if peak_memory is None else parse_bytes(peak_memory, "peak memory"),
+    )

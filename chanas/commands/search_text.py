@@ -12,6 +12,7 @@ from chanas.bundle.document import describe_slack
 from chanas.core.units import format_bytes, format_count, format_duration, format_latency
 from chanas.files.run import RunDirectory
 from chanas.workflows.searching.results import rule_regrets, saturation
+from chanas.workflows.searching.schedules import bundle_rows, schedule_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +75,7 @@ def bundle_lines(bundle: CoDesign, table_error: str | None = None, saturated: st
         *([] if table_error is None else [("", table_error)]),
         ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])}){of_all}"),
     ]
-    if said := describe_slack(bundle.part):
+    if said := describe_slack(bundle.constraints["latency_s"], latency_s):
         rows.append(("", said))
     for part in (p for p in bundle.document["targets"] if p is not bundle.part):
         budget, guess, found = (part[k]["latency_s"] for k in ("constraints", "predicted", "measured"))
@@ -146,5 +147,6 @@ def say_bundle(bundle: CoDesign, run: RunDirectory) -> None:
     """Print what a search says of the bundle that it leaves."""
     from chanas.workflows.stages import tables
 
+    say(schedule_lines(bundle_rows(bundle)))
     said = saturation(run.search / "result.json")
     say(bundle_lines(bundle, tables.table_error(run, bundle.target.name), said))

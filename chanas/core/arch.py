@@ -211,6 +211,15 @@ class Architecture:
         )
         return cls(int(resolution[1:]), float(width[1:]), blocks)
 
+    def block_names(self) -> tuple[str, ...]:
+        """Names of its `blocks` for people: `stem`, `first block`, `stage 1.1  k3 e6`, …, `head`, `classifier`."""
+        body = (
+            f"stage {number}.{position}  k{kernel_size} e{expand_ratio}"
+            for number, stage in enumerate(self.stages, start=1)
+            for position, (kernel_size, expand_ratio) in enumerate(stage, start=1)
+        )
+        return ("stem", "first block", *body, "head", "classifier")
+
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, "key": self.key}
 

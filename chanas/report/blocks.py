@@ -39,12 +39,9 @@ def _names(key: str) -> list[tuple[str, str, int]]:
         architecture = Architecture.from_key(key)
     except ArchitectureError:
         return []
-    body = [
-        (f"stage {number}.{position}  k{kernel_size} e{expand_ratio}", f"stage {number}", kernel_size)
-        for number, stage in enumerate(architecture.stages, start=1)
-        for position, (kernel_size, expand_ratio) in enumerate(stage, start=1)
-    ]
-    return [("stem", "stem", 0), ("first block", "stem", 0), *body, ("head", "head", 0), ("classifier", "head", 0)]
+    body = [(f"stage {number}", k) for number, stage in enumerate(architecture.stages, start=1) for k, _ in stage]
+    parts = [("stem", 0), ("stem", 0), *body, ("head", 0), ("head", 0)]
+    return [(name, *part) for name, part in zip(architecture.block_names(), parts, strict=True)]
 
 
 def draw_block_times(run: RunData) -> Figure | None:

@@ -165,9 +165,10 @@ def _remarks(run: RunData) -> list[str]:
     )
     if num and top1 is not None:
         said.append(f"of {num:.0f} holdout images the winner gets {percent(top1, 2)} right ({_interval(top1, num)})")
-    if best is not None and fastest is not None:
+    if best is not None and fastest is not None and num != 0:
         said.append(describe_saturation(best, fastest, None if num is None else int(num)))
-    said += [describe_slack(part) for part in dicts(run.bundle, "targets")]
+    for part in dicts(run.bundle, "targets"):
+        said.append(describe_slack(real(part, "constraints", "latency_s"), real(part, "measured", "latency_s")))
     return [text for text in said if text]
 
 
@@ -202,7 +203,28 @@ def _network(run: RunData) -> list[str]:
     bars = blocks.draw_block_times(run)
     if bars is None:
         return [*out, paragraph("Where the time goes is not known: the bundle lists no blocks.")]
-    return [*out, "<h2>Where the time goes</h2>", figure("blocks", bars, _blocks_caption(run))]
+    return [*out, "<h2>Where the time goes</h2>", figure("blocks", bars, _blocks_caption(run)), *_schedules(run)]
+
+
+def _schedules(run: RunData) -> list[str]:
+    """The schedule of each block in words, how fast it is, and what tuning was worth to it."""
+    entries = dicts(run.part, "blocks")
+    if not any(isinstance(entry.get("schedule"), list) for entry in entries):
+        return []
+    rows = []
+    for block, entry in zip(blocks.block_times(run), entries, strict=False):
+        lines, default_s = entry.get("schedule"), real(entry, "default_latency_s")
+        words = "; ".join(map(str, lines)) if isinstance(lines, list) else "–"
+        rate, share = real(entry, "gflops"), real(entry, "share_of_peak")
+        gain = "–" if not default_s or not block.seconds else f"{default_s / block.seconds:.2f} ×"
+        cells = ["–" if rate is None else f"{rate:.1f}", percent(share, 0), seconds(default_s), gain]
+        rows.append([block.name, words, seconds(block.seconds), *cells])
+    head = ["block", "schedule", "time", "GFLOP/s", "of peak", "default schedule", "tuning"]
+    told = (
+        "A channel block is a vector of channels, a tile what stays in registers. Of peak: beside a matrix product by "
+        "this machine's BLAS on as many threads. Default schedule: the block with schedules that were not tuned."
+    )
+    return ["<h2>The schedules</h2>", table(head, rows, 5, label="Schedules of the blocks"), paragraph(told)]
 
 
 def _drawing(bundle: dict[str, Any]) -> Figure | None:
@@ -301,9 +323,12 @@ def _predictor(run: RunData) -> list[str]:
         head, kinds = ["kind", "RMSE (points)", "Kendall τ", "best tenth found"], list(validation)
         winner = kinds.index(used) if used in kinds else None
         out.append(table(head, cells, 3, winner, "Predictors"))
-        out.append(paragraph(f"Cross-validated on {num} sub-networks; used: {used}."))
+        out.append(paragraph(f"Cross-validated on {num} sub-networks. The search used {used}."))
     else:
-        out.append(paragraph("It was not cross-validated: too few sub-networks, or switched off."))
+        error = real(result, "predictor", "error_points")
+        told = "" if error is None else f" On rows left out of its fit it is {error:.2f} points off."
+        kind = at(result, "predictor", "kind")
+        out.append(paragraph(f"The search used {kind}, which was not cross-validated.{told}"))
     caption, otherwise = "Its error as evaluations came in.", "No learning curve: the predictor was fitted once."
     return [*out, figure("predictor", figures.learning_curve(run), caption, otherwise)]
 

@@ -21,7 +21,7 @@ from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.validation import kendall_tau
 from chanas.search.config import SearchConfig
-from chanas.search.evolution.constraints import Constraint, check_reachable, least
+from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, least, none_found
 from chanas.search.evolution.evolution import evolve
 from chanas.search.evolution.pareto import nsga2
 from chanas.search.front import FrontPoint, mark_dominated, spread_over
@@ -63,14 +63,19 @@ def ranking_change(
 ) -> RankingChange:
     """Compare two tables over `num` random architectures of the space, and as many of each sub-space."""
     rng = np.random.default_rng([seed, _RANK])
-    anywhere = sample_known(tuned, num, rng)
-    tuned_s, other_s = tuned.of(anywhere), other.of(anywhere)
+
+    def both(genomes: Genomes) -> tuple[FloatArray, FloatArray]:
+        """Seconds by both tables of what both have every block of."""
+        seconds = tuned.of(genomes), other.of(genomes)
+        known = np.isfinite(seconds[0]) & np.isfinite(seconds[1])
+        return seconds[0][known], seconds[1][known]
+
+    tuned_s, other_s = both(sample_known(tuned, num, rng))
     inside = {}
     for sub_space, is_known in zip(space.sub_spaces, np.isfinite(tuned.smallest()[0]).flat, strict=True):
         if not is_known:
             continue
-        genomes = sample(space, num, rng, sub_space)
-        inside[sub_space.key] = kendall_tau(tuned.of(genomes), other.of(genomes))
+        inside[sub_space.key] = kendall_tau(*both(sample(space, num, rng, sub_space)))
     slowdown = float(np.exp(np.mean(np.log(other_s / tuned_s))))
     return RankingChange(kendall_tau(tuned_s, other_s), inside, slowdown, num)
 
@@ -180,18 +185,20 @@ def ablate(
     budget_s: float,
     num_points: int,
     config: SearchConfig,
+    others: Sequence[Constraint] = (),
     seed: int = 0,
 ) -> Ablation:
     """Search with each table, measure what was found with tuned schedules, and compare.
 
     Args:
-        tables: seconds of every block by the name of its schedules; `TUNED` is one of them. They leave out the same
-            sub-spaces, if any.
+        tables: seconds of every block by the name of its schedules; `TUNED` is one of them. What a table leaves out
+            takes for ever in it.
         evaluations: what the predictor has learnt from; the fronts start from these architectures.
         prove: compiles with tuned schedules, checks, measures and evaluates. No architecture is given to it twice.
         budget_s: measured seconds with tuned schedules. Searching with another table, the limit is the latency under
             which that table has as large a share of random architectures; where none of the finalists measures inside
             the budget, or a more accurate one outside, it is tightened as in any search, and never widened.
+        others: limits besides latency, for every table.
 
     Raises:
         ConfigError: fewer than two points are asked for.
@@ -201,16 +208,18 @@ def ablate(
     if num_points < 2:
         raise ConfigError(f"expected at least 2 points of each front, got {num_points}")
     space = predictor.space
-    partial = not np.isfinite(tables[TUNED].smallest()[0]).all()
     check_reachable([Constraint("latency", budget_s, tables[TUNED], "s")])
     drawn = sample_known(tables[TUNED], NUM_FOR_SHARE, np.random.default_rng([seed, _SHARE]))
+    drawn = drawn[np.isfinite(tables[TUNED].of(drawn)) & feasible(others, drawn)]
+    if not len(drawn):
+        raise none_found([Constraint("latency", budget_s, tables[TUNED], "s"), *others])
     share = float(np.mean(tables[TUNED].of(drawn) <= budget_s))
-    search = _Search(space, predictor, evaluations, _Remembered(prove), budget_s, num_points, config, seed)
+    search = _Search(space, predictor, evaluations, _Remembered(prove), budget_s, num_points, config, others, seed)
     plans = []
     for name, table in tables.items():
         limit_s = budget_s if name == TUNED else max(float(np.quantile(table.of(drawn), share)), least(table)[0])
         ranking = None if name == TUNED else ranking_change(space, tables[TUNED], table, seed)
-        plans.append(search.plan(name, Constraint("latency", limit_s, table, "s", partial), ranking))
+        plans.append(search.plan(name, Constraint("latency", limit_s, table, "s", partial=True), ranking))
     search.prove(list({a.key: a for plan in plans for a in plan.architectures()}.values()))  # all that is known at once
     found = {plan.name: search.finish(plan) for plan in plans}
     tuned = found.pop(TUNED)
@@ -256,6 +265,7 @@ class _Search:
     budget_s: float
     num_points: int
     config: SearchConfig
+    others: Sequence[Constraint]
     seed: int
 
     def rng(self, stream: int) -> np.random.Generator:
@@ -294,9 +304,11 @@ class _Search:
         fastest of all where nothing is inside."""
         config, space, predict = self.config, self.space, self.predictor.mean
         chosen: dict[str, Architecture] = {}
-        num = -(-config.num_finalists // len(_SHARES))
-        for share in _SHARES:
-            inside = [replace(latency, limit=share * latency.limit)]
+        num_below = config.num_finalists // 2
+        for share, num in zip(_SHARES, (config.num_finalists - num_below, num_below), strict=True):
+            if not num:
+                continue
+            inside = [replace(latency, limit=share * latency.limit), *self.others]
             seen = tried | chosen.keys()
             try:
                 rng = self.rng(_DIVIDE)
@@ -317,6 +329,8 @@ class _Search:
 
         settings = self.config.evolution.model_copy(update={"generations": max(1, self.config.pareto_generations)})
         known, _ = self.evaluations.training_set()
-        front = nsga2(self.space, objectives, latency.left_out, settings, self.rng(_FRONT), start=known)
+        front = nsga2(
+            self.space, objectives, [*latency.left_out, *self.others], settings, self.rng(_FRONT), start=known
+        )
         genomes = front.genomes[spread_over(front.objectives[:, 0], self.num_points)]
         return propose_rows(self.space, genomes, self.predictor, [latency])

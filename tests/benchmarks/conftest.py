@@ -12,39 +12,7 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-OWN = (
-    "accuracy_predictor",
-    "budgets",
-    "common",
-    "contenders",
-    "conv_layers",
-    "cuda_compile",
-    "cuda_networks",
-    "evolution_speed",
-    "exported_networks",
-    "job_scheduler",
-    "labels",
-    "lut_adapt",
-    "lut_build",
-    "lut_error",
-    "metaschedule",
-    "network_latency",
-    "operator_peak",
-    "random_networks",
-    "roofline",
-    "rpc_overhead",
-    "service_load",
-    "subjects",
-    "subspace_rules",
-    "transfer",
-    "transfer_data",
-    "transfer_tables",
-    "transfer_tuning",
-    "tune_convergence",
-    "tune_models",
-    "tuning",
-    "with_without",
-)
+OWN = tuple(path.stem for path in FOLDER.glob("*.py"))
 
 
 @pytest.fixture

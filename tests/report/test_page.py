@@ -13,6 +13,7 @@ import pytest
 
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
+from chanas.network.accuracy import wilson_interval
 from chanas.report.page import build_report
 
 FIGURES = [
@@ -189,6 +190,28 @@ def test_what_was_not_recorded_is_not_made_up(make_run: Callable[..., RunDirecto
     text = read(run).text
     assert text.count("not recorded") == 2
     assert "one more target" not in text
+
+
+def test_each_block_has_its_schedule_in_words(make_run: Callable[..., RunDirectory]) -> None:
+    run = make_run()
+    page = build_report(run).read_text(encoding="utf-8")
+    assert "<h2>The schedules</h2>" in page
+    assert "depthwise: tiles of 2 × 7 pixels; pointwise: tiles of 7 pixels" in page
+    assert all(text in page for text in ("61.2", "52 %", "30 µs", "1.50 ×"))
+    bundle = json.loads((run.bundle / "codesign.json").read_text(encoding="utf-8"))
+    for block in bundle["targets"][0]["blocks"]:
+        del block["schedule"]
+    (run.bundle / "codesign.json").write_text(json.dumps(bundle), encoding="utf-8")
+    assert "The schedules" not in build_report(run).read_text(encoding="utf-8")
+
+
+def test_intervals_are_wilsons_and_saturation_is_told(make_run: Callable[..., RunDirectory]) -> None:
+    page = build_report(make_run()).read_text(encoding="utf-8")
+    assert "±" not in page
+    assert "95 % interval" in page
+    low, high = wilson_interval(72, 75)
+    assert f"95 % interval {100 * low:.1f} to {100 * high:.1f} %" in page
+    assert "75 holdout images cannot tell the networks inside the budget apart" in page
 
 
 def test_a_network_without_weights_says_where_its_accuracy_is_from(make_run: Callable[..., RunDirectory]) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.genome import BlockTable, decode, encode, sample
 from chanas.errors import ConfigError, InfeasibleError
 from chanas.search.ablation import TUNED, Ablation, ablate, points_below, ranking_change
 from chanas.search.accuracy.evaluations import TableEvaluations
 from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
-from chanas.search.evolution.constraints import least
+from chanas.search.evolution.constraints import least, macs_constraint
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.learning import teach_predictor
 from chanas.search.proof import Proof, Timing
@@ -174,3 +174,44 @@ def test_how_far_one_front_lies_below_another() -> None:
     # a point that another dominates does not count
     assert points_below(upper, [*upper, (3.0, 0.1)]) == 0.0
     assert points_below(upper, []) is None
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_as_many_finalists_are_proven_in_the_first_round_as_asked_for(num: int, bench: Bench, budget_s: float) -> None:
+    config = FAST.model_copy(update={"num_finalists": num})
+    found = bench.ablate(budget_s, table(bench.space), config=config)
+    for side in (found.tuned, *found.others):
+        assert sum(f.round == 1 for f in side.finalists) == num
+
+
+def test_limits_besides_latency_hold_for_every_table(bench: Bench, budget_s: float) -> None:
+    drawn = decode(bench.space, sample(bench.space, 50, np.random.default_rng(0)))
+    limit = float(np.quantile([a.num_macs(bench.space, CLASSES) for a in drawn], 0.4))
+    found = bench.ablate(budget_s, table(bench.space, noise=1.0), others=[macs_constraint(bench.space, CLASSES, limit)])
+    for side in (found.tuned, *found.others):
+        points = [f.architecture for f in side.finalists] + [p.architecture for p in side.front]
+        assert points
+        assert all(a.num_macs(bench.space, CLASSES) <= limit for a in points)
+
+
+def test_tables_with_holes_are_compared_where_both_have_rows(bench: Bench, budget_s: float) -> None:
+    """As with `covered_only`: what has a block that a table lacks takes for ever."""
+
+    def with_holes(scale: float) -> BlockTable:
+        def cost(block: BlockConfig) -> float:
+            is_hole = block.kind == "mbconv" and block.kernel_size == 5 and block.stride == 1
+            return np.nan if is_hole else scale * (block.num_macs * 1e-11 + 1e-7)
+
+        made = BlockTable(bench.space, CLASSES, cost)
+        made.replace_nan(np.inf)
+        return made
+
+    bench.tuned = with_holes(1.0)
+    found = bench.ablate(budget_s, with_holes(3.0))
+    (other,) = found.others
+    assert other.ranking is not None
+    assert other.ranking.slowdown == pytest.approx(3.0)
+    for side in (found.tuned, other):
+        seconds = [p.measured_latency_s for p in side.front] + [f.measured_s[0] for f in side.finalists]
+        assert seconds
+        assert np.isfinite(seconds).all()

@@ -18,6 +18,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cpu import reference as cpu_reference
 from chanas.prescheduler.kernels.cpu.families import cpu_space
 from chanas.prescheduler.kernels.cpu.features import cpu_features
+from chanas.prescheduler.kernels.cpu.points import in_words
 from chanas.prescheduler.kernels.cuda import reference as cuda_reference
 from chanas.prescheduler.kernels.cuda.features import gpu_features
 from chanas.prescheduler.workloads.cases import ReferenceCase
@@ -39,6 +40,7 @@ class Backend:
     features               one point's features for a cost model, as many for every operator
     case                   the case of an operator or of a whole block, laid out as the kernels read it
     network_case           the case of a whole network, for as many images as the target takes at once
+    in_words               a point for people, from its groups
     worker                 arguments of Python that start a process which compiles and times
     timing                 how seconds are got, as a table's header says it; empty: by the clock
     has_own_cores          what times has its cores to itself
@@ -55,6 +57,7 @@ class Backend:
     features: Callable[[ScheduleSpace[Any], Named, HardwareTarget], list[float]]
     case: Callable[[Workload | BlockConfig, HardwareTarget], ReferenceCase]
     network_case: NetworkCase
+    in_words: Callable[[Named], str]
     worker: tuple[str, ...]
     timing: str = ""
     has_own_cores: bool = False
@@ -64,6 +67,11 @@ class Backend:
     has_default_schedules: bool = False
     has_objects: bool = False
     seeds_others: bool = False
+
+
+def _gpu_words(named: Named) -> str:
+    """Groups by their names: blocks, threads and values of each loop, and choices."""
+    return ", ".join(f"{name.removeprefix('split_')} {' × '.join(map(str, group))}" for name, group in named.items())
 
 
 def _gpu_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
@@ -79,6 +87,7 @@ BACKENDS = {
         features=cpu_features,
         case=cpu_reference.case_of,
         network_case=cpu_reference.network_case,
+        in_words=in_words,
         worker=("-m", "chanas.prescheduler.measuring.local.worker"),
         has_own_cores=True,
         keeps_caches=True,
@@ -94,6 +103,7 @@ BACKENDS = {
         features=gpu_features,
         case=cuda_reference.gpu_case_of,
         network_case=cuda_reference.gpu_network_case,
+        in_words=_gpu_words,
         worker=("-m", "chanas.prescheduler.measuring.local.cuda_worker"),
         timing="device events, clock rates settled, L2 cold (flushed before each launch)",
     ),

@@ -102,14 +102,15 @@ def default_table(
     task: Task,
     target: HardwareTarget,
     *,
+    blocks: Sequence[BlockConfig] | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> LatencyLUT:
     """The table of a kind of default schedules, from `path` where it is there, and measured where rows are missing.
 
-    Rows are of the sub-spaces that are searched. They have no schedules, and `header.compiler` says whose they are. A
-    table of another space, device or compiler is replaced. `path` is written every few blocks, so that a stopped run
-    goes on.
+    Rows are of `blocks`, by default those of the sub-spaces that are searched. They have no schedules, and
+    `header.compiler` says whose they are. A table of another space, device or compiler is replaced. `path` is written
+    every few blocks, so that a stopped run continues.
 
     Raises:
         ChanasError: there is no such kind.
@@ -125,7 +126,7 @@ def default_table(
     header = LUTHeader(target, chosen.maker(), task.space.name, task.space.digest, target.dtype, created=now, seed=seed)
     with run_lock(path.parent):
         lut = LatencyLUT(header, _existing(path, header))
-        todo = lut.missing(task.blocks(task.sub_spaces))
+        todo = lut.missing(task.blocks(task.sub_spaces) if blocks is None else blocks)
         failed: dict[str, str] = {}
         if todo:
             around = surroundings(task.space, task.num_classes, dtype=target.dtype)

@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.genome import FloatArray, Genomes
-from chanas.errors import InfeasibleError
-from chanas.search.evolution.constraints import Constraint, check_reachable, feasible
+from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, none_found
 from chanas.search.evolution.evolution import EvolutionConfig, breed
-from chanas.search.evolution.population import Seen, feasible_set, keys
+from chanas.search.evolution.population import Seen, feasible_set, inside, keys
 
 Objectives = Callable[[Genomes], FloatArray]
 
@@ -119,9 +118,10 @@ def nsga2(
     check_reachable(constraints, sub_space)
     rows = feasible_set(space, constraints, config.population, rng, sub_space)
     if start is not None and len(start):
-        rows = np.concatenate([start[feasible(constraints, start)], rows])
+        home = inside(space, start, sub_space)
+        rows = np.concatenate([start[home & feasible(constraints, start)], rows])
     if not len(rows):
-        raise InfeasibleError("no architecture was found that meets all constraints together; relax one")
+        raise none_found(constraints)
     seen = Seen()
     rows = rows[seen.new(keys(rows))]
     population, costs = rows[:0], np.zeros((0, 0))

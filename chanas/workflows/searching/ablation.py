@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import announce
+from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.units import format_latency
-from chanas.core.usage import HERE, Usage
+from chanas.core.usage import HERE, TargetName, Usage
 from chanas.devices.host import load_used
 from chanas.errors import ConfigError, unknown_name
+from chanas.files.documents import Document
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import file_digest, write_json
@@ -101,10 +103,12 @@ def ablate(
     source: AccuracySource | None = None,
     usage: Usage = HERE,
     config: SearchConfig | None = None,
+    limits: Limits = NO_LIMITS,
     seed: int = 0,
     progress: bool = True,
 ) -> AblationResult:
     """Repeat the run's search with tables of default schedules; `ablation/result.json` keeps what came of it.
+    `repeated` has the arguments of the search that the run holds.
 
     Default tables are measured once, as `ablation/TARGET-KIND.json`. The default budget is the median latency of the
     space, the default source of accuracies the run's supernet.
@@ -117,19 +121,24 @@ def ablate(
         LUTError: the table is of another space, device or compiler.
     """
     from chanas.search.config import SearchConfig
-    from chanas.search.evolution.constraints import check_reachable, latency_constraint
+    from chanas.search.evolution.constraints import further_constraints, latency_constraint
+    from chanas.search.evolution.feasibility import check_together
 
     _check_schedules(comparison.schedules)
     if comparison.num_points < 2:
         raise ConfigError(f"expected at least 2 points of each front, got {comparison.num_points}")
     source = source or SupernetSource(run)
+    config = config or SearchConfig()
     hardware, task = load_used(usage), source.task
     lut = LatencyLUT.load(stored_table(run, hardware))
     budget_s = latency_s or median_latency_s(lut, task.space, task.num_classes, left_out=task.left_out)
     target = SearchTarget(hardware, budget_s, lut)
     check_tables([target], task.space)
-    latency = latency_constraint(lut, task.space, task.num_classes, budget_s, left_out=task.left_out)
-    check_reachable([latency])  # told before a supernet is loaded
+    latency = latency_constraint(
+        lut, task.space, task.num_classes, budget_s, covered_only=config.covered_only, left_out=task.left_out
+    )
+    constraints = [latency, *further_constraints(task.space, task.num_classes, limits, [hardware])]
+    check_together(task.space, constraints, seed)  # told before a supernet is loaded
     if progress:
         kinds = ", ".join(comparison.schedules)
         announce(
@@ -141,7 +150,73 @@ def ablate(
         )
     with scratch_folder() as scratch:
         prover = source.prover([target], scratch, progress)
-        return _compare(run, prover, target, latency, comparison, config or SearchConfig(), seed)
+        return _compare(run, prover, target, constraints, comparison, config, seed)
+
+
+@dataclass(frozen=True)
+class _Constraint:
+    """A limit of a search."""
+
+    name: str
+    limit: float
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Settings of a search that hold for its repetition."""
+
+    rule: str = "accuracy"
+    covered_only: bool = False
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Part of `search/result.json` that is repeated."""
+
+    target: str
+    constraints: list[_Constraint]
+    config: _Settings
+
+
+_SEARCH = Document("result of the search", _Search, "search again")
+_LIMITS = {"macs": "multiply-accumulates", "params": "parameters", "peak_memory": "peak memory"}
+
+
+def repeated(run: RunDirectory, asked: Mapping[str, Any]) -> tuple[Usage, Limits, dict[str, Any]]:
+    """The use of the device, the limits, and the settings `rule` and `covered_only` of the run's search; what is asked
+    for where the run holds none.
+
+    Args:
+        asked: `target`, `threads`, `dtype`, `batch`, `macs`, `params`, `peak_memory`, `rule` and `covered_only`; None
+            is what the search had.
+
+    Raises:
+        ConfigError: the search was of something else than is asked for, or on a device elsewhere.
+        CheckpointError: the result is damaged.
+    """
+    given = {name: value for name, value in asked.items() if value is not None}
+    path = run.search / "result.json"
+    had: dict[str, Any] = {}
+    if path.is_file():
+        stored = _SEARCH.read(path)
+        name = TargetName.parse(stored["target"])
+        if name.key:
+            raise ConfigError(f"the search of {run.root} was on {name}, a device elsewhere; ablate measures here")
+        limits = {c["name"]: c["limit"] for c in stored["constraints"]}
+        had = {"target": name.device, "threads": name.threads, "dtype": name.dtype, "batch": name.batch}
+        had |= {option: limits.get(constraint) for option, constraint in _LIMITS.items()}
+        had |= {"rule": stored["config"]["rule"], "covered_only": stored["config"]["covered_only"]}
+    for option, value in given.items():
+        if option in had and value != had[option]:
+            wanted, was = (f"{v:g}" if isinstance(v, float) else v for v in (value, had[option]))
+            raise ConfigError(
+                f"the search of {run.root} that is repeated was with {option.replace('_', ' ')} "
+                f"{'unlimited' if was is None else was}, got {wanted}; leave it out, or search again with it"
+            )
+    had |= given
+    usage = Usage(had.get("target", "cpu"), had.get("threads", 1), had.get("dtype", "f32"), had.get("batch", 1))
+    settings = {name: had[name] for name in ("rule", "covered_only") if name in had}
+    return usage, Limits(**{name: had.get(name) for name in _LIMITS}), settings
 
 
 def _check_schedules(schedules: Sequence[str]) -> None:
@@ -160,7 +235,7 @@ def _compare(
     run: RunDirectory,
     prover: Prover,
     target: SearchTarget,
-    latency: Constraint,
+    constraints: Sequence[Constraint],
     comparison: Comparison,
     config: SearchConfig,
     seed: int,
@@ -169,24 +244,40 @@ def _compare(
     from chanas.prescheduler.tables.defaults import KINDS, default_table
     from chanas.search.ablation import TUNED, ablate
     from chanas.search.cosearch import provenance
+    from chanas.search.evolution.constraints import latency_constraint
     from chanas.search.learning import teach_predictor
 
     task, progress, folder = prover.source.task, prover.progress, run.root / "ablation"
     accuracies = prover.source.accuracies()
     luts, paths = {TUNED: target.lut}, {TUNED: run.lut(target.name)}
+    blocks = [b for b in task.blocks(task.sub_spaces) if b.key in target.lut.rows]
     for kind in comparison.schedules:
         paths[kind] = folder / f"{target.name}-{kind}.json"
-        luts[kind] = default_table(paths[kind], kind, task, target.hardware, seed=seed, progress=progress)
+        luts[kind] = default_table(
+            paths[kind], kind, task, target.hardware, blocks=blocks, seed=seed, progress=progress
+        )
     evaluations = accuracies.evaluations(task.space)
     predictor, _ = teach_predictor(evaluations, [()], (), config, seed, progress)
+    tables = {
+        name: latency_constraint(
+            lut,
+            task.space,
+            task.num_classes,
+            target.budget_s,
+            covered_only=config.covered_only,
+            left_out=task.left_out,
+        ).table
+        for name, lut in luts.items()
+    }
     found = ablate(
-        {name: lut.table(task.space, task.num_classes, left_out=task.left_out) for name, lut in luts.items()},
+        tables,
         predictor,
         evaluations,
         prover,
         budget_s=target.budget_s,
         num_points=comparison.num_points,
         config=config,
+        others=constraints[1:],
         seed=seed,
     )
     names = {TUNED: "tuned", **{kind: KINDS[kind].text for kind in comparison.schedules}}
@@ -195,6 +286,6 @@ def _compare(
         for name, lut in luts.items()
     }
     path = folder / "result.json"
-    facts = provenance(task, target.lut, accuracies.digest, seed, config, [latency])
+    facts = provenance(task, target.lut, accuracies.digest, seed, config, constraints)
     write_json(path, {"schema": SCHEMA, **facts, "tables": made, **found.to_json()})
     return AblationResult(found, names, path)

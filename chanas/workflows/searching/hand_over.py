@@ -13,6 +13,7 @@ from chanas.core.target import tvm_version
 from chanas.files.writing import file_digest
 from chanas.operators.memory import ActivationMemory
 from chanas.workflows.searching.agreement import TESTED
+from chanas.workflows.searching.schedules import block_rows
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
@@ -92,7 +93,7 @@ def _document(outcome: SearchOutcome, prover: Prover, constraints: Mapping[str, 
         timing = outcome.winner.proof.timings[number]
         targets.append(
             {
-                **_schedules(target, blocks),
+                **_schedules(target, blocks, prover),
                 "target": target.lut.header.target.to_json(),
                 "constraints": {"latency_s": target.budget_s},
                 "predicted": {"latency_s": outcome.winner.predicted_s[number]},
@@ -117,13 +118,13 @@ def _document(outcome: SearchOutcome, prover: Prover, constraints: Mapping[str, 
     }
 
 
-def _schedules(target: SearchTarget, blocks: Sequence[BlockConfig]) -> dict[str, Any]:
-    """Schedules and seconds of a network's blocks, from a target's table."""
+def _schedules(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prover) -> dict[str, Any]:
+    """Schedules of a network's blocks from a target's table, and what `block_rows` says of each block."""
     rows, version = target.lut.rows, target.lut.header.space_version
     return {
         **({} if version is None else {"space_version": version}),
         "schedules": [{"block": b.key, "operators": [[k, list(p)] for k, p in rows[b.key].schedules]} for b in blocks],
-        "blocks": [{"key": b.key, "latency_s": target.lut.block_s(b)} for b in blocks],
+        "blocks": block_rows(target, blocks, prover),
     }
 
 

@@ -16,6 +16,7 @@ from chanas.errors import InfeasibleError
 from chanas.search.evolution.constraints import latency_constraint
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.evolution.pareto import crowding, dominates, nsga2, pareto_front, ranks
+from chanas.search.evolution.population import inside
 
 points = arrays(
     np.float64,
@@ -114,3 +115,16 @@ def test_nsga2_keeps_constraints(
     assert len(nsga2(demo_space, objectives, [limit], config, np.random.default_rng(0)).genomes)
     with pytest.raises(InfeasibleError, match="smallest reachable"):
         nsga2(demo_space, objectives, [latency_constraint(lut, demo_space, 10, 1e-9)], config, np.random.default_rng(0))
+
+
+def test_rows_to_start_from_stay_in_the_sub_space(
+    tiny_space: SearchSpace, tiny_genomes: Genomes, make_lut: Callable[..., LatencyLUT]
+) -> None:
+    table, home = make_lut(tiny_space).table(tiny_space, 10), tiny_space.sub_spaces[0]
+
+    def objectives(genomes: Genomes) -> FloatArray:
+        return np.stack([table.sum(genomes), -genomes.sum(axis=1).astype(np.float64)], axis=1)
+
+    config, rng = EvolutionConfig(population=20, generations=3), np.random.default_rng(0)
+    result = nsga2(tiny_space, objectives, [], config, rng, home, start=tiny_genomes)
+    assert inside(tiny_space, result.genomes, home).all()

@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 from chanas.commands.main import app
 from chanas.core.arch import Architecture
 from chanas.core.latency import LatencyLUT
+from chanas.core.task import Limits
+from chanas.core.usage import Usage
 from chanas.errors import ConfigError, InfeasibleError, StageOrderError
 from chanas.files.run import RunDirectory
-from chanas.files.writing import read_json
+from chanas.files.writing import read_json, write_json
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.tables import defaults
 from chanas.prescheduler.tables.networks import NetworkJob
@@ -24,7 +26,7 @@ from chanas.search.config import SearchConfig
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.search.target import SearchTarget
 from chanas.workflows.searching import ablation
-from chanas.workflows.searching.ablation import Comparison, ablate
+from chanas.workflows.searching.ablation import Comparison, ablate, repeated
 from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, Prover, TableSource, open_source
 
 from ...prescheduler.cases import CHOICES, HOST, NUM_CLASSES, random_lut
@@ -150,3 +152,64 @@ def test_the_command_prints_what_was_found(
     assert done.exit_code == 0, done.output
     assert (asked["latency_s"], asked["comparison"].schedules) == (2e-3, ["pytorch"])
     assert done.output.splitlines() == "\n".join(result.lines()).splitlines()
+
+
+STORED = {
+    "target": "cpu-2t-bf16",
+    "constraints": [
+        {"name": "latency", "limit": 2e-3, "unit": "s"},
+        {"name": "parameters", "limit": 5e6, "unit": "parameters"},
+        {"name": "peak memory", "limit": 8e6, "unit": "B"},
+    ],
+    "config": {"rule": "paper", "covered_only": True, "num_evaluations": 96},
+}
+NOTHING = dict.fromkeys(
+    ("target", "threads", "dtype", "batch", "macs", "params", "peak_memory", "rule", "covered_only")
+)
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> RunDirectory:
+    """A run that holds the result of a search, as far as it is repeated."""
+    run = RunDirectory(tmp_path)
+    write_json(run.search / "result.json", STORED)
+    return run
+
+
+def test_the_search_that_the_run_holds_is_repeated(searched: RunDirectory) -> None:
+    usage, limits, settings = repeated(searched, NOTHING)
+    assert usage == Usage("cpu", threads=2, dtype="bf16")
+    assert limits == Limits(params=5e6, peak_memory=8e6)
+    assert SearchConfig.parse(settings) == SearchConfig(rule="paper", covered_only=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"threads": 1}, "with threads 2, got 1"),
+        ({"dtype": "f32"}, "with dtype bf16, got f32"),
+        ({"macs": 3e8}, r"with macs unlimited, got 3e\+08"),
+        ({"params": 6e6}, r"with params 5e\+06, got 6e\+06"),
+        ({"covered_only": False}, "with covered only True, got False"),
+        ({"rule": "all"}, "with rule paper, got all"),
+    ],
+)
+def test_what_differs_from_the_search_is_refused(asked: dict[str, Any], named: str, searched: RunDirectory) -> None:
+    with pytest.raises(ConfigError, match=named):
+        repeated(searched, NOTHING | asked)
+
+
+def test_what_is_asked_for_holds_where_it_is_the_same_or_nothing_was_searched(
+    searched: RunDirectory, tmp_path: Path
+) -> None:
+    same = {"threads": 2, "dtype": "bf16", "params": 5e6, "covered_only": True}
+    assert repeated(searched, NOTHING | same) == repeated(searched, NOTHING)
+    empty = RunDirectory(tmp_path / "empty")
+    usage, limits, settings = repeated(empty, NOTHING | {"threads": 2, "macs": 3e8, "covered_only": True})
+    assert (usage, limits, settings) == (Usage("cpu", threads=2), Limits(macs=3e8), {"covered_only": True})
+
+
+def test_a_search_on_a_device_elsewhere_is_not_repeated_here(searched: RunDirectory) -> None:
+    write_json(searched.search / "result.json", STORED | {"target": "cpu@pi4"})
+    with pytest.raises(ConfigError, match="cpu@pi4, a device elsewhere"):
+        repeated(searched, NOTHING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from chanas.bundle.codesign import CoDesign
+from chanas.commands.main import main
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.task import Limits
 from chanas.devices.host import load_target
@@ -22,12 +24,14 @@ from chanas.files.writing import file_digest, write_json
 from chanas.network.preprocess import Preprocess
 from chanas.network.static import StaticNetwork, random_static_network
 from chanas.prescheduler.measuring.candidates import CandidatePipeline
+from chanas.operators.steps import device_workloads
 from chanas.search.cosearch import SearchOutcome
 from chanas.search.proof import Finalist, Proposal
 from chanas.search.target import SearchTarget
 from chanas.supernet.training.evaluate import SupernetEvaluator
 from chanas.workflows.searching import agreement, modules
 from chanas.workflows.searching.hand_over import hand_over
+from chanas.workflows.searching.schedules import bundle_rows, schedule_lines
 from chanas.workflows.searching.sources import Prover, SupernetSource
 
 from ...prescheduler.cases import HOST, random_lut
@@ -131,8 +135,45 @@ def test_the_bundle_has_weights_and_a_tested_module_for_every_target(
         assert on_target.measured["latency_s"] > 0
         assert on_target.measured["pytorch_eager_latency_s"] > 0
         assert on_target.part["hashes"]["lut"] == file_digest(run.lut(on_target.target.name))
+        check_blocks(on_target)
     images, _ = OfRandomWeights(run).supernet.images("test", outcome.architecture.resolution)
     assert two.predict(images) == pytest.approx(bundle.predict(images), rel=1e-3, abs=1e-4)
+
+
+def check_blocks(bundle: CoDesign) -> None:
+    """Every block has a schedule in words, its speed, and the time that it takes with schedules that are not tuned. A
+    bundle that has none of it is shown with what its schedules say."""
+    rows = bundle_rows(bundle)
+    assert [row["name"] for row in rows] == list(bundle.architecture.block_names())
+    for row, block in zip(rows, bundle.blocks, strict=True):
+        assert row["key"] == block.key
+        assert row["gflops"] == pytest.approx(2e-9 * block.num_macs / row["latency_s"])
+        assert 0.0 < row["share_of_peak"] <= 1.0
+        assert row["default_latency_s"] > 0.0
+        assert all(": tiles of " in line for line in row["schedule"])
+        assert len(row["schedule"]) == len(device_workloads(block, bundle.target))
+    lines = list(schedule_lines(rows))
+    assert len(lines) == 1 + sum(1 + len(row["schedule"]) for row in rows)
+    assert lines[1].startswith("stem")
+    assert lines[1].endswith("x")
+    older = copy.deepcopy(bundle.document)
+    for part in older["targets"]:
+        part["blocks"] = [{name: b[name] for name in ("key", "latency_s")} for b in part["blocks"]]
+    of_older = bundle_rows(CoDesign(bundle.path, older, bundle.target.name))
+    assert [(r["schedule"], r["gflops"]) for r in of_older] == [(r["schedule"], r["gflops"]) for r in rows]
+    assert not any(row["default_latency_s"] or row["share_of_peak"] for row in of_older)
+    assert list(schedule_lines(of_older))[1].split()[-2:] == ["-", "-"]
+
+
+def test_a_bundle_is_shown(
+    run: RunDirectory, prover: Prover, outcome: SearchOutcome, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = str(hand_over(run.root / "shown" / "bundle", outcome, prover).path)
+    for arguments, start in (([], "block "), (["--target", "cpu-2t", "--json"], "{")):
+        with pytest.raises(SystemExit) as end:
+            main(["bundle", "show", path, *arguments])
+        assert not end.value.code
+        assert capfd.readouterr().out.startswith(start)
 
 
 def test_nothing_is_handed_over_when_one_targets_module_disagrees_with_pytorch(

@@ -192,3 +192,40 @@ class PoolPoint:
     @classmethod
     def of(cls, named: Named) -> PoolPoint:
         return cls(split_of(named, "c"), split_of(named, "m"))
+
+
+_PADDING = {
+    Padding.AT_FIRST: "padded at first",
+    Padding.BY_BAND: "padded by bands of rows",
+    Padding.IN_LOADS: "padded as values are loaded",
+}
+
+
+def in_words(named: Named) -> str:
+    """A point of any family for people: `tiles of 7 pixels × 2 channel blocks, 8 input channels written out`.
+
+    A channel block is a vector of channels; a tile is what stays in registers.
+    """
+    last = {name.removeprefix("split_"): group[-1] for name, group in named.items() if name.startswith("split_")}
+    rows_columns = [f"{last['h']} × {last['w']} pixels"] if "h" in last else []
+    pixels = [f"{last['m']} pixels"] if "m" in last else []
+    channels = [f"{last[loop]} channel block{'s' if last[loop] > 1 else ''}" for loop in ("n", "c") if loop in last]
+    words = [f"tiles of {' × '.join([*rows_columns, *pixels, *channels])}"]
+    if last.get("k", 1) > 1:
+        words.append(f"{last['k']} input channels written out")
+    if choice_of(named, "unroll"):
+        words.append("the kernel written out")
+    if len(named.get("split_h", ())) == 3 and named["split_h"][0] > 1:
+        words.append(f"{named['split_h'][0]} bands of rows")
+    if "order" in named:
+        outside = LoopOrder(choice_of(named, "order"))
+        words.append("channels outside" if outside is LoopOrder.CHANNELS_OUTSIDE else "pixels outside")
+    if ReductionOrder(choice_of(named, "reduce")) is ReductionOrder.TAPS_OUTSIDE:
+        words.append("taps outside channels")
+    if "pad_at" in named:
+        words.append(_PADDING[Padding(choice_of(named, "pad_at"))])
+    if choice_of(named, "scale_at"):
+        words.append("the gate applied tile by tile")
+    if "fuse" in named:
+        words.append(f"{choice_of(named, 'fuse')} outer loops shared out")
+    return ", ".join(words)

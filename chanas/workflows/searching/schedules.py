@@ -1,0 +1,123 @@
+"""The blocks of a network with their schedules: in words, how fast they are, and what tuning them was worth."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.core.units import format_latency
+from chanas.errors import MeasureError, ScheduleError, TargetError
+
+if TYPE_CHECKING:
+    from chanas.bundle.codesign import CoDesign
+    from chanas.search.target import SearchTarget
+    from chanas.workflows.searching.sources import Prover
+
+logger = logging.getLogger(__name__)
+
+
+def block_rows(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prover) -> list[dict[str, Any]]:
+    """Entries of a bundle's `blocks`: `key`, `latency_s` by the table, `schedule` (a line for each operator), `gflops`,
+    `share_of_peak` (None where the peak is not known: on GPUs, elsewhere, in other dtypes than float32), and
+    `default_latency_s` with default schedules (None where that was not timed)."""
+    lut, hardware = target.lut, target.hardware
+    defaults = _defaults(target, blocks, prover)
+    seconds = [lut.block_s(b) for b in blocks]
+    rates = [2.0 * b.num_macs * hardware.batch / s / 1e9 for b, s in zip(blocks, seconds, strict=True)]
+    peak = _peak(target)
+    highest = None if peak is None else max([peak, *rates])  # a faster block shows that the peak's timing was disturbed
+    return [
+        {
+            "key": block.key,
+            "latency_s": latency_s,
+            "schedule": schedule_words(block, lut.rows[block.key].schedules, hardware),
+            "gflops": rate,
+            "share_of_peak": None if highest is None else rate / highest,
+            "default_latency_s": defaults.get(block.key),
+        }
+        for block, latency_s, rate in zip(blocks, seconds, rates, strict=True)
+    ]
+
+
+def _defaults(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prover) -> dict[str, float]:
+    from chanas.prescheduler.tables.default_blocks import time_default_blocks
+
+    source = prover.source
+    try:
+        return time_default_blocks(
+            source.run.records,
+            source.task,
+            target.hardware,
+            blocks,
+            open_pool=target.open_pool,
+            progress=prover.progress,
+        )
+    except (MeasureError, TargetError) as lost:  # what was searched for is there all the same
+        logger.warning("default schedules were not timed: %s", lost)
+        return {}
+
+
+def _peak(target: SearchTarget) -> float | None:
+    from chanas.devices.peak import peak_gflops
+
+    hardware = target.hardware
+    is_here = target.open_pool is None and hardware.gpu is None
+    return peak_gflops(hardware.num_threads) if is_here and hardware.dtype == "float32" else None
+
+
+def schedule_words(
+    block: BlockConfig, schedules: Sequence[tuple[str, Sequence[int]]], target: HardwareTarget
+) -> list[str]:
+    """A line for each operator of a block: what it is, and its schedule point in words.
+
+    A point of another version of the schedule spaces is given as its integers.
+    """
+    from chanas.operators.steps import device_workloads
+    from chanas.prescheduler.kernels.backends import backend_of, schedule_space
+
+    workloads = {workload.key: workload for workload in device_workloads(block, target)}
+    lines = []
+    for key, point in schedules:
+        try:
+            workload = workloads[key]
+            words = backend_of(target).in_words(schedule_space(workload, target).groups(tuple(point)))
+        except (KeyError, ScheduleError):
+            words = f"point {list(point)}"
+        lines.append(f"{key.split('-')[0]}: {words}")
+    return lines
+
+
+def bundle_rows(bundle: CoDesign) -> list[dict[str, Any]]:
+    """The same for the target of any bundle, with `name`: of an older one, which has less, what its schedules and
+    seconds say."""
+    part, blocks = bundle.part, {block.key: block for block in bundle.blocks}
+    operators = {entry["block"]: entry["operators"] for entry in part.get("schedules", [])}
+    rows = []
+    for name, entry in zip(bundle.architecture.block_names(), part.get("blocks", []), strict=False):
+        block, latency_s = blocks[entry["key"]], entry["latency_s"]
+        known = {
+            "schedule": schedule_words(block, operators.get(block.key, []), bundle.target),
+            "gflops": 2.0 * block.num_macs * bundle.target.batch / latency_s / 1e9,
+            "share_of_peak": None,
+            "default_latency_s": None,
+        }
+        rows.append({"name": name, **known, **entry})
+    return rows
+
+
+def schedule_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Lines for people: a block's time, its speed, and what tuning was worth to it, then its operators."""
+    yield f"{'block':<20}{'time':>9}{'GFLOP/s':>9}{'of peak':>9}{'default':>10}{'tuned':>8}"
+    for row in rows:
+        share, default_s = row["share_of_peak"], row["default_latency_s"]
+        told = [
+            f"{row['name']:<20}{format_latency(row['latency_s']):>9}{row['gflops']:>9.1f}",
+            f"{'-':>9}" if share is None else f"{share:>9.0%}",
+            f"{'-':>10}{'-':>8}" if default_s is None else f"{format_latency(default_s):>10}",
+            "" if default_s is None else f"{default_s / row['latency_s']:>7.2f}x",
+        ]
+        yield "".join(told)
+        yield from (f"    {line}" for line in row["schedule"])
