@@ -42,7 +42,7 @@ def _group() -> None:
 
 @app.command()
 def show(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle, or a run that has one.")],
     target: OfBundle = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

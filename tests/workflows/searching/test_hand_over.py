@@ -168,7 +168,7 @@ def check_blocks(bundle: CoDesign) -> None:
 def test_a_bundle_is_shown(
     run: RunDirectory, prover: Prover, outcome: SearchOutcome, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(hand_over(run.root / "shown" / "bundle", outcome, prover).path)
+    path = str(hand_over(run, outcome, prover, name="shown", is_newest=False).path)
     for arguments, start in (([], "block "), (["--target", "cpu-2t", "--json"], "{")):
         with pytest.raises(SystemExit) as end:
             main(["bundle", "show", path, *arguments])
