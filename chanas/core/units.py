@@ -67,7 +67,7 @@ def parse_accuracy(text: str) -> float:
     value = float(share) if re.fullmatch(_NUMBER, share) else math.nan
     low, high = (1.0, 100.0) if is_percent else (0.0, 1.0)
     if low <= value <= high and value > 0.0:
-        return value / high
+        return round(value / high, 12)  # 75.27 % is the number that 0.7527 is, to the last bit
     told = "expected an accuracy up to 1, such as 0.753, or in percent, such as 75.3%"
     if 1.0 < value <= 100.0 or 0.0 < value < 1.0:
         meant = f"{value:g}%" if not is_percent else f"{100 * value:g}% or {value:g}"

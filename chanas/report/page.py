@@ -219,7 +219,7 @@ def _schedules(run: RunData) -> list[str]:
         gain = "–" if not default_s or not block.seconds else f"{default_s / block.seconds:.2f} ×"
         cells = ["–" if rate is None else f"{rate:.1f}", percent(share, 0), seconds(default_s), gain]
         rows.append([block.name, words, seconds(block.seconds), *cells])
-    head = ["block", "schedule", "time", "GFLOP/s", "of peak", "default schedule", "tuning"]
+    head = ["block", "schedule", "time", "GFLOP/s", "of peak", "default schedule", "gain"]
     told = (
         "A channel block is a vector of channels, a tile what stays in registers. Of peak: beside a matrix product by "
         "this machine's BLAS on as many threads. Default schedule: the block with schedules that were not tuned."

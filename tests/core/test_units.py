@@ -134,7 +134,12 @@ def test_durations_are_minutes_and_seconds(seconds: float, text: str) -> None:
     ("text", "value"), [("0.753", 0.753), (".5", 0.5), ("1.0", 1.0), ("1", 1.0), ("75%", 0.75), (" 75.3 % ", 0.753)]
 )
 def test_an_accuracy_is_a_share_or_in_percent(text: str, value: float) -> None:
-    assert parse_accuracy(text) == pytest.approx(value, abs=1e-15)
+    assert parse_accuracy(text) == value
+
+
+def test_a_percentage_is_the_same_number_as_its_fraction() -> None:
+    for i in range(1, 10_000):
+        assert parse_accuracy(f"{max(i / 100, 1.0):.2f}%") == parse_accuracy(f"{max(i / 10_000, 0.01):.4f}")
 
 
 @pytest.mark.parametrize(

@@ -324,7 +324,7 @@ def _fractions(path: Path, column: str, cells: Sequence[tuple[int, str]]) -> lis
             f"{path}, line {cells[i][0]}: a top-1 of {values[i]:g} percent, where others are not that small or not in "
             f"percent; write {100 * values[i]:g}% or {values[i]:g} if that is meant"
         )
-    out = [value / 100.0 if i in percents else value for i, value in enumerate(values)]
+    out = [round(value / 100.0, 12) if i in percents else value for i, value in enumerate(values)]
     for (line, text), value in zip(cells, out, strict=True):
         if value > 1.0:
             raise DataError(

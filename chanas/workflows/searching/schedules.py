@@ -110,7 +110,7 @@ def bundle_rows(bundle: CoDesign) -> list[dict[str, Any]]:
 
 def schedule_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines for people: a block's time, its speed, and what tuning was worth to it, then its operators."""
-    yield f"{'block':<20}{'time':>9}{'GFLOP/s':>9}{'of peak':>9}{'default':>10}{'tuned':>8}"
+    yield f"{'block':<20}{'time':>9}{'GFLOP/s':>9}{'of peak':>9}{'default':>10}{'gain':>8}"
     for row in rows:
         share, default_s = row["share_of_peak"], row["default_latency_s"]
         told = [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chanas.prescheduler.tables import networks
+from chanas.prescheduler.tables import default_blocks, networks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -14,4 +14,13 @@ def in_one_process() -> Iterator[None]:
     """Networks are timed in one process instead of three to five, each of which starts anew."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(networks, "_MOST_PROCESSES", 1)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_default_schedules(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Blocks are timed with default schedules in the tests of what is handed over alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.module.__name__.endswith("test_hand_over"):
+            patch.setattr(default_blocks, "time_default_blocks", lambda *_, **__: {})
         yield

@@ -208,8 +208,8 @@ def in_words(named: Named) -> str:
     """
     last = {name.removeprefix("split_"): group[-1] for name, group in named.items() if name.startswith("split_")}
     rows_columns = [f"{last['h']} × {last['w']} pixels"] if "h" in last else []
-    pixels = [f"{last['m']} pixels"] if "m" in last else []
-    channels = [f"{last[loop]} channel block{'s' if last[loop] > 1 else ''}" for loop in ("n", "c") if loop in last]
+    pixels = [_number_of(last["m"], "pixel")] if "m" in last else []
+    channels = [_number_of(last[loop], "channel block") for loop in ("n", "c") if loop in last]
     words = [f"tiles of {' × '.join([*rows_columns, *pixels, *channels])}"]
     if last.get("k", 1) > 1:
         words.append(f"{last['k']} input channels written out")
@@ -227,5 +227,9 @@ def in_words(named: Named) -> str:
     if choice_of(named, "scale_at"):
         words.append("the gate applied tile by tile")
     if "fuse" in named:
-        words.append(f"{choice_of(named, 'fuse')} outer loops shared out")
+        words.append(f"{_number_of(choice_of(named, 'fuse'), 'outer loop')} shared out")
     return ", ".join(words)
+
+
+def _number_of(num: int, what: str) -> str:
+    return f"{num} {what}{'s' if num > 1 else ''}"
