@@ -21,7 +21,7 @@ from chanas.search.evolution.constraints import NO_LIMIT_S, feasible, least
 from chanas.search.evolution.population import keys
 from chanas.search.job import Job
 from chanas.search.learning import Learned, Source, learn
-from chanas.search.proof import Prove
+from chanas.search.proof import Finalist, Prove
 
 PRECISION = 0.005
 """Share of a latency to which the smallest budget is found."""
@@ -69,7 +69,7 @@ def search_fastest(job: Job, top1: float, source: Source, prove: Prove, *, progr
             error, budget_s = _missed(None, top1, number), _STEP * budget_s
             continue
         if outcome.winner.top1 >= top1:
-            if best is not None and outcome.winner.measured_s >= best.winner.measured_s:
+            if best is not None and not _is_faster(outcome.winner, best.winner):
                 break
             trial.replace(source.store.search / "result.json")
             best = replace(outcome, result=source.store.search / "result.json")
@@ -159,6 +159,11 @@ def _missed(outcome: SearchOutcome | None, top1: float, num_searches: int) -> In
     return InfeasibleError(
         f"no network with an accuracy of {top1:.2%} was found in {num_searches} search{plural}{last}; ask for less"
     )
+
+
+def _is_faster(winner: Finalist, earlier: Finalist) -> bool:
+    """True of another network that measured less; one that was only measured again is no progress."""
+    return winner.architecture != earlier.architecture and winner.measured_s < earlier.measured_s
 
 
 def _shortfall(outcome: SearchOutcome, top1: float) -> float:
