@@ -27,7 +27,7 @@ from chanas.commands.options import (
     cost_model_of,
     usage_of,
 )
-from chanas.core.progress import announce, named_wait
+from chanas.core.progress import named_wait
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError

@@ -23,8 +23,8 @@ from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest, write_json
 from chanas.network.preprocess import Preprocess
 from chanas.network.static import StaticNetwork, random_static_network
-from chanas.prescheduler.measuring.candidates import CandidatePipeline
 from chanas.operators.steps import device_workloads
+from chanas.prescheduler.measuring.candidates import CandidatePipeline
 from chanas.search.cosearch import SearchOutcome
 from chanas.search.proof import Finalist, Proposal
 from chanas.search.target import SearchTarget
