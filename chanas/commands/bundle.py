@@ -61,7 +61,7 @@ def show(
 
 
 def predict(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that search made.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle, or a run that has one.")],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     target: OfBundle = None,
 ) -> None:
