@@ -19,6 +19,7 @@ import numpy.typing as npt
 from chanas.errors import DataError
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.folders.layout import HOLDOUT, TEST, TRAIN, part_notes, parts_of, parts_of_files
+from chanas.supernet.data.folders.walk import is_generated
 from chanas.supernet.data.image_source import UNKNOWN, EncodedSource, number_labels, short_digest, stamps_of
 
 _IMAGE_NAMES, _LABEL_NAMES = ("image", "img"), ("label", "labels", "class")
@@ -170,7 +171,8 @@ def _open(root: Path) -> dict[str, Any]:
 def _parquet_files(root: Path) -> list[Path]:
     if root.is_file():
         return [root] if root.suffix == ".parquet" else []
-    return sorted([*root.glob("*.parquet"), *root.glob("data/*.parquet")])
+    found = [*root.glob("*.parquet"), *root.glob("data/*.parquet")]
+    return sorted(file for file in found if not is_generated(file.name))
 
 
 def _columns(part: Any, root: Path) -> tuple[str, str]:

@@ -37,8 +37,8 @@ def imagenet(config: DataConfig) -> EncodedSource:
     if (kind := kind_of(root)) != "imagefolder":
         found = (shards if kind == "webdataset" else hugging_face)(config)
         numbers = np.array(_labels(root, found.class_names, names), dtype=np.int64)
-        taken = {"labels": numbers[found.labels], "is_test": None, "is_holdout": None}
-        return replace(found, name=f"imagenet {root}", class_names=names, **taken)
+        found = replace(found, is_test=None, is_holdout=None)
+        return replace(found, name=f"imagenet {root}", class_names=names, labels=numbers[found.labels])
     check_folder(root)
     layout = find_layout(root)
     if len(layout.parts) > 1:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from chanas.errors import DataError
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.folders.layout import HOLDOUT, TEST, TRAIN, parts_of_files
-from chanas.supernet.data.folders.walk import image_endings
+from chanas.supernet.data.folders.walk import image_endings, is_generated, look_into, walk
 from chanas.supernet.data.image_source import EncodedSource, named, number_labels, stamps_of
 
 _GROUP = re.compile(r"\{([^{}]*)\}")
@@ -56,8 +56,14 @@ class _Members:
 
 
 def are_shards(root: Path) -> bool:
-    """True if `root` is what this module reads."""
-    return root.suffix == ".tar" or (root.is_dir() and any(root.glob("*.tar")))
+    """True if `root` is what this module reads, not folders of images with the archive that they came in."""
+    if not root.is_dir():
+        return root.suffix == ".tar"
+    return bool(_tars(root)) and not any(walk(root / name).images for name in look_into(root).folders)
+
+
+def _tars(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.tar") if not is_generated(file.name))
 
 
 def shards(config: DataConfig) -> EncodedSource:
@@ -125,7 +131,7 @@ def _choices(group: str) -> list[str]:
 
 
 def _shard_files(root: Path) -> tuple[Path, ...]:
-    files = sorted(root.glob("*.tar")) if root.is_dir() else [Path(text) for text in expand_braces(str(root))]
+    files = _tars(root) if root.is_dir() else [Path(text) for text in expand_braces(str(root))]
     if not files:
         raise DataError(f"{root} holds no tar files" if root.is_dir() else f"{root} names no shard")
     for file in files:
@@ -159,9 +165,9 @@ def _samples(file: Path) -> dict[str, _Sample]:
 
 
 def _files_of(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield plain files; hidden ones are left out. What was looked at is forgotten, millions as there may be."""
+    """Yield plain files, without hidden and generated ones. What was looked at is forgotten, millions as there may be."""
     for member in tar:
-        if member.isreg() and not member.name.rpartition("/")[2].startswith("."):
+        if member.isreg() and not any(is_generated(part) for part in member.name.removeprefix("./").split("/")):
             yield member
         tar.members = []  # type: ignore[attr-defined]
 

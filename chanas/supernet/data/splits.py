@@ -130,9 +130,11 @@ def draw_splits(source: ImageSource, seed: int) -> Splits:
     num_images = len(source.labels)
     if 0 < num_images < MIN_DRAWN:
         raise DataError(f"data set {source.name} has {num_images} images; at least {MIN_DRAWN} are needed")
-    sizes = {"test": num_images // 5, "holdout": 2 * num_images // 5, "gap": num_images // 50}
+    copies = _Copies(source, np.ones(num_images, bool))
+    members = np.random.default_rng(seed).permutation(copies.first)
+    sizes = {"test": len(members) // 5, "holdout": 2 * len(members) // 5, "gap": len(members) // 50}
     ends = np.cumsum([min(size, MOST_DRAWN.get(name, size)) for name, size in sizes.items()])
-    parts = np.split(np.random.default_rng(seed).permutation(num_images), ends)
+    parts = map(copies.with_copies, np.split(members, ends))
     indices = dict(zip((*sizes, "train"), parts, strict=True))
     return _made(source, seed, indices)
 
@@ -190,8 +192,8 @@ def _from_json(data: dict[str, Any]) -> Splits:
     for name, images in indices.items():
         if len(images) and not 0 <= images.min() <= images.max() < data["num_images"]:
             raise ValueError(f"split {name} has images that are not among {data['num_images']}")
-    fields = (data[name] for name in ("source", "source_digest", "num_images", "seed"))
-    return Splits(*fields, indices, data.get("images"), data["schema"])
+    source, digest, num_images, seed = (data[name] for name in ("source", "source_digest", "num_images", "seed"))
+    return Splits(source, digest, num_images, seed, indices, data.get("images"), data["schema"])
 
 
 def load_splits(path: Path, source: ImageSource, bad: Sequence[str] = ()) -> Splits:

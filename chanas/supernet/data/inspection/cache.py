@@ -18,19 +18,20 @@ import numpy.typing as npt
 import PIL
 
 from chanas.errors import one_line
+from chanas.files.writing import file_digest
+from chanas.network import pictures
 
-_FORMAT = f"1, Pillow {PIL.__version__}"
-"""What read a picture: another version may take what this one refuses. Raise the number when `PictureFacts` or the
-reading of pictures changes."""
+_READER = f"Pillow {PIL.__version__}, {file_digest(Path(pictures.__file__))}"
+"""What read a picture: another version may take what this one refuses."""
 _STAMP = ("inode", "size", "mtime_ns", "ctime_ns", "place")
 _TABLES = f"""
-CREATE TABLE IF NOT EXISTS pictures ({" INTEGER, ".join(_STAMP)} INTEGER, format TEXT, digest INTEGER, width INTEGER,
+CREATE TABLE IF NOT EXISTS pictures ({" INTEGER, ".join(_STAMP)} INTEGER, reader TEXT, digest INTEGER, width INTEGER,
  height INTEGER, is_grey INTEGER, moments BLOB, remark TEXT, fault TEXT, PRIMARY KEY ({", ".join(_STAMP)}))
  WITHOUT ROWID;
 CREATE TEMP TABLE wanted (number INTEGER PRIMARY KEY, {" INTEGER, ".join(_STAMP)} INTEGER);
 """
 _FIND = f"""SELECT number, digest, width, height, is_grey, moments, remark, fault FROM wanted CROSS JOIN pictures
- USING ({", ".join(_STAMP)}) WHERE format = ?"""
+ USING ({", ".join(_STAMP)}) WHERE reader = ?"""
 
 
 class PictureFacts(NamedTuple):
@@ -40,7 +41,7 @@ class PictureFacts(NamedTuple):
     """First 64 bits, signed, of the SHA-256 of its encoded bytes."""
     width: int = 0
     height: int = 0
-    is_grey: bool = False
+    is_grey: int = 0
     moments: bytes = b""
     """float32[6]: the mean of each channel in [0, 1], and of its square."""
     remark: str | None = None
@@ -59,18 +60,22 @@ class PictureCache:
         """What is known of the pictures of `stamps` int64[N, 5], by their place in it."""
         if self._database is None:
             return {}
-        with self._database as database:
-            database.execute("DELETE FROM wanted")
-            rows = ((number, *stamp) for number, stamp in enumerate(stamps.tolist()) if stamp[0])
-            database.executemany("INSERT INTO wanted VALUES (?, ?, ?, ?, ?, ?)", rows)
-            found = database.execute(_FIND, (_FORMAT,))
-            return {n: PictureFacts(d, w, h, bool(grey), *rest) for n, d, w, h, grey, *rest in found}
+        rows = ((number, *stamp) for number, stamp in enumerate(stamps.tolist()) if stamp[0])
+        try:
+            with self._database as database:
+                database.execute("DELETE FROM wanted")
+                database.executemany("INSERT INTO wanted VALUES (?, ?, ?, ?, ?, ?)", rows)
+                found = database.execute(_FIND, (_READER,)).fetchall()
+        except sqlite3.Error:  # the file is damaged, say
+            self._database = None
+            return {}
+        return {number: PictureFacts._make(facts) for number, *facts in found}
 
     def keep(self, stamps: npt.NDArray[np.int64], facts: Iterable[PictureFacts]) -> None:
         """Remember facts of the pictures of `stamps` int64[N, 5]."""
         if self._database is None:
             return
-        rows = ((*stamp, _FORMAT, *of) for stamp, of in zip(stamps.tolist(), facts, strict=True))
+        rows = ((*stamp, _READER, *of) for stamp, of in zip(stamps.tolist(), facts, strict=True))
         try:
             with self._database as database:
                 database.executemany(f"REPLACE INTO pictures VALUES ({', '.join('?' * 13)})", rows)

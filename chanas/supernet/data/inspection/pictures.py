@@ -88,7 +88,7 @@ def _facts(source: EncodedSource, index: int) -> PictureFacts:
 def facts_of(image: Image.Image, digest: int = 0, remark: str | None = None) -> PictureFacts:
     """Facts of a decoded RGB picture."""
     pixels = np.asarray(image.resize(_SAMPLE, Image.Resampling.NEAREST), np.float32).reshape(-1, 3)
-    is_grey = bool(np.ptp(pixels, axis=1).max() <= _GREY_LEVELS)
+    is_grey = int(np.ptp(pixels, axis=1).max() <= _GREY_LEVELS)
     pixels /= 255.0
     moments = np.concatenate([pixels.mean(0), np.square(pixels).mean(0)])
     return PictureFacts(digest, *image.size, is_grey, moments.tobytes(), remark)
