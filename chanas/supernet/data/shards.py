@@ -165,7 +165,7 @@ def _samples(file: Path) -> dict[str, _Sample]:
 
 
 def _files_of(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield plain files, without hidden and generated ones. What was looked at is forgotten, millions as there may be."""
+    """Yield plain files but for hidden and generated ones. What was seen is forgotten, millions as there may be."""
     for member in tar:
         if member.isreg() and not any(is_generated(part) for part in member.name.removeprefix("./").split("/")):
             yield member
