@@ -51,6 +51,8 @@ class _Opened:
 
     path: Path
     content: FolderContent
+    skipped: Counter[str]
+    """Files on the way there."""
 
     @property
     def folders(self) -> list[str]:
@@ -58,7 +60,7 @@ class _Opened:
 
     def count_loose(self, left_out: Counter[str], where: str) -> None:
         """Count the files that lie in no folder."""
-        left_out.update(self.content.left_out)
+        left_out.update(self.content.left_out + self.skipped)
         if self.content.images:
             left_out[where] += len(self.content.images)
 
@@ -106,16 +108,14 @@ def part_notes(roles: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _open(path: Path) -> _Opened:
-    """A folder, opened as long as it holds nothing but one other that holds folders."""
-    content = look_into(path)
+    """A folder, opened as long as it holds but one other, which holds folders."""
+    content, skipped = look_into(path), Counter[str]()
     for _ in range(_MAX_WRAPPERS):
-        if len(content.folders) != 1 or content.images:
+        if len(content.folders) != 1 or not (inner := look_into(path / content.folders[0])).folders:
             break
-        inner = look_into(path / content.folders[0])
-        if not inner.folders:
-            break
+        skipped += content.left_out + Counter({f"next to {content.folders[0]}": len(content.images)})
         path, content = path / content.folders[0], inner
-    return _Opened(path, content)
+    return _Opened(path, content, skipped)
 
 
 def _chosen(

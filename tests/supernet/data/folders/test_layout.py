@@ -70,7 +70,8 @@ def test_classes_next_to_one_part_are_the_training_part(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["set", "set/set", "set/images/train"])
 def test_a_folder_in_a_folder_is_opened(tmp_path: Path, folder: str) -> None:
-    layout = find_layout(made(tmp_path, *classes(folder)))
+    layout = find_layout(made(tmp_path, *classes(folder), "sample.png"))
+    assert layout.left_out == {f"next to {folder.partition('/')[0]}": 1}
     assert shown(layout) == {"train": [f"{folder}/cat", f"{folder}/dog"]}
     assert folder in layout.notes[0]
 
