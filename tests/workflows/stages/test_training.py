@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,3 +78,19 @@ def test_images_named_twice_are_refused_by_the_options_names(changes: Changes) -
 def test_a_file_is_no_folder_of_images(photos: Path) -> None:
     with pytest.raises(DataError, match="is a file"):
         Changes(images=photos / "dark" / "0.png").named_data()
+
+
+def test_mistakes_are_told_before_pytorch_is_imported(tmp_path: Path) -> None:
+    program = """
+import sys
+from chanas.commands.main import main
+for options in (["--images", "nowhere"], ["--images", "x", "--root", "y"], ["--config", "digit"], ["--space", "moon"]):
+    try:
+        main(["train-supernet", *options])
+    except SystemExit as stop:
+        print(stop.code)
+print([name for name in ("torch", "tvm") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n1\n1\n1\n[]\n"
+    assert done.stderr.count("\n") == 4
