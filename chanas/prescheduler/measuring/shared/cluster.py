@@ -32,6 +32,7 @@ from chanas.prescheduler.kernels.backends import BACKENDS
 from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.measuring.local.pool import Compute
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
+from chanas.prescheduler.measuring.remote.tracker import parse_address
 from chanas.prescheduler.measuring.requests import BuildModule, BuildOperators, BuildRequest, Learn, Request
 from chanas.prescheduler.measuring.shared.timers import raise_if_killed
 from chanas.prescheduler.measuring.shared.turns import Ask
@@ -252,10 +253,14 @@ class Cluster:
 
 def check_cluster(address: str) -> None:
     """Raises ConfigError: it is no cluster's address, or dask is not installed."""
-    if not _LOCAL.fullmatch(address) and not address.startswith(("tcp://", "tls://")):
+    kind, _, place = address.partition("://")
+    try:
+        if not _LOCAL.fullmatch(address):
+            parse_address(place if kind in ("tcp", "tls") else "")
+    except ConfigError:
         raise ConfigError(
             f"expected --cluster local, local:NUMBER, tcp://HOST:PORT or tls://HOST:PORT, got '{address}'"
-        )
+        ) from None
     try:
         import distributed  # noqa: F401
     except ImportError:
