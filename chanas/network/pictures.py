@@ -181,13 +181,13 @@ def _without_limit() -> Iterator[None]:
 
 
 def _raw_mode(image: Image.Image) -> str:
-    """How the pixels lie in the file, such as `RGB;16B`, while they are not decoded yet."""
+    """Order of the pixels in the file, such as `RGB;16B`, while they are not decoded yet."""
     tiles = getattr(image, "tile", None)
     return str(tiles[0][3]) if tiles else ""
 
 
 def _turn(image: Image.Image, remarks: list[str]) -> Image.Transpose | None:
-    """What makes a decoded image upright, by its EXIF data; where these are damaged it stays as it is."""
+    """The turn that makes a decoded image upright, by its EXIF data; none where these are damaged."""
     try:
         return _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except DECODING_ERRORS:
