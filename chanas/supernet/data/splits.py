@@ -114,7 +114,7 @@ class _Copies:
 
     def with_copies(self, images: IntArray) -> IntArray:
         """The same images, and the copies of each after it."""
-        if not self._groups:
+        if not self._groups or not len(images):
             return images
         return np.concatenate([self._groups.get(i, np.array([i])) for i in images.tolist()]).astype(np.int64)
 

@@ -24,10 +24,10 @@ def config(root: Path | None) -> DataConfig:
 
 
 def folders(root: Path, names: Sequence[str], num_images: int = 1) -> Path:
-    for name in names:
+    for shade, name in enumerate(names):
         (root / name).mkdir(parents=True)
         for number in range(num_images):
-            Image.new("RGB", (20, 24 + number)).save(root / name / f"{number}.png")
+            Image.new("RGB", (20, 24 + number), (shade % 256, shade // 256, 0)).save(root / name / f"{number}.png")
     return root
 
 
