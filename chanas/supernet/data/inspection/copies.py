@@ -45,16 +45,14 @@ def count_copies(source: ImageSource) -> tuple[int, list[str]]:
     num_copies = len(groups) - len(sizes)
     if not num_copies:
         return 0, []
-    notes = [f"{num_copies} images are exact copies of others; copies lie in one split"]
+    notes = [f"exact copies of other images: {num_copies}; copies lie in one split"]
     found = _in_later_parts(source)
-    if (left_out := leaked(source)).any():
-        notes.append(
-            f"{left_out.sum()} of them are in several parts, and used in the last one alone (train, holdout, test)"
-        )
+    if num_leaked := int(leaked(source).sum()):
+        notes.append(f"copies in several parts: {num_leaked}; used in the last of train, holdout and test alone")
     elif found.any():
         notes.append(
-            f"warning: {found.sum()} images of train or holdout are in a later part, too, such as "
-            f"{source.key(int(found.argmax()))}; too few would be left without them, so accuracies will be too good"
+            f"warning: copies in several parts: {found.sum()}, such as {source.key(int(found.argmax()))}; too few "
+            "would be left without them, so they stay, and accuracies will be too good"
         )
     lowest, highest = np.full(len(sizes), len(source.class_names)), np.full(len(sizes), -1)
     np.minimum.at(lowest, groups, source.labels)
@@ -62,5 +60,5 @@ def count_copies(source: ImageSource) -> tuple[int, list[str]]:
     if (mixed := np.flatnonzero(lowest != highest)).size:
         where = np.flatnonzero(groups == mixed[0])
         example = " and ".join(source.key(i) for i in where[[0, -1]].tolist())
-        notes.append(f"{mixed.size} images lie in several classes, such as {example}: one of the labels is wrong")
+        notes.append(f"copies in several classes: {mixed.size}, such as {example}; one of the labels is wrong")
     return num_copies, notes

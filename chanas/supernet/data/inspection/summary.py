@@ -47,25 +47,23 @@ class Inspection:
 
     def lines(self) -> list[str]:
         """What there is to say, in the order of weight; the first line is about what is used."""
-        classes = sorted(self.num_by_class.items(), key=lambda item: item[1])
+        present = {name: number for name, number in self.num_by_class.items() if number} or self.num_by_class
+        classes = sorted(present.items(), key=lambda item: item[1])
         (fewest, least), (most, largest) = classes[0], classes[-1]
         each = f"{least} each" if least == largest else f"{least} ({fewest}) to {largest} ({most}) each"
-        parts = (
-            ""
-            if len(self.num_by_part) == 1
-            else f"; {', '.join(f'{part} {number}' for part, number in self.num_by_part.items())}"
-        )
+        parts = ", ".join(f"{part} {number}" for part, number in self.num_by_part.items())
         width, height = self.median_size
         grey = f", {self.grey_share:.0%} grey" if self.grey_share else ""
-        images = f"{self.num_images} images of {len(classes)} classes, {each}{parts}"
-        lines = [f"{images}; {width} × {height} pixels (median){grey}"]
+        images = f"{self.num_images} images of {len(classes)} classes, {each}"
+        parts = f"; {parts}" if len(self.num_by_part) > 1 else ""
+        lines = [f"{images}{parts}; {width} × {height} pixels (median){grey}"]
         lines += self.notes
         if self.left_out:
             total = sum(self.left_out.values())
             lines.append(f"left out: {total} {'file' if total == 1 else 'files'}: {format_counts(self.left_out)}")
         if self.bad:
             lines.append(f"left out as asked: {len(self.bad)} that cannot be used: {named(list(self.bad))}")
-        lines += [f"{number} images: {remark}" for remark, number in self.remarks.items()]
+        lines += [f"{remark}: {number}" for remark, number in self.remarks.items()]
         return lines
 
 

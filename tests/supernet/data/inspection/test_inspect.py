@@ -52,11 +52,11 @@ def test_copies_and_contradictions_are_told(image_folder: Path) -> None:
 def test_copies_in_an_official_part_are_told(image_folder: Path, tmp_path: Path) -> None:
     for part in ("train", "test"):
         shutil.copytree(image_folder, tmp_path / "set" / part)
-    assert any(line.startswith("warning: 16 images") for line in inspected(tmp_path / "set").lines())
+    assert any(line.startswith("warning: copies in several parts: 16") for line in inspected(tmp_path / "set").lines())
     for folder in ("dark", "light"):
         for number in range(1, 8):
             (tmp_path / "set" / "test" / folder / f"{number}.png").unlink()
-    assert any(line.startswith("2 of them are in several parts") for line in inspected(tmp_path / "set").lines())
+    assert any(line.startswith("copies in several parts: 2") for line in inspected(tmp_path / "set").lines())
 
 
 def test_what_is_left_out_is_counted(image_folder: Path) -> None:
