@@ -5,8 +5,10 @@ As in the search for one budget, what an architecture's accuracy is and how a fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,10 @@ import numpy.typing as npt
 from chanas.core.arch import Architecture
 from chanas.core.genome import FloatArray, Genomes, decode
 from chanas.core.latency import LatencyLUT
-from chanas.core.progress import named_wait
+from chanas.core.progress import announce, named_wait
 from chanas.core.task import Task
-from chanas.errors import ConfigError, MeasureError
-from chanas.files.writing import write_json
+from chanas.errors import CheckpointError, ConfigError, MeasureError
+from chanas.files.writing import free_name, read_json, write_json
 from chanas.search.accuracy.predictor import AccuracyPredictor, cut
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import provenance
@@ -132,11 +134,14 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
     points = mark_dominated([FrontPoint(*fact) for fact in facts])
     if all(p.proof.error is not None for p in points):
         raise MeasureError(f"none of {len(points)} points could be compiled and measured; {points[0].proof.error}")
+    path = source.store.search / "pareto.json"
+    asked = provenance(job.task, job.lut, source.digest, seed, config, job.constraints)
+    _keep_other(path, asked, len(points), progress)
     write_json(
-        source.store.search / "pareto.json",
+        path,
         {
             "schema": SCHEMA,
-            **provenance(job.task, job.lut, source.digest, seed, config, job.constraints),
+            **asked,
             "num_evaluations": len(evaluations.found),
             "error_points": 100.0 * predictor.error,
             "points": [p.to_json() for p in points],
@@ -144,6 +149,21 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
         },
     )
     return points
+
+
+def _keep_other(path: Path, asked: Mapping[str, Any], num_points: int, progress: bool) -> None:
+    """Rename an earlier front that answers another question; the same one is replaced."""
+    try:
+        earlier = read_json(path, "front")
+    except CheckpointError:  # there is none, or it is damaged
+        return
+    facts = {name: value for name, value in json.loads(json.dumps(asked)).items() if name != "created"}
+    points = earlier.get("points") if isinstance(earlier, dict) and facts.items() <= earlier.items() else None
+    if isinstance(points, list) and len(points) == num_points:
+        return
+    kept = free_name(path)
+    path.rename(kept)
+    announce([f"kept the earlier front, of other settings, as {kept}"] if progress else [])
 
 
 def new_front(

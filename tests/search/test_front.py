@@ -77,6 +77,15 @@ def test_the_same_seed_gives_the_same_front_and_reuses_every_evaluation(front: S
     assert (run.search / "evaluations.jsonl").read_text() == lines
 
 
+def test_a_front_of_other_settings_is_kept(front: Search, run: RunDirectory) -> None:
+    for settings in ({}, {}, {"seed": 1}, {"seed": 1, "num_points": 3}):
+        front(**settings)
+    kept = [run.search / name for name in ("pareto.json.1", "pareto.json.2", "pareto.json")]
+    assert [path for path in run.search.glob("pareto*") if path not in kept] == []
+    documents = [json.loads(path.read_text()) for path in kept]
+    assert [(document["seed"], len(document["points"])) for document in documents] == [(0, 8), (1, 8), (1, 3)]
+
+
 def test_every_point_meets_the_constraints(front: Search, demo_space: SearchSpace) -> None:
     limit = 1.5 * least(macs_constraint(demo_space, 10, 1e12).table)[0]
     points = front(constraints=[macs_constraint(demo_space, 10, limit)])
