@@ -1,0 +1,14 @@
+"""chanas/devices/peak.py: a rate to judge kernels by, and a process that is as it was afterwards."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from chanas.devices.peak import peak_gflops
+
+
+def test_the_peak_is_a_rate_and_the_process_keeps_its_cores() -> None:
+    cores = os.sched_getaffinity(0)
+    assert 0.0 < peak_gflops(1) < math.inf
+    assert os.sched_getaffinity(0) == cores
