@@ -216,11 +216,11 @@ def _check_url(url: str) -> None:
     """Raises ConfigError: it is no address of a service; what may be secret in it is not told."""
     try:
         parts = urlsplit(url)
-        host = (parts.hostname or "").encode("idna")
-        is_right = parts.scheme in ("http", "https") and bool(host) and parts.port != 0 and _VISIBLE.fullmatch(url)
-        is_right = is_right and "@" not in parts.netloc and not parts.query and not parts.fragment
+        is_right = parts.scheme in ("http", "https") and len((parts.hostname or "").encode("idna")) > 0
+        is_right &= parts.port != 0 and _VISIBLE.fullmatch(url) is not None
+        is_right &= "@" not in parts.netloc and not parts.query and not parts.fragment
     except ValueError:
-        is_right = None
+        is_right = False
     if not is_right:
         shown = one_line(re.split(r"[?#]", url)[0].rpartition("@")[2], _MAX_CHARACTERS)
         raise ConfigError(

@@ -110,7 +110,7 @@ def _received(connection: socket.socket, num_bytes: int, until_s: float) -> byte
     return bytes(found)
 
 
-def _ask(address: Address, question: list[Any], answer: type[Any]) -> Any:
+def _ask(address: Address, question: list[Any], answer: Any) -> Any:
     """The answer of a tracker, checked; None where it has none within the time.
 
     Raises:

@@ -115,7 +115,9 @@ def test_workers_of_other_versions_are_refused() -> None:
         Cluster(Client(), HOST)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("address", ["remote", "local:0", "local:x", "http://here", "tcp://here", "tcp://a..b:1", "tls://[::1:99999"])
+@pytest.mark.parametrize(
+    "address", ["remote", "local:0", "local:x", "http://here", "tcp://here", "tcp://a..b:1", "tls://[::1:99999"]
+)
 def test_what_is_no_cluster_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="expected --cluster local"):
         check_cluster(address)

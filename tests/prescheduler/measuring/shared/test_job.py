@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
-from chanas.errors import SchedulerError
+from chanas.errors import SchedulerError, ShortageError, shortage
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind
 from chanas.prescheduler.measuring.requests import Learn, Ping
 from chanas.prescheduler.measuring.shared.client import Client, ProcessKilledError
@@ -269,6 +270,18 @@ def test_a_tuning_whose_processes_are_killed_again_and_again_fails() -> None:
         [stage] = run(job, stage)
     with pytest.raises(SchedulerError, match=f"planted kill, as were the {MAX_STARTS - 1} before it"):
         run(job, stage)
+
+
+def test_a_job_that_fails_for_a_shortage_says_so() -> None:
+    job = job_of(Script(Rest(ended=True, error="cannot be written", lacking="no space")))
+    with pytest.raises(ShortageError, match="cannot be written") as short:
+        run(job, job.offer()[0])
+    assert shortage(short.value) == "no space"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    job = job_of(Script())
+    with pytest.raises(SchedulerError) as failed:
+        job.take(job.offer()[0], Outcome(error="OSError: no space", cause=full))
+    assert shortage(failed.value) == "no space left on device"
 
 
 def test_closing_ends_its_processes() -> None:

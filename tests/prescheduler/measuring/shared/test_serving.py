@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chanas.errors import ConfigError
+from chanas.errors import CheckpointError, ConfigError
 from chanas.prescheduler.measuring.shared.pool import Exchange
 from chanas.prescheduler.measuring.shared.serving import Turns, serve_turns
 from chanas.prescheduler.measuring.shared.turns import Rest, Turn
@@ -55,6 +58,22 @@ def test_an_error_is_told_in_one_line(error: Exception, told: str) -> None:
     pipe = Pipe(0)
     serve_turns(pipe.turns, tune)
     assert pipe.rests == [Rest(ended=True, error=told)]
+
+
+def test_a_shortage_is_told_as_one(tmp_path: Path) -> None:
+    def tune(_plan: dict[str, Any], _exchange: Exchange) -> dict[str, Any]:
+        with contextlib.closing(sqlite3.connect(tmp_path / "full.sqlite")) as db:
+            db.execute("PRAGMA max_page_count=2")
+            try:
+                db.execute("CREATE TABLE a (b)")
+                db.execute("INSERT INTO a VALUES (?)", ("x" * 100_000,))
+            except sqlite3.Error as error:
+                raise CheckpointError("records cannot be written") from error
+        return {}
+
+    pipe = Pipe(0)
+    serve_turns(pipe.turns, tune)
+    assert pipe.rests == [Rest(ended=True, error="records cannot be written", lacking="database or disk is full")]
 
 
 def test_without_another_turn_a_tuning_ends_as_with_ctrl_c() -> None:
