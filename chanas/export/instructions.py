@@ -120,7 +120,7 @@ _BYTES = {
 def needed_flags(target: HardwareTarget, features: Collection[str], objects: Sequence[Path]) -> list[str]:
     """The flags of /proc/cpuinfo without which object code of a target may not run: those of LLVM's features that it
     was compiled for, without those that its bytes show not to be used."""
-    known: Collection[str] = {"x86_64": CPUID, "aarch64": _HWCAP}.get(_family(target), ())
+    known: Collection[str] = {"x86_64": tuple(CPUID), "aarch64": tuple(_HWCAP)}.get(_family(target), ())
     code = [path.read_bytes() for path in objects]
 
     def may_have(flag: str) -> bool:
