@@ -88,8 +88,8 @@ def predictor_figures(
         known, top1 = known[np.sort(drawn)], top1[np.sort(drawn)]
     validation: dict[str, CrossValidation] = {}
     if len(known) >= 2 * MIN_TRAINING and config.cross_validate:
-        kind, sizes = predictor.kind, {"hidden": predictor.hidden, "num_members": predictor.num_members}
-        validation[kind] = cross_validate(space, known, top1, kind, **sizes, seed=seed)
+        kind, hidden, num_members = predictor.kind, predictor.hidden, predictor.num_members
+        validation[kind] = cross_validate(space, known, top1, kind, hidden=hidden, num_members=num_members, seed=seed)
     return {
         "kind": predictor.kind,
         "num_training": predictor.num_training,

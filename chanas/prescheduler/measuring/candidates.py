@@ -289,7 +289,7 @@ def time_in_rounds(
     pool: Pool,
     num_rounds: int,
     canary: Canary | None = None,
-    keep: Callable[[Token, Outcome], None] = lambda _token, _outcome: None,
+    keep: Callable[[Token, Outcome], object] = lambda _token, _outcome: None,
 ) -> list[tuple[Candidate[Token], Outcome]]:
     """Candidates with the median of their seconds over `num_rounds` rounds, one round after the other.
 

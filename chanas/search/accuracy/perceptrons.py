@@ -72,7 +72,8 @@ class Perceptrons:
 
     def mean(self, x: Features) -> FloatArray:
         """float64[Q] predictions."""
-        return self.members(x).mean(axis=0, dtype=np.float64)
+        out: FloatArray = self.members(x).mean(axis=0, dtype=np.float64)
+        return out
 
     def spread(self, x: Features) -> FloatArray:
         """float64[Q]: standard deviation of the error; disagreement of the members, and noise."""

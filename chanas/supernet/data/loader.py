@@ -127,13 +127,13 @@ def in_memory(data: ImageData) -> ImageData:
                 f"data.in_memory needs images of one size; image 0 of {source.name} has {size[0]} × {size[1]} pixels, "
                 f"image {index} {image.width} × {image.height}; set data.in_memory to false"
             )
-        pixels[index] = image
+        pixels[index] = np.asarray(image)
 
     with ThreadPoolExecutor(NUM_DECODE_THREADS) as pool:
         for _ in pool.map(read, range(len(pixels))):
             pass
-    parts = {"is_test": source.is_test, "is_holdout": source.is_holdout}
-    held = ArraySource(source.name, source.class_names, source.labels, pixels, **parts)
+    is_test, is_holdout = source.is_test, source.is_holdout
+    held = ArraySource(source.name, source.class_names, source.labels, pixels, is_test=is_test, is_holdout=is_holdout)
     return dataclasses.replace(data, source=held)
 
 

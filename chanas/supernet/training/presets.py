@@ -58,4 +58,4 @@ def _rounded(values: tuple[float, ...], least: float = 0.0) -> list[float]:
 
 def _fits_memory(inspection: Inspection) -> bool:
     width, height = inspection.median_size
-    return 3 * width * height * inspection.num_images < _MEMORY_SHARE * psutil.virtual_memory().available
+    return 3 * width * height * inspection.num_images < _MEMORY_SHARE * int(psutil.virtual_memory().available)

@@ -215,7 +215,7 @@ def repeated(run: RunDirectory, asked: Mapping[str, Any]) -> tuple[Usage, Limits
             )
     had |= given
     usage = Usage(had.get("target", "cpu"), had.get("threads", 1), had.get("dtype", "f32"), had.get("batch", 1))
-    settings = {name: had[name] for name in ("rule", "covered_only") if name in had}
+    settings: dict[str, Any] = {name: had[name] for name in ("rule", "covered_only") if name in had}
     return usage, Limits(**{name: had.get(name) for name in _LIMITS}), settings
 
 
