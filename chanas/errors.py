@@ -103,8 +103,8 @@ _SHORT_IN_SQLITE = {
 
 
 def shortage(error: BaseException | None) -> str | None:
-    """What the machine lacks where a passing shortage is behind an error, or behind what it was raised from; else
-    None. Files are not named, so that it may be told to strangers."""
+    """The passing shortage behind an error, or behind what it was raised from; None where there is none. Files are not
+    named, so that it may be told to strangers."""
     while error is not None:
         if isinstance(error, ShortageError):
             return error.lacking

@@ -18,7 +18,7 @@ _COUNT = re.compile(rf"^\s*{_NUMBER}\s*([a-zA-Z]*)\s*$")
 
 
 MAX_SECONDS = 1e6
-"""What is said to have taken longer, eleven days, was not timed."""
+"""Longest plausible timing, eleven days: a larger figure was not measured."""
 
 
 def is_seconds(value: object) -> bool:

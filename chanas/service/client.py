@@ -229,7 +229,7 @@ def _check_url(url: str) -> None:
 
 
 def _is_here(url: str) -> bool:
-    """Does a URL name this machine?"""
+    """True of a URL of this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -127,7 +127,7 @@ class Runner:
 
     @property
     def fault(self) -> str | None:
-        """Why jobs cannot run now, without names of files; None while they can."""
+        """The reason that jobs cannot run now, without names of files; None while they can."""
         with self._lock:
             return "; ".join(self._faults.values()) or None
 

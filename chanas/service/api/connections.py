@@ -69,7 +69,7 @@ class SparseLog(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._nums: dict[str, tuple[float, int]] = {}
-        """When the minute of a kind began, and its records since."""
+        """Beginning of the minute of each kind, and its records since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         now_s, kind = time.monotonic(), str(record.msg)[:_START]

@@ -99,7 +99,7 @@ def check_key(key: str) -> str:
 
 
 def _received(connection: socket.socket, num_bytes: int, until_s: float) -> bytes:
-    """So many bytes. Raises OSError: they do not come, or not in time."""
+    """Exactly `num_bytes` bytes. Raises OSError: they do not come, or not in time."""
     found = bytearray()
     while len(found) < num_bytes:
         connection.settimeout(max(until_s - time.monotonic(), 1e-3))
