@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import io
 import json
 import tarfile
@@ -311,3 +312,22 @@ def test_a_job_whose_work_cannot_be_opened_fails_alone(folder: DataFolder, datab
         assert "planted" in client.get(f"/v1/jobs/{jobs[0]}").json()["error"]
     finally:
         runner.stop()
+
+
+def test_a_request_for_which_there_is_no_room_may_come_again(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def receive(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/secret")
+
+    monkeypatch.setattr(idle.uploads, "receive", receive)
+    client = TestClient(create_app(idle), "http://127.0.0.1")  # raises what would be a traceback in the log
+    told = client.post("/v1/uploads", content=b"a", headers=FILE)
+    assert refused(told, 503, "no space left on device")
+    assert "/secret" not in told.text
+
+
+def test_health_says_why_jobs_do_not_run(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = client_of(idle)
+    assert client.get("/v1/health").json()["status"] == "ok"
+    monkeypatch.setattr(type(idle.runner), "fault", property(lambda _runner: "no space left on device"))
+    told = client.get("/v1/health")
+    assert (told.status_code, told.json()["error"]) == (503, "no space left on device")
