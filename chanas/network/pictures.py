@@ -8,7 +8,9 @@ import functools
 import io
 import itertools
 import math
+import re
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,6 +55,7 @@ _UPRIGHT = {
 _PHOTOMETRIC, _SAMPLE_FORMAT = 262, 339  # TIFF tags that Pillow leaves to its callers where a sample has over 8 bits
 _WHITE_IS_ZERO, _UNSIGNED = 0, 1
 _OVERSHOOT = 0.25  # of white: what a resampling filter leaves beyond the ends of a float's range, and is cut
+_WIDE = re.compile(";16[BLN]")  # unlike BGR;16, which is 16 bits for all channels together
 _LIMIT = threading.Lock()
 
 
@@ -80,7 +83,7 @@ def read_picture(file: Path | IO[bytes], name: str) -> Picture:
         with _without_limit():
             opened = Image.open(file)
         with opened:
-            return as_picture(opened, name)
+            return _picture(opened, name, _low_bytes(file, opened))
 
 
 def as_picture(image: Image.Image, name: str) -> Picture:
@@ -89,19 +92,26 @@ def as_picture(image: Image.Image, name: str) -> Picture:
     Raises:
         DataError: it cannot be decoded, is too large or too narrow, or has values that are not finite.
     """
+    return _picture(image, name, None)
+
+
+def _picture(image: Image.Image, name: str, low_bytes: Image.Image | None) -> Picture:
+    """The picture of an image, of which Pillow decodes colour of 16 bits to its high bytes alone."""
     check_size(image.size, name)
     remarks: list[str] = []
     is_large = image.width * image.height > REDUCED_ABOVE
     with _refused(name), _without_limit() if is_large else contextlib.nullcontext():
         if getattr(image, "is_animated", False) and image.format not in _ONE_PICTURE:
             remarks.append("only the first of several frames")
-        if ";16" in _raw_mode(image) and len(image.getbands()) > 1:
+        if low_bytes is None and _is_wide(image):
             remarks.append("16-bit colour read at 8 bits")
         image.load()
         profile, turn = image.info.get("icc_profile"), _turn(image, remarks)
         if image.mode in ("I", "F") or image.mode.startswith("I;16"):
             image = _scaled_grey(image, name, remarks)
-        elif image.has_transparency_data:
+        if low_bytes is not None:
+            image = _scaled_colour(image, low_bytes, remarks)
+        if image.has_transparency_data:
             image = _on_white(image, remarks)
         elif image.mode not in _WITH_PROFILE:
             image = image.convert("RGB")
@@ -180,10 +190,37 @@ def _without_limit() -> Iterator[None]:
             Image.MAX_IMAGE_PIXELS = limit
 
 
-def _raw_mode(image: Image.Image) -> str:
-    """Order of the pixels in the file, such as `RGB;16B`, while they are not decoded yet."""
+def _is_wide(image: Image.Image) -> bool:
+    """True for colour of 16 bits a channel that is not decoded yet: its pixels lie as `RGB;16B`, say."""
     tiles = getattr(image, "tile", None)
-    return str(tiles[0][3]) if tiles else ""
+    return bool(tiles) and bool(_WIDE.search(str(tiles[0][3]))) and len(image.getbands()) > 1
+
+
+def _low_bytes(file: Path | IO[bytes], image: Image.Image) -> Image.Image | None:
+    """The same file opened once more, of which the low bytes are decoded; None unless it has colour of 16 bits.
+
+    Pillow drops the second byte of each channel, so a file that is said to be of the other order of bytes gives it.
+    """
+    if image.mode not in ("RGB", "RGBA") or not _is_wide(image) or "LA;16" in str(image.tile[0][3]):  # type: ignore[attr-defined]
+        return None
+    if isinstance(file, Path):
+        content = file.read_bytes()
+    else:
+        file.seek(0)
+        content = file.read()
+    with _without_limit():
+        other: Any = Image.open(io.BytesIO(content))
+    other.tile = [tile._replace(args=_other_order(tile.args)) for tile in other.tile]
+    low: Image.Image = other
+    return low
+
+
+def _other_order(arguments: Any) -> Any:
+    """Arguments of a tile's decoder, whose first is the order: `RGB;16L` of `RGB;16B`."""
+    if isinstance(arguments, str):
+        native_low_first = {"L": "B", "B": "L", "N": "B" if sys.byteorder == "little" else "L"}
+        return arguments[:-1] + native_low_first[arguments[-1]]
+    return (_other_order(arguments[0]), *arguments[1:])
 
 
 def _turn(image: Image.Image, remarks: list[str]) -> Image.Transpose | None:
@@ -210,9 +247,8 @@ def _scaled_grey(image: Image.Image, name: str, remarks: list[str]) -> Image.Ima
         raise DataError(f"{name} has values that are not finite (NaN or infinity); replace or remove it")
     is_float = image.mode == "F"
     slack = _OVERSHOOT if is_float else 0.0
-    whites = (max(16**digits - 1, 1) for digits in itertools.count(0 if is_float else 2))
-    white, is_signed = next((white, low < -slack * white) for white in whites if max(high, -low) <= white * (1 + slack))
-    black = -white if is_signed else 0
+    white = _white(max(high, -low), 0 if is_float else 2, slack)
+    black = -white if low < -slack * white else 0
     grey = (values.astype(np.float32) - np.float32(black)) * np.float32(255 / (white - black))
     grey = np.rint(grey).clip(0, 255).astype(np.uint8)
     if tags is not None and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
@@ -222,6 +258,26 @@ def _scaled_grey(image: Image.Image, name: str, remarks: list[str]) -> Image.Ima
         grey[values == image.info["transparency"]] = 255
         remarks.append(_TRANSPARENT)
     return Image.fromarray(grey)
+
+
+def _white(brightest: float, fewest_digits: int, slack: float) -> int:
+    """The smallest of 1, 15, 255, 4095 ... that holds a value: those of `fewest_digits` hexadecimal digits and more."""
+    whites = (max(16**digits - 1, 1) for digits in itertools.count(fewest_digits))
+    return next(white for white in whites if brightest <= white * (1 + slack))
+
+
+def _scaled_colour(image: Image.Image, low_bytes: Image.Image, remarks: list[str]) -> Image.Image:
+    """8-bit RGB, or RGBA, of the high and the low bytes of colour of 16 bits, scaled as grey is."""
+    values = np.asarray(image).astype(np.uint16) << 8 | np.asarray(low_bytes)
+    white = _white(float(values[..., :3].max()), 2, 0.0)
+    pixels = np.rint(np.arange(white + 1) * (255 / white)).astype(np.uint8)[values[..., :3]]
+    remarks.append(f"colour from 0 to {white} scaled to 8 bits")
+    if "transparency" in image.info:
+        is_opaque = (values != np.array(image.info["transparency"], np.uint16)).any(axis=2)
+        pixels = np.dstack([pixels, is_opaque.astype(np.uint8) * np.uint8(255)])
+    elif image.mode == "RGBA":
+        pixels = np.dstack([pixels, (values[..., 3] >> 8).astype(np.uint8)])
+    return Image.fromarray(pixels)
 
 
 def _on_white(image: Image.Image, remarks: list[str]) -> Image.Image:

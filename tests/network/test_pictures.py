@@ -7,6 +7,7 @@ import os
 import struct
 import threading
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,55 @@ def test_a_negative_of_an_x_ray_is_shown_as_its_picture() -> None:
 def test_32_bits_without_a_sign_have_none() -> None:
     values = (LEVELS * (2**32 // 256 + 1)).clip(0, 2**32 - 1).astype("<u4")
     assert np.abs(levels(read_picture(tiff(values, 1, 1), "it")) - LEVELS).max() <= 1
+
+
+# ---- colour of 16 bits ----------------------------------------------------------------------------------------------
+def wide_png(values: npt.NDArray[np.int64], transparent: tuple[int, ...] = ()) -> io.BytesIO:
+    """A PNG of 16 bits a channel: int[H, W, C], C of 2 (grey and alpha), 3 or 4."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width, channels = values.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    head = struct.pack(">IIBBBBB", width, height, 16, {2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
+    clear = chunk(b"tRNS", struct.pack(">HHH", *transparent)) if transparent else b""
+    body = chunk(b"IHDR", head) + clear + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return io.BytesIO(b"\x89PNG\r\n\x1a\n" + body)
+
+
+COLOURS = np.random.default_rng(0).integers(0, 256, (6, 5, 3))
+
+
+@pytest.mark.parametrize(("factor", "white"), [(257, 65535), (4095 / 255, 4095)])
+@pytest.mark.parametrize("channels", [3, 4])
+def test_colour_of_16_bits_is_the_8_bit_picture(tmp_path: Path, channels: int, factor: float, white: int) -> None:
+    values = np.rint(COLOURS * factor).astype(np.int64)
+    values = np.dstack([values, np.full((6, 5), 65535)]) if channels == 4 else values
+    (tmp_path / "a.png").write_bytes(wide_png(values).getvalue())
+    for found in (read_picture(wide_png(values), "it"), read_picture(tmp_path / "a.png", "it")):
+        assert np.abs(np.asarray(found.image, np.int64) - COLOURS).max() <= 1
+        assert found.remark == f"colour from 0 to {white} scaled to 8 bits"
+
+
+def test_16_bits_for_all_channels_together_are_8_bit_colour() -> None:
+    pixels = np.full((4, 4), 0b11111_000000_00000, "<u2").tobytes()
+    head = struct.pack("<IiiHHIIiiII3I", 40, 4, 4, 1, 16, 3, len(pixels), 0, 0, 0, 0, 0xF800, 0x7E0, 0x1F)
+    bmp = struct.pack("<2sIHHI", b"BM", 14 + len(head) + len(pixels), 0, 0, 14 + len(head)) + head + pixels
+    found = read_picture(io.BytesIO(bmp), "it")
+    assert (colour(found), found.remark) == ([255, 0, 0], None)
+
+
+def test_one_colour_of_16_bits_is_transparent() -> None:
+    values = COLOURS * 257
+    found = np.asarray(read_picture(wide_png(values, tuple(values[0, 0])), "it").image)
+    assert found[0, 0].tolist() == [255, 255, 255]
+    np.testing.assert_array_equal(found[1:], COLOURS[1:])
+
+
+def test_grey_of_16_bits_with_alpha_is_read_at_8() -> None:
+    found = read_picture(wide_png(np.full((4, 4, 2), 65535)), "it")
+    assert (colour(found), found.remark) == ([255, 255, 255], "16-bit colour read at 8 bits")
 
 
 # ---- colour and transparency ----------------------------------------------------------------------------------------
