@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import itertools
 import math
 import re
 import struct
@@ -190,10 +189,15 @@ def _without_limit() -> Iterator[None]:
             Image.MAX_IMAGE_PIXELS = limit
 
 
+def _order(image: Image.Image) -> str:
+    """Order of the pixels in the file, such as `RGB;16B`, as long as they are not decoded."""
+    tiles: Any = getattr(image, "tile", None)
+    return str(tiles[0][3]) if tiles else ""
+
+
 def _is_wide(image: Image.Image) -> bool:
-    """True for colour of 16 bits a channel that is not decoded yet: its pixels lie as `RGB;16B`, say."""
-    tiles = getattr(image, "tile", None)
-    return bool(tiles) and bool(_WIDE.search(str(tiles[0][3]))) and len(image.getbands()) > 1
+    """True for colour of 16 bits a channel that is not decoded yet."""
+    return bool(_WIDE.search(_order(image))) and len(image.getbands()) > 1
 
 
 def _low_bytes(file: Path | IO[bytes], image: Image.Image) -> Image.Image | None:
@@ -201,7 +205,7 @@ def _low_bytes(file: Path | IO[bytes], image: Image.Image) -> Image.Image | None
 
     Pillow drops the second byte of each channel, so a file that is said to be of the other order of bytes gives it.
     """
-    if image.mode not in ("RGB", "RGBA") or not _is_wide(image) or "LA;16" in str(image.tile[0][3]):  # type: ignore[attr-defined]
+    if image.mode not in ("RGB", "RGBA") or not _is_wide(image) or "LA;16" in _order(image):
         return None
     if isinstance(file, Path):
         content = file.read_bytes()
@@ -262,8 +266,10 @@ def _scaled_grey(image: Image.Image, name: str, remarks: list[str]) -> Image.Ima
 
 def _white(brightest: float, fewest_digits: int, slack: float) -> int:
     """The smallest of 1, 15, 255, 4095 ... that holds a value: those of `fewest_digits` hexadecimal digits and more."""
-    whites = (max(16**digits - 1, 1) for digits in itertools.count(fewest_digits))
-    return next(white for white in whites if brightest <= white * (1 + slack))
+    digits = fewest_digits
+    while brightest > max(16**digits - 1, 1) * (1 + slack):
+        digits += 1
+    return int(max(16**digits - 1, 1))
 
 
 def _scaled_colour(image: Image.Image, low_bytes: Image.Image, remarks: list[str]) -> Image.Image:
