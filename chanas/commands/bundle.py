@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import Shared, holds_tuned
+from chanas.commands.options import ConvertRgb, Shared, holds_tuned
 from chanas.commands.search_text import say
 from chanas.core.progress import named_wait
 from chanas.core.units import format_bytes, format_latency
@@ -64,6 +63,7 @@ def predict(
     bundle: Annotated[Path, typer.Argument(help="A bundle, or a run that has one.")],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     target: OfBundle = None,
+    _convert_rgb: ConvertRgb = False,
 ) -> None:
     """Classify images with the compiled module. What cannot be used is named, and the others are
     classified all the same."""
@@ -87,8 +87,7 @@ def predict(
             predictions = loaded.classify([picture.image for _, picture in pictures])
             for (file, picture), found in zip(pictures, predictions, strict=True):
                 remarks.update([picture.remark] if picture.remark else [])
-                line = f"{file}\t{found.class_name}\t{found.probability:.4f}"
-                typer.echo(os.fsencode(line))  # names of files may be of any bytes
+                typer.echo(f"{file}\t{found.class_name}\t{found.probability:.4f}")
             bar.update(len(part))
     for remark, number in remarks.items():
         typer.echo(f"{number} of {len(files)} images: {remark}", err=True)

@@ -35,6 +35,7 @@ MovedImages = Annotated[
     Path | None, typer.Option(help="Where the run's images lie now, if they were moved; it is remembered.")
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be used.")]
+ConvertRgb = Annotated[bool, typer.Option("--convert-rgb", hidden=True)]  # in older scripts; every image is, now
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas.commands.options import GivenRun, MovedImages, NamedRun, Run, Seed, SkipBad, one_run
+from chanas.commands.options import ConvertRgb, GivenRun, MovedImages, NamedRun, Run, Seed, SkipBad, one_run
 from chanas.core.units import format_count
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
@@ -36,6 +36,7 @@ def train_supernet(
     overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
+    _convert_rgb: ConvertRgb = False,
 ) -> None:
     """Train the elastic supernet once; every architecture inherits its weights. Runs under torchrun too."""
     from chanas import workflows
