@@ -155,7 +155,7 @@ def check_size(size: tuple[int, int], name: str) -> None:
         raise DataError(f"{name} has {width} × {height} pixels; replace or remove it")
     if width * height > MAX_PIXELS:
         raise DataError(
-            f"{name} has {width} × {height} pixels, and at most {MAX_PIXELS:,} in all are read; make it smaller"
+            f"{name} has {width} × {height} pixels, more than the {MAX_PIXELS:,} that are read: make it smaller"
         )
     if max(size) > MAX_ASPECT * min(size):
         raise DataError(
