@@ -4,13 +4,9 @@ needed."""
 from __future__ import annotations
 
 import functools
-import io
-import shutil
-import sys
-import warnings
-from collections.abc import Sequence
+import shlex
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -27,16 +23,15 @@ from chanas.commands import search_text
 from chanas.commands import supernet as supernet_commands
 from chanas.commands import target as target_commands
 from chanas.commands.options import GivenRun, NamedRun, Run, Seed, Shared, Target, one_run
+from chanas.commands.process import main as main
+from chanas.commands.process import program
 from chanas.commands.records import records as records_commands
 from chanas.commands.search_text import say
 from chanas.commands.service import client as client_commands
 from chanas.commands.service import serve as serve_commands
 from chanas.commands.sweeps import sweep as sweep_commands
 from chanas.core.units import parse_latency_s
-from chanas.errors import ChanasError, describe_file_error, printable
 from chanas.files.run import RunDirectory
-
-_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 app = typer.Typer(
     name="chanas",
@@ -113,9 +108,8 @@ def demo(
     typer.echo(f"report              {result.report}")
     table_error = tables.table_error(RunDirectory(run), result.bundle.target.name)
     say(search_text.demo_lines(result.stages_s, result.total_s, table_error))
-    images = " ".join(str(p) for p in result.images)
-    program = "chanas" if shutil.which("chanas") else sys.argv[0]
-    typer.echo(f"\nClassify images with the compiled network:\n  {program} predict {run} {images}")
+    line = shlex.join([*program(), "predict", *map(str, (run, *result.images))])
+    typer.echo(f"\nClassify images with the compiled network:\n  {line}")
 
 
 @functools.cache
@@ -124,46 +118,3 @@ def command() -> TyperGroup:
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
     return group
-
-
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line: an expected error is one line and exit code 1, Ctrl-C is 130.
-
-    Args:
-        arguments: without the program's name; those of this process by default.
-    """
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # damaged tags; what matters is an error or a remark
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # names of files as they came, whatever their bytes
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    debug = "--debug" in arguments[:end]  # behind a command, too
-    arguments = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
-    try:
-        # typer turns Ctrl-C into this code
-        code = command()(arguments, prog_name="chanas", standalone_mode=False) or 0
-        if code == _INTERRUPTED:
-            raise KeyboardInterrupt
-        sys.exit(code)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
-    except (typer.Abort, KeyboardInterrupt):
-        typer.echo("\nchanas: interrupted; what was measured or saved is kept, the same command goes on", err=True)
-        sys.exit(_INTERRUPTED)
-    except ChanasError as error:
-        if debug:
-            raise
-        typer.echo(f"chanas: error: {printable(error)}", err=True)
-        sys.exit(1)
-    except OSError as error:  # of a file, such as one whose name no file system takes
-        if debug or error.filename is None:
-            raise
-        typer.echo(f"chanas: error: {printable(describe_file_error(error))}", err=True)
-        sys.exit(1)
-    except Exception as error:
-        if debug or not hasattr(error, "format_message"):
-            raise
-        message = error.format_message()  # the help itself, for a command that needs another one after it
-        is_help = message.startswith("Usage:")
-        typer.echo(message if is_help else f"chanas: {message} Try 'chanas --help'.", err=True)
-        sys.exit(2)

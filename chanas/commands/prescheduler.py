@@ -31,6 +31,7 @@ from chanas.core.progress import named_wait
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError
+from chanas.files.locks import one_writer
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
@@ -152,10 +153,11 @@ def tune(
     if dry_run:
         typer.echo("\n".join(loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder)))
         return
-    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
-    with named_wait("compiling the whole network, comparing and timing it"):
-        built = tuned.build()
-    _say_tuned(built, built.save(folder))
+    with one_writer(folder, other="name another --out"):
+        tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
+        with named_wait("compiling the whole network, comparing and timing it"):
+            built = tuned.build()
+        _say_tuned(built, built.save(folder))
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -14,6 +14,7 @@ from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
     from chanas.supernet.judge import Judged, Spread
+    from chanas.supernet.training.train import TrainSummary
 
 
 def train_supernet(
@@ -32,8 +33,10 @@ def train_supernet(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the config's by default.")] = None,
     gap_weight: Annotated[float | None, typer.Option(help="λ of the gap term; the config's by default.")] = None,
     init: Annotated[Path | None, typer.Option(help="Run directory of a supernet to take weights from.")] = None,
-    resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Continue as the checkpoint was begun; with the same settings that is the default.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option(help="Start anew, and replace the checkpoint.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
     _convert_rgb: ConvertRgb = False,
@@ -51,6 +54,7 @@ def train_supernet(
     summary = workflows.train_supernet(RunDirectory(run), **what, tensorboard=tensorboard)
     if not summary.is_main:
         return
+    _say_finished(summary)
     typer.echo(
         f"supernet   {summary.checkpoint} after {summary.num_steps} steps ({summary.wall_s:.0f} s, "
         f"{summary.images_per_s:.0f} images/s)\n"
@@ -101,8 +105,10 @@ def finetune(
     ] = None,
     skip_bad: SkipBad = False,
     seed: Annotated[int | None, typer.Option(help="Seed; the supernet's by default.")] = None,
-    resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Start anew although there is a checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Continue as the checkpoint was begun; with the same settings that is the default.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option(help="Start anew, and replace the checkpoint.")] = False,
 ) -> None:
     """Train one sub-network further from the weights it inherited, or from scratch."""
     from chanas import workflows
@@ -117,12 +123,18 @@ def finetune(
     )
     if not summary.training.is_main:
         return
+    _say_finished(summary.training)
     start = "fresh weights" if from_scratch else "inherited weights"
     inherited = "" if summary.top1_inherited is None else f"{summary.top1_inherited:.2%} inherited, "
     typer.echo(
         f"network    {summary.training.checkpoint} after {summary.training.num_steps} steps from {start}\n"
         f"holdout    {inherited}{summary.top1:.2%} now"
     )
+
+
+def _say_finished(summary: TrainSummary) -> None:
+    if summary.resumed_from == summary.num_steps:
+        typer.echo(f"finished   before, with these settings, after {summary.num_steps} steps; --overwrite trains anew")
 
 
 def evaluate(

@@ -8,10 +8,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from tqdm import tqdm
 
+from chanas import interrupts
 from chanas.core.units import format_duration
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def progress_bar(
     initial: int = 0,
     stream: IO[str] | None = None,
     clock: Callable[[], float] = monotonic,
+    keeps: bool = False,
 ) -> ProgressBar:
     """A bar, of which `update`, `expect`, `set_postfix`, `reset` and `close` are used; it closes as a context.
 
@@ -40,6 +42,7 @@ def progress_bar(
         initial: how many of them were done before.
         stream: shows it; standard error by default.
         clock: tells seconds, for plain lines.
+        keeps: what it counts is still done when the job is interrupted.
     """
     stream = stream or sys.stderr
     options: dict[str, Any] = {
@@ -48,10 +51,10 @@ def progress_bar(
         "unit": unit,
         "initial": initial,
         "file": stream,
+        "disable": not enabled,
+        "keeps": keeps,
     }
-    if stream.isatty():
-        return ProgressBar(**options, disable=not enabled)
-    return PlainLines(clock, **options, disable=not enabled)
+    return ProgressBar(**options) if stream.isatty() else PlainLines(clock, **options)
 
 
 def announce(lines: Iterable[str]) -> None:
@@ -81,6 +84,20 @@ def named_wait(text: str, enabled: bool = True, after_s: float = 2.0) -> Iterato
 
 class ProgressBar(_Tqdm):
     """A bar on a terminal."""
+
+    def __init__(self, keeps: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self._keeps, self._keeping = keeps and not self.disable, contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._keeps:
+            self._keeping.enter_context(interrupts.keeping(lambda: f"{self.n} of {self.total} {self.unit}s"))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._keeping.__exit__(*raised)
+        super().__exit__(*raised)
 
     def update(self, n: float | None = 1) -> bool | None:
         """Count `n` more; returns True where that was shown. No bar is ever more than full: its total grows."""

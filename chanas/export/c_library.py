@@ -29,6 +29,7 @@ from chanas.export.folders import (
 from chanas.export.kernels import build_kernels
 from chanas.export.signature import Tensor, signature
 from chanas.export.trials import Check, RunExample, find_runner, largest_error, run_example, try_example
+from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import pack_block, split_tensors
 from chanas.operators.steps import block_workloads
@@ -89,7 +90,7 @@ def export(
     usable = checked_name(out, name)
     schedules, points = _schedules(loaded, target)
     toolchain = find_c_toolchain(schedules.target.mtriple, tools)
-    with scratch_folder() as scratch:
+    with one_writer(out, other="name another place"), scratch_folder() as scratch:
         name = free_name(usable, name, toolchain, scratch)
         kernels = build_kernels(name, loaded.blocks, points, schedules.target, scratch)
         offsets = _write_weights(loaded, schedules.target, scratch / "weights.bin")

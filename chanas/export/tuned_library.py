@@ -32,6 +32,7 @@ from chanas.export.kernels import build_calls
 from chanas.export.memory_plan import MemoryPlan, plan_memory
 from chanas.export.signature import TYPES, Tensor, signature
 from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
+from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.codegen.c_toolchain import find_c_toolchain
 from chanas.prescheduler.codegen.cpu.call_list import CallList, Place
@@ -84,7 +85,7 @@ def export_tuned(
     schedules = _schedules(network, target)
     inputs, outputs = _tensors(network)
     toolchain = find_c_toolchain(schedules.target.mtriple, tools)
-    with scratch_folder() as scratch:
+    with one_writer(out, other="name another place"), scratch_folder() as scratch:
         name = free_name(usable, name, toolchain, scratch)
         calls = build_calls(name, module, len(inputs), schedules.target, scratch)
         if calls.output_bytes != tuple(t.num_bytes for t in outputs):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from chanas.errors import ChanasError
+from chanas.files.locks import opened_lock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # Under this nothing of use can be written any more, whatever the error says.
@@ -70,7 +71,7 @@ def _make() -> tuple[Path, int]:
     try:
         parent = Path(tempfile.gettempdir())
         prefix = f"chanas-{os.getuid()}-"
-        with open(parent / f"{prefix}scratch.lock", "w") as guard:
+        with opened_lock(parent / f"{prefix}scratch.lock") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)  # from here on nobody looks for abandoned folders
             _remove_abandoned(parent, prefix)
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))

@@ -110,7 +110,7 @@ def teach_predictor(
     total = num_known + num_explored + num_refined
     is_known = total == num_known
     with (
-        progress_bar(total, "evaluate", "net", progress and not is_known, initial=num_known) as bar,
+        progress_bar(total, "evaluate", "net", progress and not is_known, initial=num_known, keeps=True) as bar,
         named_wait("fitting the accuracy predictor", progress and is_known),
     ):
         curve = explore(evaluations, limits, config, seed, bar)

@@ -358,8 +358,8 @@ def interrupted_bar(num_updates: int) -> Callable[..., PlainLines]:
                 raise KeyboardInterrupt
             return super().update(n)
 
-    def new_bar(total: int, desc: str, unit: str, enabled: bool = True) -> PlainLines:
-        return Interrupted(time.monotonic, total=total, desc=desc, unit=unit, disable=not enabled)
+    def new_bar(total: int, desc: str, unit: str, enabled: bool = True, **options: Any) -> PlainLines:
+        return Interrupted(time.monotonic, total=total, desc=desc, unit=unit, disable=not enabled, **options)
 
     return new_bar
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ def progressive(make_config: Callable[..., TrainConfig]) -> TrainConfig:
         {"name": "expand", "kernel_sizes": "all", "expand_ratios": [2, 3], "num_subnets": 2, **common},
     ]
     return make_config(strategy="progressive", phases=phases, checkpoint_every=1)
+
+
+@pytest.fixture
+def default_sigint() -> Iterator[None]:
+    """Ctrl-C as in a terminal: a shell that starts the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from chanas.core.arch import SearchSpace
 from chanas.files.run import RunDirectory
+from chanas.interrupts import Interrupted
 from chanas.supernet.elastic.distributed import joined, sync_batch_norm
 from chanas.supernet.training.phases import TrainConfig
 from chanas.supernet.training.train import train_supernet
@@ -56,9 +57,8 @@ def main(folder: Path) -> None:
             patch_stop(3 if stop else None)
             try:
                 train_supernet(RunDirectory(folder / "stopped"), space, config, resume=not stop, progress=False)
-            except SystemExit as error:
+            except Interrupted:
                 assert stop
-                assert error.code == 0
         plain = dataclasses.replace(space, name="plain")
         micro = config.changed(num_micro_batches=2, sync_batch_norm=False)
         train_supernet(RunDirectory(folder / "micro"), plain, micro, progress=False)

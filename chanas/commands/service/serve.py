@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chanas import interrupts
 from chanas.core.usage import Usage
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def serve(
 
     devices = tuple(map(parse_device, device or ()))
     settings = Settings(data, host, port, Usage(target, threads), devices, max_upload, jobs)
-    serve_until_stopped(settings, tell=lambda line: typer.echo(line, err=True))
+    with interrupts.patience():  # jobs end, and what they measured is stored
+        serve_until_stopped(settings, tell=lambda line: typer.echo(line, err=True))
 
 
 @contextlib.contextmanager

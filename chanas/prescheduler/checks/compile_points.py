@@ -112,7 +112,7 @@ def compile_points(
     try:
         with (
             open_compiler(target) as compiler,
-            progress_bar(len(workloads), "compiling kernels", "operator", progress) as bar,
+            progress_bar(len(workloads), "compiling kernels", "operator", progress, keeps=True) as bar,
         ):
             for workload in workloads:
                 kept = store.load(workload.key)

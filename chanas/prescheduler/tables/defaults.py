@@ -19,9 +19,9 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
+from chanas.files.locks import one_writer
 from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
-from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.local.pool import open_workers
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork
@@ -124,7 +124,7 @@ def default_table(
     chosen = KINDS[kind]
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     header = LUTHeader(target, chosen.maker(), task.space.name, task.space.digest, target.dtype, created=now, seed=seed)
-    with run_lock(path.parent):
+    with one_writer(path):
         lut = LatencyLUT(header, _existing(path, header))
         todo = lut.missing(task.blocks(task.sub_spaces) if blocks is None else blocks)
         failed: dict[str, str] = {}
@@ -162,7 +162,7 @@ def _fill(
 ) -> None:
     with (
         contextlib.closing(kind.measure(todo, lut.header.target, around)) as measured,
-        progress_bar(len(todo), f"timing {kind.text}", "block", progress) as bar,
+        progress_bar(len(todo), f"timing {kind.text}", "block", progress, keeps=True) as bar,
     ):
         try:
             for block, outcome in measured:

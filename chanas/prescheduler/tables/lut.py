@@ -22,13 +22,13 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import backend_of, case_of
 from chanas.prescheduler.measuring.canary import Canary
 from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
-from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
 from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
 from chanas.prescheduler.measuring.requests import BuildBlock, Measure
@@ -135,7 +135,7 @@ def preschedule(
     """
     blocks = task.blocks(settings.sub_spaces) if settings.only is None else tuple(settings.only)
     build = _Build(run, task, target, settings, blocks, progress, open_pool)
-    with run_lock(run.root):
+    with one_writer(run.records):
         _remove_leftovers(run.luts)
         store = RecordStore(run.records, target)
         try:
@@ -248,7 +248,7 @@ class _Build:
         """The table with a row for each block that could be timed, saved; and how many blocks were timed now."""
         target, store, path, records = self.target, bench.store, self.run.lut(self.target.name), tuned.records
         existing = existing_table(self.run, self.task.space, target)
-        lut = LatencyLUT(self._header(store, tuned, existing), {} if existing is None else existing.rows)
+        lut = LatencyLUT(self._header(store, tuned, existing), {} if existing is None else dict(existing.rows))
         trials = {w.key: len(store.load(w.key)) for w in records}
         todo: list[BlockTask] = []
         for block in self.blocks:
@@ -262,11 +262,11 @@ class _Build:
             else:
                 _keep(lut, block, known, trials)
         num_new = len(todo)
-        if existing is not None and not num_new:
+        if existing is not None and not num_new and lut.rows.keys() == existing.rows.keys():
             lut.calibration = existing.calibration
         bench.pool.expect(num_new)
         timed = time_blocks(todo, bench.pool, target, bench.scratch, bench.around, bench.canary, StoredRounds(store))
-        with progress_bar(num_new, "timing blocks", "block", self.progress and bool(todo)) as bar:
+        with progress_bar(num_new, "timing blocks", "block", self.progress and bool(todo), keeps=True) as bar:
             try:
                 for (block, schedules, rank), outcome in timed:
                     record = BlockRecord(

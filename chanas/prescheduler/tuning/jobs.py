@@ -134,7 +134,7 @@ class TuningJobs:
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
         total = self._num_left(tuners) if counts is not None else sum(t.num_left for t in tuners.values())
         self.pool.expect(total)
-        with progress_bar(total, "tuning operators", "trial", progress and bool(total)) as bar:
+        with progress_bar(total, "tuning operators", "trial", progress and bool(total), keeps=True) as bar:
             for _ in () if counts is None else self._rounds(tuners, counts):
                 self._explore(line, tuners, bar, settle=False)
             self._explore(line, tuners, bar, settle=True)
@@ -189,6 +189,8 @@ class TuningJobs:
                 tuner.limit = tuner.num_tried + max(0, int(num))
             yield
             left = 0 if self._is_late else self._num_left(tuners)
+            if not left:
+                return
             num = min(left, max(self._num_active * self.config.batch_size, left // 2))
             room = np.array([0 if w.op in self.failed_families else t.room for w, t in tuners.items()], dtype=np.int64)
             granted = hand_out(num, self._claims(tuners, counts), room)
@@ -216,7 +218,7 @@ class TuningJobs:
                 improvement = tuner.expected_improvement(rival_s)
                 self._improvements[workload] = tuner.num_tried, rival_s, improvement
             improvements.append(improvement)
-            if tuner.room and improvement < tuner.noise and (tuner.best_s or 0.0) <= rival_s:
+            if self.config.early_stop and tuner.room and improvement < tuner.noise and (tuner.best_s or 0.0) <= rival_s:
                 self.store.stop(workload.key, tuner.num_tried, improvement, tuner.noise)
         seconds = [min(tuner.best_s or 0.0, rivals_s[workload]) for workload, tuner in tuners.items()]
         shares = latency_shares(np.array(seconds), counts)

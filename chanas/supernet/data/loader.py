@@ -10,18 +10,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator
+import multiprocessing
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from chanas.errors import ChanasError, DataError
+from chanas import interrupts
+from chanas.errors import ChanasError, DataError, one_line
 from chanas.supernet.data.data_config import AugmentConfig, LoaderConfig
 from chanas.supernet.data.image_source import ArraySource, IntArray
 from chanas.supernet.data.images import NUM_DECODE_THREADS, ImageData
@@ -31,6 +36,9 @@ if TYPE_CHECKING:
 
 _TRAIN_STREAM, _GAP_STREAM, _AUGMENT_STREAM = 11, 12, 13  # keep the random streams of one seed apart
 _CPU = torch.device("cpu")
+# Room for what workers have fetched ahead, of the largest batches that are trained on; Docker gives 64 MB.
+_SHARED_BYTES = 1 << 30
+_NUM_LOCKS = 5  # of a queue and its events
 
 
 @dataclass(frozen=True)
@@ -189,7 +197,7 @@ def warp(images_nchw: Tensor, affine: Tensor, resolution: int, padding: str) -> 
 
 # ---- sets in files ------------------------------------------------------------------------------------------------
 _Request = tuple[int, int, int]  # image index, seed, resolution
-_Answer = tuple[Tensor, Tensor] | str  # images and labels, or what is wrong with one of them
+_Answer = tuple[Tensor | npt.NDArray[Any], ...] | str  # images and labels, or what is wrong with one of them
 
 
 class _AugmentedImages(Dataset[tuple[Tensor | str, int]]):
@@ -229,6 +237,12 @@ def _collate(items: list[tuple[Tensor | str, int]]) -> _Answer:
     return torch.stack([cast(Tensor, image) for image, _ in items]), torch.tensor([label for _, label in items])
 
 
+def _collate_arrays(items: list[tuple[Tensor | str, int]]) -> _Answer:
+    """The same for a pipe: the loader puts tensors into shared memory, arrays it copies."""
+    answer = _collate(items)
+    return answer if isinstance(answer, str) else tuple(part.numpy() for part in answer)
+
+
 def _file_batches(
     data: ImageData,
     config: LoaderConfig,
@@ -242,23 +256,61 @@ def _file_batches(
             seeds = _image_seeds(config, step, len(indices))
             yield [(int(indices[row]), seeds[row], resolution) for row in rows]
 
-    # One pass over `steps` to the end of the run: workers live and fetch ahead across epochs.
-    loader: DataLoader[tuple[Tensor | str, int]] = DataLoader(
-        _AugmentedImages(data),
-        # a request carries its resolution, so it may change with no loader restart
-        batch_sampler=cast(Any, requests()),
-        num_workers=data.config.num_workers,
-        collate_fn=_collate,
-        pin_memory=device.type == "cuda",
-        generator=torch.Generator(),  # the loader seeds its workers from it; the global one is left alone
-    )
+    def answers(num_workers: int) -> Iterator[_Answer]:
+        # One pass over `steps` to the end of the run: workers live and fetch ahead across epochs.
+        loader: DataLoader[tuple[Tensor | str, int]] = DataLoader(
+            _AugmentedImages(data),
+            # a request carries its resolution, so it may change with no loader restart
+            batch_sampler=cast(Any, requests()),
+            num_workers=num_workers,
+            collate_fn=_collate if _has_shared_memory() else _collate_arrays,
+            pin_memory=device.type == "cuda",
+            generator=torch.Generator(),  # the loader seeds its workers from it; the global one is left alone
+            worker_init_fn=_begin_worker,
+        )
+        return iter(loader)
+
     mean, std = _normalisation(data, device)
     num_train = int((rows < config.batch_size).sum())
-    for answer in _alive(iter(loader)):
-        if isinstance(answer, str):
-            raise DataError(answer)
-        pixels, labels = (part.to(device, non_blocking=True) for part in answer)
-        yield Batch(pixels.float().mul_(1.0 / 255.0).sub_(mean).div_(std), labels, num_train)
+    opened, workers = _opened(answers, data.config.num_workers)
+    try:
+        for answer in _alive(opened):
+            if isinstance(answer, str):
+                raise DataError(answer)
+            pixels, labels = (torch.as_tensor(part).to(device, non_blocking=True) for part in answer)
+            yield Batch(pixels.float().mul_(1.0 / 255.0).sub_(mean).div_(std), labels, num_train)
+    finally:
+        for worker in workers:  # the loader itself waits for one that hangs
+            worker.terminate()
+
+
+def _has_shared_memory() -> bool:
+    """True where there is room for the batches that workers hand over; else they go through pipes."""
+    try:
+        return shutil.disk_usage("/dev/shm").free >= _SHARED_BYTES
+    except OSError:
+        return False
+
+
+def _begin_worker(_number: int) -> None:
+    """End with the process that trains, even one that was killed, however long a file takes to be read."""
+    interrupts.die_with_parent()
+
+
+def _opened(
+    answers: Callable[[int], Iterator[_Answer]], num_workers: int
+) -> tuple[Iterator[_Answer], Sequence[multiprocessing.process.BaseProcess]]:
+    """The loader's answers, and its processes; none where the system has no room for their locks."""
+    before = multiprocessing.active_children()
+    try:
+        if num_workers:  # locks lie in shared memory, too: more than the loader needs
+            _ = [multiprocessing.Lock() for _ in range(_NUM_LOCKS * (num_workers + 2))]
+    except (OSError, ImportError) as error:
+        reason = f"no shared memory for {num_workers} processes ({one_line(error)})"
+        print(f"chanas: {reason}: this one decodes the images", file=sys.stderr)
+        num_workers = 0
+    opened = answers(num_workers)
+    return opened, [process for process in multiprocessing.active_children() if process not in before]
 
 
 def _alive(answers: Iterator[_Answer]) -> Iterator[_Answer]:

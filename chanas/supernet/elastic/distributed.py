@@ -32,6 +32,13 @@ class World:
         """True for the rank that writes files and prints."""
         return self.rank == 0
 
+    @property
+    def device(self) -> torch.device:
+        """What ranks talk through: a GPU of each, or the processor."""
+        if self.size > 1 and dist.get_backend() == "nccl":
+            return torch.device("cuda", self.local_rank)
+        return torch.device("cpu")
+
     def mean(self, tensor: Tensor) -> Tensor:
         """The mean over ranks of a tensor that each has; not differentiable. The tensor itself for one rank."""
         if self.size == 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from chanas.core.arch import SearchSpace
 from chanas.core.progress import announce
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
 from chanas.supernet.data.images import load_data
@@ -58,7 +59,9 @@ def import_ofa(
     """
     if not overwrite:
         refuse_existing(run)
-    return keep(run, load_ofa(file), {"kind": "ofa", "file": file.name, "sha256": file_digest(file)}, images, skip_bad)
+    supernet, published = load_ofa(file), {"kind": "ofa", "file": file.name, "sha256": file_digest(file)}
+    with one_writer(run.supernet):
+        return keep(run, supernet, published, images, skip_bad)
 
 
 def keep(

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from chanas.errors import ChanasError, CheckpointError, StageOrderError
 from chanas.files.documents import first_fault
@@ -59,6 +59,8 @@ class _Header:
     best_top1: dict[str, float] = field(default_factory=dict)
     num_averaged: int = 0
     num_threads: int = 1
+    evaluated_step: int = 0
+    inherited: int | None = None
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -129,9 +131,12 @@ def write_checkpoint(
     _remove(*_leftovers(run))
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
     full = {**header, "schema": SCHEMA, "checksum": _checksum(plain)}
-    data = save(plain, metadata={_HEADER: json.dumps(full, sort_keys=True, allow_nan=False)})
+    text = json.dumps(full, sort_keys=True, allow_nan=False)
     with replacing(checkpoint_path(run)) as temporary:
-        temporary.write_bytes(data)
+        try:
+            save_file(plain, temporary, metadata={_HEADER: text})
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
     write_json(run.supernet / "checkpoint.json", full)
     step = int(header["step"])
     if keep > 0:
@@ -279,6 +284,11 @@ def _damaged(path: Path, reason: str) -> DamagedCheckpointError:
         f"checkpoint {path} is cut short or damaged ({' '.join(reason.split())}); "
         "restore it, go on from one kept before it with --resume, or train again with --overwrite"
     )
+
+
+def checksum_of(network: nn.Module | None) -> int | None:
+    """A number that tells the weights of a network from others."""
+    return None if network is None else _checksum(network.state_dict())
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:

@@ -28,12 +28,15 @@ MAX_BATCH = 128  # larger ones fall out of a core's cache and are no faster
 MAX_CACHE_BYTES = 2 << 30
 
 
+_Key = tuple[str, int, int | None, tuple[int, int]]  # split, resolution, how many, shard
+
+
 class EvaluationImages:
-    """Preprocessed images in batches, kept in memory per (split, resolution) while they are few."""
+    """Preprocessed images in batches, kept in memory by what they are of while they are few."""
 
     def __init__(self, data: ImageData, device: torch.device) -> None:
         self.data, self.device = data, device
-        self._cache: dict[tuple[str, int, int | None], list[tuple[Tensor, Tensor]]] = {}
+        self._cache: dict[_Key, list[tuple[Tensor, Tensor]]] = {}
 
     def batches(
         self, split: str, resolution: int, max_images: int | None = None, shard: tuple[int, int] = (0, 1)
@@ -44,9 +47,9 @@ class EvaluationImages:
             split: where the images are from.
             resolution: R.
             max_images: only the first ones of the split.
-            shard: (i, k): of these, every k-th from the i-th on; always the same one for a split.
+            shard: (i, k): of these, every k-th from the i-th on.
         """
-        key = (split, resolution, max_images)
+        key = (split, resolution, max_images, shard)
         if key in self._cache:
             yield from self._cache[key]
             return
@@ -65,7 +68,7 @@ class EvaluationImages:
         if keep:
             self._keep(key, kept)
 
-    def _keep(self, key: tuple[str, int, int | None], batches: list[tuple[Tensor, Tensor]]) -> None:
+    def _keep(self, key: _Key, batches: list[tuple[Tensor, Tensor]]) -> None:
         """The batches, at the cost of those that were kept first when the memory for all is used up."""
         self._cache[key] = batches
         sizes = {k: sum(x.nbytes for x, _ in kept) for k, kept in self._cache.items()}

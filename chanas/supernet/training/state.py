@@ -49,6 +49,8 @@ class Progress:
     num_averaged: int = 0
     """Steps in the moving average of the weights."""
     num_threads: int = 1
+    evaluated_step: int = 0
+    """The step of the last evaluation."""
 
     def to_json(self) -> dict[str, Any]:
         return {**self.__dict__, "best_top1": dict(self.best_top1)}

@@ -53,7 +53,7 @@ class Execution:
             devices = [device] if device.type == "cuda" else None
             # BN statistics are the ranks' own business; the option that says so changed its name
             names = inspect.signature(DistributedDataParallel).parameters
-            option = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+            option = next(o for o in ("forward_sync_buffers", "broadcast_buffers") if o in names)
             parallel = DistributedDataParallel(network, device_ids=devices, **{option: False})  # type: ignore[arg-type]
         scaler = torch.amp.GradScaler(device.type) if precision == "f16" else None
         return cls(world, parallel, precision, num_micro_batches, channels_last, scaler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import sys
@@ -15,9 +16,11 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from chanas import interrupts
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.progress import ProgressBar, announce, progress_bar
 from chanas.errors import ChanasError, CheckpointError, ConfigError, DataError
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.network.static import StaticNetwork
 from chanas.supernet.data.data_config import DataConfig
@@ -29,11 +32,11 @@ from chanas.supernet.elastic.distributed import World, joined
 from chanas.supernet.elastic.network import Supernet
 from chanas.supernet.training import checkpoint as ckpt
 from chanas.supernet.training.evaluate import EvaluationImages, calibrated_subnet, top1
-from chanas.supernet.training.interrupts import DeferredSignals
+from chanas.supernet.training.interrupts import DeferredSignals, Ended
 from chanas.supernet.training.metrics import Log, read_metrics
 from chanas.supernet.training.phases import Schedule, StepPlan, TrainConfig
 from chanas.supernet.training.plan import TrainingPlan, estimate_s, rehearse
-from chanas.supernet.training.resume import check_resumable, refuse_existing, resumable, stored_config
+from chanas.supernet.training.resume import continues, resumable, stored_config
 from chanas.supernet.training.state import TrainState, setup_header
 from chanas.supernet.training.step import (
     Execution,
@@ -47,6 +50,7 @@ from chanas.supernet.training.threads import fastest_num_threads
 
 MAX_ROLLBACKS = 3
 ROLLBACK_LR_FACTOR = 0.5
+GIVE_UP_STEP_S = 1.0  # until a step is given up that a signal came in
 CHANCE_DEVIATIONS = 2.0  # so many standard deviations above guessing, an accuracy cannot be told from guessing
 
 
@@ -108,15 +112,15 @@ def train_supernet(
 ) -> TrainSummary:
     """Train the supernet of `space` and leave its checkpoint, splits and metrics in `run.supernet`.
 
-    Resuming continues to the same bits as an uninterrupted run, on the same machine with the same number of threads.
-    On Ctrl-C the state after the current step is checkpointed before KeyboardInterrupt is raised; SIGTERM does the same
-    with a clean SystemExit. Under `torchrun` every process calls this alike, and `run` is on a disk that all see.
+    A checkpoint of the same settings is continued, to the same bits as an uninterrupted run on the same machine with
+    the same number of threads. On Ctrl-C and SIGTERM the current step ends and is checkpointed before Interrupted (a
+    KeyboardInterrupt) is raised. Under `torchrun` every process calls this alike, and `run` is on a disk that all see.
 
     Args:
         run: where the files go.
         space: the search space.
         config: what to train.
-        resume: continue from the checkpoint in `run`.
+        resume: there has to be a checkpoint in `run` to continue.
         overwrite: start anew although there is a checkpoint.
         tensorboard: write the metrics as TensorBoard's event files too.
         progress: show a progress bar.
@@ -127,21 +131,22 @@ def train_supernet(
         ConfigError: a phase names a choice that the space lacks, the space is not for RGB images, a step's images
             cannot be shared by the processes, or there is no GPU.
         DataError: the images cannot be used, or changed since the checkpoint was made.
-        CheckpointError: there is a checkpoint and neither `resume` nor `overwrite` is set; or `resume` has nothing to
-            resume, or the checkpoint is of another space or config.
+        CheckpointError: there is a checkpoint of another space or config, and `overwrite` is not set; or `resume` has
+            nothing to resume.
+        RunBusyError: another process trains in `run`.
         ChanasError: the loss stays non-finite, or accuracy keeps collapsing, after three rollbacks; or the checkpoint
             cannot be written.
     """
     _check(space, config)
     with joined(config.device) as world:
         config.check_batch(world.size)
-        if not resume and not overwrite:
-            refuse_existing(run)
-        trainer = Trainer(run, space, config, resume, world, tensorboard, start)
-        if progress and world.is_main:
-            announce(trainer.plan().lines())
-        world.wait()  # before anything is written, every rank has seen that it may be
-        return trainer.train(progress and world.is_main)
+        with _only_writer(run, world):
+            resume = not overwrite and continues(run, space, config, start.architecture, start.inherited, resume)
+            trainer = Trainer(run, space, config, resume, world, tensorboard, start)
+            if progress and world.is_main:
+                announce(trainer.plan().lines())
+            world.wait()  # before anything is written, every rank has seen that it may be
+            return trainer.train(progress and world.is_main)
 
 
 def plan_supernet(
@@ -160,8 +165,7 @@ def plan_supernet(
     """
     _check(space, config)
     config.check_batch(1)
-    if not resume and not overwrite:
-        refuse_existing(run)
+    resume = not overwrite and continues(run, space, config, start.architecture, start.inherited, resume)
     return Trainer(run, space, config, resume, start=start).plan()
 
 
@@ -173,6 +177,30 @@ def _check(space: SearchSpace, config: TrainConfig) -> None:
         raise ConfigError(f"space '{space.name}' has in_channels {space.in_channels}; images are RGB, so it must be 3")
     for phase in config.phases:
         phase.restrict(space)
+
+
+@contextlib.contextmanager
+def _only_writer(run: RunDirectory, world: World) -> Iterator[None]:
+    """Rank 0 holds the lock of the run for all.
+
+    Raises:
+        RunBusyError: another training has it. The other ranks end without a word.
+    """
+    busy: ChanasError | None = None
+    with contextlib.ExitStack() as stack:
+        if world.is_main:
+            try:
+                stack.enter_context(one_writer(run.supernet))
+            except ChanasError as error:
+                busy = error
+        if world.largest(int(busy is not None), world.device):
+            raise busy or SystemExit(1)
+        yield
+
+
+def _patience(are_several: bool) -> contextlib.AbstractContextManager[None]:
+    """What several processes compute together may take long to end, and a launcher repeats signals."""
+    return interrupts.patience(deaf=True) if are_several else contextlib.nullcontext()
 
 
 class Trainer:
@@ -192,9 +220,10 @@ class Trainer:
         self._began = time.perf_counter()
         self.only = only = start.architecture
         saved, images, stored_splits = None, config.data, start.splits
+        self._inherited = ckpt.checksum_of(start.inherited)
         if resume:
             saved, path = resumable(run)
-            check_resumable(saved.header, path, space, config, only)
+            self._inherited = saved.header.get("inherited")
             stored, stored_splits = stored_config(saved.header).data, ckpt.splits_path(run)
             if images.root == stored.root:
                 images = placed(stored, stored_splits)
@@ -220,6 +249,7 @@ class Trainer:
         self.state = TrainState(self.network, optimizer, config.ema_decay, self.execution.scaler)
         self.log = Log(run, tensorboard and world.is_main)
         self._settle_threads(None if saved is None else saved.header.get("num_threads"))
+        self._was_done = saved is not None and bool(saved.header["done"])
         self._spent_s = 0.0  # before this process, repeated steps included
         self._is_fresh = saved is None and start.inherited is None
         self._is_whole = saved is not None and path == ckpt.checkpoint_path(run)
@@ -299,23 +329,24 @@ class Trainer:
         """Train from the current step to the end; see `train_supernet`."""
         self._begin()
         start, began = self.state.progress.step, time.perf_counter()
-        bar = progress_bar(self.schedule.num_steps, "supernet", "step", progress, initial=start)
+        bar = progress_bar(self.schedule.num_steps, "supernet", "step", progress, initial=start, keeps=True)
         accuracies: dict[str, float] | None = None
-        with bar, self.log, DeferredSignals(once=self.world.size > 1) as signals:
+        are_several = self.world.size > 1
+        with bar, self.log, DeferredSignals(once=are_several) as signals, _patience(are_several):
             self._saved_at = time.monotonic()
             while accuracies is None:
                 try:
-                    received = self._train_on(bar, signals)
-                    if received is None:
+                    self._train_on(bar, signals)
+                    with signals.cut_in():
                         accuracies = self._evaluate("end")
                 except (NonFiniteError, CollapseError) as error:
                     self._roll_back(error, bar)
-                    continue
-                if received is not None:
+                except Ended as ended:
                     self._save(done=False)
-                    signals.raise_signal(received)
+                    raise interrupts.Interrupted(ended.number) from None
             wall_s = time.perf_counter() - began
-            self._save(done=True, good=True)
+            if not self._was_done:
+                self._save(done=True, good=True)
             signals.raise_received()
         images = self.config.batch_size + self.config.loader.gap_batch_size
         return TrainSummary(
@@ -329,26 +360,45 @@ class Trainer:
             is_main=self.world.is_main,
         )
 
-    def _train_on(self, bar: ProgressBar, signals: DeferredSignals) -> signal.Signals | None:
-        """Steps until the end (None), a signal (on any rank; all return it), or a NonFiniteError or CollapseError."""
+    def _train_on(self, bar: ProgressBar, signals: DeferredSignals) -> None:
+        """Train to the end.
+
+        Raises:
+            NonFiniteError, CollapseError: it has to go back.
+            Ended: a signal came, on any rank; all raise it. The state is that of the end of a step.
+        """
         progress = self.state.progress
-        for plan, batch in self._planned_batches():
+        if self._owes_evaluation():
+            self._judge(self.schedule.plan(progress.step - 1).phase_name, signals)
+        planned = self._planned_batches()
+        while progress.step < self.schedule.num_steps:
+            with signals.cut_in():
+                plan, batch = next(planned)
             began = time.perf_counter()
             if plan.is_phase_start:
                 self._enter_phase(plan)
-            losses = self._update(plan, batch)
+            losses = self._update(plan, batch, signals)
             progress.step += 1
             images_per_s = len(batch.labels) * self.world.size / (time.perf_counter() - began)
             self._log(plan, losses, images_per_s, bar)
             last = progress.step == self.schedule.num_steps
-            if progress.step % self.config.evaluate_every == 0 and not last:
-                self._evaluate(plan.phase_name)
-                self._save(done=False, good=True)
+            if self._owes_evaluation():
+                self._judge(plan.phase_name, signals)
             elif (progress.step % self.config.checkpoint_every == 0 or self._is_late()) and not last:
                 self._save(done=False)
             if received := self.world.largest(signals.received or 0, self.device):
-                return signal.Signals(received)
-        return None
+                raise Ended(signal.Signals(received))
+
+    def _owes_evaluation(self) -> bool:
+        """True where an evaluation is due, or was when it was interrupted."""
+        step = self.state.progress.step
+        is_due = step > 0 and step % self.config.evaluate_every == 0 and step < self.schedule.num_steps
+        return is_due and self.state.progress.evaluated_step != step
+
+    def _judge(self, phase: str, signals: DeferredSignals) -> None:
+        with signals.cut_in():
+            self._evaluate(phase)
+        self._save(done=False, good=True)
 
     def _is_late(self) -> bool:
         """True if the last checkpoint is older than wanted (by rank 0's clock)."""
@@ -381,14 +431,25 @@ class Trainer:
         if self.config.compile:
             teacher.compile(dynamic=False)
 
-    def _update(self, plan: StepPlan, batch: Batch) -> dict[str, Terms]:
+    @interrupts.patience()
+    def _update(self, plan: StepPlan, batch: Batch, signals: DeferredSignals) -> dict[str, Terms]:
+        """One step; one that is interrupted and takes long is given up."""
         self.network.train()
         state, config = self.state, self.config
         state.optimizer.zero_grad(set_to_none=True)
         in_place = config.strategy == "sandwich" and self.only is None
-        losses = accumulate_gradients(
-            self.network, batch, plan, state.teacher, in_place, config.objective, self.execution
-        )
+        before = [buffer.clone() for buffer in self.network.buffers()]
+        # a phase that has begun is not begun again: its first step ends, however long it takes
+        given_up = contextlib.nullcontext() if plan.is_phase_start else signals.cut_in(GIVE_UP_STEP_S)
+        try:
+            with given_up:
+                losses = accumulate_gradients(
+                    self.network, batch, plan, state.teacher, in_place, config.objective, self.execution
+                )
+        except Ended:
+            for buffer, old in zip(self.network.buffers(), before, strict=True):
+                buffer.copy_(old)
+            raise
         lr = plan.lr * state.progress.lr_scale
         if apply_gradients(self.network, state.optimizer, lr, config.optimizer.clip_norm, self.execution.scaler):
             state.average()
@@ -447,6 +508,7 @@ class Trainer:
         }
         self._refuse_collapse(phase, accuracies.get("smallest", accuracies.get("only", 1.0)))
         progress = self.state.progress
+        progress.evaluated_step = progress.step
         row = {"kind": "evaluation", "step": progress.step, "phase": phase}
         self._append({**row, **{f"top1_{name}": value for name, value in accuracies.items()}})
         progress.num_rollbacks_when_good = progress.num_rollbacks
@@ -490,6 +552,7 @@ class Trainer:
             self._say(f"{ckpt.metrics_path(self.run)}: {num_lost} lines are damaged or cut short; they are left out")
 
     # ---- checkpoints ----------------------------------------------------------------------------------------------
+    @interrupts.patience()
     def _save(self, done: bool, good: bool = False) -> None:
         """Rank 0 writes, the others wait; `good` marks what a collapse later goes back to."""
         if self.world.size > 1 and not self.config.sync_batch_norm:
@@ -509,6 +572,7 @@ class Trainer:
             "world_size": self.world.size,
             "num_steps": self.schedule.num_steps,
             "done": done,
+            "inherited": self._inherited,
             **self.state.header(),
         }
 

@@ -24,6 +24,7 @@ from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_estimate
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ConfigError, TargetError
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
@@ -183,7 +184,6 @@ class LoadedModel:
             RunBusyError: another process tunes with the same records.
         """
         from chanas.prescheduler.measuring.devices import timing_device
-        from chanas.prescheduler.measuring.local.locks import run_lock
         from chanas.prescheduler.models.lowering import lower
         from chanas.prescheduler.models.tuning import check_provable, tune_program
         from chanas.prescheduler.records.store import RecordStore
@@ -201,7 +201,7 @@ class LoadedModel:
             check_provable(program)
             if progress:
                 announce(_plan_lines(self, program, hardware, effort, folder))
-            with run_lock(place.root), watch.step("tune"):
+            with one_writer(place.records), watch.step("tune"):
                 store = RecordStore(place.records, hardware)
                 try:
                     tuned = tune_program(program, hardware, store, settings, progress=progress, open_pool=open_pool)

@@ -22,6 +22,7 @@ import numpy as np
 from chanas.bundle.benchmark import MAX_TEXT
 from chanas.core.units import format_latency
 from chanas.errors import CheckpointError, ConfigError, MeasureError, ModelError, describe
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import replacing
@@ -284,7 +285,7 @@ def export_file(
         if not _is_installed(package):
             raise ModelError(f"{package} is not installed: pip install 'chanas[onnx]'")
     found = open_found(source, target)
-    with scratch_folder() as scratch:
+    with one_writer(out, other="name another place"), scratch_folder() as scratch:
         file = scratch / f"network{form.suffix}"  # by its suffix torch.export knows its own
         try:
             with warnings.catch_warnings():

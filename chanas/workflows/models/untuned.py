@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from chanas import interrupts
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import split_cores
 from chanas.devices.timing import time_single_calls
 from chanas.errors import ModelError
 from chanas.prescheduler.measuring.local.compiler import readable
-from chanas.prescheduler.measuring.local.worker import die_with_parent, ping, serve_requests
+from chanas.prescheduler.measuring.local.worker import ping, serve_requests
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.requests import CompileRequest, Ping
 
@@ -75,7 +76,7 @@ def time_untuned(request: TimeUntuned) -> dict[str, float]:
 
 def main() -> None:
     """Serve requests until standard input closes."""
-    die_with_parent()
+    interrupts.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve_requests({Ping: ping, TimeUntuned: time_untuned})
 

@@ -15,6 +15,7 @@ from chanas.core.usage import HERE, TargetName, Usage
 from chanas.devices.host import load_used
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.documents import Document
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import file_digest, write_json
@@ -148,7 +149,7 @@ def ablate(
                 f"{len(lut.rows)} blocks timed for each, then whole networks; into {run.root / 'ablation'}"
             ]
         )
-    with scratch_folder() as scratch:
+    with one_writer(run.root / "ablation"), scratch_folder() as scratch:
         prover = source.prover([target], scratch, progress)
         return _compare(run, prover, target, constraints, comparison, config, seed)
 

@@ -20,6 +20,7 @@ from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.units import format_latency
 from chanas.core.usage import THIS_MACHINE, Place
 from chanas.errors import ChanasError, CheckpointError, InfeasibleError, MeasureError, TargetError
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import file_digest, write_json
@@ -82,6 +83,7 @@ def search_per_target(
         targets = read_targets(run, latency_s, place, remote)
         source = source or SupernetSource(run)
         check_tables(targets, source.task.space)
+        stack.enter_context(one_writer(run.search))
         return _Searches(run, source, targets, limits, config, seed, name, progress).run_all()
 
 

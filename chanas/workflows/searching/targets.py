@@ -19,6 +19,7 @@ from chanas.core.usage import HERE, THIS_MACHINE, Place, TargetName, Usage
 from chanas.devices.gpu_use import check_free
 from chanas.devices.host import load_used
 from chanas.errors import ConfigError, LUTError, MeasureError, TargetError
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.search.target import SearchTarget
 from chanas.workflows.stages.stored import prescheduler_command, stored_table
@@ -169,6 +170,7 @@ def hold_targets(
         TargetError, MeasureError: a target, the tracker or the device is not there or doesn't fit.
         StageOrderError: there is no table of a target, or no supernet; the message names the command that makes it.
         LUTError: a table is of another space, device or compiler.
+        RunBusyError: another search works in the run directory.
     """
     from chanas.prescheduler.measuring.devices import timing_device
 
@@ -192,6 +194,7 @@ def hold_targets(
             for (hardware, open_pool), budget_s, lut in zip(found, budgets_s, tables, strict=True)
         )
         check_tables(targets, task.space)
+        stack.enter_context(one_writer(run.search))
         yield targets
 
 

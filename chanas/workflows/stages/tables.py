@@ -23,6 +23,7 @@ from chanas.core.usage import HERE, THIS_MACHINE, Place, Usage
 from chanas.devices.gpu_use import GPU_TARGET, check_free
 from chanas.devices.host import load_target, load_used
 from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.workflows.stages.shipped import check_own, is_shipped
 from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, check_num_classes, stored_table, stored_task
@@ -392,12 +393,11 @@ def calibrate_on(
 ) -> Calibration:
     """Calibrate a table on a device that is held, as `calibrate` says."""
     check_own(table.path)
-    from chanas.prescheduler.measuring.local.locks import run_lock
     from chanas.prescheduler.tables.calibrate import calibrate as fit
 
     check_num_networks(num_networks)
     space = table.required_space()
-    with run_lock(_folder_to_lock(table.path)):
+    with one_writer(_run_of(table.path).records):
         lut = LatencyLUT.load(table.path)
         lut.check(space, hardware)
         covered = lut.covered(space, table.num_classes)
@@ -423,10 +423,10 @@ def calibrate_on(
     return lut.calibration
 
 
-def _folder_to_lock(file: Path) -> Path:
+def _run_of(file: Path) -> RunDirectory:
     """The run directory of a table, or the folder of one that lies elsewhere."""
-    folder = file.absolute().parent
-    return folder.parent if folder.name == "luts" else folder
+    folder = file.parent
+    return RunDirectory(folder.parent if folder.name == "luts" else folder)
 
 
 def table_error(run: RunDirectory, target_name: str) -> str:

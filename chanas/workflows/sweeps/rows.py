@@ -17,7 +17,6 @@ from chanas.files.writing import replacing_folder, write_json
 from chanas.workflows.sweeps.grid import Grid
 
 ROW, STDOUT, STDERR = "sweep-row.json", "sweep-stdout.log", "sweep-stderr.log"
-LOCK = "sweep.lock"
 SCHEMA = 1
 _MAX_SLUG = 60
 _NOT_COPIED = ("search", "bundle", "bundles", "ablation", "checkpoints", "report.html", "*.lock", "sweep-*")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import signal
 import time
@@ -15,8 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from chanas import interrupts
 from chanas.core.progress import ProgressBar, announce, progress_bar
-from chanas.errors import ConfigError, RunBusyError, SchedulerError
+from chanas.errors import ConfigError, SchedulerError
+from chanas.files.locks import one_writer
 from chanas.files.writing import write_json
 from chanas.scheduler.board import Entry
 from chanas.scheduler.engine import Scheduler
@@ -28,7 +29,7 @@ from chanas.workflows.sweeps.facts import collect
 from chanas.workflows.sweeps.grid import Grid
 from chanas.workflows.sweeps.processes import INTERRUPTED, Processes, last_line
 from chanas.workflows.sweeps.results import best, shown
-from chanas.workflows.sweeps.rows import LOCK, STDERR, Row, RowStatus, plan_rows, read_rows
+from chanas.workflows.sweeps.rows import STDERR, Row, RowStatus, plan_rows, read_rows
 from chanas.workflows.sweeps.uses import use_of
 
 RUN = "run"
@@ -96,7 +97,7 @@ def run_sweep(
         raise ConfigError(f"start_from: run directory {grid.start_from} does not exist")
     for varied in grid.rows():
         arguments({**grid.common, **varied}, folder, False)
-    with _locked(folder) as lock:
+    with one_writer(folder, other="name another --out") as lock:
         rows = plan_rows(folder, grid, read_rows(folder))
         write_json(folder / SWEEP, {"schema": 1, **grid.model_dump(mode="json")})
         left = (RowStatus.COMPLETE, RowStatus.FAILED) if keep_failed else (RowStatus.COMPLETE,)
@@ -107,7 +108,7 @@ def run_sweep(
             tell(_before(rows, keep_failed))
         work = partial(_run_row, arguments=arguments, processes=(runs := Processes(lock)))
         ended = {row.number: row for row in rows if row not in waiting}
-        with _bar(grid, ended, len(rows), progress) as bar, _terminations():
+        with _bar(grid, ended, len(rows), progress) as bar, _terminations(), interrupts.patience():
 
             def end(entry: Entry) -> None:
                 if entry.error is None:
@@ -188,7 +189,7 @@ def _run_row(row: Row, *, arguments: Arguments, processes: Processes) -> Row:
 
 
 def _bar(grid: Grid, ended: Mapping[int, Row], total: int, enabled: bool) -> ProgressBar:
-    return progress_bar(total, grid.name or "sweep", "run", enabled, initial=len(ended))
+    return progress_bar(total, grid.name or "sweep", "run", enabled, initial=len(ended), keeps=True)
 
 
 def _figures(rows: Iterable[Row], metrics: Sequence[str]) -> dict[str, str]:
@@ -203,25 +204,6 @@ def _figures(rows: Iterable[Row], metrics: Sequence[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """The lock of a sweep's folder, which the processes of its runs hold with it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ConfigError(f"folder {folder} cannot be made or written: {error.strerror or error}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield handle
-    except BlockingIOError:
-        raise RunBusyError(
-            f"another sweep is at work in {folder}, or a run of one that was killed; wait until it ends"
-        ) from None
-    finally:
-        os.close(handle)
-
-
-@contextlib.contextmanager
 def _terminations() -> Iterator[None]:
     """SIGTERM ends the sweep as Ctrl-C does.
 
@@ -229,8 +211,8 @@ def _terminations() -> Iterator[None]:
     interrupted: a handler that does nothing ignores it, too, and is not inherited.
     """
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise interrupts.Interrupted(number)
 
     try:
         before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}

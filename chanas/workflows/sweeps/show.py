@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chanas.errors import StageOrderError
+from chanas.files.locks import lock_of
 from chanas.workflows.sweeps.plots import default_axes, draw, series, varied
 from chanas.workflows.sweeps.results import columns, find_column, is_complete, lines, sorted_rows, write_csv
-from chanas.workflows.sweeps.rows import LOCK, Row, RowStatus, read_rows
+from chanas.workflows.sweeps.rows import Row, RowStatus, read_rows
 from chanas.workflows.sweeps.uses import use_of
 
 CSV, PLOTS = "results.csv", "plots"
@@ -84,7 +85,7 @@ def show_sweep(folder: Path, view: View) -> Shown:
 def _is_at_work(folder: Path) -> bool:
     """True while a sweep, or a run of one that was killed, holds the folder's lock."""
     try:
-        with open(folder / LOCK, "rb") as lock:
+        with open(lock_of(folder), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -128,14 +128,17 @@ def test_a_read_only_run_directory_is_one_line(
 ) -> None:
     code, said = prescheduler(read_only)
     assert (code, is_one_line(said)) == (1, True)
-    assert f"run directory {read_only} cannot be written: Permission denied; make room or set its permissions" in said
+    expected = (
+        f"{read_only / 'records.sqlite'} cannot be written: Permission denied; make room or set the permissions of "
+    )
+    assert expected in said
     assert synthetic_pool.built == []
 
 
 def test_a_run_directory_that_cannot_be_made_is_one_line(prescheduler: Command, read_only: Path) -> None:
     code, said = prescheduler(read_only / "another")
     assert (code, is_one_line(said)) == (1, True)
-    assert f"run directory {read_only / 'another'} cannot be written: Permission denied" in said
+    assert f"{read_only / 'another' / 'records.sqlite'} cannot be written: Permission denied" in said
 
 
 def test_a_read_only_database_is_one_line_before_anything_is_measured(
@@ -143,8 +146,8 @@ def test_a_read_only_database_is_one_line_before_anything_is_measured(
 ) -> None:
     if os.getuid() == 0:
         os.seteuid(0)
-    (read_only / "prescheduler.lock").touch()
-    (read_only / "prescheduler.lock").chmod(0o666)
+    (read_only / ".records.sqlite.lock").touch()
+    (read_only / ".records.sqlite.lock").chmod(0o666)
     if os.getuid() == 0:
         os.seteuid(NOBODY)
     code, said = prescheduler(read_only)

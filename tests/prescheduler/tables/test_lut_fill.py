@@ -14,9 +14,9 @@ from tables import save_space
 
 from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, StageOrderError
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.kernels.backends import BACKENDS
-from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.requests import BuildBlock, BuildNetwork
 from chanas.prescheduler.tables import lut
 from chanas.prescheduler.tuning.tuner import TuneConfig
@@ -268,7 +268,7 @@ def test_too_few_networks_that_work_leave_the_table_alone(
 def test_a_run_in_use_is_not_calibrated(deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool) -> None:
     run, file = deep
     before = run.lut("cpu").read_bytes()
-    with run_lock(run.root), pytest.raises(RunBusyError, match=rf"prescheduler \(pid {os.getpid()}\) is at work in "):
+    with one_writer(run.records), pytest.raises(RunBusyError, match=rf"\(pid {os.getpid()}, "):
         tables.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
     assert (networks(synthetic_pool), run.lut("cpu").read_bytes()) == ([], before)
     tables.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
@@ -280,7 +280,7 @@ def test_a_run_is_locked_while_it_is_calibrated(deep: tuple[RunDirectory, Path],
 
     def asked_meanwhile(asked: Any) -> float | str:
         try:
-            with run_lock(run.root):
+            with one_writer(run.records):
                 pass
         except RunBusyError:
             refused.append(asked)

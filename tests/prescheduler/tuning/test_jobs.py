@@ -383,6 +383,17 @@ def test_without_an_early_stop_a_common_budget_is_spent_whatever_is_expected(
     )
 
 
+def test_without_an_early_stop_or_with_a_spent_budget_nothing_is_noted_as_stopped(
+    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = dataclasses.replace(BUDGET, early_stop=False)
+    monkeypatch.setattr(OperatorTuner, "noise", 10.0)
+    spread_out(SyntheticPool(landscape), store, scratch, endless)
+    spent = dataclasses.replace(BUDGET, num_trials=sum(len(store.load(w.key)) for w in LARGE_ONES) // len(LARGE_ONES))
+    spread_out(SyntheticPool(landscape), store, scratch, spent)
+    assert [store.num_trials_at_stop(w.key) for w in LARGE_ONES] == [None, None, None]
+
+
 def test_of_alternatives_the_slower_ones_have_no_part_in_the_rest_of_a_common_budget(
     store: RecordStore, scratch: Path
 ) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import multiprocessing
 import os
 import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from chanas.errors import ChanasError, DataError
+from chanas.supernet.data import loader
 from chanas.supernet.data.data_config import AugmentConfig, DataConfig
 from chanas.supernet.data.image_source import ArraySource, ImageSource
 from chanas.supernet.data.images import ImageData, load_data
@@ -172,6 +178,58 @@ def test_the_narrowest_images_that_are_read_can_be_cropped(image_folder: Path, s
     (batch,) = training_batches(data, LoaderConfig(8, 0, seed=0), [(0, 16)])
     assert batch.images_nchw.shape == (8, 3, 16, 16)
     assert data.images([0], 16).shape == (1, 3, 16, 16)
+
+
+def without_room(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(loader, "_SHARED_BYTES", 1 << 62)
+
+
+def without_locks(patch: pytest.MonkeyPatch) -> None:
+    def lock() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    patch.setattr(multiprocessing, "Lock", lock)
+
+
+@pytest.mark.parametrize(("lack", "said"), [(without_room, ""), (without_locks, "no shared memory for 1 processes")])
+def test_without_shared_memory_batches_are_the_same(
+    folder: ImageData,
+    lack: Callable[[pytest.MonkeyPatch], None],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = folder.config.model_copy(update={"num_workers": 1})
+    (whole,) = training_batches(folder, CONFIG, [(0, 16)])
+    lack(monkeypatch)
+    (batch,) = training_batches(ImageData(folder.source, folder.splits, config), CONFIG, [(0, 16)])
+    assert_same(batch, whole)
+    assert said in capsys.readouterr().err
+
+
+class _Endless:
+    """A source whose images are never read to its end, as of a disk that is gone."""
+
+    def __init__(self, source: ImageSource, place: Path) -> None:
+        self._source, self._place, self.labels = source, place, source.labels
+        os.mkfifo(place)
+
+    def image(self, index: int) -> Image.Image:
+        self._place.with_suffix(".pid").write_text(str(os.getpid()))
+        self._place.read_bytes()
+        raise AssertionError
+
+
+@pytest.mark.usefixtures("default_sigint")
+def test_processes_that_hang_end_with_the_loop(folder: ImageData, tmp_path: Path) -> None:
+    source = _Endless(folder.source, tmp_path / "endless")
+    config = folder.config.model_copy(update={"num_workers": 1})
+    batches = training_batches(ImageData(cast(ImageSource, source), folder.splits, config), CONFIG, [(0, 16)])
+    threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    pid = int((tmp_path / "endless.pid").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

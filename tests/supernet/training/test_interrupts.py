@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
 
 import pytest
 
-from chanas.supernet.training.interrupts import DeferredSignals
+from chanas.interrupts import SIGNALS, Interrupted
+from chanas.supernet.training.interrupts import DeferredSignals, Ended
 
 
-@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_a_signal_is_noted_and_raised_when_asked(number: signal.Signals, raised: type[BaseException]) -> None:
+@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_noted_and_raised_when_asked(number: signal.Signals) -> None:
     with DeferredSignals() as signals:
         signal.raise_signal(number)
         assert signals.received is number
-        with pytest.raises(raised):
+        with pytest.raises(Interrupted) as caught:
             signals.raise_received()
+    assert caught.value.number is number
 
 
-@pytest.fixture
-def default_sigint() -> Iterator[None]:
-    """Ctrl-C as in a terminal: a shell that starts the tests in the background has it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+@pytest.mark.usefixtures("default_sigint")
+def test_a_block_that_may_be_cut_is_left_at_once_or_in_time() -> None:
+    for within_s in (0.0, 0.01):
+        with DeferredSignals() as signals, pytest.raises(Ended), signals.cut_in(within_s):
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(30)
+
+
+@pytest.mark.usefixtures("default_sigint")
+def test_a_block_that_ends_in_time_is_not_cut() -> None:
+    with DeferredSignals() as signals:
+        with signals.cut_in(0.01):
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(0.05)
+        with pytest.raises(Ended), signals.cut_in():
+            pass
 
 
 @pytest.mark.usefixtures("default_sigint")
@@ -36,6 +49,7 @@ def test_a_second_ctrl_c_acts_at_once() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.usefixtures("default_sigint")
 def test_where_a_launcher_repeats_signals_a_second_one_does_nothing() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with DeferredSignals(once=True) as signals:
@@ -45,6 +59,7 @@ def test_where_a_launcher_repeats_signals_a_second_one_does_nothing() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.usefixtures("default_sigint")
 def test_the_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with DeferredSignals():
@@ -58,6 +73,7 @@ def test_nothing_noted_means_nothing_raised() -> None:
     assert signals.received is None
 
 
+@pytest.mark.usefixtures("default_sigint")
 def test_other_threads_leave_signals_alone() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 

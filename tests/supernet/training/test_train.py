@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import shutil
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,10 +17,13 @@ import torch
 from fast_cases import fast
 
 from chanas.core.arch import SearchSpace
-from chanas.errors import ChanasError, CheckpointError
+from chanas.errors import ChanasError, CheckpointError, RunBusyError
 from chanas.files.run import RunDirectory
+from chanas.interrupts import Interrupted
 from chanas.supernet.data.images import load_data
+from chanas.supernet.data.loader import training_batches
 from chanas.supernet.data.splits import save_splits
+from chanas.supernet.elastic.network import Supernet
 from chanas.supernet.training import step as training_step
 from chanas.supernet.training import train
 from chanas.supernet.training.checkpoint import (
@@ -29,10 +34,10 @@ from chanas.supernet.training.checkpoint import (
     read_header,
     splits_path,
 )
-from chanas.supernet.training.evaluate import SupernetEvaluator
+from chanas.supernet.training.evaluate import SupernetEvaluator, read_supernet
 from chanas.supernet.training.metrics import read_metrics
 from chanas.supernet.training.phases import TrainConfig
-from chanas.supernet.training.train import TrainSummary, train_supernet
+from chanas.supernet.training.train import Start, TrainSummary, train_supernet
 
 MakeConfig = Callable[..., TrainConfig]
 Go = Callable[..., TrainSummary]
@@ -181,6 +186,7 @@ def test_a_killed_progressive_run_resumes_to_the_same_bits(
     assert any(name.startswith("teacher.") for name in tensors(run))
 
 
+@pytest.mark.usefixtures("default_sigint")
 def test_ctrl_c_checkpoints_the_finished_step_first(run: RunDirectory, whole: RunDirectory, go: Go) -> None:
     with pytest.MonkeyPatch.context() as patch:
         before_step(patch, 2, lambda: signal.raise_signal(signal.SIGINT))
@@ -193,12 +199,79 @@ def test_ctrl_c_checkpoints_the_finished_step_first(run: RunDirectory, whole: Ru
     assert_same_result(run, whole)
 
 
-def test_sigterm_checkpoints_and_exits_cleanly(run: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go) -> None:
-    before_step(monkeypatch, 1, lambda: signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(SystemExit) as caught:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_cluster_and_a_lost_terminal_end_a_training_as_ctrl_c_does(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go, number: signal.Signals
+) -> None:
+    before_step(monkeypatch, 1, lambda: signal.raise_signal(number))
+    with pytest.raises(Interrupted) as caught:
         go(run)
-    assert caught.value.code == 0
+    assert caught.value.number is number
     assert read_checkpoint(run).header["step"] == 2
+
+
+@pytest.mark.usefixtures("default_sigint")
+def test_a_long_step_is_given_up_and_done_again(
+    run: RunDirectory, whole: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go
+) -> None:
+    def hang() -> None:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(30)
+
+    monkeypatch.setattr(train, "GIVE_UP_STEP_S", 0.01)
+    with monkeypatch.context() as patch:
+        before_step(patch, 2, hang)
+        with pytest.raises(Interrupted):
+            go(run)
+    assert read_checkpoint(run).header["step"] == 2
+    go(run)
+    assert_same_result(run, whole)
+
+
+@pytest.mark.usefixtures("default_sigint")
+def test_a_signal_does_not_wait_for_images(run: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go) -> None:
+    def batches(*arguments: Any, **options: Any) -> Iterator[Any]:
+        yield next(training_batches(*arguments, **options))
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(30)
+
+    monkeypatch.setattr(train, "training_batches", batches)
+    with pytest.raises(Interrupted):
+        go(run)
+    assert read_checkpoint(run).header["step"] == 1
+
+
+@pytest.mark.usefixtures("default_sigint")
+def test_an_interrupted_evaluation_is_made_up_for(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, make_config: MakeConfig, go: Go
+) -> None:
+    config, other = make_config(evaluate_every=2), RunDirectory(run.root / "other")
+    go(other, config=config)
+
+    def interrupted(*_: Any) -> float:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "top1", interrupted)
+        with pytest.raises(Interrupted):
+            go(run, config=config)
+    assert read_checkpoint(run).header["step"] == 2
+    go(run, config=config)
+    assert_same_result(run, other)
+
+
+def test_a_second_training_of_a_run_is_refused(run: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go) -> None:
+    second: list[str] = []
+
+    def train_too() -> None:
+        with pytest.raises(RunBusyError) as caught:
+            go(run, overwrite=True)
+        second.append(str(caught.value))
+
+    before_step(monkeypatch, 1, train_too)
+    assert go(run).num_steps == 6
+    assert f"pid {os.getpid()}" in second[0]
 
 
 def test_a_finished_run_resumes_to_itself(copy: RunDirectory, whole: RunDirectory, go: Go) -> None:
@@ -236,14 +309,36 @@ def test_a_finished_run_is_not_overwritten_unasked(copy: RunDirectory, whole: Ru
     assert len(read_metrics(copy)) == len(read_metrics(whole))
 
 
-def test_an_unfinished_run_is_not_overwritten_unasked(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go
+def test_the_same_settings_continue_an_unfinished_run(
+    run: RunDirectory, whole: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go
 ) -> None:
-    before_step(monkeypatch, 5, kill)
-    with pytest.raises(Killed):
-        go(run)
-    with pytest.raises(CheckpointError, match="4 of 6 steps"):
-        go(run)
+    with monkeypatch.context() as patch:
+        before_step(patch, 5, kill)
+        with pytest.raises(Killed):
+            go(run)
+    with pytest.raises(CheckpointError, match=r"4 of 6 steps with another .*\(optimizer.momentum: 0.9, not 0.5\)"):
+        go(run, optimizer={"momentum": 0.5})
+    assert go(run).resumed_from == 4
+    assert_same_result(run, whole)
+
+
+def test_a_finished_run_is_left_as_it_is(copy: RunDirectory, go: Go) -> None:
+    before = checkpoint_path(copy).stat().st_mtime_ns
+    assert go(copy).resumed_from == 6
+    assert checkpoint_path(copy).stat().st_mtime_ns == before
+
+
+def test_other_weights_to_begin_with_are_no_continuation(
+    run: RunDirectory, whole: RunDirectory, tiny_space: SearchSpace, make_config: MakeConfig
+) -> None:
+    started = [Start(inherited=read_supernet(read_checkpoint(whole)))]
+    started.append(Start(inherited=Supernet(tiny_space, 10)))
+    train_supernet(run, tiny_space, make_config(), progress=False, start=started[0])
+    assert train_supernet(run, tiny_space, make_config(), progress=False, start=started[0]).resumed_from == 6
+    assert train_supernet(run, tiny_space, make_config(), progress=False, resume=True).resumed_from == 6
+    for start in (started[1], Start()):
+        with pytest.raises(CheckpointError, match="other weights"):
+            train_supernet(run, tiny_space, make_config(), progress=False, start=start)
 
 
 def test_another_space_or_config_is_not_resumed(copy: RunDirectory, tiny_space: SearchSpace, go: Go) -> None:

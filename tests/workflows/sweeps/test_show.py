@@ -12,9 +12,10 @@ import pytest
 from fast_cases import fast
 
 from chanas.errors import ConfigError, StageOrderError
+from chanas.files.locks import lock_of
 from chanas.workflows.sweeps.plots import Axes, default_axes, series
 from chanas.workflows.sweeps.results import best, columns, find_column
-from chanas.workflows.sweeps.rows import LOCK, ROW, Row, RowStatus
+from chanas.workflows.sweeps.rows import ROW, Row, RowStatus
 from chanas.workflows.sweeps.show import View, show_sweep
 
 
@@ -135,12 +136,12 @@ def test_a_row_of_a_sweep_that_was_killed_is_interrupted(sweep: Path) -> None:
         shown = show_sweep(sweep, View())
         assert shown.counts == {"interrupted": 1, "complete": 3, "failed": 1}
         assert "cut off" in shown.lines[1]
-        (sweep / LOCK).touch()
+        lock_of(sweep).touch()
 
 
 def test_a_row_is_running_while_its_sweep_or_its_own_process_is_at_work(sweep: Path) -> None:
     store_running(sweep)
-    with open(sweep / LOCK, "wb") as held:
+    with open(lock_of(sweep), "wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert show_sweep(sweep, View()).counts["running"] == 1
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from chanas import interrupts
 from chanas.devices.lean_tvm import hide_torch
 from chanas.devices.timing import Call, Clock
 from chanas.prescheduler.measuring.answers import Answer, ErrorKind, Timing, WorkerError
@@ -249,7 +250,7 @@ def _open_device() -> Device:
 
 def serve(compile_: Compile = _compile, open_device: Callable[[], Device] = _open_device) -> None:
     """Serve requests until standard input closes. The host's memory is not limited: CUDA maps all of the device's."""
-    worker.die_with_parent()
+    interrupts.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hide_torch()
     with contextlib.suppress(Exception):  # what compiles needs no GPU; what times says why there is none

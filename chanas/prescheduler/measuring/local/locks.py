@@ -1,7 +1,4 @@
-"""Locks between processes: one process times on a machine, one prescheduler works in a run directory.
-
-Both locks are `flock`s, which the kernel frees however their holder ends.
-"""
+"""The lock of a device: one process times on a machine. It is a `flock`, freed however its holder ends."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import IO
 
 from chanas.core.progress import named_wait
-from chanas.errors import ChanasError, MeasureError, RunBusyError
+from chanas.errors import ChanasError, MeasureError
+from chanas.files.locks import opened_lock
 
 _POLL_S, _UNTOLD_S = 0.002, 5.0
 LOCK_FOLDER = "CHANAS_LOCK_FOLDER"
@@ -49,63 +46,32 @@ def device_lock(
 
     Raises:
         MeasureError: `gives_up` became true while waiting.
-        ChanasError: the locks' folder cannot be written.
+        ChanasError: the locks' folder cannot be written, or a lock in it is another user's.
     """
     path = _device_folder() / f"chanas-device-{os.getuid()}{'' if gpu is None else f'-{gpu}'}"
     with contextlib.ExitStack() as stack:
-        device, following = (stack.enter_context(open(f"{path}.{name}", "w")) for name in ("lock", "next"))
+        device, following = (stack.enter_context(opened_lock(Path(f"{path}.{name}"))) for name in ("lock", "next"))
         _wait(following, gives_up)
         _wait(device, gives_up, fcntl.LOCK_SH if cores else fcntl.LOCK_EX)
         fcntl.flock(following, fcntl.LOCK_UN)
         for core in sorted(cores):  # in one order, so that no two wait for each other
-            _wait(stack.enter_context(open(f"{path}-core{core}.lock", "w")), gives_up)
+            _wait(stack.enter_context(opened_lock(Path(f"{path}-core{core}.lock"))), gives_up)
         yield
 
 
-def _wait(file: IO[str], gives_up: Callable[[], bool], kind: int = fcntl.LOCK_EX) -> None:
-    if _takes(file, kind):
+def _wait(lock: int, gives_up: Callable[[], bool], kind: int = fcntl.LOCK_EX) -> None:
+    if _takes(lock, kind):
         return
     with named_wait("waiting for another process that is timing on this machine", after_s=_UNTOLD_S):
-        while not _takes(file, kind):
+        while not _takes(lock, kind):
             if gives_up():
                 raise MeasureError("given up while another process was timing on this machine")
             time.sleep(_POLL_S)
 
 
-def _takes(file: IO[str], kind: int) -> bool:
+def _takes(lock: int, kind: int) -> bool:
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def run_lock(root: Path) -> Iterator[None]:
-    """Held by the one prescheduler of a run directory; its process number is in `prescheduler.lock`.
-
-    Raises:
-        RunBusyError: another process holds it.
-        ChanasError: the directory cannot be written.
-    """
-    path = root / "prescheduler.lock"
-    with contextlib.ExitStack() as stack:
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "a+", encoding="ascii"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
-        except BlockingIOError:
-            file.seek(0)
-            raise RunBusyError(
-                f"another prescheduler (pid {file.read().strip() or 'unknown'}) is at work in {root}; wait until it "
-                "is through, or use another --run"
-            ) from None
-        except OSError as error:
-            raise ChanasError(
-                f"run directory {root} cannot be written: {error.strerror or error}; make room or set its "
-                "permissions, or use another --run"
-            ) from error
-        yield

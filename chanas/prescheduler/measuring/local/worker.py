@@ -8,8 +8,6 @@ it, which costs seconds and 600 MB a process.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
 import json
 import os
@@ -22,6 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from chanas import interrupts
 from chanas.devices.lean_tvm import hide_torch
 from chanas.devices.timing import Call, TimingSettings
 from chanas.network.bfloat16 import from_bits
@@ -53,12 +52,6 @@ _MAX_WEIGHT_COPIES = 256
 # As many operators are tuned side by side (`jobs`), one more, and the canary.
 _KEEP_CASES = 5
 _EXIT_CANNOT_LOAD = 3
-
-
-def die_with_parent() -> None:
-    """End this process with the thread that started it, if the system supports that."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux
 
 
 def memory_limit() -> int:
@@ -337,7 +330,7 @@ def serve_requests(calls: Calls, describe: Callable[[Exception], WorkerError] = 
 
 def main() -> None:
     """Serve requests until standard input closes."""
-    die_with_parent()
+    interrupts.die_with_parent()
     _limit_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hide_torch()

@@ -36,10 +36,10 @@ from chanas.devices.gpu_use import gpu_of, require_free
 from chanas.devices.host import host_triple, load_target
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import MeasureError, TargetError, unknown_name
+from chanas.interrupts import die_with_parent
 from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.answers import Answer, WorkerError
 from chanas.prescheduler.measuring.local.locks import device_lock
-from chanas.prescheduler.measuring.local.worker import die_with_parent
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.prescheduler.measuring.remote.tracker import Address
 from chanas.prescheduler.measuring.requests import TIMINGS, TimingRequest, read_request

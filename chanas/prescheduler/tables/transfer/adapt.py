@@ -17,9 +17,9 @@ from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import LUTError, MeasureError
+from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import device_workloads, tuned_workloads
-from chanas.prescheduler.measuring.local.locks import run_lock
 from chanas.prescheduler.measuring.local.pool import OpenPool
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
 from chanas.prescheduler.tables.lut import Schedules, existing_table, new_header
@@ -99,7 +99,7 @@ def adapt(
         MeasureError: too few blocks could be timed, or a family of operators works at no schedule that was tried.
     """
     check_source(sources[0], target)
-    with run_lock(run.root):
+    with one_writer(run.records):
         store = RecordStore(run.records, target)
         try:
             bench = Bench(store, task, target, progress, open_pool, effort.seed)

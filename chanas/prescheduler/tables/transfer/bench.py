@@ -152,7 +152,7 @@ class Bench:
         pool.expect(num)
         rounds = None if anew else StoredRounds(self.store)
         timed = time_blocks(todo, pool, self.target, scratch, around, canary, rounds)
-        with progress_bar(num, "timing blocks", "block", self.progress) as bar:
+        with progress_bar(num, "timing blocks", "block", self.progress, keeps=True) as bar:
             for (block, points, _), outcome in timed:
                 record = BlockRecord(points, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)
                 self.store.add_block(block.key, record)

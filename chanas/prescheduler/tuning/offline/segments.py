@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from chanas import interrupts
 from chanas.core.target import HardwareTarget
 from chanas.devices.lean_tvm import hide_torch
 from chanas.errors import ScheduleError
@@ -46,7 +47,8 @@ def extract_all(jobs: Sequence[Job], num_processes: int) -> Iterator[list[Float3
     with contextlib.ExitStack() as stack:
         if num_processes and len(parts) > 1:
             context = multiprocessing.get_context("spawn")
-            pool = stack.enter_context(context.Pool(num_processes, initializer=hide_torch))
+            with interrupts.left_to_parent():
+                pool = stack.enter_context(context.Pool(num_processes, initializer=hide_torch))
             results: Iterator[list[Float32Array]] = pool.imap(_extract_part, parts)
         else:
             results = map(_extract_part, parts)

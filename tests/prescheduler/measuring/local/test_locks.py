@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from chanas.errors import ChanasError, MeasureError, RunBusyError
-from chanas.prescheduler.measuring.local.locks import LOCK_FOLDER, device_lock, run_lock
+from chanas.errors import ChanasError, MeasureError
+from chanas.prescheduler.measuring.local.locks import LOCK_FOLDER, device_lock
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.measuring.requests import Ping
 
@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[4]
 HOLDER = """
 import sys, time
 from pathlib import Path
-from chanas.prescheduler.measuring.local.locks import device_lock, run_lock
-with run_lock(Path(sys.argv[1])), device_lock():
+from chanas.prescheduler.measuring.local.locks import device_lock
+with device_lock():
     print("held", flush=True)
     time.sleep(600)
 """
@@ -140,38 +140,18 @@ def test_who_waits_for_the_device_is_next(tmp_path: Path, monkeypatch: pytest.Mo
     assert order == ["who waited", "the holder, again"]
 
 
-# ---- a run directory ------------------------------------------------------------------------------------------------
-def test_a_run_directory_in_use_is_refused_with_the_process_number(
-    tmp_path: Path, holder: subprocess.Popen[str]
-) -> None:
-    try:
-        with (
-            pytest.raises(RunBusyError, match=rf"prescheduler \(pid {holder.pid}\) is at work in .*; wait until it is"),
-            run_lock(tmp_path / "run"),
-        ):
-            pass
-        with run_lock(tmp_path / "another run"):
-            pass
-    finally:
-        end(holder)
-
-
-def test_a_process_that_was_killed_holds_nothing(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
-    end(holder)
-    with run_lock(tmp_path / "run"), device_lock():
-        assert (tmp_path / "run" / "prescheduler.lock").read_text() == f"{os.getpid()}\n"
-
-
-def test_a_run_directory_can_be_used_again(tmp_path: Path) -> None:
-    for _ in range(2):
-        with run_lock(tmp_path):
-            pass
-
-
-def test_a_file_where_the_run_directory_should_be_is_one_error(tmp_path: Path) -> None:
-    (tmp_path / "run").touch()
-    with (
-        pytest.raises(ChanasError, match=r"run directory .* cannot be written: File exists; "),
-        run_lock(tmp_path / "run"),
-    ):
+def test_a_lock_that_another_user_has_made_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOCK_FOLDER, str(tmp_path))
+    for name in ("lock", "next"):
+        (tmp_path / f"chanas-device-{os.getuid()}.{name}").touch(mode=0o444)
+    with device_lock(), pytest.raises(MeasureError), device_lock(lambda: True):
         pass
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOCK_FOLDER, str(tmp_path))
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / f"chanas-device-{os.getuid()}.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(ChanasError, match="cannot be opened"), device_lock():
+        pass
+    assert (tmp_path / "precious").read_text() == "kept"
