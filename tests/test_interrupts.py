@@ -62,9 +62,9 @@ def test_a_signal_ends_a_command_with_one_line(number: signal.Signals, word: str
 
 
 SWALLOWS = """
-    works()
     while True:
         try:
+            works()
             time.sleep(600)
         except KeyboardInterrupt:
             pass"""
@@ -97,7 +97,7 @@ def test_a_second_signal_ends_at_once_what_is_patient() -> None:
 
 def test_processes_that_were_started_end_too() -> None:
     work = "\n    import subprocess\n    child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
-    work += SWALLOWS.replace("works()", "works(); print(child.pid, flush=True)")
+    work += SWALLOWS.replace("            works()", "            works(); print(child.pid, flush=True)")
     process = start(work)
     assert process.stdout is not None
     child = int(process.stdout.readline())
