@@ -52,9 +52,8 @@ def train_supernet(
         typer.echo("\n".join(workflows.plan_supernet(RunDirectory(run), **what)))
         return
     summary = workflows.train_supernet(RunDirectory(run), **what, tensorboard=tensorboard)
-    if not summary.is_main:
+    if not summary.is_main or _was_finished(summary):
         return
-    _say_finished(summary)
     typer.echo(
         f"supernet   {summary.checkpoint} after {summary.num_steps} steps ({summary.wall_s:.0f} s, "
         f"{summary.images_per_s:.0f} images/s)\n"
@@ -121,9 +120,8 @@ def finetune(
         resume=resume,
         overwrite=overwrite,
     )
-    if not summary.training.is_main:
+    if not summary.training.is_main or _was_finished(summary.training):
         return
-    _say_finished(summary.training)
     start = "fresh weights" if from_scratch else "inherited weights"
     inherited = "" if summary.top1_inherited is None else f"{summary.top1_inherited:.2%} inherited, "
     typer.echo(
@@ -132,9 +130,15 @@ def finetune(
     )
 
 
-def _say_finished(summary: TrainSummary) -> None:
-    if summary.resumed_from == summary.num_steps:
-        typer.echo(f"finished   before, with these settings, after {summary.num_steps} steps; --overwrite trains anew")
+def _was_finished(summary: TrainSummary) -> bool:
+    """Say so where there was nothing left to train."""
+    is_finished = summary.resumed_from == summary.num_steps
+    if is_finished:
+        typer.echo(
+            f"finished   {summary.checkpoint} is of these settings and has its {summary.num_steps} steps; --overwrite "
+            "trains anew"
+        )
+    return is_finished
 
 
 def evaluate(

@@ -143,10 +143,11 @@ def train_supernet(
         with _only_writer(run, world):
             resume = not overwrite and continues(run, space, config, start.architecture, start.inherited, resume)
             trainer = Trainer(run, space, config, resume, world, tensorboard, start)
-            if progress and world.is_main:
+            progress = progress and world.is_main and not trainer.was_done
+            if progress:
                 announce(trainer.plan().lines())
             world.wait()  # before anything is written, every rank has seen that it may be
-            return trainer.train(progress and world.is_main)
+            return trainer.train(progress)
 
 
 def plan_supernet(
@@ -249,7 +250,7 @@ class Trainer:
         self.state = TrainState(self.network, optimizer, config.ema_decay, self.execution.scaler)
         self.log = Log(run, tensorboard and world.is_main)
         self._settle_threads(None if saved is None else saved.header.get("num_threads"))
-        self._was_done = saved is not None and bool(saved.header["done"])
+        self.was_done = saved is not None and bool(saved.header["done"])
         self._spent_s = 0.0  # before this process, repeated steps included
         self._is_fresh = saved is None and start.inherited is None
         self._is_whole = saved is not None and path == ckpt.checkpoint_path(run)
@@ -345,7 +346,7 @@ class Trainer:
                     self._save(done=False)
                     raise interrupts.Interrupted(ended.number) from None
             wall_s = time.perf_counter() - began
-            if not self._was_done:
+            if not self.was_done:
                 self._save(done=True, good=True)
             signals.raise_received()
         images = self.config.batch_size + self.config.loader.gap_batch_size
