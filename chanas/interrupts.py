@@ -155,7 +155,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 def _wait_for_end(heard: int) -> signal.Signals:
     """Return when the process has to end: too long after a first signal, or at a second one."""
-    first, since_s = None, 0.0
+    first: signal.Signals | None = None
+    since_s = 0.0
     while True:
         wait_s = None if first is None else _POLL_S
         if select.select([heard], [], [], wait_s)[0]:
