@@ -240,7 +240,7 @@ def _collate(items: list[tuple[Tensor | str, int]]) -> _Answer:
 def _collate_arrays(items: list[tuple[Tensor | str, int]]) -> _Answer:
     """The same for a pipe: the loader puts tensors into shared memory, arrays it copies."""
     answer = _collate(items)
-    return answer if isinstance(answer, str) else tuple(part.numpy() for part in answer)
+    return answer if isinstance(answer, str) else tuple(np.asarray(part) for part in answer)
 
 
 def _file_batches(
