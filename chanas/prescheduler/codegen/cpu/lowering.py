@@ -3,8 +3,8 @@
 The compiler's own pipeline is made for every kind of function and device. What is left out here:
 
 - passes for GPUs (threads, shared memory, asynchronous copies, float8), which change nothing on a CPU;
-- `RenormalizeSplitPattern`, `RemoveNoOp` and the first of two `StmtSimplify`, with and without which the machine code
-  of our kernels is nearly always the same;
+- `RenormalizeSplitPattern` and `RemoveNoOp`, with and without which the machine code of our kernels is nearly always
+  the same;
 - `CommonSubexprElim`: the code generator does that itself. Large unrolled kernels compile in two thirds of the time
   without it, into smaller code that is as fast.
 """
@@ -41,6 +41,7 @@ def _make() -> tuple[Any, Any, Any]:
         scheduled.LowerMatchBuffer(),
         scheduled.AnnotateIrregularLoop(),
         scheduled.LowerOpaqueBlock(),
+        lowered.StmtSimplify(),  # loops of one pass leave products with 0, at which `FlattenBuffer` may divide by zero
         # loops to vectors and straight code
         lowered.FlattenBuffer(),
         lowered.BF16ComputeLegalize(),
