@@ -117,7 +117,7 @@ def keeping(describe: Callable[[], str]) -> Iterator[None]:
 
 
 def kept() -> str | None:
-    """What the job under way keeps; None where it keeps nothing, or there is none."""
+    """The work that the current job keeps; None where it keeps nothing, or without a job."""
     return None if _STATE.kept is None else _STATE.kept()
 
 

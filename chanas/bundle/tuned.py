@@ -28,12 +28,12 @@ Array = npt.NDArray[Any]
 SCHEMA = 1
 DOCUMENT, WEIGHTS, MODULE, SOURCE = "tuned.json", "weights.safetensors", "module.so", "module.json"
 RANDOM_WEIGHTS = "random weights: for timing only"
-"""What is said of a network of torchvision's wherever it goes: its outputs mean nothing."""
+"""The remark on networks of torchvision's, wherever they go: their outputs mean nothing."""
 _NUM_WARM_UP = 3
 
 
 def remark_of(origin: Mapping[str, str]) -> str:
-    """What whoever uses a network of that origin has to know; empty where there is nothing."""
+    """The remark for users of a network of that origin; empty without one."""
     return RANDOM_WEIGHTS if origin.get("kind") == "torchvision" else ""
 
 
@@ -106,7 +106,7 @@ class TunedNetwork:
 
     @property
     def remark(self) -> str:
-        """What whoever uses it has to know, such as that its weights are random; empty where there is nothing."""
+        """The remark for its users, such as that its weights are random; empty without one."""
         return remark_of(self.document["origin"])
 
     @classmethod

@@ -182,7 +182,7 @@ def free_name(usable: str, given: str | None, toolchain: CToolchain, scratch: Pa
 
 
 def _taken_by(name: str, toolchain: CToolchain, scratch: Path) -> str:
-    """What of the platform is called so, by its compiler; empty: nothing.
+    """Describe the header, library, function or macro of the platform that has this name, by its compiler; empty: none.
 
     Raises:
         TargetError: the compiler takes no name at all.

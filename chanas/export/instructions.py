@@ -50,7 +50,7 @@ CPUID = {
     "tbm": (0x80000001, 0, 2, 21),
 }
 _REGISTERS = {"avx": 0x6, "avx512f": 0xE6}
-"""What the operating system keeps for vectors of 256 and of 512 bits, as bits of XCR0; other flags come with these."""
+"""Bits of XCR0: the state that the system keeps for vectors of 256 and of 512 bits; other flags come with these."""
 # Word and bit of AT_HWCAP: Linux, arch/arm64/include/uapi/asm/hwcap.h.
 _HWCAP = {
     "atomics": (0, 8),

@@ -1,4 +1,4 @@
-"""What an accuracy on some images says: how sure it is, and whether it can tell networks apart."""
+"""Accuracies on a number of images: how sure they are, and whether they can tell networks apart."""
 
 from __future__ import annotations
 

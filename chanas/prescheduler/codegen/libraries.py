@@ -12,7 +12,7 @@ from chanas.prescheduler.codegen import elf
 from chanas.prescheduler.codegen.linkers import library_maker
 
 _LOOKED_UP = ("__tvm_ffi_", "__TVM")
-"""How the names begin of what TVM's runtime looks up in a library."""
+"""Prefixes of the names that TVM's runtime looks up in a library."""
 
 
 def export(executable: Any, library_path: Path, target: HardwareTarget) -> None:

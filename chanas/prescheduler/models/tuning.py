@@ -40,7 +40,7 @@ NETWORK_TOLERANCE = 1e-3
 """Largest error that is right, as a share of the largest output: a hundred layers of sums in another order, some by
 Winograd's transforms, are within 2e-4."""
 _WORKER_BYTES = 300_000_000
-"""What a worker has allocated when it has loaded TVM."""
+"""Bytes that a worker has allocated when it has loaded TVM."""
 _ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
 
 

@@ -62,7 +62,7 @@ class ImageSource(ABC):
         return None
 
     def key(self, index: int) -> str:
-        """What people call an image."""
+        """The name of an image, as its owner knows it."""
         return str(index)
 
 
@@ -130,7 +130,7 @@ class EncodedSource(ImageSource):
 
     @property
     def old_digest(self) -> str:
-        """Of names and sizes: it does not notice another file of the same name and size."""
+        """Digest of names and sizes: it does not notice another file of the same name and size."""
         labels = () if isinstance(self.read, Files) else (self.labels.tobytes(),)
         lines = zip(self.keys, self.sizes.tolist(), strict=True)
         return content_digest((*labels, *(f"{key} {size}\n".encode(errors="surrogateescape") for key, size in lines)))

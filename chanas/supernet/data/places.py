@@ -1,4 +1,4 @@
-"""Where images lie: the kind of data set at a path, and the place of a run's images after they were moved."""
+"""Places of images: the kind of data set at a path, and the place of a run's images after they were moved."""
 
 from __future__ import annotations
 

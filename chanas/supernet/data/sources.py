@@ -190,7 +190,7 @@ SOURCES: dict[str, Callable[[DataConfig], ImageSource]] = {
 
 
 def _reason(error: Exception) -> str:
-    """What torchvision says, without its advice to download, which is none for chanas."""
+    """Torchvision's message, without its advice to download, which chanas cannot follow."""
     return str(error).splitlines()[0].partition(" You can use download")[0].rstrip(".")
 
 

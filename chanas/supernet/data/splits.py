@@ -214,7 +214,7 @@ def load_splits(path: Path, source: ImageSource, bad: Sequence[str] = ()) -> Spl
 
 
 def _difference(splits: Splits, source: ImageSource, bad: Sequence[str]) -> str:
-    """What differs between a data set as it was split and as it is."""
+    """Differences between a data set as it was split and as it is."""
     then, now = splits.num_images, len(source.labels)
     damaged = f"; cannot be used now: {named(bad)}" if bad and then > now else ""
     digests = source.image_digests()

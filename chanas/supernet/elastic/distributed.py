@@ -34,7 +34,7 @@ class World:
 
     @property
     def device(self) -> torch.device:
-        """What ranks talk through: a GPU of each, or the processor."""
+        """The device that ranks communicate through: a GPU of each, or the processor."""
         if self.size > 1 and dist.get_backend() == "nccl":
             return torch.device("cuda", self.local_rank)
         return torch.device("cpu")

@@ -30,7 +30,7 @@ _TIMED_PIXELS = 32 * 32 * 64
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What a training does.
+    """The plan of a training.
 
     space      whose sub-networks are trained
     data       the images
@@ -78,12 +78,12 @@ class TrainingPlan:
         ]
 
     def _scaling(self, resolutions: tuple[int, ...]) -> str:
-        """How much images are enlarged, where they are."""
+        """The enlargement of images that are smaller than the network's input."""
         side = min(self.data.inspection.median_size)
         return f" (images of {side} are enlarged)" if 0 < side < min(resolutions) else ""
 
     def _warnings(self) -> list[str]:
-        """What to expect of so few passes or images."""
+        """Warnings about few passes or images."""
         if not self.is_fresh:
             return []
         lines = []

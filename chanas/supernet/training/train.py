@@ -200,7 +200,7 @@ def _only_writer(run: RunDirectory, world: World) -> Iterator[None]:
 
 
 def _patience(are_several: bool) -> contextlib.AbstractContextManager[None]:
-    """What several processes compute together may take long to end, and a launcher repeats signals."""
+    """Patience with several processes: their common work may take long to end, and a launcher repeats signals."""
     return interrupts.patience(deaf=True) if are_several else contextlib.nullcontext()
 
 
@@ -270,7 +270,7 @@ class Trainer:
                 self.world.wait()
 
     def plan(self) -> TrainingPlan:
-        """What is going to be done."""
+        """The plan of this training."""
         step = self.state.progress.step
         seconds = estimate_s(self.network, self.data, self.schedule, step, self.device)
         return TrainingPlan(

@@ -213,7 +213,7 @@ class LoadedModel:
 def _plan_lines(
     loaded: LoadedModel, program: Program, target: HardwareTarget, effort: Effort, folder: Path | None
 ) -> list[str]:
-    """What is tuned, for what, and about how long that takes."""
+    """Lines about the operators that are tuned, their target, and about how long that takes."""
     from chanas.bundle.tuned import remark_of
     from chanas.prescheduler.kernels.backends import schedule_space
     from chanas.prescheduler.tuning.budget import TRIAL_S

@@ -19,7 +19,7 @@ _MAX_DISAGREEMENT = {"float32": 0.0, "bfloat16": 0.02, "float16": 0.02, "tf32": 
 
 
 TESTED = ("top1_test", "num_test_images", "num_disagreements", "max_logit_difference")
-"""What the test images tell of a module: the same each time."""
+"""A module's result on the test images, which is the same each time."""
 
 
 def check_module(

@@ -68,7 +68,7 @@ def hand_over(
 
 
 def _tested_before(run: RunDirectory, bundle: CoDesign) -> dict[str, Any] | None:
-    """What the test images told of the same module with the same weights when another bundle of the run was made."""
+    """The test result of the same module with the same weights from another bundle of the run."""
     from chanas.bundle.places import bundles_of
 
     def tested(document: Mapping[str, Any], part: Mapping[str, Any]) -> list[Any]:

@@ -119,7 +119,7 @@ def search_fastest(
 
 
 def plan_line(source: AccuracySource, targets: Sequence[SearchTarget], config: SearchConfig) -> str:
-    """What a search is going to do before it measures."""
+    """Lines about the plan of a search."""
     task, names = source.task, ", ".join(target.name for target in targets)
     num = config.num_evaluations + config.refine_evaluations
     accuracies = f"at most {num} evaluations of sub-networks" if source.table is None else "accuracies from a table"

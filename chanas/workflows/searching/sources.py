@@ -202,7 +202,7 @@ class SupernetSource(AccuracySource):
         return self.supernet.top1(architecture, "holdout")
 
     def judge(self, finalists: Sequence[Architecture]) -> list[float]:
-        """What is evaluated here teaches no predictor, so that the same search finds the same again: it lies in a file
+        """Evaluations that train no predictor, so that the same search finds the same network again: they are in a file
         of its own, `search/finalists.jsonl`."""
         from chanas.search.accuracy.evaluations import EvaluationStore
 

@@ -57,7 +57,7 @@ class Changes:
         return config.changed(data=self.named_data(), **own)
 
     def named_data(self) -> dict[str, Any]:
-        """What is given here of a config's `data`.
+        """The given fields of a config's `data`.
 
         Raises:
             ConfigError: images are named in two ways.
@@ -80,7 +80,7 @@ NO_CHANGES = Changes()
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained and how; `lines` say why, where that was chosen by the images."""
+    """A training's space and config; `lines` give the reason where they were chosen by the images."""
 
     space: SearchSpace
     config: TrainConfig
@@ -149,7 +149,7 @@ def plan_supernet(
 def recipe_of(
     run: RunDirectory, config: str | Path | None, space: str | Path | None, changes: Changes, resume: bool
 ) -> Recipe:
-    """What `train_supernet` trains for its arguments."""
+    """The training that `train_supernet` does for its arguments."""
     from chanas.supernet.training.phases import TrainConfig
 
     # what is wrong with options and files is told before PyTorch is imported, which takes seconds

@@ -145,7 +145,7 @@ def table_task(run: RunDirectory, space: str | Path | None, num_classes: int | N
 
 
 def _plan_lines(run: RunDirectory, task: Task, target: HardwareTarget, tuning: Tuning) -> list[str]:
-    """What is tuned, for what, how much of it, and about how long that takes."""
+    """Lines about the operators that are tuned, their space and target, and about how long that takes."""
     from chanas.operators.steps import tuned_workloads
     from chanas.prescheduler.kernels.backends import schedule_space
     from chanas.prescheduler.records.store import RecordStore

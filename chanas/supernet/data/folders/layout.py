@@ -1,4 +1,4 @@
-"""Which folders of a data set are its parts, such as `train` and `valid`, and which are its classes.
+"""Layout of a data set's folders: which are its parts, such as `train` and `valid`, and which are its classes.
 
 A network that is trained on parts as if they were classes looks fine and is of no use; so what can be read in two ways
 is refused in one line.

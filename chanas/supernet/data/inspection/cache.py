@@ -1,4 +1,4 @@
-"""What is known of pictures from earlier readings, in one SQLite file of the user's cache folder.
+"""Facts about pictures from earlier readings, in one SQLite file of the user's cache folder.
 
 A picture is known by its file's inode, size, and times of change, so that a file that was renamed or moved with its
 folder is known again and one that was written anew is not. Where the file cannot be used, pictures are read again.
@@ -22,7 +22,7 @@ from chanas.files.writing import file_digest
 from chanas.network import pictures
 
 _READER = f"Pillow {PIL.__version__}, {file_digest(Path(pictures.__file__))}"
-"""What read a picture: another version may take what this one refuses."""
+"""Versions of the reader: another one may take what this one refuses."""
 _STAMP = ("inode", "size", "mtime_ns", "ctime_ns", "place")
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS pictures ({" INTEGER, ".join(_STAMP)} INTEGER, reader TEXT, digest INTEGER, width INTEGER,
@@ -35,7 +35,7 @@ _FIND = f"""SELECT number, digest, width, height, is_grey, moments, remark, faul
 
 
 class PictureFacts(NamedTuple):
-    """What a picture is, as training sees it."""
+    """Facts about a picture, as training sees it."""
 
     digest: int
     """First 64 bits, signed, of the SHA-256 of its encoded bytes."""
@@ -45,9 +45,9 @@ class PictureFacts(NamedTuple):
     moments: bytes = b""
     """float32[6]: the mean of each channel in [0, 1], and of its square."""
     remark: str | None = None
-    """What the reader did to it beyond decoding."""
+    """The reader's changes beyond decoding."""
     fault: str | None = None
-    """Why it cannot be used."""
+    """The reason that it cannot be used."""
 
 
 class PictureCache:
@@ -57,7 +57,7 @@ class PictureCache:
         self._database = database
 
     def known(self, stamps: npt.NDArray[np.int64]) -> dict[int, PictureFacts]:
-        """What is known of the pictures of `stamps` int64[N, 5], by their place in it."""
+        """The known facts about the pictures of `stamps` int64[N, 5], by their place in it."""
         if self._database is None:
             return {}
         rows = ((number, *stamp) for number, stamp in enumerate(stamps.tolist()) if stamp[0])

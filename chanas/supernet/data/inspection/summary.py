@@ -1,4 +1,4 @@
-"""What a data set holds, and what of it is used: everything about it that decides, before anything is trained."""
+"""Summary of a data set: its content, and the part of it that is used, before anything is trained."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Inspection:
         return sum(self.num_by_part.values())
 
     def lines(self) -> list[str]:
-        """What there is to say, in the order of weight; the first line is about what is used."""
+        """Lines in the order of weight; the first is about the pictures that are used."""
         present = {name: number for name, number in self.num_by_class.items() if number} or self.num_by_class
         classes = sorted(present.items(), key=lambda item: item[1])
         (fewest, least), (most, largest) = classes[0], classes[-1]

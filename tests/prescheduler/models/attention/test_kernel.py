@@ -1,4 +1,4 @@
-"""chanas/prescheduler/models/attention/kernel.py: what it schedules compiles, however few tiles and blocks there are."""
+"""chanas/prescheduler/models/attention/kernel.py: its schedules compile, however few tiles and blocks there are."""
 
 from __future__ import annotations
 
