@@ -73,7 +73,7 @@ def write_folder(folder: Path, library: bytes, made: ProgramModule, document: Ma
 
 
 def _place_of_earlier(folder: Path, document: Mapping[str, Any]) -> tuple[Path | None, str]:
-    """The place that the network in `folder` moves to, None for the same one, which is replaced; and a text about it."""
+    """The place that the network in `folder` moves to, None for the same one, which is replaced; and a line about it"""
     if not (folder / DOCUMENT).is_file():
         return None, ""
     kept = free_name(folder)
