@@ -69,7 +69,7 @@ _TRACKER = (
 # A server of `chanas device serve` on a core and with a lock of its own: FOLDER CORE, and its arguments.
 _SERVER = (
     "import os, sys; os.environ['CHANAS_LOCK_FOLDER'], core, *sys.argv[1:] = sys.argv[1:]; "
-    "os.sched_setaffinity(0, [int(core)]); from chanas.commands.main import main; main()"
+    "os.sched_setaffinity(0, [int(core)]); from chanas.commands.process import main; main()"
 )
 
 

@@ -164,7 +164,7 @@ def test_no_module_uses_eval_or_pickle() -> None:
 HELP = """
 import sys
 sys.argv = ["chanas", "--help"]
-from chanas.commands.main import main
+from chanas.commands.process import main
 try:
     main()
 except SystemExit as end:

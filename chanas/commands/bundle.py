@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -87,7 +88,8 @@ def predict(
             predictions = loaded.classify([picture.image for _, picture in pictures])
             for (file, picture), found in zip(pictures, predictions, strict=True):
                 remarks.update([picture.remark] if picture.remark else [])
-                typer.echo(f"{file}\t{found.class_name}\t{found.probability:.4f}")
+                line = f"{file}\t{found.class_name}\t{found.probability:.4f}"
+                typer.echo(os.fsencode(line))  # names of files may be of any bytes
             bar.update(len(part))
     for remark, number in remarks.items():
         typer.echo(f"{number} of {len(files)} images: {remark}", err=True)

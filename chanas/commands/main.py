@@ -23,8 +23,7 @@ from chanas.commands import search_text
 from chanas.commands import supernet as supernet_commands
 from chanas.commands import target as target_commands
 from chanas.commands.options import GivenRun, NamedRun, Run, Seed, Shared, Target, one_run
-from chanas.commands.process import main as main
-from chanas.commands.process import program
+from chanas.commands.program import program
 from chanas.commands.records import records as records_commands
 from chanas.commands.search_text import say
 from chanas.commands.service import client as client_commands

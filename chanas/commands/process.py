@@ -6,16 +6,15 @@ import contextlib
 import io
 import os
 import shlex
-import shutil
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from chanas import interrupts
+from chanas.commands.program import program
 from chanas.errors import ChanasError, describe_file_error, printable
 
 # Commands of which something is kept when they are interrupted, and which the same command continues.
@@ -99,24 +98,6 @@ def _run(arguments: list[str], debug: bool) -> int:
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------
-def program() -> list[str]:
-    """The words that started this program, before its arguments: `chanas`, `python -m chanas`, `torchrun …`."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode().split("\0")[:-1]
-            return [_found(words[0]), *words[1:]]
-    script = Path(sys.argv[0])
-    if script.name == "__main__.py":
-        return [_found(sys.executable), "-m", "chanas"]
-    return [_found(sys.argv[0])]
-
-
-def _found(path: str) -> str:
-    """A program by its name alone, where the shell finds the same one by it."""
-    name = Path(path).name
-    return name if shutil.which(name) == path else path
-
-
 def _farewell(number: int, arguments: list[str], *, in_time: bool) -> str:
     """The line about an interruption: what is kept, and the command that continues."""
     path: tuple[str, ...] = ()

@@ -78,9 +78,10 @@ def _make() -> tuple[Path, int]:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return folder, handle
-    except OSError as error:
+    except (OSError, ChanasError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ChanasError(
-            f"no folder for temporary files can be written ({error.strerror or error}); set TMPDIR to one that can"
+            f"no folder for temporary files can be written ({reason}); set TMPDIR to one that can"
         ) from error
 
 

@@ -72,6 +72,7 @@ def test_a_processors_kind_is_its_maker_and_what_it_can_do(common: ModuleType) -
         "xeon-without-fp16": "intel-sapphirerapids",
         "cooper-lake": "intel-cascadelake",
         "alder-lake": "intel-alderlake",
+        "ice-lake": "intel-icelake",
         "haswell": "intel-haswell",
         "zen3": "amd-zen3",
         "zen4": "amd-zen4",

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from chanas.devices.host import load_target
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
+
+from ..prescheduler.cases import device
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = Workload("pointwise", 7, 16, 64)
@@ -31,7 +32,7 @@ def efficiency(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def invented_table(workload: Workload) -> dict[Any, TuningRecord]:
     """Seconds that depend on the point alone: the n-th point takes n seconds."""
-    points = schedule_space(workload, load_target("cpu")).points
+    points = schedule_space(workload, device()).points
     return {point: TuningRecord(point, float(i + 1)) for i, point in enumerate(points)}
 
 
@@ -39,13 +40,13 @@ def invented_table(workload: Workload) -> dict[Any, TuningRecord]:
 def test_a_search_is_played_on_measured_points_alone(efficiency: ModuleType, strategy: str) -> None:
     whole = invented_table(SMALL)
     table = dict(list(whole.items())[::2])
-    made = efficiency.replay(SMALL, table, load_target("cpu"), strategy, 6, 0, {})
+    made = efficiency.replay(SMALL, table, device(), strategy, 6, 0, {})
     assert len({r.point for r in made}) == len(made) == 6
     assert all(table[r.point] is r for r in made)
 
 
 def test_the_same_seed_plays_the_same_search(efficiency: ModuleType) -> None:
-    table, target = invented_table(SMALL), load_target("cpu")
+    table, target = invented_table(SMALL), device()
     first, again, other = (efficiency.replay(SMALL, table, target, "gp", 6, seed, {}) for seed in (1, 1, 2))
     assert first == again != other
 

@@ -251,7 +251,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     "one bit of the module": (flip(MODULE), rf"{MODULE} is cut short or was changed"),
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), rf"lacks {WEIGHTS}; make it again with `chanas search`"),
     "no module": (lambda folder: (folder / MODULE).unlink(), rf"lacks {MODULE}; make it again with `chanas search`"),
-    "no document": (lambda folder: (folder / DOCUMENT).unlink(), rf"bundle document .*{DOCUMENT} does not exist"),
+    "no document": (lambda folder: (folder / DOCUMENT).unlink(), rf"expected a bundle \({DOCUMENT}\).* is none"),
     "document cut short": (cut(DOCUMENT, 100), rf"bundle document .*{DOCUMENT} is cut short or damaged"),
     "document empty": (cut(DOCUMENT, 0), rf"bundle document .*{DOCUMENT} is cut short or damaged"),
     "a list": (lambda folder: edit_text(folder, "[]"), rf"{DOCUMENT} is not written as expected: expected an object"),
@@ -298,7 +298,8 @@ def test_what_is_no_folder_is_no_bundle(tmp_path: Path, exists: bool) -> None:
     path = tmp_path / "bundle"
     if exists:
         path.write_text("a file")
-    with pytest.raises(CheckpointError, match=r"bundle .* does not exist; `chanas search` makes one"):
+    fault = "is a file; expected" if exists else "does not exist"
+    with pytest.raises(CheckpointError, match=rf"bundle .* {fault}.*; `chanas search` makes one"):
         CoDesign.load(path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chanas.commands.main import main
+from chanas.commands.process import main
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -79,6 +79,7 @@ def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyP
     with pytest.raises(ChanasError, match="far enough"):
         workflows.preschedule(
             RunDirectory(tmp_path),
+            space="mbv3",
             usage=Usage("cuda", dtype="f16", place=Place(rpc="127.0.0.1:9190", key="h200", num_devices=3, shared=True)),
             progress=False,
         )

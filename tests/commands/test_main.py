@@ -17,7 +17,9 @@ from tables import random_table
 from typer.testing import CliRunner
 
 from chanas import workflows
-from chanas.commands.main import app, main
+from chanas.commands import search_text
+from chanas.commands.main import app
+from chanas.commands.process import main
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import Calibration
 from chanas.errors import ChanasError
@@ -124,6 +126,7 @@ def test_search_says_how_far_the_table_is_off(
     lut = random_table(tiny_space)
     lut.calibration = calibration
     lut.save(RunDirectory(tmp_path).lut("cpu"))
+    monkeypatch.setattr(search_text, "saturation", lambda _path: "")
     measured = {"latency_s": 1e-3, "spread_s": 1e-6, "pytorch_eager_latency_s": 2e-3, "top1_test": 0.9}
     bundle = SimpleNamespace(
         document={"num_macs": 1, "num_params": 1, "targets": []},
@@ -135,6 +138,7 @@ def test_search_says_how_far_the_table_is_off(
         target=lut.header.target,
         path=tmp_path / "bundle",
         has_weights=True,
+        blocks=(),
     )
     monkeypatch.setattr(workflows, "search", lambda run, **_: bundle)
     done = CliRunner().invoke(app, ["search", "--latency", "1ms", "--run", str(tmp_path)])
@@ -171,13 +175,13 @@ def test_the_front_is_a_table_with_failed_and_dominated_points(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX here")
-def test_an_interrupt_ends_with_130_and_says_what_is_kept(tmp_path: Path) -> None:
+def test_an_interrupt_ends_with_130_and_the_line_that_begins_again(tmp_path: Path) -> None:
     code = (
         "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from chanas import workflows; from chanas.commands import main as cli\n"
+        "from chanas import workflows; from chanas.commands import process as cli\n"
         "workflows.report = lambda run: os.kill(os.getpid(), signal.SIGINT)\n"
         "import sys\nsys.argv = ['chanas', 'report']\ncli.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 128 + signal.SIGINT
-    assert "what was measured or saved is kept" in done.stderr
+    assert done.stderr == "chanas: interrupted, nothing is kept; begin again with: chanas report\n"

@@ -15,7 +15,8 @@ import torch
 from typer.core import TyperGroup
 
 from chanas import __version__
-from chanas.commands.main import command, main
+from chanas.commands.main import command
+from chanas.commands.process import main
 from chanas.core.arch import SearchSpace
 from chanas.core.target import tvm_version
 from chanas.devices import host

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from chanas.bundle.codesign import CoDesign, Prediction
-from chanas.commands.main import main
+from chanas.commands.process import main
 
 
 def brightness(images: Sequence[Image.Image]) -> list[Prediction]:

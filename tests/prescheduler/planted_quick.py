@@ -47,7 +47,7 @@ def measure_in_turns(request: MeasureInTurns) -> list[Answer]:
 def main() -> None:
     """Be the command, or one of its workers."""
     if sys.argv[1:]:
-        from chanas.commands.main import main as command
+        from chanas.commands.process import main as command
 
         BACKENDS["llvm"] = dataclasses.replace(BACKENDS["llvm"], worker=(str(Path(__file__).resolve()),))
         command()

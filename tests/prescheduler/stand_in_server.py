@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from chanas.commands.main import main
+from chanas.commands.process import main
 from chanas.devices import host
 from chanas.prescheduler.kernels.backends import BACKENDS
 from tests.prescheduler.stand_in import WORKER, found

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chanas.commands.main import main
+from chanas.commands.process import main
 from chanas.commands.service.client import _parse_shape
 from chanas.errors import ConfigError, ServiceError
 from chanas.service.client import ServiceClient

@@ -51,11 +51,12 @@ def progressive(make_config: Callable[..., TrainConfig]) -> TrainConfig:
 
 
 @pytest.fixture
-def default_sigint() -> Iterator[None]:
-    """Ctrl-C as in a terminal: a shell that starts the tests in the background has it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def default_signals() -> Iterator[None]:
+    """Signals as in a terminal: a shell in the background has Ctrl-C ignored, `nohup` the end of the terminal."""
+    before = [signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGHUP, signal.SIG_DFL)]
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in zip((signal.SIGINT, signal.SIGHUP), before, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.fixture

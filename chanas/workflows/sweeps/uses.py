@@ -26,6 +26,7 @@ _BUNDLE = ("bundle.latency_s", "bundle.top1_holdout", "bundle.top1_test")
 USES = {
     "ablate": Use(DEVICE, ("ablation.untuned.points_lost", "ablation.pytorch.points_lost")),
     "bench": Use(DEVICE),
+    "bundle show": Use(HOST),
     "demo": Use(DEVICE, _BUNDLE),
     "doctor": Use(DEVICE, ("printed.timing.median_s", "printed.timing.spread")),
     "eval": Use(HOST, ("printed.top1",)),

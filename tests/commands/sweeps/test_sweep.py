@@ -52,15 +52,15 @@ def test_options_and_arguments_of_a_row() -> None:
     ]
 
 
-def test_a_run_directory_is_an_argument_of_some_commands() -> None:
+def test_a_run_directory_is_an_option_and_other_places_are_arguments() -> None:
     assert line("finetune", architecture="largest", from_scratch=True, epochs=0.5) == [
-        *("finetune", "--architecture=largest", "--from-scratch", "--epochs=0.5", "--", str(RUN))
+        *("finetune", "--architecture=largest", "--from-scratch", "--epochs=0.5", f"--run={RUN}", "--")
     ]
     assert line("export", bundle="b") == ["export", "--", "b", str(RUN / "out")]
 
 
 def test_json_is_asked_for_where_there_is_any() -> None:
-    assert line("eval", split="test") == ["eval", "--split=test", "--json", "--", str(RUN)]
+    assert line("eval", split="test") == ["eval", "--split=test", f"--run={RUN}", "--json", "--"]
 
 
 def test_a_training_that_was_cut_off_resumes_where_there_is_a_checkpoint(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_linker_that_refuses_is_a_step_that_fails(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "find_linker", lambda _triple: refusing)
     steps = list(check_processor(PI4, "elsewhere"))
     assert [(s.what, s.works) for s in steps] == [("compile", True), ("link", False)]
-    assert "a linker cannot link block.o: no message" in steps[1].detail
+    assert "a linker cannot link block.o: code 1, no message" in steps[1].detail
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.dtype_speed import WORKLOAD, DtypeSpeed, dtype_speed, tell_if_slower
 
-from ..cases import HOST, SyntheticPool
+from ..cases import HOST, SyntheticPool, device
 
 HALF = dataclasses.replace(HOST, name="cpu-bf16", dtype="bfloat16", vector_lanes=16, num_vector_registers=32)
 FAST, SLOW = 10e-6, 40e-6
@@ -85,8 +85,8 @@ def test_nothing_is_timed_where_there_is_nothing_to_tell(
 
 
 def test_ranked_points_have_tiles_of_their_own() -> None:
-    points = ranked_points(WORKLOAD, HOST, 4)
-    space = schedule_space(WORKLOAD, HOST)
+    points = ranked_points(WORKLOAD, device(), 4)
+    space = schedule_space(WORKLOAD, device())
     tiles = [tuple(space.groups(point)[name][-1] for name in ("split_m", "split_n")) for point in points]
     assert len(set(tiles)) == len(points) == 4
     assert [m * n for m, n in tiles] == sorted((m * n for m, n in tiles), reverse=True)

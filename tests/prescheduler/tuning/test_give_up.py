@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tables import save_space
 
-from chanas.commands import main as cli
+from chanas.commands import process as cli
 from chanas.core.latency import LatencyLUT
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory

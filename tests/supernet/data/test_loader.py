@@ -202,7 +202,7 @@ def test_without_shared_memory_batches_are_the_same(
     config = folder.config.model_copy(update={"num_workers": 1})
     (whole,) = training_batches(folder, CONFIG, [(0, 16)])
     lack(monkeypatch)
-    (batch,) = training_batches(ImageData(folder.source, folder.splits, config), CONFIG, [(0, 16)])
+    (batch,) = training_batches(dataclasses.replace(folder, config=config), CONFIG, [(0, 16)])
     assert_same(batch, whole)
     assert said in capsys.readouterr().err
 
@@ -220,11 +220,12 @@ class _Endless:
         raise AssertionError
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_processes_that_hang_end_with_the_loop(folder: ImageData, tmp_path: Path) -> None:
     source = _Endless(folder.source, tmp_path / "endless")
     config = folder.config.model_copy(update={"num_workers": 1})
-    batches = training_batches(ImageData(cast(ImageSource, source), folder.splits, config), CONFIG, [(0, 16)])
+    endless = dataclasses.replace(folder, source=cast(ImageSource, source), config=config)
+    batches = training_batches(endless, CONFIG, [(0, 16)])
     threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         next(batches)

@@ -110,7 +110,7 @@ def test_images_are_of_the_split(trained: RunDirectory) -> None:
 def test_the_test_split_is_not_touched_by_holdout_accuracies(trained: RunDirectory) -> None:
     found = SupernetEvaluator.load(trained)
     found.top1(found.space.smallest)
-    assert {split for split, _, _ in found._images._cache} == {"train", "holdout"}
+    assert {split for split, *_ in found._images._cache} == {"train", "holdout"}
 
 
 def test_wrong_questions_are_refused(trained: RunDirectory) -> None:

@@ -12,7 +12,7 @@ from chanas.interrupts import SIGNALS, Interrupted
 from chanas.supernet.training.interrupts import DeferredSignals, Ended
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_noted_and_raised_when_asked(number: signal.Signals) -> None:
     with DeferredSignals() as signals:
@@ -23,7 +23,7 @@ def test_a_signal_is_noted_and_raised_when_asked(number: signal.Signals) -> None
     assert caught.value.number is number
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_a_block_that_may_be_cut_is_left_at_once_or_in_time() -> None:
     for within_s in (0.0, 0.01):
         with DeferredSignals() as signals, pytest.raises(Ended), signals.cut_in(within_s):
@@ -31,7 +31,7 @@ def test_a_block_that_may_be_cut_is_left_at_once_or_in_time() -> None:
             time.sleep(30)
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_a_block_that_ends_in_time_is_not_cut() -> None:
     with DeferredSignals() as signals:
         with signals.cut_in(0.01):
@@ -41,7 +41,7 @@ def test_a_block_that_ends_in_time_is_not_cut() -> None:
             pass
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_a_second_ctrl_c_acts_at_once() -> None:
     with DeferredSignals():
         signal.raise_signal(signal.SIGINT)
@@ -49,7 +49,7 @@ def test_a_second_ctrl_c_acts_at_once() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_where_a_launcher_repeats_signals_a_second_one_does_nothing() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with DeferredSignals(once=True) as signals:
@@ -59,7 +59,7 @@ def test_where_a_launcher_repeats_signals_a_second_one_does_nothing() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_the_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with DeferredSignals():
@@ -73,7 +73,7 @@ def test_nothing_noted_means_nothing_raised() -> None:
     assert signals.received is None
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_other_threads_leave_signals_alone() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 

@@ -186,7 +186,7 @@ def test_a_killed_progressive_run_resumes_to_the_same_bits(
     assert any(name.startswith("teacher.") for name in tensors(run))
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_ctrl_c_checkpoints_the_finished_step_first(run: RunDirectory, whole: RunDirectory, go: Go) -> None:
     with pytest.MonkeyPatch.context() as patch:
         before_step(patch, 2, lambda: signal.raise_signal(signal.SIGINT))
@@ -199,6 +199,7 @@ def test_ctrl_c_checkpoints_the_finished_step_first(run: RunDirectory, whole: Ru
     assert_same_result(run, whole)
 
 
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_cluster_and_a_lost_terminal_end_a_training_as_ctrl_c_does(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go, number: signal.Signals
@@ -210,7 +211,7 @@ def test_a_cluster_and_a_lost_terminal_end_a_training_as_ctrl_c_does(
     assert read_checkpoint(run).header["step"] == 2
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_a_long_step_is_given_up_and_done_again(
     run: RunDirectory, whole: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go
 ) -> None:
@@ -228,7 +229,7 @@ def test_a_long_step_is_given_up_and_done_again(
     assert_same_result(run, whole)
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_a_signal_does_not_wait_for_images(run: RunDirectory, monkeypatch: pytest.MonkeyPatch, go: Go) -> None:
     def batches(*arguments: Any, **options: Any) -> Iterator[Any]:
         yield next(training_batches(*arguments, **options))
@@ -241,7 +242,7 @@ def test_a_signal_does_not_wait_for_images(run: RunDirectory, monkeypatch: pytes
     assert read_checkpoint(run).header["step"] == 1
 
 
-@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.usefixtures("default_signals")
 def test_an_interrupted_evaluation_is_made_up_for(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, make_config: MakeConfig, go: Go
 ) -> None:

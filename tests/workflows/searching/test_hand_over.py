@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from chanas.bundle.codesign import CoDesign
-from chanas.commands.main import main
+from chanas.commands.process import main
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.task import Limits
 from chanas.devices.host import load_target

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from chanas.core.target import HardwareTarget
-from chanas.devices.host import load_target
 from chanas.errors import ConfigError, DataError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.workflows.stages.offline import Lesson, describe_records, export_records, teach
 
-HERE = load_target("cpu")
-TWO = dataclasses.replace(HERE, name="cpu-2t", num_threads=2)
+from ...prescheduler.cases import device
+
+ONE = device()
+TWO = dataclasses.replace(device(num_threads=2), name="cpu-2t")
 
 
 def store_run(folder: Path, target: HardwareTarget) -> Path:
@@ -34,7 +35,7 @@ def store_run(folder: Path, target: HardwareTarget) -> Path:
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Data sets of one thread and of two."""
     folder = tmp_path_factory.mktemp("records")
-    for target in (HERE, TWO):
+    for target in (ONE, TWO):
         exported = export_records([store_run(folder / target.name, target)], folder / f"{target.name}.npz")
         assert exported.lines[0].startswith("records    160, 4 tasks, 1 device(s)")
         assert exported.skipped == {}

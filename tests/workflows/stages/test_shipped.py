@@ -77,7 +77,7 @@ def test_the_command_names_the_table_that_fits_best(tmp_path: Path) -> None:
 def test_where_no_table_has_the_spaces_blocks_none_is_named(tmp_path: Path) -> None:
     text = message(tmp_path, processor(), "mbv3-32", 10)
     assert "adapt" not in text
-    assert text.endswith("run `chanas prescheduler --target cpu --run RUN` first")
+    assert text.endswith("run `chanas prescheduler --target cpu --space mbv3-32 --run RUN` first")
 
 
 def test_the_prescheduler_is_told_the_space_where_it_is_not_the_one_it_would_take(tmp_path: Path) -> None:

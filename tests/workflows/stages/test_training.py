@@ -83,7 +83,7 @@ def test_a_file_is_no_folder_of_images(photos: Path) -> None:
 def test_mistakes_are_told_before_pytorch_is_imported(tmp_path: Path) -> None:
     program = """
 import sys
-from chanas.commands.main import main
+from chanas.commands.process import main
 for options in (["--images", "nowhere"], ["--images", "x", "--root", "y"], ["--config", "digit"], ["--space", "moon"]):
     try:
         main(["train-supernet", *options])

@@ -54,7 +54,7 @@ def test_a_table_becomes_that_of_a_run(
     made = adapt(run, source, yaml_file)
     assert made.path == run.lut("cpu")
     assert tables.open_table(None, run, space=yaml_file).lut == made.lut
-    assert len(built(synthetic_pool)) == 6
+    assert len(set(built(synthetic_pool))) == 6  # one that comes out slower than others say is built once more
     assert len(made.lut.predicted(BLOCKS)) == len(BLOCKS) - 6
 
 
