@@ -3,8 +3,8 @@
 The compiler's own pipeline is made for every kind of function and device. What is left out here:
 
 - passes for GPUs (threads, shared memory, asynchronous copies, float8), which change nothing on a CPU;
-- `RenormalizeSplitPattern` and `RemoveNoOp`, with and without which the machine code of our kernels is nearly always
-  the same;
+- `RenormalizeSplitPattern`, `RemoveNoOp` and the first of two `StmtSimplify`, with and without which the machine code
+  of our kernels is nearly always the same; functions with the attribute `SIMPLIFIED` have the latter;
 - `CommonSubexprElim`: the code generator does that itself. Large unrolled kernels compile in two thirds of the time
   without it, into smaller code that is as fast.
 """
@@ -14,6 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 NAME = "chanas"
+SIMPLIFIED = "chanas.simplified"
+"""Attribute of functions whose indices are simplified first: loops of one pass leave products with 0, at which
+`FlattenBuffer` may divide by zero."""
 
 
 def pipeline() -> str:
@@ -41,7 +44,7 @@ def _make() -> tuple[Any, Any, Any]:
         scheduled.LowerMatchBuffer(),
         scheduled.AnnotateIrregularLoop(),
         scheduled.LowerOpaqueBlock(),
-        lowered.StmtSimplify(),  # loops of one pass leave products with 0, at which `FlattenBuffer` may divide by zero
+        lowered.prim_func_pass(_simplify_where_asked, opt_level=0, name="SimplifyWhereAsked"),
         # loops to vectors and straight code
         lowered.FlattenBuffer(),
         lowered.BF16ComputeLegalize(),
@@ -64,3 +67,11 @@ def _make() -> tuple[Any, Any, Any]:
         compilation_pipeline.finalize_host_passes,
         compilation_pipeline.finalize_device_passes,
     )
+
+
+def _simplify_where_asked(function: Any, _module: Any, _context: Any) -> Any:
+    import tvm
+
+    if function.attrs is None or SIMPLIFIED not in function.attrs:
+        return function
+    return tvm.tirx.transform.StmtSimplify()(tvm.IRModule({"main": function}))["main"]

@@ -14,6 +14,7 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
 
+from chanas.prescheduler.codegen.cpu.lowering import SIMPLIFIED
 from chanas.prescheduler.models.others import OPAQUE
 from chanas.prescheduler.models.program import tiled_rows
 from chanas.prescheduler.workloads.expressions import exp
@@ -83,7 +84,7 @@ def scheduled_attention(
     out, folds = _expression(reads, heads, out_shape)
     sch = Schedule(te.create_prim_func([*reads, out]), error_render_level="none")
     _schedule(sch, heads, out_shape, folds, parallel)
-    return sch.mod["main"]
+    return sch.mod["main"].with_attr(SIMPLIFIED, True)
 
 
 def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int]) -> tuple[Any, int]:
