@@ -34,6 +34,7 @@ class Interrupted(KeyboardInterrupt):
 class _State:
     listens = False
     num_patient = 0
+    patient_until_s = 0.0
     num_deaf = 0
     num_keeping = 0
     kept: Callable[[], str] | None = None
@@ -92,6 +93,7 @@ def patience(*, deaf: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
+        _STATE.patient_until_s = time.monotonic()  # before the count: what follows has its time, too
         _STATE.num_patient -= 1
         _STATE.num_deaf -= deaf
 
@@ -166,8 +168,9 @@ def _wait_for_end(heard: int) -> signal.Signals:
                 return first
             if first is None and numbers:
                 first, since_s = signal.Signals(min(numbers)), time.monotonic()
-        elif first is not None and time.monotonic() - since_s > GRACE_S and not _STATE.num_patient:
-            return first
+        elif first is not None and not _STATE.num_patient:
+            if time.monotonic() - max(since_s, _STATE.patient_until_s) > GRACE_S:
+                return first
 
 
 def _descendants(process: int) -> list[int]:

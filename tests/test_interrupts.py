@@ -95,6 +95,24 @@ def test_a_second_signal_ends_at_once_what_is_patient() -> None:
     assert end(process)[0] == 130
 
 
+def test_after_patience_there_is_time_to_end_with_what_is_kept() -> None:
+    """What is patient may take longer than the grace; what ends after it is no less in time."""
+    work = """
+    from chanas import interrupts
+    with interrupts.keeping(lambda: "3 of 5 steps"):
+        try:
+            with interrupts.patience():
+                try:
+                    works()
+                    time.sleep(600)
+                finally:
+                    time.sleep(interrupts.GRACE_S + 0.5)
+        finally:
+            time.sleep(0.5)"""
+    code, said = end(start(work, ["train-supernet"], "train_supernet"))
+    assert (code, said) == (130, "chanas: interrupted, 3 of 5 steps are kept; continue with: chanas train-supernet\n")
+
+
 def test_processes_that_were_started_end_too() -> None:
     work = "\n    import subprocess\n    child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
     work += SWALLOWS.replace("            works()", "            works(); print(child.pid, flush=True)")

@@ -129,7 +129,7 @@ def preschedule(
     `open_pool` is for devices that are not this machine.
 
     Raises:
-        RunBusyError: another prescheduler is at work in the run directory.
+        RunBusyError: another process writes to the run directory.
         MeasureError: a family of operators works at no schedule that was tried, and nothing is tuned (`preflight`); or
             blocks remain for which no combination of schedules works: the LUT holds all others.
     """
