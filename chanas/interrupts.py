@@ -168,9 +168,10 @@ def _wait_for_end(heard: int) -> signal.Signals:
                 return first
             if first is None and numbers:
                 first, since_s = signal.Signals(min(numbers)), time.monotonic()
-        elif first is not None and not _STATE.num_patient:
-            if time.monotonic() - max(since_s, _STATE.patient_until_s) > GRACE_S:
-                return first
+        elif first is None or _STATE.num_patient:
+            continue
+        elif time.monotonic() - max(since_s, _STATE.patient_until_s) > GRACE_S:
+            return first
 
 
 def _descendants(process: int) -> list[int]:
