@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -32,81 +31,10 @@ from chanas.prescheduler.models.sources.model import Array
 
 def simplify(graph: Graph) -> Graph:
     """All passes, in the order in which each finds what the one before has left."""
-    first = (fold_constants, drop_identities, name_activations, name_transposed, flatten_rows, drop_identities)
+    first = (drop_identities, keep_axes, name_activations, name_transposed, flatten_rows, drop_identities)
     for step in (drop_moves, *first, fold_scales, name_activations, name_shuffles):
         graph = without_unread(step(graph))
     return graph
-
-
-# --- constants ----------------------------------------------------------------------------------------------------
-
-
-def _reshaped(values: Sequence[Array], node: Node) -> Array:
-    return values[0].reshape(node.shape)
-
-
-def _scattered(values: Sequence[Array], node: Node) -> Array:
-    """The first value with the second one in a part of it."""
-    begin, end, step = (node.attributes[f"arg{i}"] for i in (2, 3, 4))
-    found = values[0].copy()
-    found[(slice(None),) * node.attributes["axis"] + (slice(begin, end, step),)] = values[1]
-    return found
-
-
-def _taken(table: Array, numbers: Array, axis: int | None) -> Array:
-    """Parts of a table; negative numbers count from the end."""
-    end = table.size if axis is None else table.shape[axis]
-    return table.take(np.where(numbers < 0, numbers + end, numbers), axis=axis, mode="clip")
-
-
-_COMPUTED: dict[str, Callable[[Sequence[Array], Node], Array]] = {
-    "add": lambda v, _: v[0] + v[1],
-    "subtract": lambda v, _: v[0] - v[1],
-    "multiply": lambda v, _: v[0] * v[1],
-    "divide": lambda v, _: v[0] / v[1],
-    "sqrt": lambda v, _: np.sqrt(v[0]),
-    "reshape": _reshaped,
-    "expand_dims": _reshaped,
-    "squeeze": _reshaped,
-    "flatten": _reshaped,
-    "permute_dims": lambda v, n: np.transpose(v[0], n.attributes.get("axes")),
-    "slice": lambda v, n: v[0].take(
-        range(n.attributes["begin"], n.attributes["begin"] + n.shape[n.attributes["axis"]]), axis=n.attributes["axis"]
-    ),
-    "astype": lambda v, n: v[0].astype(n.dtype),
-    "broadcast_to": lambda v, n: np.broadcast_to(v[0], n.shape),
-    "zeros_like": lambda v, n: np.zeros(n.shape, n.dtype),
-    "ones_like": lambda v, n: np.ones(n.shape, n.dtype),
-    "concat": lambda v, n: np.concatenate(v, axis=n.attributes["axis"]),
-    "arange": lambda _, n: np.arange(*(n.attributes[f"arg{i}"] for i in range(3))),
-    "full": lambda v, n: np.full(n.shape, v[-1]),
-    "full_like": lambda v, n: np.full(n.shape, v[-1]),
-    "slice_scatter": _scattered,
-    "take": lambda v, n: _taken(v[0], v[1], n.attributes.get("axis")),
-    "where": lambda v, _: np.where(*v),
-    "equal": lambda v, _: v[0] == v[1],
-    "not_equal": lambda v, _: v[0] != v[1],
-    "logical_not": lambda v, _: ~v[0].astype(bool),
-    "mod": lambda v, _: np.fmod(v[0], v[1]),
-    "floor_mod": lambda v, _: np.mod(v[0], v[1]),
-}
-_OF_NO_VALUE = ("zeros_like", "ones_like", "full_like")
-"""Operators that read the first of their inputs for its shape alone."""
-
-
-def fold_constants(graph: Graph) -> Graph:
-    """Compute the nodes whose reads are all known."""
-    new = Rewriter(graph.inputs)
-    for value, node in numbered(graph):
-        reads = new.reads(node)
-        known = [r.value for r in reads if isinstance(r, Constant)]
-        needed = reads[1:] if node.op in _OF_NO_VALUE else reads
-        if node.op in _COMPUTED and all(isinstance(r, Constant) for r in needed):
-            result = np.ascontiguousarray(_COMPUTED[node.op](known, node)).astype(node.dtype, copy=False)
-            new.let(value, Constant(result.reshape(node.shape)))
-        else:
-            new.copy(value, node)
-    return new.graph(graph.outputs)
 
 
 def _is_identity(node: Node, before: tuple[int, ...]) -> bool:
@@ -119,25 +47,18 @@ def _is_identity(node: Node, before: tuple[int, ...]) -> bool:
         return scalar == 0.0
     if node.op in ("multiply", "divide"):
         return scalar == 1.0
-    if node.op == "adaptive_avg_pool2d":
-        return True
     window = node.attributes.get("pool_size")
     return node.op in ("reshape", "broadcast_to") or (window is not None and set(window) == {1})
 
 
-_RESHAPES = ("reshape", "flatten", "squeeze", "expand_dims")
-
-
 def drop_identities(graph: Graph) -> Graph:
-    """Leave out what changes nothing: sums with 0, products with 1, a reshape to the same shape, a clip to everything;
-    all that changes the shape alone becomes `reshape`, two of them in a row one."""
+    """Leave out what changes nothing: sums with 0, products with 1, a reshape to the same shape; two reshapes in a row
+    become one."""
     new = Rewriter(graph.inputs)
     for value, node in numbered(graph):
         node = with_constant_second(node)
-        low, high = node.attributes.get("arg1"), node.attributes.get("arg2")
-        unlimited = node.op == "clip" and low == -math.inf and high == math.inf
         node = _reshape_of_source(dataclasses.replace(node, reads=new.reads(node)), new)
-        if unlimited or _is_identity(node, new.shape_of(node.reads[0]) if node.reads else ()):
+        if _is_identity(node, new.shape_of(node.reads[0]) if node.reads else ()):
             new.let(value, node.reads[0])
         else:
             new.let(value, new.add(node))
@@ -145,12 +66,23 @@ def drop_identities(graph: Graph) -> Graph:
 
 
 def _reshape_of_source(node: Node, graph: Rewriter) -> Node:
-    """Return `reshape` for any node that changes the shape alone, of what was there before another one."""
-    if node.op not in _RESHAPES or len(node.reads) != 1:
-        return node
-    before = graph.node_of(node.reads[0])
-    reads = node.reads if before is None or before.op != "reshape" else before.reads
-    return Node("reshape", reads, node.shape, node.dtype)
+    """A reshape, of what was there before another one."""
+    before = graph.node_of(node.reads[0]) if node.op == "reshape" else None
+    return node if before is None or before.op != "reshape" else dataclasses.replace(node, reads=before.reads)
+
+
+def keep_axes(graph: Graph) -> Graph:
+    """Means and the like that leave their axes out as such that keep them, a reshape after each."""
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        if node.op != "mean" or node.attributes["keepdims"]:
+            new.copy(value, node)
+            continue
+        read = new.reads(node)[0]
+        shape = tuple(1 if a in node.attributes["axis"] else e for a, e in enumerate(new.shape_of(read)))
+        kept = new.add(Node(node.op, (read,), shape, node.dtype, {**node.attributes, "keepdims": True}))
+        new.let(value, new.add(Node("reshape", (kept,), node.shape, node.dtype, name=node.name)))
+    return new.graph(graph.outputs)
 
 
 # --- activations --------------------------------------------------------------------------------------------------
@@ -170,19 +102,17 @@ def name_activations(graph: Graph) -> Graph:
             new.let(value, new.add(node))
         else:
             name, source = found
-            new.let(value, new.add(Node("activation", (source,), node.shape, node.dtype, {"name": name})))
+            named = Node("activation", (source,), node.shape, node.dtype, {"name": name}, node.name)
+            new.let(value, new.add(named))
     return new.graph(graph.outputs)
 
 
 def _activation(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
     """The name of the activation that ends in a node, and what it is applied to."""
-    if node.op in ("relu", "relu6", "sigmoid", "tanh"):
+    if node.dtype != "float32":
+        return None
+    if node.op in ("sigmoid", "tanh"):
         return node.op, node.reads[0]
-    if node.op in ("silu", "gelu"):
-        return {"silu": "swish"}.get(node.op, node.op), node.reads[0]
-    if node.op == "leakyrelu":
-        slope = float(node.attributes.get("alpha", 0.01))
-        return (f"leaky{slope:g}", node.reads[0]) if 0.0 < slope < 1.0 else None
     if node.op == "clip":
         return _clip(node, graph)
     if node.op in ("divide", "multiply"):
@@ -191,13 +121,12 @@ def _activation(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
 
 
 def _clip(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
-    low, high = float(node.attributes["arg1"]), float(node.attributes["arg2"])
+    low, high = _bounds(node)
     source = node.reads[0]
     before = graph.node_of(source)
     if before is not None and before.op == "clip":  # a clip at one end, then at the other
-        low = max(low, float(before.attributes["arg1"]))
-        high = min(high, float(before.attributes["arg2"]))
-        source = before.reads[0]
+        inner_low, inner_high = _bounds(before)
+        low, high, source = max(low, inner_low), min(high, inner_high), before.reads[0]
     elif before is not None and _name(before) == "relu" and low <= 0.0:
         low, source = 0.0, before.reads[0]
     if (low, high) == (0.0, math.inf):
@@ -209,6 +138,11 @@ def _clip(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
         if inner is not None and np.allclose(inner[1:], (1 / 6, 1 / 2), rtol=1e-6):
             return "hsigmoid", inner[0]
     return None
+
+
+def _bounds(clip: Node) -> tuple[float, float]:
+    low, high = clip.attributes["low"], clip.attributes["high"]
+    return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
 def _ends_in_product(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
@@ -313,7 +247,8 @@ def name_shuffles(graph: Graph) -> Graph:
             new.copy(value, node)
         else:
             source, groups = found
-            new.let(value, new.add(Node("shuffle", (new.read(source),), node.shape, node.dtype, {"groups": groups})))
+            facts = {"groups": groups}
+            new.let(value, new.add(Node("shuffle", (new.read(source),), node.shape, node.dtype, facts, node.name)))
     return new.graph(graph.outputs)
 
 
@@ -341,15 +276,16 @@ def name_transposed(graph: Graph) -> Graph:
     new = Rewriter(graph.inputs)
     for value, node in numbered(graph):
         weight, a = node.constant(1), node.attributes
-        if node.op != "conv2d_transpose" or weight is None or a["groups"] != 1 or set(a["dilation"]) != {1}:
+        is_known = node.op == "conv_transpose" and weight is not None and len(node.shape) == 4
+        if not is_known or weight is None or a["groups"] != 1 or set(a["dilation"]) != {1}:
             new.copy(value, node)
             continue
-        top, left, bottom, right = a["padding"]
-        below, beyond = a["output_padding"]
-        facts = {"strides": a["strides"], "crop": (top, left, bottom - below, right - beyond)}
+        before = a["padding"][:2]
+        extents = zip(graph.shape_of(node.reads[0])[2:], a["strides"], weight.shape[2:], before, node.shape[2:], strict=True)
+        after = ((e - 1) * s + k - b - out for e, s, k, b, out in extents)
+        facts = {"strides": a["strides"], "crop": (*before, *after)}
         turned = Constant(np.ascontiguousarray(weight.value.transpose(1, 0, 2, 3)))
-        reads = (new.read(node.reads[0]), turned)
-        new.let(value, new.add(Node("upconv", reads, node.shape, node.dtype, facts, node.call)))
+        new.let(value, new.add(Node("upconv", (new.read(node.reads[0]), turned), node.shape, node.dtype, facts, node.name)))
     return new.graph(graph.outputs)
 
 

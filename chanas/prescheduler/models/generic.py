@@ -2,7 +2,7 @@
 
 A function is what TVM's fusion made of some operations: element-wise expressions, conversions, reductions. What can be
 computed where it is used is; of a reduction the sums of a vector of outputs are kept at once. Reductions along rows are
-defined that way (`others`).
+defined that way (`definitions`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from chanas.core.target import HardwareTarget
-from chanas.prescheduler.models.others import KEPT, MIN_PARALLEL
+from chanas.prescheduler.models.definitions import KEPT, MIN_PARALLEL
 
 # Characters of an expression without exponentials and the like.
 _CHEAP_TEXT = 400

@@ -1,7 +1,6 @@
 """A finished network as a graph of operators: plain data, with weights as arrays of numpy.
 
-Values are numbered as in `chanas.operators`: the inputs first, then the output of each node. Nothing here knows TVM,
-but a node keeps the call that it was read from, for operators that TVM's own definitions compute.
+Values are numbered as in `chanas.operators`: the inputs first, then the output of each node. Nothing here knows TVM.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ PRODUCTS = (*MAP_PRODUCTS, "matmul")
 class Node:
     """One operator.
 
-    op          Relax's name without `relax.` and `nn.`, such as `conv2d`
+    op          its name in `definitions` or `elementwise`, such as `conv2d`
     reads       the tensors that it reads, in order
     shape       of its output
     attributes  numbers, texts and tuples of them
-    call        the call of Relax that it was read from; None for operators that came from rewriting
+    name        of its output in the file that it was read from; empty for what came from rewriting
     """
 
     op: str
@@ -56,7 +55,7 @@ class Node:
     shape: tuple[int, ...]
     dtype: str = "float32"
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    call: Any = None
+    name: str = ""
 
     def constant(self, position: int) -> Constant | None:
         """The constant that it reads at a position, if that is one."""

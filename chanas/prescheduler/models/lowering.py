@@ -18,6 +18,7 @@ from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.models import others
 from chanas.prescheduler.models.attention.kernel import emit_attention
 from chanas.prescheduler.models.attention.naming import name_attention
+from chanas.prescheduler.models.elementwise import ELEMENTWISE
 from chanas.prescheduler.models.fusion import Chain, find_chains, keeps_rows
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, numbered, per_channel
 from chanas.prescheduler.models.program import (
@@ -31,7 +32,7 @@ from chanas.prescheduler.models.program import (
 )
 from chanas.prescheduler.models.sources.model import Array
 
-_ELEMENTWISE = {"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}
+_BLOCKED_TYPES = ("float32", "bool")
 # Images of fewer channels than this are read as they are: in channel blocks most lanes would be empty.
 _MAX_IMAGE_CHANNELS = 8
 # Multiplications of the plain sum for each of Winograd's: of 3×3 kernels 2 on wide maps, 1.75 on 7×7, 1.25 on 5×5.
@@ -284,10 +285,8 @@ class _Lowering:
 
     def _mean(self, node: Node) -> TunedOperation | None:
         """A mean over all pixels of a map."""
-        is_mean = node.op == "mean" and tuple(sorted(a % 4 for a in node.attributes["axis"] or ())) == (2, 3)
-        if node.op == "adaptive_avg_pool2d" and node.shape[2:] == (1, 1):
-            is_mean = True
-        if not is_mean or len(node.reads) != 1 or not self._is_blocked(node.reads[0]):
+        is_mean = node.op == "mean" and node.attributes["axis"] == (2, 3) and len(node.shape) == 4
+        if not is_mean or not self._is_blocked(node.reads[0]):
             return None
         _, channels, height, width = self.graph.shape_of(node.reads[0])
         workload = self._takes(functools.partial(Workload, "pool", height, channels, channels, input_width=width))
@@ -300,10 +299,10 @@ class _Lowering:
 
     def _blocked_operation(self, node: Node) -> OtherOperation | None:
         """An operation on channel blocks, if there is one for the node and its values are there."""
-        if not any(self._is_blocked(r) for r in node.reads) or node.dtype != "float32":
+        if not any(self._is_blocked(r) for r in node.reads) or node.dtype not in _BLOCKED_TYPES:
             return None
-        value = Value(node.shape, "float32", True)
-        for rule in (self._same, self._unary, self._binary, self._window, self._resize, self._layer_norm):
+        value = Value(node.shape, node.dtype, True)
+        for rule in (self._same, self._elementwise, self._window, self._repeat, self._layer_norm):
             found = rule(node, value)
             if found is not None:
                 return found
@@ -325,33 +324,24 @@ class _Lowering:
         emit = functools.partial(others.reshape, shape=value.memory_shape(self.lanes))
         return OtherOperation("reshape", (self._source(node),), value, emit, True)
 
-    def _unary(self, node: Node, value: Value) -> OtherOperation | None:
-        if node.op not in ("activation", "clip", "exp", "sqrt", "negative", "abs", "leakyrelu", "erf"):
-            return None
-        if len(node.reads) != 1:
-            return None
-        emit = functools.partial(others.activation if node.op == "activation" else others.plain, node=node)
-        return OtherOperation(_name(node), (self._source(node),), value, emit)
-
-    def _binary(self, node: Node, value: Value) -> OtherOperation | None:
-        """A sum, product … of blocked values, gates, and constants by channel."""
-        if node.op not in _ELEMENTWISE or len(node.reads) != 2:
+    def _elementwise(self, node: Node, value: Value) -> OtherOperation | None:
+        """A function of single numbers of blocked values, gates, and constants by channel."""
+        if node.op not in ELEMENTWISE and node.op not in ("activation", "clip"):
             return None
         reads: list[int | Constant] = []
         axis = value.channel_axis
+        one_pixel = tuple(e if i == axis else 1 for i, e in enumerate(node.shape))
         for read in node.reads:
-            shape = self.graph.shape_of(read)
             if isinstance(read, Constant):
                 numbers = _by_axis(read.value, len(node.shape), axis)
                 if numbers is None:
                     return None
                 reads.append(Constant(packed_constant(numbers, self.lanes)))
                 continue
-            one_pixel = tuple(e if i == axis else 1 for i, e in enumerate(node.shape))
-            if shape not in (node.shape, one_pixel):
+            if self.graph.shape_of(read) not in (node.shape, one_pixel) or self.form(read).dtype not in _BLOCKED_TYPES:
                 return None
             reads.append(self.blocked(read))
-        return OtherOperation(node.op, tuple(reads), value, functools.partial(others.binary, op=node.op))
+        return OtherOperation(_name(node), tuple(reads), value, functools.partial(others.plain, node=node))
 
     def _window(self, node: Node, value: Value) -> OtherOperation | None:
         if node.op not in ("max_pool2d", "avg_pool2d") or set(node.attributes["dilation"]) != {1}:
@@ -360,23 +350,22 @@ class _Lowering:
         emit = functools.partial(others.window_pool, node=node, height=shape[2], width=shape[3])
         return OtherOperation(node.op, (self._source(node),), value, emit)
 
-    def _resize(self, node: Node, value: Value) -> OtherOperation | None:
+    def _repeat(self, node: Node, value: Value) -> OtherOperation | None:
         """Each pixel repeated a whole number of times."""
-        found = others.repeats_pixels(node, self.graph.shape_of(node.reads[0]) if node.reads else ())
-        if found is None:
+        if node.op != "repeat" or len(node.shape) != 4 or node.attributes["times"][:2] != (1, 1):
             return None
-        emit = functools.partial(others.repeat_pixels, times=found, height=node.shape[2], width=node.shape[3])
-        return OtherOperation("resize2d", (self._source(node),), value, emit)
+        times = node.attributes["times"][2:]
+        emit = functools.partial(others.repeat_pixels, times=times, height=node.shape[2], width=node.shape[3])
+        return OtherOperation("repeat", (self._source(node),), value, emit)
 
     def _layer_norm(self, node: Node, value: Value) -> OtherOperation | None:
         """A layer normalisation of rows."""
-        a, numbers = node.attributes, [node.constant(1), node.constant(2)]
-        if node.op != "layer_norm" or len(node.shape) == 4 or tuple(a["axes"]) not in ((-1,), (len(node.shape) - 1,)):
+        if node.op != "layer_norm" or len(node.shape) == 4 or node.attributes["num_axes"] != 1:
             return None
-        if not a["scale"] or not a["center"]:
-            return None
+        numbers = [node.constant(1), node.constant(2)]
         packed = [Constant(packed_constant(c.value, self.lanes)) for c in numbers if c is not None]
-        emit = functools.partial(others.layer_norm, channels=value.channels, epsilon=float(a["epsilon"]))
+        epsilon = float(node.attributes["epsilon"])
+        emit = functools.partial(others.layer_norm, channels=value.channels, epsilon=epsilon)
         return OtherOperation("layer_norm", (self._source(node), *packed), value, emit) if len(packed) == 2 else None
 
 

@@ -16,7 +16,7 @@ from chanas.network.folding import pack_operator
 from chanas.operators.workload import Workload
 from chanas.prescheduler.kernels.cpu.blocks import schedule_packed_operator
 from chanas.prescheduler.kernels.cpu.shapes import input_shape, output_shape
-from chanas.prescheduler.models import others
+from chanas.prescheduler.models.definitions import OPAQUE
 from chanas.prescheduler.models.generic import schedule_generic
 from chanas.prescheduler.models.graph import Constant
 from chanas.prescheduler.models.program import OtherOperation, Program, TunedOperation
@@ -76,7 +76,7 @@ class _Emission:
                     values.append(self._emit(operation, own, values))
                 outs = [self.builder.emit_output(values[v]) for v in self.program.outputs]
             self.builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
-        fused = _fused(self.builder.get(), self.lanes)
+        fused = _fused(self.builder.get())
         return ProgramModule(_scheduled(fused, self.target), tuple(self.parameters))
 
     def _own(self, operation: Any) -> list[Any]:
@@ -113,7 +113,7 @@ class _Emission:
         key = (workload, tuple(point))
         if key not in self.functions:
             function = schedule_packed_operator(workload, point, self.target).without_attr("global_symbol")
-            function = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", others.OPAQUE)
+            function = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", OPAQUE)
             self.functions[key] = self.builder.add_func(function, f"tuned{len(self.functions)}")
         first, *extras = (values[v] for v in operation.reads)
         shape = input_shape(workload, self.lanes)
@@ -123,7 +123,7 @@ class _Emission:
         return self.builder.emit(relax.call_tir(self.functions[key], [first, *own, *extras], result))
 
 
-def _fused(module: Any, lanes: int) -> Any:
+def _fused(module: Any) -> Any:
     """All that is not tuned legalised and fused by TVM's passes."""
     import tvm
     from tvm.relax import transform
@@ -131,7 +131,7 @@ def _fused(module: Any, lanes: int) -> Any:
     passes = [
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
-        transform.LegalizeOps(others.definitions(lanes)),
+        transform.LegalizeOps(),
         transform.AnnotateTIROpPattern(),
         transform.DeadCodeElimination(),
         transform.FuseOps(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def drop_moves(graph: Graph) -> Graph:
         if node.op not in ("permute_dims", "reshape") or isinstance(read, Constant) or read is None:
             new.copy(value, node)
             continue
-        number = new.add(_replaced(node, read))
+        number = new.add(dataclasses.replace(node, reads=(read, *node.reads[1:])))
         before = new.node_of(read)
         if node.op == "permute_dims" or (before is not None and before.op == "permute_dims"):
             moved = moved_from(new, number)
@@ -86,7 +87,3 @@ def drop_moves(graph: Graph) -> Graph:
                 continue
         new.let(value, number)
     return new.graph(graph.outputs)
-
-
-def _replaced(node: Node, read: int) -> Node:
-    return Node(node.op, (read, *node.reads[1:]), node.shape, node.dtype, node.attributes, node.call)

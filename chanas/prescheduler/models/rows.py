@@ -33,7 +33,7 @@ def _row_reads(node: Node, graph: Rewriter) -> tuple[Read, ...] | None:
     inner = _rows_of(first, graph)
     if node.op == "activation":
         return None if inner is None else (inner,)
-    if node.op == "layer_norm" and tuple(node.attributes["axes"]) == (-1,):
+    if node.op == "layer_norm" and node.attributes["num_axes"] == 1:
         return None if inner is None else (inner, *node.reads[1:])
     if node.op not in ("add", "subtract", "multiply", "divide") or graph.shape_of(first) != node.shape:
         return None

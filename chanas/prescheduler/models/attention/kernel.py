@@ -15,7 +15,7 @@ from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
 
 from chanas.prescheduler.codegen.cpu.lowering import SIMPLIFIED
-from chanas.prescheduler.models.others import OPAQUE
+from chanas.prescheduler.models.definitions import OPAQUE
 from chanas.prescheduler.models.program import tiled_rows
 from chanas.prescheduler.workloads.expressions import exp
 

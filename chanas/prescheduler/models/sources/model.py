@@ -1,4 +1,4 @@
-"""A finished network as it was opened: a Relax module with its weights inside, and the framework's own answer."""
+"""A finished network as it was opened: an ONNX model with its weights inside, and the framework's own answer."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from chanas.network.inputs import random_inputs
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
+TYPES = ("float32", "int32", "int64", "bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
+"""Types of a graph's values; floats of other widths are computed in float32."""
+OWN_TYPES = {"float16": "float32", "float64": "float32", "bfloat16": "float32"}
+"""Floats of other widths, and what they become."""
 IMAGE = "image"
 """The name that the input of every network of torchvision has for `Shapes`."""
 
@@ -39,7 +43,7 @@ class OpenedModel:
     """A network that was opened.
 
     name       for people and for file names
-    module     a Relax module `main(inputs…) -> outputs`, weights inside as constants
+    proto      an `onnx.ModelProto` with its weights inside, of shapes that follow from the inputs'
     inputs     what it takes, in order
     answer     the outputs of the framework that it comes from, for given inputs
     origin     where it comes from: its kind, file or name, SHA-256, the framework's version, and the `source` that was
@@ -50,7 +54,7 @@ class OpenedModel:
     """
 
     name: str
-    module: Any
+    proto: Any
     inputs: tuple[TensorFacts, ...]
     answer: Callable[[Sequence[Array]], list[Array]]
     origin: Mapping[str, str]
@@ -90,29 +94,12 @@ def checked_facts(inputs: Sequence[TensorFacts], where: str) -> tuple[TensorFact
             raise ModelError(
                 f"input {facts.name} of {where} has no elements {list(facts.shape)}; export it with others"
             )
-        if facts.dtype not in ("float32", "int32", "int64", "bool"):
+        if facts.dtype not in TYPES:
             raise ModelError(
-                f"input {facts.name} of {where} is {facts.dtype}; expected float32, int32, int64 or bool: export the "
-                "network in float32"
+                f"input {facts.name} of {where} is {facts.dtype}; expected one of {', '.join(TYPES)}: export the network "
+                "in float32"
             )
     return tuple(inputs)
-
-
-def not_float32(network: str, place: str, dtype: str) -> ModelError:
-    """Return the error for a network with values of another type."""
-    return ModelError(
-        f"{network} computes in {dtype} (at {place}); finished networks are tuned in float32: export it so"
-    )
-
-
-_SHOWN = 3
-
-
-def unknown_operators(network: str | Path, missing: Sequence[tuple[str, str]]) -> str:
-    """Say which operators, by name and node, are not there."""
-    named = ", ".join(f"{operator} (node {node})" for operator, node in missing[:_SHOWN])
-    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    return f"{network} has operators that are not there: {named}{more}"
 
 
 _MEMORY_PER_BYTE = 4.0  # of a file: as read, as constants of a module, folded, packed

@@ -3,16 +3,14 @@ reference evaluator otherwise."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import io
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chanas.errors import ModelError, describe, one_line
+from chanas.errors import ModelError
 from chanas.prescheduler.models.sources.model import (
+    OWN_TYPES,
     Array,
     OpenedModel,
     Shapes,
@@ -20,44 +18,27 @@ from chanas.prescheduler.models.sources.model import (
     check_fits,
     checked_facts,
     file_name,
-    not_float32,
     sha256_of,
-    unknown_operators,
 )
 
-_SHOWN, _MAX_TEXT = 3, 200
+_SHOWN = 3
 
 
 def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
     """Open an ONNX file; `shapes` are those of inputs that it leaves open.
 
     Raises:
-        ModelError: the file is damaged, its weights are missing, a shape is open, or an operator is not there.
+        ModelError: the file is damaged, its weights are missing, or a shape is open.
     """
     if importlib.util.find_spec("onnx") is None:
         raise ModelError("ONNX files need the package onnx: pip install 'chanas[onnx]'")
     import onnx
-    from tvm.relax.frontend.onnx import from_onnx
 
     proto = _loaded(path)
     inputs = checked_facts(_inputs(proto, shapes, path), path.name)
-    _check_operators(proto, path)
-    _check_order(proto, path)
-    _check_infers(proto, path)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not take
-            warnings.simplefilter("ignore")
-            module = from_onnx(
-                proto,
-                {i.name: list(i.shape) for i in inputs},
-                {i.name: i.dtype for i in inputs},
-                sanitize_input_names=False,
-            )
-    except Exception as error:  # the importer raises whatever an operator's own checks do
-        raise ModelError(f"{path} could not be imported ({describe(error, _MAX_TEXT)}); export it again") from error
     origin = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path), "onnx": onnx.__version__}
     outputs = tuple(output.name for output in proto.graph.output)
-    return OpenedModel(file_name(path.stem), module, inputs, _answer(path, proto, inputs), origin, outputs=outputs)
+    return OpenedModel(file_name(path.stem), proto, inputs, _answer(path, proto, inputs), origin, outputs=outputs)
 
 
 def _loaded(path: Path) -> Any:
@@ -113,12 +94,22 @@ def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
                 f"input {value.name} of {path} has an open shape [{', '.join(map(str, extents))}]; a network is tuned "
                 f"for one: give it as --shape {value.name}={_wanted(extents)}, with your own numbers for words"
             )
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-        found.append(TensorFacts(value.name, given or tuple(e for e in extents if isinstance(e, int)), dtype))
+        dtype = _dtype_of(value)
+        own = OWN_TYPES.get(dtype, dtype)
+        found.append(TensorFacts(value.name, given or tuple(e for e in extents if isinstance(e, int)), own))
     unknown = sorted(set(shapes) - {facts.name for facts in found})
     if unknown:
         raise ModelError(f"{path} has no input {unknown[0]}; its inputs: {', '.join(f.name for f in found)}")
     return found
+
+
+def _dtype_of(value: Any) -> str:
+    """The type of an input as numpy names it; of one that is no tensor, what it is instead."""
+    import onnx
+
+    if not value.type.HasField("tensor_type"):
+        return str(value.type.WhichOneof("value") or "of no type").removesuffix("_type")
+    return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
 
 
 def _wanted(extents: Sequence[int | str]) -> str:
@@ -137,78 +128,11 @@ def _wanted(extents: Sequence[int | str]) -> str:
     )
 
 
-def _check_operators(proto: Any, path: Path) -> None:
-    """Refuse operators that TVM's importer does not know, by name and node.
-
-    Raises:
-        ModelError: there is one.
-    """
-    from tvm.relax.frontend.onnx import onnx_frontend
-
-    known = onnx_frontend._get_convert_map()
-    missing = [
-        (f"{node.domain + '.' if node.domain else ''}{node.op_type}", _place(node))
-        for node in proto.graph.node
-        if node.domain not in ("", "ai.onnx") or node.op_type not in known
-    ]
-    if missing:
-        raise ModelError(
-            f"{unknown_operators(path, missing)}; export the network with standard operators (torch.onnx.export with a "
-            "lower opset_version often does)"
-        )
-
-
-def _check_order(proto: Any, path: Path) -> None:
-    """Check that all values are there when they are read.
-
-    Raises:
-        ModelError: one is not; names it and the node.
-    """
-    graph = proto.graph
-    known = {
-        "",
-        *(v.name for v in (*graph.input, *graph.initializer)),
-        *(v.values.name for v in graph.sparse_initializer),
-    }
-    for node in graph.node:
-        missing = [name for name in node.input if name not in known]
-        if missing:
-            raise ModelError(
-                f"{path} is damaged: {node.op_type} (node {_place(node)}) reads {missing[0]}, which is no input, no "
-                "weight and no output of a node before it; export it again"
-            )
-        known.update(node.output)
-
-
-def _place(node: Any) -> str:
-    return str(node.name or next(iter(node.output), "without a name"))
-
-
-def _check_infers(proto: Any, path: Path) -> None:
-    """Check what ONNX itself can tell of a file before it is imported.
-
-    Raises:
-        ModelError: its shapes contradict each other, or it computes in few bits.
-    """
-    import onnx
-
-    if proto.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF:
-        return
-    try:
-        graph = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph
-    except Exception as error:
-        raise ModelError(f"{path} contradicts itself ({one_line(error, _MAX_TEXT)}); export it again") from error
-    for value in (*graph.value_info, *graph.output):
-        dtype = value.type.tensor_type.elem_type
-        if dtype in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16):
-            raise not_float32(str(path), value.name, onnx.TensorProto.DataType.Name(dtype).lower())
-
-
 def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[Sequence[Array]], list[Array]]:
-    names = [facts.name for facts in inputs]
+    dtypes = {value.name: _dtype_of(value) for value in proto.graph.input}
 
     def answer(arrays: Sequence[Array]) -> list[Array]:
-        feeds = dict(zip(names, arrays, strict=True))
+        feeds = {facts.name: a.astype(dtypes[facts.name]) for facts, a in zip(inputs, arrays, strict=True)}
         if importlib.util.find_spec("onnxruntime") is not None:
             import onnxruntime
 
