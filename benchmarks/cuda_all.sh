@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under 25 minutes, on a bare machine with a GPU and Python with PyTorch.
+# Everything that needs a GPU, in under 30 minutes, on a bare machine with a GPU and Python with PyTorch.
 #
 #   benchmarks/cuda_all.sh [FOLDER] [PART...]
 #
 # FOLDER (.whl) holds what is not installed: wheels, or .tar.xz archives of a folder of packages. Beside PyTorch for
 # CUDA 13, which brings cuda-bindings, cuda-pathfinder, nvidia-cuda-runtime and nvidia-cuda-nvrtc (one for CUDA 12 does
 # not: they have to travel too), that is whatever is missing of
-#   apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1 pydantic pydantic-core annotated-types typing-inspection
+#   apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1 archspec pydantic pydantic-core annotated-types typing-inspection
 #   torchvision numpy scikit-learn pillow tqdm typer PyYAML safetensors matplotlib psutil threadpoolctl
 #   pytest pytest-timeout hypothesis (for `tests` alone)
 # and what these need, for the machine's Python: `pip download --no-deps --only-binary=:all: --python-version 3.12 …`.
@@ -17,7 +17,7 @@
 #   tests (200)     pytest -m cuda
 #   demo (310)      chanas demo --target cuda
 #   table (480)     the latency table of four sub-spaces of mbv3 at 224 and 192 pixels, calibrated
-#   figures (300)   benchmarks/cuda_networks.py: batch 1 and 32 beside eager, the table, then torch.compile
+#   figures (620)   benchmarks/cuda_networks.py: batch 1 and 32 beside eager, the table, then torch.compile
 # Results are written to $OUT (./cuda-results without it) as they come: a log of each part, tables and figures as JSON,
 # and summary.txt. The exit code is 1 when a part failed or could not be run. PYTHON names the interpreter (python3).
 set -uo pipefail
@@ -94,7 +94,7 @@ make_figures() {
     local arguments=()
     [[ -f $run/luts/cuda.json ]] && arguments=(--run "$run")
     # stopped before the part itself is, so that what it has written by then is copied
-    timeout -k 10 280 "$python" benchmarks/cuda_networks.py --trials 8 "${arguments[@]}"
+    timeout -k 10 600 "$python" benchmarks/cuda_networks.py --trials 8 "${arguments[@]}"
     local code=$?
     local result
     for result in benchmarks/results/cuda_networks-*.json; do  # one for each kind of GPU
@@ -125,5 +125,5 @@ mapfile -t cuda_tests < <(grep -rl --include='*.py' 'pytest\.mark\.cuda' tests)
 part tests 200 "$python" -m pytest -q -p no:cacheprovider -m cuda -W default --durations 5 "${cuda_tests[@]}"
 part demo 310 "$python" -m chanas demo --target cuda --run "$run-demo"
 part table 480 bash -c make_table
-part figures 300 bash -c make_figures
+part figures 620 bash -c make_figures
 exit $failed

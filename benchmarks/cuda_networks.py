@@ -9,8 +9,8 @@ it wherever the device waits for that, as a user has it. Each is timed warm (cal
 flushed before each call); ratios are of warm medians. With --run, networks of the space of that run's table for target
 `cuda` are compiled whole and timed, which tells how far the calibrated table is from them.
 
-Every type and batch is compared with eager first, then comes the table, then torch.compile, which takes a minute for
-each type. The result is written after each of these, so that a run that is stopped keeps what it has. What fails costs
+Every type and batch is compared with eager first, then comes the table, then torch.compile, which takes minutes for
+each type: it tries some 20 programs for each matrix product. The result is written after each of these, so that a run that is stopped keeps what it has. What fails costs
 its own figures alone; the script then ends with its error.
 """
 

@@ -122,7 +122,7 @@ def test_they_are_reported_with_every_target(read: Read) -> None:
     page = report(run).read_text(encoding="utf-8")
     assert "measured on cpu-2t, budget 2 s" in page
     assert "94.9 µs" in page
-    assert "accuracy on 16 test images (± 8.3)" in page
+    assert "accuracy on 16 test images (95 % interval 3.5 to 36.0 %)" in page
 
 
 def test_they_are_exported_for_each_of_their_targets(read: Read, tmp_path: Path) -> None:
