@@ -81,14 +81,14 @@ class Model:
             ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there.
         """
         from chanas.prescheduler.models.folding import simplify
-        from chanas.prescheduler.models.reading import read_graph
+        from chanas.prescheduler.models.reading.reader import read_graph
         from chanas.prescheduler.models.sources.opening import open_model
 
         watch = _Watch(uuid.uuid4().hex)
         with watch.step("open"):
             opened = open_model(source, shapes)
         with watch.step("simplify"):
-            graph = simplify(read_graph(opened))
+            graph = simplify(read_graph(opened.proto, opened.inputs))
         return LoadedModel(opened, graph, watch)
 
     @staticmethod

@@ -25,6 +25,11 @@ IMAGE = "image"
 """The name that the input of every network of torchvision has for `Shapes`."""
 
 
+def own_type(dtype: str) -> str:
+    """The type in which a graph has values of another."""
+    return OWN_TYPES.get(dtype, dtype)
+
+
 @dataclass(frozen=True)
 class TensorFacts:
     """Name, shape and type of an input or an output of a network."""

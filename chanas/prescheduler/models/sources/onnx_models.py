@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chanas.errors import ModelError
+import numpy as np
+
+from chanas.errors import ModelError, describe
 from chanas.prescheduler.models.sources.model import (
-    OWN_TYPES,
     Array,
     OpenedModel,
     Shapes,
@@ -18,10 +19,12 @@ from chanas.prescheduler.models.sources.model import (
     check_fits,
     checked_facts,
     file_name,
+    own_type,
     sha256_of,
 )
 
-_SHOWN = 3
+_SHOWN, _MAX_TEXT = 3, 160
+_ONLY_FATAL = 4  # of ONNX Runtime's levels of its log
 
 
 def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
@@ -95,8 +98,7 @@ def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
                 f"for one: give it as --shape {value.name}={_wanted(extents)}, with your own numbers for words"
             )
         dtype = _dtype_of(value)
-        own = OWN_TYPES.get(dtype, dtype)
-        found.append(TensorFacts(value.name, given or tuple(e for e in extents if isinstance(e, int)), own))
+        found.append(TensorFacts(value.name, given or tuple(e for e in extents if isinstance(e, int)), own_type(dtype)))
     unknown = sorted(set(shapes) - {facts.name for facts in found})
     if unknown:
         raise ModelError(f"{path} has no input {unknown[0]}; its inputs: {', '.join(f.name for f in found)}")
@@ -129,17 +131,37 @@ def _wanted(extents: Sequence[int | str]) -> str:
 
 
 def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[Sequence[Array]], list[Array]]:
+    """What ONNX Runtime says, where it is installed and runs the network; else ONNX's reference evaluator."""
     dtypes = {value.name: _dtype_of(value) for value in proto.graph.input}
+    runners = [_runtime] if importlib.util.find_spec("onnxruntime") is not None else []
+    opened: dict[str, Any] = {}
 
     def answer(arrays: Sequence[Array]) -> list[Array]:
-        feeds = {facts.name: a.astype(dtypes[facts.name]) for facts, a in zip(inputs, arrays, strict=True)}
-        if importlib.util.find_spec("onnxruntime") is not None:
-            import onnxruntime
-
-            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-            return list(session.run(None, feeds))
-        from onnx.reference import ReferenceEvaluator
-
-        return list(ReferenceEvaluator(proto).run(None, feeds))
+        errors = []
+        for opener in (*runners, _reference):
+            feeds = {facts.name: a.astype(dtypes[facts.name]) for facts, a in zip(inputs, arrays, strict=True)}
+            try:
+                if opener.__name__ not in opened:
+                    opened[opener.__name__] = opener(path, proto)
+                found = opened[opener.__name__].run(None, feeds)
+                return [np.array(value, own_type(str(np.asarray(value).dtype))) for value in found]
+            except Exception as error:  # the runtime's own; the next one may know more operators
+                errors.append(describe(error, _MAX_TEXT))
+        raise ModelError(f"{path} is run neither by ONNX Runtime nor by ONNX's reference evaluator ({'; '.join(errors)})")
 
     return answer
+
+
+def _runtime(path: Path, proto: Any) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ONLY_FATAL
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _reference(path: Path, proto: Any) -> Any:
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(proto)

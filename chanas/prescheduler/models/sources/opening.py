@@ -1,7 +1,7 @@
 """Finished networks as users bring them: an ONNX file, a program of `torch.export`, or a network of torchvision.
 
-Each becomes a Relax module with its weights inside, by TVM's own importers, and keeps a way to ask the framework that
-it came from for the right answer. Pickles are refused before anything of them is read.
+Each becomes an ONNX model with its weights inside, and keeps a way to ask the framework that it came from for the right
+answer. Pickles are refused before anything of them is read.
 """
 
 from __future__ import annotations

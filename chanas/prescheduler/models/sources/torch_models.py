@@ -1,13 +1,16 @@
-"""Networks of PyTorch: programs of `torch.export` in files, and those of torchvision by name (random weights)."""
+"""Networks of PyTorch: programs of `torch.export` in files, and those of torchvision by name (random weights). PyTorch's
+own exporter makes ONNX models of them; PyTorch itself gives the answer to compare with."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import logging
+import warnings
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +26,13 @@ from chanas.prescheduler.models.sources.model import (
     TensorFacts,
     checked_facts,
     file_name,
-    not_float32,
+    own_type,
     sha256_of,
-    unknown_operators,
 )
 
 _SIZES = {"inception_v3": 299}
 _SIZE = 224
+_OPSET = 20
 _MAX_TEXT = 160
 
 
@@ -111,20 +114,14 @@ def open_exported(path: Path) -> OpenedModel:
             f"{path} holds a pickle ({name}), which may run any code when it is opened; export the network with plain "
             "tensors as weights and inputs"
         )
-    loggers = [logging.getLogger(n) for n in ("torch", "torch.export", "torch._export")]
-    levels = [logger.level for logger in loggers]
     try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        program = torch.export.load(path)
+        with _quiet():
+            program = torch.export.load(path)
     except Exception as error:  # the format's own errors are of many kinds
         raise ModelError(
             f"{path} is damaged or was written by another version of torch (here: {torch.__version__}; "
             f"{describe(error, _MAX_TEXT)}); export it again with this one"
         ) from error
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
     origin = {"kind": "torch.export", "name": path.name, "sha256": sha256_of(path), "torch": torch.__version__}
     return opened_program(file_name(path.stem), program, origin)
 
@@ -161,48 +158,84 @@ def _pickled(path: Path) -> Iterator[str]:
 
 
 def opened_program(name: str, program: Any, origin: dict[str, str]) -> OpenedModel:
-    """A program of `torch.export` as a Relax module.
+    """A program of `torch.export` as an ONNX model.
 
     Raises:
-        ModelError: a shape is open, what goes in or out is no tensor, it computes in another type than float32 or was
-            exported for training, or an operator is not there.
+        ModelError: a shape is open, what goes in or out is no tensor, it keeps state between calls, was exported for
+            training, or PyTorch cannot export it.
     """
     import torch
     from torch.utils import _pytree as pytree
-    from tvm.relax.frontend.torch import from_exported_program
 
     inputs = _inputs(name, program)
     _check_inference(name, program)
-    _check_dtypes(name, program, (torch.float16, torch.bfloat16))
+    _check_stateless(name, program)
     network = program.module()
 
     def answer(arrays: Sequence[Array]) -> list[Array]:
         args, kwargs = call_arguments(program, arrays)
         with torch.inference_mode():
-            return [value.numpy() for value in pytree.tree_leaves(network(*args, **kwargs))]
+            found = [value.numpy().copy() for value in pytree.tree_leaves(network(*args, **kwargs))]
+        return [value.astype(own_type(str(value.dtype))) for value in found]
+
+    proto = _exported(name, program)
+    if len(proto.graph.input) != len(inputs):
+        raise ModelError(
+            f"{name} has {len(inputs)} inputs, and {len(proto.graph.input)} as PyTorch exports it to ONNX; export it "
+            "without those that are not used"
+        )
+    named = tuple(TensorFacts(v.name, f.shape, f.dtype) for v, f in zip(proto.graph.input, inputs, strict=True))
+    return OpenedModel(name, proto, named, answer, origin, program)
+
+
+def _exported(name: str, program: Any) -> Any:
+    """The ONNX model that PyTorch's exporter makes of a program.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    import torch
 
     try:
-        decomposed = program.run_decompositions()
-        _check_operators(name, decomposed)
-        module = from_exported_program(
-            decomposed, keep_params_as_input=False, no_bind_return_tuple=False, run_ep_decomposition=False
-        )
-    except ModelError:
-        raise
-    except Exception as error:  # the importer asserts
-        _check_dtypes(name, program, (torch.float64,))  # some of what is done in it can be imported
+        with _quiet():
+            exported = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False, external_data=False)
+        assert exported is not None
+        return exported.model_proto
+    except Exception as error:  # the exporter's own are of many kinds, with reports of thousands of lines
+        cause = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__  # type: ignore[assignment]
         raise ModelError(
-            f"{name} could not be imported ({describe(error, _MAX_TEXT)}); export it in another way"
+            f"PyTorch could not export {name} to ONNX ({describe(cause, _MAX_TEXT)}); write the network without what it "
+            "names"
         ) from error
-    return OpenedModel(name, module, inputs, answer, origin, program)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What PyTorch's exporters log, print and warn about in the body does not reach a person."""
+    loggers = [logging.getLogger(n) for n in ("torch", "torch.export", "torch._export", "torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def call_arguments(program: Any, arrays: Sequence[Array]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Arguments, by place and by name, that a program's module takes its inputs in: they may lie in dictionaries."""
+    """Arguments, by place and by name, that a program's module takes its inputs in: they may lie in dictionaries. The
+    arrays are copied: a network may write to what it is given."""
     import torch
     from torch.utils import _pytree as pytree
 
-    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    dtypes = [values[given].dtype for given in program.graph_signature.user_inputs]
+    tensors = [torch.from_numpy(np.array(a)).to(dtype) for a, dtype in zip(arrays, dtypes, strict=True)]
     args, kwargs = pytree.tree_unflatten(tensors, program.call_spec.in_spec)
     return args, kwargs
 
@@ -227,19 +260,9 @@ def _inputs(name: str, program: Any) -> tuple[TensorFacts, ...]:
                 f"input {input_name} of {name} has an open shape {tuple(map(str, value.shape))}; export the network "
                 "without dynamic_shapes: it is tuned for one"
             )
-        facts.append(TensorFacts(input_name, tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+        dtype = own_type(str(value.dtype).removeprefix("torch."))
+        facts.append(TensorFacts(input_name, tuple(value.shape), dtype))
     return checked_facts(facts, name)
-
-
-def _check_dtypes(name: str, program: Any, dtypes: Collection[Any]) -> None:
-    """
-    Raises:
-        ModelError: the network computes in one of these types; names the first place.
-    """
-    for node in program.graph.nodes:
-        dtype = getattr(node.meta.get("val"), "dtype", None)
-        if node.op == "call_function" and dtype in dtypes:
-            raise not_float32(name, node.name, str(dtype).removeprefix("torch."))
 
 
 def _check_inference(name: str, program: Any) -> None:
@@ -251,23 +274,22 @@ def _check_inference(name: str, program: Any) -> None:
     for node in program.graph.nodes:
         parameters = getattr(getattr(node.target, "_schema", None), "arguments", ())
         given = dict(zip((p.name for p in parameters), node.args, strict=False)) | dict(node.kwargs)
-        if given.get("train") is True or given.get("training") is True:
+        kind = getattr(node.target, "__name__", "")
+        if given.get("train") is True or (given.get("training") is True and "norm" not in kind):
             raise ModelError(
-                f"{name} was exported for training ({node.target.__name__} at {node.name}); call eval() on the network "
-                "before it is exported"
+                f"{name} was exported for training ({kind} at {node.name}); call eval() on the network before it is "
+                "exported"
             )
 
 
-def _check_operators(name: str, program: Any) -> None:
-    """Refuse operators that TVM's importer does not know, by name and node.
+def _check_stateless(name: str, program: Any) -> None:
+    """Refuse networks whose outputs depend on earlier calls.
 
     Raises:
-        ModelError: there is one.
+        ModelError: a call writes to a buffer or to an input; names the first.
     """
-    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-
-    known = ExportedProgramImporter().convert_map
-    called = [node for node in program.graph.nodes if node.op == "call_function"]
-    missing = [(n.target.__name__, n.name) for n in called if n.target.__name__ not in known]
-    if missing:
-        raise ModelError(f"{unknown_operators(name, missing)}; write the network without")
+    signature = program.graph_signature
+    training = any(n.endswith(("running_mean", "running_var", "num_batches_tracked")) for n in signature.buffers_to_mutate.values())
+    for written in (*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()):
+        way = "call eval() on the network before it is exported" if training else "give the state as an input and an output"
+        raise ModelError(f"{name} writes to {written} in each call, so that its outputs depend on earlier ones; {way}")
