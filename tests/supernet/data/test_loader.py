@@ -191,7 +191,23 @@ def without_locks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(multiprocessing, "Lock", lock)
 
 
-@pytest.mark.parametrize(("lack", "said"), [(without_room, ""), (without_locks, "no shared memory for 1 processes")])
+def without_events(patch: pytest.MonkeyPatch) -> None:
+    """Room for locks, which goes while the loader opens."""
+
+    def event(_context: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    patch.setattr(multiprocessing.context.BaseContext, "Event", event)
+
+
+@pytest.mark.parametrize(
+    ("lack", "said"),
+    [
+        (without_room, ""),
+        (without_locks, "no shared memory for 1 processes"),
+        (without_events, "no shared memory for 1 processes"),
+    ],
+)
 def test_without_shared_memory_batches_are_the_same(
     folder: ImageData,
     lack: Callable[[pytest.MonkeyPatch], None],
