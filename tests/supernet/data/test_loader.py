@@ -194,10 +194,10 @@ def without_locks(patch: pytest.MonkeyPatch) -> None:
 def without_events(patch: pytest.MonkeyPatch) -> None:
     """Room for locks, which goes while the loader opens."""
 
-    def event(_context: object) -> None:
+    def event() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    patch.setattr(multiprocessing.context.BaseContext, "Event", event)
+    patch.setattr(torch.multiprocessing, "Event", event)
 
 
 @pytest.mark.parametrize(
