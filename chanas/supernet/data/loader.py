@@ -304,16 +304,13 @@ def _opened(
     before = multiprocessing.active_children()
     try:
         if num_workers:  # locks lie in shared memory, too: more than the loader needs, and gone before it is opened
-            for lock in [multiprocessing.Lock() for _ in range(_NUM_LOCKS * (num_workers + 2))]:
-                del lock
-        opened = answers(num_workers)
+            locks = [multiprocessing.Lock() for _ in range(_NUM_LOCKS * (num_workers + 2))]
+            del locks
     except (OSError, ImportError) as error:
-        for process in multiprocessing.active_children():
-            if process not in before:
-                process.terminate()
         reason = f"no shared memory for {num_workers} processes ({one_line(error)})"
         print(f"chanas: {reason}: this one decodes the images", file=sys.stderr)
-        opened = answers(0)
+        num_workers = 0
+    opened = answers(num_workers)
     return opened, [process for process in multiprocessing.active_children() if process not in before]
 
 
