@@ -10,8 +10,8 @@ flushed before each call); ratios are of warm medians. With --run, networks of t
 `cuda` are compiled whole and timed, which tells how far the calibrated table is from them.
 
 Every type and batch is compared with eager first, then comes the table, then torch.compile, which takes minutes for
-each type: it tries some 20 programs for each matrix product. The result is written after each of these, so that a run that is stopped keeps what it has. What fails costs
-its own figures alone; the script then ends with its error.
+each type: it tries some 20 programs for each matrix product. The result is written after each of these, so that a run
+that is stopped keeps what it has. What fails costs its own figures alone; the script then ends with its error.
 """
 
 from __future__ import annotations

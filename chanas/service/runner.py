@@ -26,7 +26,7 @@ from chanas.service.work import Opened, Work
 
 DEFAULT_NUM_JOBS = 4
 _CLERK_S, _PROGRESS_S, _USE_S = 1.0, 2.0, 10.0
-SHORTAGE_S, _MAX_SHORTAGE_S = 2.0, 15.0
+SHORTAGE_S, _MAX_SHORTAGE_S = 2.0, 4.0
 """Seconds after a shortage of disk space or files until the next try, twice as long after each that fails."""
 _NUM_CHARACTERS = 300
 RETURN_WITHIN_S = 120.0

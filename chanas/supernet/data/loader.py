@@ -303,8 +303,9 @@ def _opened(
     """The loader's answers, and its processes; none where the system has no room for their locks."""
     before = multiprocessing.active_children()
     try:
-        if num_workers:  # locks lie in shared memory, too: more than the loader needs
-            _ = [multiprocessing.Lock() for _ in range(_NUM_LOCKS * (num_workers + 2))]
+        if num_workers:  # locks lie in shared memory, too: more than the loader needs, and gone before it is opened
+            locks = [multiprocessing.Lock() for _ in range(_NUM_LOCKS * (num_workers + 2))]
+            del locks
     except (OSError, ImportError) as error:
         reason = f"no shared memory for {num_workers} processes ({one_line(error)})"
         print(f"chanas: {reason}: this one decodes the images", file=sys.stderr)

@@ -8,9 +8,10 @@ import multiprocessing
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -191,7 +192,27 @@ def without_locks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(multiprocessing, "Lock", lock)
 
 
-@pytest.mark.parametrize(("lack", "said"), [(without_room, ""), (without_locks, "no shared memory for 1 processes")])
+def with_few_locks(patch: pytest.MonkeyPatch) -> None:
+    """Room for the locks that are tried or for the loader's, not for both at once."""
+    made = weakref.WeakSet[Any]()
+    lock = multiprocessing.Lock
+
+    def counted() -> Any:
+        made.add(found := lock())
+        return found
+
+    def event() -> Any:
+        assert not made
+        return multiprocessing.get_context().Event()
+
+    patch.setattr(multiprocessing, "Lock", counted)
+    patch.setattr(torch.multiprocessing, "Event", event)
+
+
+@pytest.mark.parametrize(
+    ("lack", "said"),
+    [(without_room, ""), (without_locks, "no shared memory for 1 processes"), (with_few_locks, "")],
+)
 def test_without_shared_memory_batches_are_the_same(
     folder: ImageData,
     lack: Callable[[pytest.MonkeyPatch], None],
