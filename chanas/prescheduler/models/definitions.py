@@ -61,7 +61,10 @@ def define(node: Node, lanes: int, *reads: Any) -> Any:
 def mapped(function: Callable[..., Any], name: str, *reads: Any) -> Any:
     """A function of the numbers at one place of what is read, broadcast as in numpy."""
     shape = np.broadcast_shapes(*(tuple(int(e) for e in x.shape) for x in reads))
-    return te.compute(shape, lambda *i: function(*(x[place(i, x)] for x in reads)), name=name.replace(".", "_"))
+    def number(*i: Any) -> Any:
+        return function(*(x[place(i, x)].asobject() for x in reads))
+
+    return te.compute(shape, number, name=name.replace(".", "_"))
 
 
 def place(i: Sequence[Any], x: Any) -> tuple[Any, ...]:
@@ -535,7 +538,8 @@ def _matmul(node: Node, lanes: int, a: Any, b: Any, bias: Any = None) -> Any:
 
     product = te.compute((*batch, tiled, padded), term, name="product", attrs={KEPT: 1})
     if (tiled, padded) != (rows, columns):
-        product = te.compute(node.shape, lambda *i, whole=product: whole[i], name="matmul", attrs={KEPT: 1})
+        whole = product
+        product = te.compute(node.shape, lambda *i: whole[i], name="matmul", attrs={KEPT: 1})
     if bias is None:
         return product
     return te.compute(node.shape, lambda *i: product[i] + bias[place(i, bias)], name="biased")

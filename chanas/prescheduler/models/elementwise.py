@@ -53,13 +53,13 @@ def _intrinsic(name: str) -> Callable[..., Any]:
     return call
 
 
-def _libm(name: str) -> Callable[[Any], Any]:
-    """A function of C's, whose values TVM's own definitions miss by up to 1e-2."""
+def _libm(name: str) -> Callable[..., Any]:
+    """A function of C's: TVM's own definitions miss it by up to 1e-2, or are not there for a processor."""
 
-    def call(x: Any) -> Any:
+    def call(*x: Any) -> Any:
         from tvm import tirx
 
-        return tirx.call_pure_extern("float32", f"{name}f", x)
+        return tirx.call_pure_extern("float32", f"{name}f", *x)
 
     return call
 
@@ -93,7 +93,7 @@ def _floor_mod(a: Any, b: Any) -> Any:
     from tvm import tirx
 
     if is_float(a):
-        rest = tirx.fmod(a, b)
+        rest = _libm("fmod")(a, b)
         return tirx.Select(tirx.all(rest != 0, (rest < 0) != (b < 0)), rest + b, rest)
     safe = tirx.Select(b == 0, _const(1, b), b)
     return tirx.Select(b == 0, _const(0, a), tirx.floormod(a, safe))
@@ -103,7 +103,7 @@ def _trunc_mod(a: Any, b: Any) -> Any:
     from tvm import tirx
 
     if is_float(a):
-        return tirx.fmod(a, b)
+        return _libm("fmod")(a, b)
     safe = tirx.Select(b == 0, _const(1, b), b)
     return tirx.Select(b == 0, _const(0, a), tirx.truncmod(a, safe))
 
@@ -183,7 +183,7 @@ def _np_divide(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return np.asarray(np.divide(a, b))
     safe = np.where(b == 0, 1, b)
-    return np.where(b == 0, 0, np.trunc(a / safe).astype(str(a.ty.dtype)))
+    return np.where(b == 0, 0, np.trunc(a / safe).astype(a.dtype))
 
 
 _FLOAT_FUNCTIONS: Mapping[str, tuple[Any, Any]] = {

@@ -141,7 +141,7 @@ class _Reader:
             return self._computed(node, inputs, scope) or found
         if known and (computed := self._computed(node, inputs, scope)):
             return computed
-        body = _schema_function(node, inputs, scope.opset, self.make)
+        body = _schema_function(node, given, inputs, scope.opset, self.make)
         if body is None:
             raise self._missing(node)
         return self._function(body, inputs, {**_defaults(node, scope.opset), **given}, num_outputs)
@@ -336,32 +336,38 @@ def _defaults(node: Any, opset: int) -> dict[str, Any]:
     return found
 
 
-def _schema_function(node: Any, inputs: Sequence[Read | None], opset: int, make: Maker) -> Any:
-    """The body that ONNX gives an operator; None where there is none."""
+def _schema_function(node: Any, given: Mapping[str, Any], inputs: Sequence[Read | None], opset: int, make: Maker) -> Any:
+    """The body that ONNX gives an operator; None where there is none.
+
+    Args:
+        given: the values of the node's attributes, which it may refer to those of a call for.
+    """
     import onnx
 
     schema = _schema(node, opset)
-    if schema is None:
+    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
         return None
     if schema.has_function:
-        return schema.get_function_with_opset_version(max(v for v in schema.function_opset_versions if v <= opset)) if any(
-            v <= opset for v in schema.function_opset_versions
-        ) else schema.function_body
-    if not schema.has_context_dependent_function:
-        return None
-    types = []
-    for value in inputs:
-        if value is None:
-            types.append(onnx.TypeProto().SerializeToString())
-            continue
-        dtype = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(make.dtype_of(value)))
-        types.append(onnx.helper.make_tensor_type_proto(dtype, make.shape_of(value)).SerializeToString())
-    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
-    version = max(versions, default=opset)
+        version = max((v for v in schema.function_opset_versions if v <= opset), default=schema.since_version)
+        found = schema.get_function_with_opset_version(version)
+    else:
+        types = []
+        for value in inputs:
+            kind = onnx.TypeProto()
+            if value is not None:
+                dtype = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(make.dtype_of(value)))
+                kind = onnx.helper.make_tensor_type_proto(dtype, make.shape_of(value))
+            types.append(kind.SerializeToString())
+        own = onnx.NodeProto()
+        own.CopyFrom(node)
+        del own.attribute[:]
+        own.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in given.items())
+        version = max((v for v in schema.context_dependent_function_opset_versions if v <= opset), default=opset)
+        found = schema.get_context_dependent_function_with_opset_version(version, own.SerializeToString(), types)
+    if not isinstance(found, bytes):
+        return found
     body = onnx.FunctionProto()
-    body.ParseFromString(
-        schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
-    )
+    body.ParseFromString(found)
     return body
 
 
