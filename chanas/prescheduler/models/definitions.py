@@ -360,13 +360,22 @@ def _reducer(both: Callable[[Any, Any], Any], start: Callable[[str], Any], name:
     return te.comm_reducer(both, start, name=name)
 
 
-_LARGEST = _reducer(elementwise.maximum, lambda dtype: tirx.min_value(str(dtype)), "largest")
-_SMALLEST = _reducer(elementwise.minimum, lambda dtype: tirx.max_value(str(dtype)), "smallest")
+def _least(dtype: str) -> Any:
+    return tirx.const(-math.inf, str(dtype)) if str(dtype).startswith("float") else tirx.min_value(str(dtype))
+
+
+def _greatest(dtype: str) -> Any:
+    return tirx.const(math.inf, str(dtype)) if str(dtype).startswith("float") else tirx.max_value(str(dtype))
+
+
+LARGEST = _reducer(elementwise.maximum, _least, "largest")
+"""The largest number along axes; NaN where one is."""
+_SMALLEST = _reducer(elementwise.minimum, _greatest, "smallest")
 _PRODUCT = _reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, str(dtype)), "product")
 _FOLDS: Mapping[str, Any] = {
     "sum": te.sum,
     "mean": te.sum,
-    "max": _LARGEST,
+    "max": LARGEST,
     "min": _SMALLEST,
     "prod": _PRODUCT,
 }
@@ -438,7 +447,7 @@ def _extreme_place(node: Node, lanes: int, x: Any) -> Any:
     axis, length = node.attributes["axis"], int(x.shape[node.attributes["axis"]])
     rest = [int(e) for a, e in enumerate(x.shape) if a != axis]
     k, j = (te.reduce_axis((0, length), name=name) for name in "kj")
-    fold = _LARGEST if node.op == "argmax" else _SMALLEST
+    fold = LARGEST if node.op == "argmax" else _SMALLEST
     best = te.compute(rest, lambda *i: fold(x[(*i[:axis], k, *i[axis:])], axis=k), name="best", attrs={KEPT: 1})
     is_last = node.attributes["last"]
 
@@ -646,7 +655,7 @@ def _pool(node: Node, lanes: int, x: Any) -> Any:
         nothing = tirx.const(0.0, node.dtype) if node.op == "avg_pool2d" else tirx.min_value(x.dtype)
         return tirx.if_then_else(inside(there), x[(n, c, *there)], nothing)
 
-    fold = te.sum if node.op == "avg_pool2d" else _LARGEST
+    fold = te.sum if node.op == "avg_pool2d" else LARGEST
     found = te.compute(node.shape, lambda *i: fold(tap(*i), axis=k), name="window")
     if node.op == "max_pool2d":
         return found
@@ -842,7 +851,7 @@ def _roi_align(node: Node, lanes: int, x: Any, rois: Any, batches: Any) -> Any:
                 weighted.append(weight * tap(lead, (low[0] + float(dy), low[1] + float(dx))))
         return tirx.Select(tirx.all(y_in, z_in), functools.reduce(elementwise.maximum, weighted), zero)
 
-    fold = te.sum if a["mode"] == "avg" else _LARGEST
+    fold = te.sum if a["mode"] == "avg" else LARGEST
     found = te.compute(node.shape, lambda *i: fold(sample(*i), axis=[ky, kx]), name="region")
     share = tirx.const(1.0 / samples**2 if a["mode"] == "avg" else 1.0, "float32")
     return te.compute(node.shape, lambda *i: found[i] * share, name="aligned")

@@ -94,7 +94,7 @@ def _floor_mod(a: Any, b: Any) -> Any:
 
     if is_float(a):
         rest = _libm("fmod")(a, b)
-        return tirx.Select(tirx.all(rest != 0, (rest < 0) != (b < 0)), rest + b, rest)
+        return tirx.Select(tirx.any(tirx.all(rest < 0, b > 0), tirx.all(rest > 0, b < 0)), rest + b, rest)
     safe = tirx.Select(b == 0, _const(1, b), b)
     return tirx.Select(b == 0, _const(0, a), tirx.floormod(a, safe))
 
@@ -169,6 +169,11 @@ def _logical(name: str) -> Callable[..., Any]:
     return of
 
 
+def _number(x: Any) -> Any:
+    """A truth as a number, which LLVM compares; others as they are."""
+    return x.astype("int8") if str(x.ty.dtype) == "bool" else x
+
+
 def _np_sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
@@ -203,16 +208,16 @@ _FLOAT_FUNCTIONS: Mapping[str, tuple[Any, Any]] = {
     **{f"a{name}": (getattr(np, f"arc{name}"), _libm(f"a{name}")) for name in ("sinh", "cosh", "tanh")},
 }
 _TRUTHS: Mapping[str, tuple[Any, Any]] = {
-    "equal": (np.equal, lambda a, b: a == b),
-    "not_equal": (np.not_equal, lambda a, b: a != b),
+    "equal": (np.equal, lambda a, b: _number(a) == _number(b)),
+    "not_equal": (np.not_equal, lambda a, b: _number(a) != _number(b)),
     "less": (np.less, lambda a, b: a < b),
     "less_equal": (np.less_equal, lambda a, b: a <= b),
     "greater": (np.greater, lambda a, b: a > b),
     "greater_equal": (np.greater_equal, lambda a, b: a >= b),
     "logical_and": (np.logical_and, _logical("all")),
     "logical_or": (np.logical_or, _logical("any")),
-    "logical_xor": (np.logical_xor, lambda a, b: a != b),
-    "logical_not": (np.logical_not, lambda x: x == _const(0, x)),
+    "logical_xor": (np.logical_xor, lambda a, b: _number(a) != _number(b)),
+    "logical_not": (np.logical_not, _intrinsic("Not")),
     "isnan": (np.isnan, _intrinsic("isnan")),
     "isinf": (np.isinf, lambda x: _intrinsic("abs")(x) == _const(np.inf, x)),
 }

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from chanas.core.layouts import num_blocks
-from chanas.prescheduler.models.definitions import IN_ORDER, MIN_PARALLEL, OPAQUE, define, normal
+from chanas.prescheduler.models.definitions import IN_ORDER, LARGEST, MIN_PARALLEL, OPAQUE, define, normal
 from chanas.prescheduler.models.graph import Node
 from chanas.prescheduler.models.program import Value
 
@@ -121,7 +121,7 @@ def window_pool(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, h
             return tirx.if_then_else(inside, x[b, h * width + w, v], nothing)
 
         shape = (x.shape[0], rows * columns, lanes)
-        total = te.max if is_max else te.sum
+        total = LARGEST if is_max else te.sum
         found = te.compute(shape, lambda b, m, v: total(tap(b, m, v), axis=[rh, rw]), name="window")
         if is_max:
             return found

@@ -115,7 +115,7 @@ def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int])
         value = acc[b, h, i, j, lane] * tirx.const(a.scale, "float32")
         for term in added:
             value = value + term[tuple(0 if int(e) == 1 else p for p, e in zip(place, term.shape, strict=True))]
-        value = te.max(value, tiny)  # -inf less -inf would be no number
+        value = tirx.Select(value < tiny, tiny, value)  # -inf less -inf would be no number; NaN stays
         return value if a.keys % lanes == 0 else tirx.Select(j * lanes + lane < a.keys, value, tiny)
 
     scores = te.compute((*every, blocks, lanes), score, name="scores")

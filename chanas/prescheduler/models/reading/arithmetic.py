@@ -116,8 +116,7 @@ def _mean(call: Call) -> Read:
 @reads("Mod", attributes=["fmod"])
 def _mod(call: Call) -> Read:
     a, b = call.input(0), call.input(1)
-    is_c = call.attribute("fmod", 0) or call.make.dtype_of(a).startswith("float")
-    return call.make.each("mod" if is_c else "floor_mod", a, b)
+    return call.make.each("mod" if call.attribute("fmod", 0) else "floor_mod", a, b)
 
 
 @reads("BitShift", attributes=["direction"])

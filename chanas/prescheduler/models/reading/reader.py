@@ -99,9 +99,9 @@ class _Reader:
                 continue
             found = self.node(node, scope, used[-1] + 1)
             for i in used:
-                if i >= len(found):
+                value = found[i] if i < len(found) else None
+                if value is None:
                     raise ModelError(f"output {i} of {_described(node)} is read, which is not there")
-                value = found[i]
                 scope.values[node.output[i]] = value
                 self._name(value, node.output[i])
 
@@ -111,8 +111,8 @@ class _Reader:
             self.make.nodes[place] = replace(self.make.nodes[place], name=name)
 
     # ---- one node ------------------------------------------------------------------------------------------------
-    def node(self, node: Any, scope: _Scope, num_outputs: int) -> Sequence[Read]:
-        """The outputs of a node.
+    def node(self, node: Any, scope: _Scope, num_outputs: int) -> Sequence[Read | None]:
+        """The outputs of a node; None for one that is left out.
 
         Raises:
             ModelError: as `read_graph` says.
@@ -176,14 +176,14 @@ class _Reader:
     # ---- what a node stands for ------------------------------------------------------------------------------------
     def _function(
         self, body: Any, inputs: Sequence[Read | None], given: Mapping[str, Any], num_outputs: int
-    ) -> Sequence[Read]:
-        """The outputs of a function's nodes."""
+    ) -> Sequence[Read | None]:
+        """The outputs of a function's nodes; None for those that its call leaves out."""
         defaults = {a.name: _attribute(a, None) for a in body.attribute_proto}
         values = {name: value for name, value in zip(body.input, inputs, strict=False) if value is not None}
         scope = _Scope(self.opset(body.opset_import), values, {**defaults, **given})
         wanted = list(body.output[:num_outputs])
         self.walk(_without_absent(body, values), scope, set(wanted))
-        return [scope.value(name, body.name) for name in wanted]
+        return [scope.values.get(name) for name in wanted]
 
     def _branch(
         self, node: Any, inputs: Sequence[Read | None], given: Mapping[str, Any], scope: _Scope, num_outputs: int
