@@ -30,7 +30,7 @@ def evaluate(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     values = [torch.from_numpy(x) for x in inputs]
     for node in graph.nodes:
         reads = [
-            torch.from_numpy(np.ascontiguousarray(r.value)) if isinstance(r, Constant) else values[r]
+            torch.from_numpy(np.array(r.value)) if isinstance(r, Constant) else values[r]
             for r in node.reads
         ]
         values.append(_computed(node, reads))
@@ -64,7 +64,7 @@ def _computed(node: Node, reads: Sequence[torch.Tensor]) -> torch.Tensor:
         "multiply": lambda: x * reads[1],
         "divide": lambda: x / reads[1],
         "subtract": lambda: x - reads[1],
-        "clip": lambda: x.clip(a["arg1"], a["arg2"]),
+        "clip": lambda: x.clip(a["low"], a["high"]),
         "mean": lambda: x.mean(a["axis"], keepdim=a["keepdims"]),
         "reshape": lambda: x.reshape(node.shape),
         "permute_dims": lambda: x.permute(a["axes"]).contiguous(),

@@ -13,7 +13,7 @@ from torch import nn
 
 from chanas.prescheduler.models.folding import simplify
 from chanas.prescheduler.models.graph import Constant, Graph, Node, without_unread
-from chanas.prescheduler.models.reading import read_graph
+from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.models.sources.model import TensorFacts
 from chanas.prescheduler.models.sources.torch_models import opened_program
 
@@ -32,7 +32,7 @@ def both(network: nn.Module) -> tuple[Graph, Graph, float]:
             module.weight.data.uniform_(0.5, 2.0)
             module.bias.data.normal_()
     model = opened_program("net", torch.export.export(network.eval(), (torch.zeros(SHAPE),)), {})
-    read = read_graph(model)
+    read = read_graph(model.proto, model.inputs)
     simple = simplify(read)
     x = model.random_inputs(1)
     wanted = model.answer(x)
@@ -179,22 +179,6 @@ def test_a_mask_that_is_spelled_out_is_computed_at_once() -> None:
         return x.reshape(6, 63) @ apart
 
     model = opened_program("net", torch.export.export(Spelled(masked), (torch.zeros(SHAPE),)), {})
-    simple, x = simplify(read_graph(model)), model.random_inputs(1)
+    simple, x = simplify(read_graph(model.proto, model.inputs)), model.random_inputs(1)
     assert describe(simple) == {"reshape": 1, "matmul": 1}
     np.testing.assert_allclose(evaluate(simple, x)[0], model.answer(x)[0], rtol=1e-5)
-
-
-def test_an_activation_that_has_a_name_keeps_it() -> None:
-    nodes = (Node("relu6", (0,), SHAPE),)
-    simple = simplify(Graph((TensorFacts("x", SHAPE, "float32"),), nodes, (1,)))
-    assert names(simple) == {"relu6": 1}
-
-
-@pytest.mark.parametrize(("op", "expected"), [("mod", [-1.0, 1.0]), ("floor_mod", [2.0, -2.0])])
-def test_remainders_of_constants_keep_the_sign_that_the_operator_gives_them(op: str, expected: list[float]) -> None:
-    """`mod` is ONNX's with fmod=1."""
-    reads = (Constant(np.float32([-7.0, 7.0])), Constant(np.float32([3.0, -3.0])))
-    graph = Graph((), (Node(op, reads, (2,), "float32"),), (0,))
-    (folded,) = simplify(graph).outputs
-    assert isinstance(folded, Constant)
-    assert folded.value.tolist() == expected

@@ -175,8 +175,8 @@ def opened_program(name: str, program: Any, origin: dict[str, str]) -> OpenedMod
     def answer(arrays: Sequence[Array]) -> list[Array]:
         args, kwargs = call_arguments(program, arrays)
         with torch.inference_mode():
-            found = [value.numpy().copy() for value in pytree.tree_leaves(network(*args, **kwargs))]
-        return [value.astype(own_type(str(value.dtype))) for value in found]
+            found = pytree.tree_leaves(network(*args, **kwargs))
+        return [(v.float() if v.is_floating_point() else v).numpy().copy() for v in found]
 
     proto = _exported(name, program)
     if len(proto.graph.input) != len(inputs):
@@ -274,11 +274,12 @@ def _check_inference(name: str, program: Any) -> None:
     for node in program.graph.nodes:
         parameters = getattr(getattr(node.target, "_schema", None), "arguments", ())
         given = dict(zip((p.name for p in parameters), node.args, strict=False)) | dict(node.kwargs)
-        kind = getattr(node.target, "__name__", "")
-        if given.get("train") is True or (given.get("training") is True and "norm" not in kind):
+        # statistics of a batch: without a memory of earlier ones they are what the network computes in any mode
+        learns = given.get("training") is True and given.get("running_mean", True) is not None
+        if given.get("train") is True or learns:
             raise ModelError(
-                f"{name} was exported for training ({kind} at {node.name}); call eval() on the network before it is "
-                "exported"
+                f"{name} was exported for training ({node.target.__name__} at {node.name}); call eval() on the network "
+                "before it is exported"
             )
 
 
@@ -288,8 +289,11 @@ def _check_stateless(name: str, program: Any) -> None:
     Raises:
         ModelError: a call writes to a buffer or to an input; names the first.
     """
-    signature = program.graph_signature
-    training = any(n.endswith(("running_mean", "running_var", "num_batches_tracked")) for n in signature.buffers_to_mutate.values())
+    if not any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in program.graph.nodes):
+        return
+    signature = program.run_decompositions({}).graph_signature
     for written in (*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()):
-        way = "call eval() on the network before it is exported" if training else "give the state as an input and an output"
-        raise ModelError(f"{name} writes to {written} in each call, so that its outputs depend on earlier ones; {way}")
+        raise ModelError(
+            f"{name} writes to {written} in each call, so that its outputs depend on earlier ones; write the network with "
+            "such a state as an input and an output"
+        )
