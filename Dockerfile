@@ -18,7 +18,7 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 COPY constraints.txt /tmp/constraints.txt
 COPY --from=build /wheel /tmp/wheel
 RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" -c /tmp/constraints.txt \
-        "chanas[service,onnx,rpc] @ file://$(echo /tmp/wheel/chanas-*.whl)" \
+        "chanas[service,rpc] @ file://$(echo /tmp/wheel/chanas-*.whl)" \
     && rm -r /tmp/wheel /tmp/constraints.txt \
     && useradd --uid 10001 --create-home chanas \
     && install -d -o chanas -g chanas -m 700 /data

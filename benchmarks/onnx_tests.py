@@ -172,7 +172,10 @@ def tried(case: Case, folder: Path) -> tuple[str, str]:
     except ChanasError as error:
         return stage, f"refused: {error}"
     except Exception as error:
-        return stage, f"TRACEBACK {type(error).__name__}: {str(error).strip().splitlines()[-1][:300] if str(error).strip() else ''}"
+        return (
+            stage,
+            f"TRACEBACK {type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:300]}",
+        )
 
 
 def work(weights: bool) -> None:
@@ -188,7 +191,9 @@ def work(weights: bool) -> None:
             print("OUTCOME", json.dumps(outcome), flush=True)
 
 
-def all_tried(numbers: Sequence[int], names: Sequence[str], weights: bool, num_workers: int) -> dict[str, tuple[str, str]]:
+def all_tried(
+    numbers: Sequence[int], names: Sequence[str], weights: bool, num_workers: int
+) -> dict[str, tuple[str, str]]:
     """Outcomes by name; a worker that dies or hangs is a traceback of its case."""
     from tqdm import tqdm
 
@@ -249,7 +254,15 @@ def main() -> None:
     outcomes = {name: outcome for name, outcome in outcomes.items() if outcome[0] != "none"}
     table = collections.defaultdict(collections.Counter)
     for name, (stage, said) in sorted(outcomes.items()):
-        kind = "right" if stage == "right" else "refused" if said.startswith("refused") else "traceback" if said.startswith("TRACEBACK") else "wrong"
+        kind = (
+            "right"
+            if stage == "right"
+            else "refused"
+            if said.startswith("refused")
+            else "traceback"
+            if said.startswith("TRACEBACK")
+            else "wrong"
+        )
         table[name.partition("/")[0]][kind] += 1
         if stage != "right":
             print(f"{name}: {stage}: {said}")

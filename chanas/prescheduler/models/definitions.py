@@ -61,6 +61,7 @@ def define(node: Node, lanes: int, *reads: Any) -> Any:
 def mapped(function: Callable[..., Any], name: str, *reads: Any) -> Any:
     """A function of the numbers at one place of what is read, broadcast as in numpy."""
     shape = np.broadcast_shapes(*(tuple(int(e) for e in x.shape) for x in reads))
+
     def number(*i: Any) -> Any:
         return function(*(x[place(i, x)].asobject() for x in reads))
 
@@ -126,16 +127,12 @@ def _concat(node: Node, lanes: int, *reads: Any) -> Any:
 def _repeat(node: Node, lanes: int, x: Any) -> Any:
     """Each number `times` in a row, one factor an axis."""
     times = node.attributes["times"]
-    return te.compute(
-        node.shape, lambda *i: x[tuple(j // n for j, n in zip(i, times, strict=True))], name="repeat"
-    )
+    return te.compute(node.shape, lambda *i: x[tuple(j // n for j, n in zip(i, times, strict=True))], name="repeat")
 
 
 @_defines("tile")
 def _tile(node: Node, lanes: int, x: Any) -> Any:
-    return te.compute(
-        node.shape, lambda *i: x[tuple(j % int(e) for j, e in zip(i, x.shape, strict=True))], name="tile"
-    )
+    return te.compute(node.shape, lambda *i: x[tuple(j % int(e) for j, e in zip(i, x.shape, strict=True))], name="tile")
 
 
 @_defines("pad")
@@ -204,9 +201,7 @@ def _gather_nd(node: Node, lanes: int, x: Any, numbers: Any) -> Any:
     batch, rank, size = node.attributes["batch_dims"], len(numbers.shape), int(numbers.shape[-1])
 
     def part(*i: Any) -> Any:
-        there = [
-            _from_start(numbers[(*i[: rank - 1], k)], int(x.shape[batch + k])) for k in range(size)
-        ]
+        there = [_from_start(numbers[(*i[: rank - 1], k)], int(x.shape[batch + k])) for k in range(size)]
         return x[(*i[:batch], *there, *i[rank - 1 :])]
 
     return te.compute(node.shape, part, name="gathered")
@@ -489,9 +484,7 @@ def _softmax(node: Node, lanes: int, x: Any) -> Any:
     total = fold("sum", powers, "total")
     if node.op == "softmax":
         return te.compute(x.shape, lambda *i: powers[i] / total[without(i)], name="softmax")
-    return te.compute(
-        x.shape, lambda *i: x[i] - largest[without(i)] - tirx.log(total[without(i)]), name="log_softmax"
-    )
+    return te.compute(x.shape, lambda *i: x[i] - largest[without(i)] - tirx.log(total[without(i)]), name="log_softmax")
 
 
 @_defines("layer_norm")
@@ -558,8 +551,16 @@ def _matmul(node: Node, lanes: int, a: Any, b: Any, bias: Any = None) -> Any:
 def _einsum(node: Node, lanes: int, *reads: Any) -> Any:
     """A sum of products by the letters of each operand's axes, `operands`, and of the output's, `output`."""
     operands, output = node.attributes["operands"], node.attributes["output"]
-    extents = {letter: int(e) for letters, x in zip(operands, reads, strict=True) for letter, e in zip(letters, x.shape, strict=True)}
-    summed = {letter: te.reduce_axis((0, extents[letter]), name=f"k{n}") for n, letter in enumerate(extents) if letter not in output}
+    extents = {
+        letter: int(e)
+        for letters, x in zip(operands, reads, strict=True)
+        for letter, e in zip(letters, x.shape, strict=True)
+    }
+    summed = {
+        letter: te.reduce_axis((0, extents[letter]), name=f"k{n}")
+        for n, letter in enumerate(extents)
+        if letter not in output
+    }
 
     def term(*i: Any) -> Any:
         at = {**dict(zip(output, i, strict=True)), **summed}
@@ -730,9 +731,9 @@ def _linear(x: Any, lead: Sequence[Any], at: Sequence[Any], tap: Callable[..., A
     total: Any = None
     for corner in product((0, 1), repeat=len(at)):
         weight: Any = tirx.const(1.0, "float32")
-        for p, l, c in zip(at, low, corner, strict=True):
-            weight = weight * ((p - l) if c else (1.0 - (p - l)))
-        term = weight * tap(lead, [l + float(c) for l, c in zip(low, corner, strict=True)])
+        for p, left, c in zip(at, low, corner, strict=True):
+            weight = weight * ((p - left) if c else (1.0 - (p - left)))
+        term = weight * tap(lead, [left + float(c) for left, c in zip(low, corner, strict=True)])
         total = term if total is None else total + term
     return total
 
@@ -803,11 +804,11 @@ def _cubic(lead: Sequence[Any], at: Sequence[Any], tap: Callable[..., Any]) -> A
     from itertools import product
 
     low = [tirx.floor(p) for p in at]
-    weights = [_cubic_weights(p - l, -0.75) for p, l in zip(at, low, strict=True)]
+    weights = [_cubic_weights(p - left, -0.75) for p, left in zip(at, low, strict=True)]
     terms = []
     for offsets in product(range(4), repeat=len(at)):
         weight = functools.reduce(lambda u, v: u * v, (w[o] for w, o in zip(weights, offsets, strict=True)))
-        terms.append(weight * tap(lead, [l + float(o - 1) for l, o in zip(low, offsets, strict=True)]))
+        terms.append(weight * tap(lead, [left + float(o - 1) for left, o in zip(low, offsets, strict=True)]))
     return functools.reduce(lambda u, v: u + v, terms)
 
 

@@ -181,7 +181,7 @@ def _np_sigmoid(x: Array) -> Array:
 def _np_erf(x: Array) -> Array:
     import math
 
-    return np.vectorize(math.erf, otypes=[np.float64])(x)
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))
 
 
 def _np_divide(a: Array, b: Array) -> Array:

@@ -281,11 +281,15 @@ def name_transposed(graph: Graph) -> Graph:
             new.copy(value, node)
             continue
         before = a["padding"][:2]
-        extents = zip(graph.shape_of(node.reads[0])[2:], a["strides"], weight.shape[2:], before, node.shape[2:], strict=True)
+        extents = zip(
+            graph.shape_of(node.reads[0])[2:], a["strides"], weight.shape[2:], before, node.shape[2:], strict=True
+        )
         after = ((e - 1) * s + k - b - out for e, s, k, b, out in extents)
         facts = {"strides": a["strides"], "crop": (*before, *after)}
         turned = Constant(np.ascontiguousarray(weight.value.transpose(1, 0, 2, 3)))
-        new.let(value, new.add(Node("upconv", (new.read(node.reads[0]), turned), node.shape, node.dtype, facts, node.name)))
+        new.let(
+            value, new.add(Node("upconv", (new.read(node.reads[0]), turned), node.shape, node.dtype, facts, node.name))
+        )
     return new.graph(graph.outputs)
 
 

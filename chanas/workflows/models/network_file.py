@@ -74,7 +74,6 @@ class Format:
 
     suffix    of its name
     runtime   what reads it here
-    packages  that write it, besides torch
     reader    the package that `runtime` is in
     write     the network, to a path, for so many images at once or, of None, any number
     run       a `Subject` whose `onnx` is the file, whatever its kind
@@ -82,7 +81,6 @@ class Format:
 
     suffix: str
     runtime: str
-    packages: tuple[str, ...]
     reader: str
     write: Callable[[FoundNetwork, int | None, Path], None]
     run: Callable[[Subject], Call]
@@ -174,9 +172,9 @@ def _is_installed(package: str) -> bool:
 
 
 FORMATS: Mapping[str, Format] = {
-    "onnx": Format(".onnx", "ONNX Runtime", ("onnx", "onnxscript"), "onnxruntime", _write_onnx, run_onnxruntime),
-    "torchscript": Format(".pt", "TorchScript", (), "torch", _write_torchscript, _run_torchscript),
-    "pt2": Format(".pt2", "torch.export", (), "torch", _write_program, _run_program),
+    "onnx": Format(".onnx", "ONNX Runtime", "onnxruntime", _write_onnx, run_onnxruntime),
+    "torchscript": Format(".pt", "TorchScript", "torch", _write_torchscript, _run_torchscript),
+    "pt2": Format(".pt2", "torch.export", "torch", _write_program, _run_program),
 }
 
 
@@ -281,9 +279,6 @@ def export_file(
         raise ConfigError(f"expected a file that ends in {form.suffix}, got {out}")
     if out.exists() and not _is_ours(out):
         raise ConfigError(f"{out} is there already and was not made by `chanas export`; name another file")
-    for package in form.packages:
-        if not _is_installed(package):
-            raise ModelError(f"{package} is not installed: pip install 'chanas[onnx]'")
     found = open_found(source, target)
     with one_writer(out, other="name another place"), scratch_folder() as scratch:
         file = scratch / f"network{form.suffix}"  # by its suffix torch.export knows its own

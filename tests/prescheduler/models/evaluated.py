@@ -29,10 +29,7 @@ def evaluate(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a graph."""
     values = [torch.from_numpy(x) for x in inputs]
     for node in graph.nodes:
-        reads = [
-            torch.from_numpy(np.array(r.value)) if isinstance(r, Constant) else values[r]
-            for r in node.reads
-        ]
+        reads = [torch.from_numpy(np.array(r.value)) if isinstance(r, Constant) else values[r] for r in node.reads]
         values.append(_computed(node, reads))
     return [o.value if isinstance(o, Constant) else values[o].numpy() for o in graph.outputs]
 

@@ -99,11 +99,6 @@ def formats(**changes: Any) -> dict[str, Format]:
     [
         ({"write": write_other_weights}, MeasureError, "nothing was written"),
         ({"write": refuse_to_write}, ModelError, "RuntimeError: no such operator"),
-        (
-            {"packages": ("json", "no_package")},
-            ModelError,
-            r"no_package is not installed: pip install 'chanas\[onnx\]'",
-        ),
     ],
 )
 def test_what_cannot_be_written_leaves_what_was_there(

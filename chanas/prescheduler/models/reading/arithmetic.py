@@ -107,9 +107,7 @@ def _variadic(call: Call) -> Read:
 
 @reads("Mean", attributes=["consumed_inputs"])
 def _mean(call: Call) -> Read:
-    total = functools.reduce(
-        functools.partial(call.make.each, "add"), [call.input(i) for i in range(len(call.inputs))]
-    )
+    total = functools.reduce(functools.partial(call.make.each, "add"), [call.input(i) for i in range(len(call.inputs))])
     return call.make.scaled(total, 1 / len(call.inputs))
 
 
@@ -312,7 +310,9 @@ def _thresholded_relu(call: Call) -> Read:
 def _shrink(call: Call) -> Read:
     make, x = call.make, call.input(0)
     bias, limit = float(call.attribute("bias", 0.0)), float(call.attribute("lambd", 0.5))
-    inside = make.each("where", make.each("greater", x, make.number(limit, x)), make.scaled(x, shift=-bias), make.number(0.0, x))
+    inside = make.each(
+        "where", make.each("greater", x, make.number(limit, x)), make.scaled(x, shift=-bias), make.number(0.0, x)
+    )
     return make.each("where", make.each("less", x, make.number(-limit, x)), make.scaled(x, shift=bias), inside)
 
 
@@ -322,7 +322,7 @@ def _softsign(call: Call) -> Read:
     return make.each("divide", x, make.scaled(make.each("abs", x), shift=1.0))
 
 
-# ---- whole numbers of few bits ----------------------------------------------------------------------------------------
+# ---- whole numbers of few bits ---------------------------------------------------------------------------------------
 def _by_axis(call: Call, position: int, axis: int) -> Read:
     """A scale or a zero point as broadcast along an axis."""
     x = call.input(position)

@@ -1,4 +1,4 @@
-"""A graph that is built operator by operator: shapes and types follow from what is read, and what is known is computed."""
+"""A graph that is built operator by operator: shapes and types follow from what is read; what is known is computed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Maker(Rewriter):
         if low is None and high is None:
             return x
         if isinstance(x, Constant):
-            return Constant(x.value.clip(low, high).astype(x.value.dtype))
+            return Constant(np.clip(x.value, low, high).astype(x.value.dtype))
         return self.node("clip", [x], self.shape_of(x), self.dtype_of(x), low=low, high=high)
 
     def activation(self, x: Read, name: str) -> Read:

@@ -63,7 +63,9 @@ def _flatten(call: Call) -> Read:
 def _squeeze(call: Call) -> Read:
     before = call.shape(0)
     given = call.numbers("axes", 1, "axes")
-    axes = {a for a, e in enumerate(before) if e == 1} if given is None else {call.in_range(a, len(before)) for a in given}
+    axes = (
+        {a for a, e in enumerate(before) if e == 1} if given is None else {call.in_range(a, len(before)) for a in given}
+    )
     if wrong := [a for a in axes if before[a] != 1]:
         raise call.refused(f"takes out axis {wrong[0]} of {list(before)}, which has more than one number")
     return call.make.reshape(call.input(0), [e for a, e in enumerate(before) if a not in axes])
@@ -125,8 +127,13 @@ def _concat(call: Call) -> Read:
     parts = [call.input(i) for i in range(len(call.inputs))]
     shapes = [call.make.shape_of(p) for p in parts]
     axis = call.axis("axis", 1, len(shapes[0]))
-    if any(len(s) != len(shapes[0]) or (*s[:axis], *s[axis + 1 :]) != (*shapes[0][:axis], *shapes[0][axis + 1 :]) for s in shapes):
-        raise call.refused(f"puts {', '.join(str(list(s)) for s in shapes)} together along axis {axis}, which does not go")
+    if any(
+        len(s) != len(shapes[0]) or (*s[:axis], *s[axis + 1 :]) != (*shapes[0][:axis], *shapes[0][axis + 1 :])
+        for s in shapes
+    ):
+        raise call.refused(
+            f"puts {', '.join(str(list(s)) for s in shapes)} together along axis {axis}, which does not go"
+        )
     parts = [p for p, s in zip(parts, shapes, strict=True) if s[axis]] or parts[:1]
     return call.make.concat(parts, axis)
 
@@ -164,9 +171,7 @@ def _slice(call: Call) -> Read:
             x = make.slice(x, axis, part.start, len(part))
         return x
     begins, shape = tuple(p.start if len(p) else 0 for p in parts), [len(p) for p in parts]
-    return make.node(
-        "strided_slice", [x], shape, make.dtype_of(x), begins=begins, steps=tuple(p.step for p in parts)
-    )
+    return make.node("strided_slice", [x], shape, make.dtype_of(x), begins=begins, steps=tuple(p.step for p in parts))
 
 
 def _end(end: int, step: int, extent: int) -> int | None:
@@ -234,7 +239,8 @@ def _eye_like(call: Call) -> Read:
 
     number = call.attribute("dtype")
     dtype = call.make.dtype_of(call.input(0)) if number is None else type_of(call, number)
-    return constant(np.eye(*call.shape(0), k=int(call.attribute("k", 0))), dtype)
+    rows, columns = call.shape(0)
+    return constant(np.eye(rows, columns, int(call.attribute("k", 0))), dtype)
 
 
 @reads("OneHot", attributes=["axis"])
@@ -244,7 +250,9 @@ def _one_hot(call: Call) -> Read:
     before = call.shape(0)
     axis = call.axis("axis", -1, len(before) + 1)
     numbers = make.cast(numbers, "int64")
-    numbers = make.each("where", make.each("less", numbers, make.number(0, numbers)), make.scaled(numbers, shift=depth), numbers)
+    numbers = make.each(
+        "where", make.each("less", numbers, make.number(0, numbers)), make.scaled(numbers, shift=depth), numbers
+    )
     places = constant(np.arange(depth).reshape([depth if a == axis else 1 for a in range(len(before) + 1)]), "int64")
     is_hot = make.each("equal", make.reshape(numbers, (*before[:axis], 1, *before[axis:])), places)
     off, on = (make.reshape(make.slice(values, 0, i, 1), ()) for i in (0, 1))
@@ -319,7 +327,9 @@ def _compress(call: Call) -> Read:
 @reads("ReverseSequence", attributes=["batch_axis", "time_axis"])
 def _reverse_sequence(call: Call) -> Read:
     make, x = call.make, call.input(0)
-    facts = {name: call.axis(name, default, len(call.shape(0))) for name, default in (("batch_axis", 1), ("time_axis", 0))}
+    facts = {
+        name: call.axis(name, default, len(call.shape(0))) for name, default in (("batch_axis", 1), ("time_axis", 0))
+    }
     return make.node("reverse_sequence", [x, call.input(1)], call.shape(0), make.dtype_of(x), **facts)
 
 
@@ -327,7 +337,9 @@ def _reverse_sequence(call: Call) -> Read:
 @reads("Upsample", attributes=["mode", "scales", "width_scale", "height_scale"])
 def _upsample(call: Call) -> Read:
     mode = call.choice("mode", "nearest", ("nearest", "linear", "bilinear"))
-    scales: Sequence[float] = call.attribute("scales", (1.0, 1.0, call.attribute("height_scale", 1.0), call.attribute("width_scale", 1.0)))
+    scales: Sequence[float] = call.attribute(
+        "scales", (1.0, 1.0, call.attribute("height_scale", 1.0), call.attribute("width_scale", 1.0))
+    )
     if call.has(1):
         scales = [float(s) for s in call.known(1, "scales").ravel()]
     shape = tuple(int(e * s) for e, s in zip(call.shape(0), scales, strict=True))
@@ -357,7 +369,9 @@ def _resize(call: Call) -> Read:
     scales_at, sizes_at, region_at = (1, -1, -1) if is_old else (2, 3, 1)
     how = Resizing(
         mode=call.choice("mode", "nearest", ("nearest", "linear", "cubic")),
-        coordinates="asymmetric" if is_old else call.choice("coordinate_transformation_mode", "half_pixel", Resizing.COORDINATES),
+        coordinates="asymmetric"
+        if is_old
+        else call.choice("coordinate_transformation_mode", "half_pixel", Resizing.COORDINATES),
         rounding="floor" if is_old else call.choice("nearest_mode", "round_prefer_floor", Resizing.ROUNDINGS),
         cubic=float(call.attribute("cubic_coeff_a", -0.75)),
         exclude_outside=bool(call.attribute("exclude_outside", 0)),

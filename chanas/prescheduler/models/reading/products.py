@@ -114,7 +114,9 @@ def _conv(call: Call) -> Read:
     window = window_of(call, shape[2:], own[2:])
     places = window.outputs(shape[2:])
     if min(places) < 1:
-        raise call.refused(f"has a window of {list(own[2:])} on maps of {list(shape[2:])}, which is larger than they are")
+        raise call.refused(
+            f"has a window of {list(own[2:])} on maps of {list(shape[2:])}, which is larger than they are"
+        )
     out = (shape[0], own[0], *places)
     if len(shape) == 3:
         x, wide = _in_two(call, x, weight)
@@ -122,7 +124,9 @@ def _conv(call: Call) -> Read:
         weight, window = wide, _two(window)
     places = places if len(places) > 1 else (1, *places)
     op = "conv2d" if len(places) == 2 else "conv"
-    found: Read = make.node(op, [x, weight], (shape[0], own[0], *places), make.dtype_of(x), **window.facts(), groups=groups)
+    found: Read = make.node(
+        op, [x, weight], (shape[0], own[0], *places), make.dtype_of(x), **window.facts(), groups=groups
+    )
     if call.has(2):
         found = make.each("add", found, make.reshape(call.input(2), (1, own[0], *[1] * len(places))))
     return make.reshape(found, out)
@@ -141,7 +145,8 @@ def _conv_transpose(call: Call) -> Read:
     pads = tuple(call.attribute("pads", (0,) * (2 * num)))
     auto = call.choice("auto_pad", "NOTSET", ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
     whole = [
-        (e - 1) * s + d * (k - 1) + 1 + o for e, s, d, k, o in zip(shape[2:], strides, dilation, own[2:], extra, strict=True)
+        (e - 1) * s + d * (k - 1) + 1 + o
+        for e, s, d, k, o in zip(shape[2:], strides, dilation, own[2:], extra, strict=True)
     ]
     before, after = list(pads[:num]), list(pads[num:])
     wanted = call.attribute("output_shape")
@@ -237,7 +242,9 @@ def _pool(call: Call, op: str, **facts: Any) -> Read:
     window = window_of(call, shape[2:], kernel)
     places = window.outputs(shape[2:], bool(call.attribute("ceil_mode", 0)))
     if min(places) < 1:
-        raise call.refused(f"has a window of {list(kernel)} on maps of {list(shape[2:])}, which is larger than they are")
+        raise call.refused(
+            f"has a window of {list(kernel)} on maps of {list(shape[2:])}, which is larger than they are"
+        )
     out = (*shape[:2], *places)
     if len(shape) == 3:
         x, _ = _in_two(call, x)
@@ -356,7 +363,7 @@ def _as_matmul(make: Maker, operands: Sequence[str], values: list[Read], output:
 def _grid_sample(call: Call) -> Read:
     shape, grid = call.shape(0), call.shape(1)
     mode = call.choice("mode", "linear", ("linear", "bilinear", "nearest", "cubic", "bicubic"))
-    facts = {
+    facts: dict[str, Any] = {
         "mode": mode.removeprefix("bi"),
         "padding_mode": call.choice("padding_mode", "zeros", ("zeros", "border", "reflection")),
         "align_corners": bool(call.attribute("align_corners", 0)),
@@ -366,7 +373,14 @@ def _grid_sample(call: Call) -> Read:
 
 @reads(
     "RoiAlign",
-    attributes=["coordinate_transformation_mode", "mode", "output_height", "output_width", "sampling_ratio", "spatial_scale"],
+    attributes=[
+        "coordinate_transformation_mode",
+        "mode",
+        "output_height",
+        "output_width",
+        "sampling_ratio",
+        "spatial_scale",
+    ],
 )
 def _roi_align(call: Call) -> Read:
     samples = int(call.attribute("sampling_ratio", 0))
@@ -375,7 +389,7 @@ def _roi_align(call: Call) -> Read:
     half = "half_pixel" if call.opset >= 16 else "output_half_pixel"
     rule = call.choice("coordinate_transformation_mode", half, ("half_pixel", "output_half_pixel"))
     size = (int(call.attribute("output_height", 1)), int(call.attribute("output_width", 1)))
-    facts = {
+    facts: dict[str, Any] = {
         "mode": call.choice("mode", "avg", ("avg", "max")),
         "scale": float(call.attribute("spatial_scale", 1.0)),
         "half_pixel": rule == "half_pixel",

@@ -65,7 +65,7 @@ class _Scope:
         """
         if name not in self.values:
             raise ModelError(
-                f"{who} reads {name}, which is no input, no weight and no output of a node before it; the file is damaged"
+                f"{who} reads {name}, which is no input, weight or output of a node before it; the file is damaged"
             )
         return self.values[name]
 
@@ -218,7 +218,10 @@ class _Reader:
         graph = helper.make_graph(
             [copy],
             "one",
-            [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in arrays.items()],
+            [
+                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                for n, a in arrays.items()
+            ],
             [helper.make_tensor_value_info(n, onnx.TensorProto.UNDEFINED, None) for n in copy.output],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", scope.opset)])
@@ -276,7 +279,12 @@ def _attribute(attribute: Any, scope: _Scope | None) -> Any:
 
 def _constant(given: Mapping[str, Any], who: str) -> Array:
     """The array of a `Constant`, however it is written."""
-    for name, dtype in (("value", None), ("sparse_value", None), ("value_float", "float32"), ("value_floats", "float32")):
+    for name, dtype in (
+        ("value", None),
+        ("sparse_value", None),
+        ("value_float", "float32"),
+        ("value_floats", "float32"),
+    ):
         if name in given:
             return np.asarray(given[name], dtype)
     for name in ("value_int", "value_ints"):
@@ -336,7 +344,9 @@ def _defaults(node: Any, opset: int) -> dict[str, Any]:
     return found
 
 
-def _schema_function(node: Any, given: Mapping[str, Any], inputs: Sequence[Read | None], opset: int, make: Maker) -> Any:
+def _schema_function(
+    node: Any, given: Mapping[str, Any], inputs: Sequence[Read | None], opset: int, make: Maker
+) -> Any:
     """The body that ONNX gives an operator; None where there is none.
 
     Args:

@@ -88,7 +88,9 @@ def _layer(call: Call, num_gates: int, names: Sequence[str], step: Step, *, adde
         last_h.append(h)
         last_c.append(c)
     ways = len(backwards)
-    steps = [make.reshape(make.concat([outs[d][t] for d in range(ways)], 0), (1, ways, num, hidden)) for t in range(length)]
+    steps = [
+        make.reshape(make.concat([outs[d][t] for d in range(ways)], 0), (1, ways, num, hidden)) for t in range(length)
+    ]
     y = make.concat(steps, 0)
     ends = [make.reshape(make.concat(parts, 0), (ways, num, hidden)) for parts in (last_h, last_c)]
     if is_first:
@@ -169,7 +171,9 @@ def _function(call: Call, name: str, alpha: float | None, beta: float | None, li
         if kind == "hardsigmoid":
             return make.clip(make.scaled(x, 0.2 if alpha is None else alpha, 0.5 if beta is None else beta), 0.0, 1.0)
         if kind == "scaledtanh":
-            return make.scaled(make.each("tanh", make.scaled(x, 1.0 if beta is None else beta)), 1.0 if alpha is None else alpha)
+            return make.scaled(
+                make.each("tanh", make.scaled(x, 1.0 if beta is None else beta)), 1.0 if alpha is None else alpha
+            )
         if kind == "leakyrelu":
             is_above = make.each("greater", x, make.number(0.0, x))
             return make.each("where", is_above, x, make.scaled(x, 0.01 if alpha is None else alpha))
@@ -236,4 +240,3 @@ def _rnn(call: Call) -> Sequence[Read]:
         return d.functions[0](make.each("add", x, _weighted(d, h))), c
 
     return _layer(call, 1, ("Tanh",), step, added_to_x=True)[:2]
-

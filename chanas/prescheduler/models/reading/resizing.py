@@ -73,7 +73,9 @@ def resize(make: Maker, x: Read, shape: Sequence[int], scales: Sequence[float], 
     return x if is_float else make.cast(x, "float32")
 
 
-def _repeats(tables: dict[int, tuple[Array, Array]], before: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
+def _repeats(
+    tables: dict[int, tuple[Array, Array]], before: Sequence[int], shape: Sequence[int]
+) -> tuple[int, ...] | None:
     """How many times each number stands in a row along each axis, if nothing else is done."""
     times = [1] * len(before)
     for axis, (places, _) in tables.items():

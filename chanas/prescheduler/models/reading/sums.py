@@ -126,18 +126,30 @@ def _softmax(call: Call) -> Read:
 def _share(make: Maker, x: Read, axis: int, op: str) -> Read:
     shape = make.shape_of(x)
     if op == "Hardmax":
-        first = make.node("argmax", [x], [1 if a == axis else e for a, e in enumerate(shape)], "int64", axis=axis, keepdims=True, last=False)
+        first = make.node(
+            "argmax",
+            [x],
+            [1 if a == axis else e for a, e in enumerate(shape)],
+            "int64",
+            axis=axis,
+            keepdims=True,
+            last=False,
+        )
         places = constant(np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))]), "int64")
         return make.cast(make.each("equal", first, places), make.dtype_of(x))
     return make.node({"Softmax": "softmax", "LogSoftmax": "log_softmax"}[op], [x], shape, axis=axis)
 
 
 # ---- normalisations -------------------------------------------------------------------------------------------------
-@reads("BatchNormalization", attributes=["consumed_inputs", "epsilon", "is_test", "momentum", "spatial", "training_mode"])
+@reads(
+    "BatchNormalization", attributes=["consumed_inputs", "epsilon", "is_test", "momentum", "spatial", "training_mode"]
+)
 def _batch_norm(call: Call) -> Read:
     """x · scale + shift by channel; before operator set 9 by number, too (`spatial`)."""
     make, x = call.make, call.input(0)
-    if call.attribute("training_mode", 0) or (call.opset < 7 and call.attribute("is_test", 0) == 0 and call.outputs > 1):
+    if call.attribute("training_mode", 0) or (
+        call.opset < 7 and call.attribute("is_test", 0) == 0 and call.outputs > 1
+    ):
         raise call.refused("is in training mode; export the network for inference (call eval() before it)")
     shape = call.shape(0)
     by_channel = (1, -1, *[1] * (len(shape) - 2)) if len(shape) > 1 else (-1,)
@@ -154,7 +166,9 @@ def _batch_norm(call: Call) -> Read:
         return make.each("add", make.each("multiply", x, constant(scale)), constant(beta - mean * scale))
     gamma_, beta_, mean_, variance_ = parts
     deviation = make.each("sqrt", make.scaled(variance_, shift=epsilon))
-    return make.each("add", make.each("multiply", make.each("divide", make.each("subtract", x, mean_), deviation), gamma_), beta_)
+    return make.each(
+        "add", make.each("multiply", make.each("divide", make.each("subtract", x, mean_), deviation), gamma_), beta_
+    )
 
 
 @reads("InstanceNormalization", attributes=["consumed_inputs", "epsilon"])

@@ -101,8 +101,8 @@ def checked_facts(inputs: Sequence[TensorFacts], where: str) -> tuple[TensorFact
             )
         if facts.dtype not in TYPES:
             raise ModelError(
-                f"input {facts.name} of {where} is {facts.dtype}; expected one of {', '.join(TYPES)}: export the network "
-                "in float32"
+                f"input {facts.name} of {where} is {facts.dtype}; expected one of {', '.join(TYPES)}: export the "
+                "network in float32"
             )
     return tuple(inputs)
 

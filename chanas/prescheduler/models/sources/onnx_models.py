@@ -33,8 +33,6 @@ def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
     Raises:
         ModelError: the file is damaged, its weights are missing, or a shape is open.
     """
-    if importlib.util.find_spec("onnx") is None:
-        raise ModelError("ONNX files need the package onnx: pip install 'chanas[onnx]'")
     import onnx
 
     proto = _loaded(path)
@@ -82,7 +80,6 @@ def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
     Raises:
         ModelError: a shape is open and not given, or is given for an input that is not there.
     """
-    import onnx
 
     weights = {t.name for t in proto.graph.initializer}
     found = []
@@ -147,7 +144,9 @@ def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[
                 return [np.array(value, own_type(str(np.asarray(value).dtype))) for value in found]
             except Exception as error:  # the runtime's own; the next one may know more operators
                 errors.append(describe(error, _MAX_TEXT))
-        raise ModelError(f"{path} is run neither by ONNX Runtime nor by ONNX's reference evaluator ({'; '.join(errors)})")
+        raise ModelError(
+            f"{path} is run neither by ONNX Runtime nor by ONNX's reference evaluator ({'; '.join(errors)})"
+        )
 
     return answer
 

@@ -1,5 +1,6 @@
-"""Networks of PyTorch: programs of `torch.export` in files, and those of torchvision by name (random weights). PyTorch's
-own exporter makes ONNX models of them; PyTorch itself gives the answer to compare with."""
+"""Networks of PyTorch: programs of `torch.export` in files, and those of torchvision by name (random weights).
+
+PyTorch's own exporter makes ONNX models of them; PyTorch itself gives the answer to compare with."""
 
 from __future__ import annotations
 
@@ -206,8 +207,8 @@ def _exported(name: str, program: Any) -> Any:
         while cause.__cause__ is not None:
             cause = cause.__cause__  # type: ignore[assignment]
         raise ModelError(
-            f"PyTorch could not export {name} to ONNX ({describe(cause, _MAX_TEXT)}); write the network without what it "
-            "names"
+            f"PyTorch could not export {name} to ONNX ({describe(cause, _MAX_TEXT)}); write the network without "
+            "what it names"
         ) from error
 
 
@@ -219,7 +220,11 @@ def _quiet() -> Iterator[None]:
     try:
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -294,6 +299,6 @@ def _check_stateless(name: str, program: Any) -> None:
     signature = program.run_decompositions({}).graph_signature
     for written in (*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()):
         raise ModelError(
-            f"{name} writes to {written} in each call, so that its outputs depend on earlier ones; write the network with "
-            "such a state as an input and an output"
+            f"{name} writes to {written} in each call, so that its outputs depend on earlier ones; write the "
+            "network with such a state as an input and an output"
         )

@@ -16,7 +16,6 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
-from torch.nn import functional as F
 
 from chanas.errors import ModelError
 from chanas.prescheduler.models.graph import Graph
@@ -295,10 +294,17 @@ def test_a_value_that_nothing_gives_is_named_with_its_reader(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("width", [torch.float16, torch.bfloat16, torch.float64])
 def test_floats_of_another_width_are_computed_in_float32(tmp_path: Path, width: torch.dtype) -> None:
-    torch.export.save(torch.export.export(Net().eval().to(width), (torch.zeros(1, 3, 8, 8, dtype=width),)), tmp_path / "n.pt2")
+    torch.export.save(
+        torch.export.export(Net().eval().to(width), (torch.zeros(1, 3, 8, 8, dtype=width),)), tmp_path / "n.pt2"
+    )
     model = open_model(tmp_path / "n.pt2")
     graph = read_graph(model.proto, model.inputs)
-    assert {n.dtype for n in graph.nodes} == {model.inputs[0].dtype} == {model.answer(model.random_inputs())[0].dtype.name} == {"float32"}
+    assert (
+        {n.dtype for n in graph.nodes}
+        == {model.inputs[0].dtype}
+        == {model.answer(model.random_inputs())[0].dtype.name}
+        == {"float32"}
+    )
 
 
 def test_an_opset_of_the_future_is_refused(tmp_path: Path) -> None:
