@@ -17,7 +17,7 @@ from tvm.s_tir import Schedule
 from chanas.prescheduler.codegen.cpu.lowering import SIMPLIFIED
 from chanas.prescheduler.models.others import OPAQUE
 from chanas.prescheduler.models.program import tiled_rows
-from chanas.prescheduler.workloads.expressions import exp
+from chanas.prescheduler.workloads.expressions import at_least, exp
 
 # Rows of tokens that are computed at once: their sums stay in registers.
 _TILES = (8, 7, 6, 11, 9, 10, 13, 12, 5, 14, 4)
@@ -115,7 +115,7 @@ def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int])
         value = acc[b, h, i, j, lane] * tirx.const(a.scale, "float32")
         for term in added:
             value = value + term[tuple(0 if int(e) == 1 else p for p, e in zip(place, term.shape, strict=True))]
-        value = te.max(value, tiny)  # -inf less -inf would be no number
+        value = at_least(_LOWEST, value)  # -inf less -inf would be no number; NaN is, of the whole row
         return value if a.keys % lanes == 0 else tirx.Select(j * lanes + lane < a.keys, value, tiny)
 
     scores = te.compute((*every, blocks, lanes), score, name="scores")
