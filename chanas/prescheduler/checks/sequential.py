@@ -21,8 +21,8 @@ from chanas.prescheduler.workloads.space import Point
 
 
 def kernel_error(function: Any, workload: Workload, target: HardwareTarget, odd: Sequence[float] = ()) -> float:
-    """Largest error of a kernel, carried out here, relative to the largest magnitude that PyTorch gives; numbers such as
-    NaN stand among the input's where `odd` has some.
+    """Largest error of a kernel, carried out here, relative to the largest magnitude that PyTorch gives; the input has
+    numbers such as NaN if `odd` has some.
 
     Raises:
         KernelError: its threads get in each other's way.

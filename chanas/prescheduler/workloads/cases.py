@@ -93,8 +93,8 @@ class OperatorTensors:
 
 
 def operator_tensors(workload: Workload, odd: Sequence[float] = ()) -> OperatorTensors:
-    """Random input and weights of an operator alone, and PyTorch's answer; numbers such as NaN stand among the input's
-    where `odd` has some."""
+    """Random input and weights of an operator alone, and PyTorch's answer; the input has numbers such as NaN if `odd`
+    has some."""
     import torch
 
     rng = np.random.default_rng(case_seed(workload.key))
