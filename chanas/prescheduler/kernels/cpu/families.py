@@ -104,6 +104,7 @@ _UPCONV = Family(
     shapes.transposed_parameters,
     _ANY_WINDOW - {"dilation", "stride"},
     in_rectangles=True,
+    complete=_mended,
 )
 _POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE)
 _DEPTHWISE = Family(

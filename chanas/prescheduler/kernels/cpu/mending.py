@@ -1,9 +1,10 @@
-"""Winograd's convolutions of maps with NaN or infinity: the outputs of a tile are sums of the same products, so that
-NaN among its inputs makes NaN of all of them, where the plain sum makes it of the windows that read it.
+"""Convolutions of maps with NaN or infinity by other sums than the plain one. The outputs of a tile of Winograd's are
+sums of the same products, so that NaN among its inputs makes NaN of all of them; a phase of a transposed convolution
+multiplies with zeros for the taps that it lacks. The plain sum makes NaN of the outputs that read it.
 
-A tile's first output is a sum of all products that several of its outputs are sums of. So these few tell whether a map
-has such tiles. If it has, its outputs that are no finite numbers are computed again by the plain sum, with taps that
-are found from the transformed ones.
+Some of a map's outputs tell whether it has any: of Winograd's the first ones of tiles, which are sums of all products
+that several outputs of their tile are sums of. If it has, outputs that are no finite numbers are computed again by the
+plain sum; Winograd's taps are found from the transformed ones.
 
 Notation as in `operators`.
 """
@@ -17,17 +18,20 @@ import numpy as np
 from tvm import s_tir, tirx
 
 from chanas.core.layouts import num_blocks
+from chanas.operators.transposed import first_row, num_taps
 from chanas.operators.winograd import Transforms, as_array, transforms
-from chanas.operators.workload import Workload, winograd_axis, winograd_plans
+from chanas.operators.workload import Workload, winograd_axis, winograd_counts, winograd_plans
 from chanas.prescheduler.kernels.cpu.operators import finish
-from chanas.prescheduler.kernels.cpu.shapes import winograd_parameters
 
 Body = Callable[[Any], Any]
 
 
 def mended(function: Any, workload: Workload, lanes: int) -> Any:
-    """A scheduled function of a Winograd convolution, as of `blocks.schedule_packed_operator`, with what follows it."""
-    root, mend = function.body.block, _Mending(workload, lanes, *function.params)
+    """A scheduled function of a convolution, as of `blocks.schedule_packed_operator`, with what follows it."""
+    if workload.op == "upconv" and not any(axis.kernel % axis.stride for axis in workload.axes):
+        return function  # phases lack no taps
+    kind = _MendingOfPhases if workload.op == "upconv" else _MendingOfTiles
+    root, mend = function.body.block, kind(workload, lanes, *function.params)
     block = s_tir.SBlock([], [], [], "mend", mend.statement(), alloc_buffers=mend.buffers)
     body = tirx.SeqStmt([root.body, s_tir.SBlockRealize([], True, block)])
     changed = s_tir.SBlock(root.iter_vars, root.reads, root.writes, root.name_hint, body, root.init, root.alloc_buffers)
@@ -35,21 +39,48 @@ def mended(function: Any, workload: Workload, lanes: int) -> Any:
 
 
 class _Mending:
-    """The statements while they are written, and the buffers that they have."""
+    """The statements while they are written, and the buffers that they have.
+
+    depth  weights of an output channel
+    taps   rows and columns of the kernel as the plain sum has it
+    """
+
+    depth: int
+    taps: tuple[int, int]
 
     def __init__(self, workload: Workload, lanes: int, x: Any, parameters: Any, *extras_and_out: Any) -> None:
         self.workload, self.lanes = workload, lanes
         self.x, self.parameters, self.out = x, parameters, extras_and_out[-1]
         self.residual = extras_and_out[0] if workload.residual else None
-        (self.blocks, self.depth, _), _ = winograd_parameters(workload, lanes)
-        self.tiles = _tiles(workload)
+        self.blocks = num_blocks(workload.out_channels, lanes)
         self.buffers: list[Any] = []
-        self.total, self.taps = (self._new(name, lanes) for name in ("total", "taps"))
+        self.total, self.weights = (self._new(name, lanes) for name in ("total", "weights"))
         self.found = self._new("found", 1)
-        self.inverses: list[Any] = [None if p is None else self._new("inverse", p.taps**2) for p in self.tiles]
 
-    def _weight(self, b: Any, place: Any, v: Any) -> Any:
-        return self.parameters[(b * self.depth + place) * self.lanes + v]
+    def telling(self) -> list[tuple[int, int]]:
+        """First one and step of the rows, then the columns, of those outputs that tell."""
+        raise NotImplementedError
+
+    def prepared(self) -> list[Any]:
+        """Statements before anything is computed again."""
+        return []
+
+    def read(self, h: Any, w: Any, rh: Any, rw: Any) -> tuple[Any, Any, list[Any]]:
+        """The input's row and column under a tap of an output, and when there is such a tap."""
+        raise NotImplementedError
+
+    def find_weights(self, b: Any, c: Any, h: Any, w: Any, rh: Any, rw: Any) -> Any:
+        """weights[v] += the weight of that tap and an input channel"""
+        raise NotImplementedError
+
+    def _add_weight(self, b: Any, place: Any, factor: Any) -> Any:
+        """weights[v] += factor · the weight of an output channel at a place"""
+
+        def add(v: Any) -> Any:
+            weight = self.parameters[(b * self.depth + place) * self.lanes + v]
+            return tirx.BufferStore(self.weights, self.weights[v] + factor * weight, [v])
+
+        return self._vector(add)
 
     def _bias(self, b: Any, v: Any) -> Any:
         return self.parameters[(self.blocks * self.depth + b) * self.lanes + v]
@@ -60,16 +91,16 @@ class _Mending:
 
     def statement(self) -> Any:
         rows, columns = self.workload.axes
-        steps = [1 if plan is None else plan.outputs for plan in self.tiles]
-        firsts = [-(-axis.output // step) for axis, step in zip((rows, columns), steps, strict=True)]
+        (top, down), (left, along) = self.telling()
 
         def tell(h: Any, w: Any) -> Any:
-            place = h * steps[0] * columns.output + w * steps[1]
+            place = (top + h * down) * columns.output + (left + w * along)
             return self._mark(lambda v: _is_odd(self.out[0, place, v]))
 
+        num = -(-(rows.output - top) // down), -(-(columns.output - left) // along)
+        look = _loop(num[0], lambda h: _loop(num[1], lambda w: tell(h, w)))
         each = _loop(rows.output, lambda h: _loop(columns.output, lambda w: self._pixel(h, w)))
-        firsts_of_tiles = _loop(firsts[0], lambda h: _loop(firsts[1], lambda w: tell(h, w)))
-        return self._if_marked(firsts_of_tiles, tirx.SeqStmt([*self._invert(), each]), None)
+        return self._if_marked(look, tirx.SeqStmt([*prepared, each]) if (prepared := self.prepared()) else each, None)
 
     def _vector(self, body: Body) -> Any:
         return _loop(self.lanes, body, tirx.ForKind.VECTORIZED)
@@ -89,17 +120,6 @@ class _Mending:
         clear = tirx.BufferStore(self.found, _float(0.0), [0])
         choice = tirx.IfThenElse(self.found[0] > _float(0.0), then, otherwise)
         return tirx.SeqStmt([self._zero(self.total), marks, clear, any_lane, choice])
-
-    def _invert(self) -> list[Any]:
-        """The matrices that find taps from as many transformed ones: those of the first points and of infinity."""
-        stores = []
-        for plan, buffer in zip(self.tiles, self.inverses, strict=True):
-            if plan is not None:
-                found = np.linalg.inv(as_array(plan.taps_in)[[*range(plan.taps - 1), plan.products - 1]])
-                stores += [
-                    tirx.BufferStore(buffer, _float(value), [i]) for i, value in enumerate(found.ravel().tolist())
-                ]
-        return stores
 
     def _pixel(self, h: Any, w: Any) -> Any:
         """One pixel computed again, if it has no finite number and its window no NaN."""
@@ -125,20 +145,20 @@ class _Mending:
         rows, columns = self.workload.axes
 
         def each(i: Any) -> Any:
-            rh, rw = i // num // columns.kernel, i // num % columns.kernel
-            y, z = h * rows.stride + rh - rows.before, w * columns.stride + rw - columns.before
-            inside = tirx.all(y >= 0, y < rows.size, z >= 0, z < columns.size)
+            rh, rw = i // num // self.taps[1], i // num % self.taps[1]
+            y, z, there = self.read(h, w, rh, rw)
+            inside = tirx.all(*there, y >= 0, y < rows.size, z >= 0, z < columns.size)
             return tirx.IfThenElse(inside, body(i % num, y * columns.size + z, rh, rw), None)
 
-        return _loop(rows.kernel * columns.kernel * num, each)
+        return _loop(self.taps[0] * self.taps[1] * num, each)
 
     def _block(self, b: Any, h: Any, w: Any, place: Any) -> Any:
         """The plain sum of a vector of output channels."""
 
         def term(c: Any, y: Any, rh: Any, rw: Any) -> Any:
             value = self.x[c // self.lanes, y, c % self.lanes]
-            add = self._vector(lambda v: tirx.BufferStore(self.total, self.total[v] + value * self.taps[v], [v]))
-            return tirx.SeqStmt([self._zero(self.taps), self._find_taps(b, c, rh, rw), add])
+            add = self._vector(lambda v: tirx.BufferStore(self.total, self.total[v] + value * self.weights[v], [v]))
+            return tirx.SeqStmt([self._zero(self.weights), self.find_weights(b, c, h, w, rh, rw), add])
 
         def store(v: Any) -> Any:
             residual = None if self.residual is None else self.residual[b, place, v]
@@ -149,22 +169,40 @@ class _Mending:
             [self._zero(self.total), self._window(h, w, self.workload.in_channels, term), self._vector(store)]
         )
 
-    def _find_taps(self, b: Any, c: Any, rh: Any, rw: Any) -> Any:
-        """taps[v] += the weight of a tap of one input channel"""
-        down, along = self.tiles
 
-        def add(factor: Any, place: Any) -> Any:
-            def one(v: Any) -> Any:
-                return tirx.BufferStore(self.taps, self.taps[v] + factor * self._weight(b, place, v), [v])
+class _MendingOfTiles(_Mending):
+    def __init__(self, workload: Workload, lanes: int, *buffers: Any) -> None:
+        super().__init__(workload, lanes, *buffers)
+        rows, columns = workload.axes
+        self.depth, self.taps = winograd_counts(workload).weights * workload.in_channels, (rows.kernel, columns.kernel)
+        self.tiles = _tiles(workload)
+        self.inverses: list[Any] = [None if p is None else self._new("inverse", p.taps**2) for p in self.tiles]
 
-            return self._vector(one)
+    def telling(self) -> list[tuple[int, int]]:
+        return [(0, 1 if plan is None else plan.outputs) for plan in self.tiles]
 
-        channels, (rows, columns) = self.workload.in_channels, self.workload.axes
+    def prepared(self) -> list[Any]:
+        """The matrices that find taps from as many transformed ones: those of the first points and of infinity."""
+        stores = []
+        for plan, buffer in zip(self.tiles, self.inverses, strict=True):
+            if plan is not None:
+                found = np.linalg.inv(as_array(plan.taps_in)[[*range(plan.taps - 1), plan.products - 1]])
+                stores += [
+                    tirx.BufferStore(buffer, _float(value), [i]) for i, value in enumerate(found.ravel().tolist())
+                ]
+        return stores
+
+    def read(self, h: Any, w: Any, rh: Any, rw: Any) -> tuple[Any, Any, list[Any]]:
+        rows, columns = self.workload.axes
+        return h * rows.stride + rh - rows.before, w * columns.stride + rw - columns.before, []
+
+    def find_weights(self, b: Any, c: Any, h: Any, w: Any, rh: Any, rw: Any) -> Any:
+        (down, along), (rows, columns), channels = self.tiles, self.workload.axes, self.workload.in_channels
         if down is not None and along is not None:
 
             def in_both(i: Any, j: Any) -> Any:
                 factor = self.inverses[0][rh * down.taps + i] * self.inverses[1][rw * along.taps + j]
-                return add(factor, (_row(down, i) * along.products + _row(along, j)) * channels + c)
+                return self._add_weight(b, (_row(down, i) * along.products + _row(along, j)) * channels + c, factor)
 
             return _loop(down.taps, lambda i: _loop(along.taps, lambda j: in_both(i, j)))
         if down is not None:
@@ -174,11 +212,40 @@ class _Mending:
             plan, inverse, tap, other, across = along, self.inverses[1], rw, rh, rows
 
         def in_one(i: Any) -> Any:
-            factor = inverse[tap // plan.stride * plan.taps + i]
             place = ((_row(plan, i) * channels + c) * across.kernel + other) * plan.stride + tap % plan.stride
-            return add(factor, place)
+            return self._add_weight(b, place, inverse[tap // plan.stride * plan.taps + i])
 
         return _loop(plan.taps, in_one)
+
+
+class _MendingOfPhases(_Mending):
+    def __init__(self, workload: Workload, lanes: int, *buffers: Any) -> None:
+        super().__init__(workload, lanes, *buffers)
+        rows, columns = workload.axes
+        self.taps = (num_taps(rows), num_taps(columns))
+        phases = rows.stride * columns.stride
+        self.depth = phases * workload.in_channels * self.taps[0] * self.taps[1]
+
+    def telling(self) -> list[tuple[int, int]]:
+        """The outputs of the phase that lacks no taps; all outputs where some inputs may be read by no such one."""
+        return [
+            (-axis.before % axis.stride, axis.stride) if axis.kernel >= axis.stride else (0, 1)
+            for axis in self.workload.axes
+        ]
+
+    def read(self, h: Any, w: Any, rh: Any, rw: Any) -> tuple[Any, Any, list[Any]]:
+        found, there = [], []
+        for axis, taps, output, tap in zip(self.workload.axes, self.taps, (h, w), (rh, rw), strict=True):
+            reached = output % axis.stride + axis.before % axis.stride
+            found.append(output // axis.stride + reached // axis.stride + tap + first_row(axis))
+            there.append(reached % axis.stride + axis.stride * (taps - 1 - tap) < axis.kernel)
+        return found[0], found[1], there
+
+    def find_weights(self, b: Any, c: Any, h: Any, w: Any, rh: Any, rw: Any) -> Any:
+        rows, columns = self.workload.axes
+        phase = h % rows.stride * columns.stride + w % columns.stride
+        place = ((phase * self.workload.in_channels + c) * self.taps[0] + rh) * self.taps[1] + rw
+        return self._add_weight(b, place, _float(1.0))
 
 
 def _tiles(workload: Workload) -> tuple[Transforms | None, Transforms | None]:

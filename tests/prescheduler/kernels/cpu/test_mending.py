@@ -1,5 +1,5 @@
-"""chanas/prescheduler/kernels/cpu/mending.py: a Winograd convolution gives NaN and infinity where PyTorch gives them,
-and finite numbers everywhere else."""
+"""chanas/prescheduler/kernels/cpu/mending.py: convolutions by tiles and by phases give NaN and infinity where PyTorch
+gives them, and finite numbers everywhere else."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ WORKLOADS = [
     Workload("winograd", 13, 5, 16, 7, 2, "hswish"),
     Workload("winograd", 9, 16, 16, 5, 1, "none", kernel_width=1),
     Workload("winograd", 8, 16, 16, 1, 1, "relu6", kernel_width=3),
+    Workload("upconv", 6, 7, 16, 3, 2, "relu", column_stride=2, padding=(1, 1, 0, 0)),
+    Workload("upconv", 5, 16, 32, 5, 3, "hswish", column_stride=2, residual=True),
+    Workload("upconv", 4, 8, 16, 2, 3, "none", column_stride=3),
+    Workload("upconv", 5, 8, 16, 4, 2, "leaky0.1", column_stride=2),
 ]
 ODD = {"nan": (np.nan,), "several": (np.nan, np.inf, -np.inf, np.nan), "infinity": (np.inf,), "minus": (-np.inf,)}
 
@@ -46,7 +50,7 @@ def computed(workload: Workload, point: Point, target: HardwareTarget, case: Ref
 CASES = [(workload, lanes) for lanes in (16, 4) for workload in WORKLOADS]
 
 
-@pytest.mark.parametrize(("workload", "lanes"), fast(CASES, [0, 2, 3, 4, 7]))
+@pytest.mark.parametrize(("workload", "lanes"), fast(CASES, [0, 2, 3, 6, 7, 8, 11]))
 def test_odd_numbers_reach_the_windows_that_read_them(workload: Workload, lanes: int, rng: np.random.Generator) -> None:
     target = device(lanes)
     (point,) = schedule_space(workload, target).sample(1, rng)
