@@ -72,6 +72,7 @@ def register_bounds() -> None:
         _ffi_api.RegisterOp(name, "a bound that lets NaN through")
         tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
         tvm.ir.register_op_attr(name, "TVectorizable", True)
+        tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
         tirx.op.register_intrin_lowering(name, target="default", f=functools.partial(_chosen, is_bound))
         tirx.op.register_intrin_lowering(name, target="llvm.aarch64", f=functools.partial(_instruction, on_arm))
 
@@ -90,8 +91,7 @@ def _instruction(name: str, call: Any) -> Any:
 
 
 def exp(value: Any) -> Any:
-    """e^value, its relative error at most 2e-7, from the exponent of the largest float32 power of two on (88.4) 2e-5;
-    of numbers whose power is less than a normal float32 at most that, or 0.
+    """e^value, its relative error at most 3e-7 where it is a normal float32, and else at most the least such one.
 
     2^n · e^r for the whole number n that is nearest to value / log(2), but at most 127; the bits of 2^n are written as
     such. NaN and infinity go through r.
