@@ -91,7 +91,7 @@ def _instruction(name: str, call: Any) -> Any:
 
 
 def exp(value: Any) -> Any:
-    """e^value, its relative error at most 3e-7 where it is a normal float32, and else at most the least such one.
+    """e^value, its relative error at most 4e-7 where it is a normal float32, and else at most the least such one.
 
     2^n · e^r for the whole number n that is nearest to value / log(2), but at most 127; the bits of 2^n are written as
     such. NaN and infinity go through r.
