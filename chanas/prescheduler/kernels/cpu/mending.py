@@ -179,7 +179,11 @@ class _MendingOfTiles(_Mending):
         self.inverses: list[Any] = [None if p is None else self._new("inverse", p.taps**2) for p in self.tiles]
 
     def telling(self) -> list[tuple[int, int]]:
-        return [(0, 1 if plan is None else plan.outputs) for plan in self.tiles]
+        """The first outputs of tiles; all of them where phases have zeros for taps that they lack."""
+        return [
+            (0, 1 if plan is None or axis.kernel % axis.stride else plan.outputs)
+            for plan, axis in zip(self.tiles, self.workload.axes, strict=True)
+        ]
 
     def prepared(self) -> list[Any]:
         """The matrices that find taps from as many transformed ones: those of the first points and of infinity."""
