@@ -19,7 +19,7 @@ from chanas.core.layouts import num_blocks
 from chanas.prescheduler.models.graph import MAP_PRODUCTS, Node
 from chanas.prescheduler.models.program import Value, tiled_rows
 from chanas.prescheduler.models.reading import holds_tensors
-from chanas.prescheduler.workloads.expressions import epilogue, exp
+from chanas.prescheduler.workloads.expressions import epilogue, exp, maximum
 
 OPAQUE = 8
 """TVM's mark of functions that are fused with nothing (`relay.OpPatternKind.kOpaque`)."""
@@ -130,6 +130,10 @@ def gather_channels(
     return builder.emit_te(compute, *reads, primfunc_name_hint="channels", primfunc_attrs=done)
 
 
+_LARGEST = te.comm_reducer(maximum, lambda dtype: tirx.const(-math.inf, dtype), name="largest")
+"""A reducer like `te.max`; NaN where any is, −∞ where all are."""
+
+
 def window_pool(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, height: int, width: int) -> Any:
     """The largest value or the mean of each window; a mean counts the padding only if the network says so."""
     a, (_, _, rows, columns) = node.attributes, node.shape
@@ -147,7 +151,7 @@ def window_pool(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, h
             return tirx.if_then_else(inside, x[b, h * width + w, v], nothing)
 
         shape = (x.shape[0], rows * columns, lanes)
-        total = te.max if is_max else te.sum
+        total = _LARGEST if is_max else te.sum
         found = te.compute(shape, lambda b, m, v: total(tap(b, m, v), axis=[rh, rw]), name="window")
         if is_max:
             return found

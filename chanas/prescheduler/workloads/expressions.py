@@ -18,6 +18,7 @@ from tvm import te, tirx
 from chanas.operators.epilogues import Epilogue, check_epilogue, leaky_slope
 
 _AT_LEAST, _AT_MOST = "tirx.chanas_at_least", "tirx.chanas_at_most"
+_MAXIMUM, _MINIMUM = "tirx.chanas_maximum", "tirx.chanas_minimum"
 # The lower end of what e^x is computed of, where it is 0 already: 2^n with n = −127 is stored as that. The upper end of
 # x / log(2) + 127.5, of which the whole part is at most what finite powers of two are stored with.
 _EXP_LOW, _EXPONENT_HIGH = -88.0, 254.5
@@ -59,21 +60,38 @@ def at_most(bound: float, x: Any) -> Any:
     return tirx.call_intrin("float32", _AT_MOST, _float(bound), x)
 
 
+def maximum(a: Any, b: Any) -> Any:
+    """The larger one of two float32; NaN where one is."""
+    register_bounds()
+    return tirx.call_intrin("float32", _MAXIMUM, a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller one of two float32; NaN where one is."""
+    register_bounds()
+    return tirx.call_intrin("float32", _MINIMUM, a, b)
+
+
 @functools.cache
 def register_bounds() -> None:
-    """Make `at_least` and `at_most` known to the compiler, once in a process: before it makes one or reads any.
+    """Make `at_least` and the like known to the compiler, once in a process: before it makes one or reads any.
 
     They are calls until the last pass: a choice of one of two values has each of them twice, and an epilogue of some of
     these many times what it is applied to.
     """
     from tvm.ir import _ffi_api
 
-    for name, is_bound, on_arm in ((_AT_LEAST, operator.gt, "llvm.maximum"), (_AT_MOST, operator.lt, "llvm.minimum")):
-        _ffi_api.RegisterOp(name, "a bound that lets NaN through")
+    for name, lower, is_first, on_arm in (
+        (_AT_LEAST, _chosen, operator.gt, "llvm.maximum"),
+        (_AT_MOST, _chosen, operator.lt, "llvm.minimum"),
+        (_MAXIMUM, _chosen_or_nan, operator.gt, "llvm.maximum"),
+        (_MINIMUM, _chosen_or_nan, operator.lt, "llvm.minimum"),
+    ):
+        _ffi_api.RegisterOp(name, "a choice of one of two that lets NaN through")
         tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
         tvm.ir.register_op_attr(name, "TVectorizable", True)
         tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
-        tirx.op.register_intrin_lowering(name, target="default", f=functools.partial(_chosen, is_bound))
+        tirx.op.register_intrin_lowering(name, target="default", f=functools.partial(lower, is_first))
         tirx.op.register_intrin_lowering(name, target="llvm.aarch64", f=functools.partial(_instruction, on_arm))
 
 
@@ -83,6 +101,14 @@ def _chosen(is_bound: Callable[[Any, Any], Any], call: Any) -> Any:
     bound, value = call.args
     x = tirx.Var("x", call.ty)
     return tirx.Let(x, value, tirx.Select(is_bound(bound, x), bound, x))
+
+
+def _chosen_or_nan(is_first: Callable[[Any, Any], Any], call: Any) -> Any:
+    """One of two as a comparison says, but the first one if it is NaN; x86's max and min give the second one of two if
+    either is NaN."""
+    a, b = (tirx.Var(name, call.ty) for name in ("a", "b"))
+    chosen = tirx.Select(tirx.isnan(a), a, tirx.Select(is_first(a, b), a, b))
+    return tirx.Let(a, call.args[0], tirx.Let(b, call.args[1], chosen))
 
 
 def _instruction(name: str, call: Any) -> Any:

@@ -22,7 +22,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.codegen.cpu.lowering import pipeline
 from chanas.prescheduler.kernels.cpu.families import schedule_operator
 from chanas.prescheduler.kernels.cpu.space import pointwise
-from chanas.prescheduler.workloads.expressions import at_least, at_most, epilogue, exp
+from chanas.prescheduler.workloads.expressions import at_least, at_most, epilogue, exp, maximum, minimum
 
 from ..cases import HOST
 
@@ -99,6 +99,21 @@ def test_nan_and_infinity_go_through_as_in_pytorch(kind: str, data: st.DataObjec
     compiled(kind)(tvm.runtime.tensor(x), found)
     with np.errstate(over="ignore"):
         np.testing.assert_allclose(found.numpy(), expected.astype(np.float32), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("function", "of_numpy"), [(maximum, np.maximum), (minimum, np.minimum)])
+def test_the_larger_and_the_smaller_of_two_are_nan_where_one_is(
+    function: Callable[[Any, Any], Any], of_numpy: Callable[[Any, Any], Numbers]
+) -> None:
+    values = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, 1.0, -2.0, 1e30], np.float32)
+    first, second = np.repeat(values, 8), np.tile(values, 8)
+    a, b = (te.placeholder((64,), name=name) for name in "ab")
+    both = te.create_prim_func([a, b, te.compute((64,), lambda i: function(a[i], b[i]), name="y")])
+    schedule = s_tir.Schedule(both)
+    schedule.vectorize(schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, HOST.vector_lanes])[1])
+    out = tvm.runtime.tensor(np.zeros_like(first))
+    tvm.tirx.build(schedule.mod["main"], HOST.tvm_target(), pipeline())(*map(tvm.runtime.tensor, (first, second)), out)
+    np.testing.assert_array_equal(out.numpy(), of_numpy(first, second))
 
 
 @pytest.mark.parametrize(("processor", "lanes"), INSTRUCTIONS)
