@@ -14,10 +14,12 @@ Bits = npt.NDArray[np.uint16]
 
 
 def to_bits(values: Array) -> Bits:
-    """uint16 bits of the bfloat16 nearest to each float32, ties to even; no NaN."""
+    """uint16 bits of the bfloat16 nearest to each float32, ties to even; NaN of NaN."""
     whole = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = whole + np.uint32(0x7FFF) + ((whole >> np.uint32(16)) & np.uint32(1))
-    return (rounded >> np.uint32(16)).astype(np.uint16)
+    # rounding would carry the bits of some NaN over into the sign
+    kept = np.where(np.isnan(whole.view(np.float32)), whole | np.uint32(0x400000), rounded)
+    return (kept >> np.uint32(16)).astype(np.uint16)
 
 
 def from_bits(bits: Bits) -> Array:

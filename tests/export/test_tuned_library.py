@@ -135,6 +135,49 @@ def test_the_example_gives_what_the_program_gives(exported: Exported, tuned_fold
     check_same(answers(exported, network, inputs, tmp_path), network.run(*inputs))
 
 
+class Depths(nn.Module):
+    """Activations of every kind around convolutions, shares of a softmax, and what is made of a mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        functions = (nn.ReLU(), nn.Hardswish(), nn.SiLU(), nn.GELU(), nn.Tanh(), nn.ReLU6(), nn.LeakyReLU(0.1))
+        self.first = nn.Conv2d(1, WIDTH, 3, padding=1)
+        self.each = nn.Sequential(*(m for f in functions for m in (f, nn.Conv2d(WIDTH, WIDTH, 1))))
+        self.gate = nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 1), nn.Hardsigmoid(), nn.Conv2d(WIDTH, 4, 1), nn.Sigmoid())
+        self.last = nn.Conv2d(WIDTH, 4, 1)
+
+    def forward(self, depth: Tensor) -> tuple[Tensor, ...]:
+        values = self.each(self.first(depth))
+        maps = self.last(values)
+        return maps, maps.flatten(2).transpose(1, 2).softmax(-1), self.gate(values.mean((2, 3), keepdim=True))
+
+
+@pytest.fixture(scope="module")
+def depths(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Exported]:
+    """Its folder, with the program of PyTorch beside it, and its C library."""
+    if not HAS_COMPILER:
+        pytest.skip("no C compiler (cc, ar) is installed")
+    torch.manual_seed(0)
+    place = tmp_path_factory.mktemp("depths")
+    torch.export.save(torch.export.export(Depths().eval(), (torch.rand(1, 1, 8, 8),)), place / "net.pt2")
+    folder = save_untuned(place / "net.pt2", place / "net")
+    return folder, export_tuned(folder, place / "exported" / "depths")
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_nan_and_infinity_go_through_as_in_pytorch(odd: float, depths: tuple[Path, Exported], tmp_path: Path) -> None:
+    folder, done = depths
+    network, given = TunedNetwork.open(folder), torch.rand(1, 1, 8, 8)
+    given[0, 0, 5, 2] = odd
+    with torch.no_grad():
+        expected = [v.numpy() for v in torch.export.load(folder.parent / "net.pt2").module()(given)]
+    for found in (network.run(given.numpy()), answers(done, network, [given.numpy()], tmp_path)):
+        for f, e in zip(found, expected, strict=True):
+            np.testing.assert_allclose(f, e, rtol=1e-5, atol=1e-5)
+    assert np.isnan(expected[0]).all(axis=1).sum() == 9
+    assert np.isnan(expected[2]).all()
+
+
 @needs_compiler
 def test_a_network_from_an_onnx_file(tuned_onnx_folder: Path, tmp_path: Path) -> None:
     network, opened = TunedNetwork.open(tuned_onnx_folder), open_model(tuned_onnx_folder.parent / "other.onnx")

@@ -34,6 +34,15 @@ def test_what_is_a_bfloat16_stays_what_it_is(bits: np.ndarray) -> None:
     np.testing.assert_array_equal(to_bits(from_bits(bits)), bits)
 
 
+@given(arrays(np.uint32, st.integers(1, 40), elements=st.integers(0x7F800001, 0x7FFFFFFF)), st.booleans())
+def test_nan_stays_nan_whatever_its_bits(bits: np.ndarray, is_negative: bool) -> None:
+    assert np.isnan(rounded((bits | np.uint32(is_negative << 31)).view(np.float32))).all()
+
+
+def test_infinity_stays_infinity() -> None:
+    np.testing.assert_array_equal(rounded(np.array([np.inf, -np.inf], np.float32)), [np.inf, -np.inf])
+
+
 @given(vectors)
 def test_rounding_errs_by_at_most_half_a_step(values: Array) -> None:
     tiny = np.float32(2.0**-126)

@@ -386,8 +386,8 @@ _BINARY: Mapping[str, Callable[[Array, Array], Array]] = {
     "Mod": np.fmod,
     "FloorDiv": operator.floordiv,
     "FloorMod": operator.mod,
-    "Min": np.minimum,
-    "Max": np.maximum,
+    "Min": np.fmin,  # as CUDA's, of NaN the other one
+    "Max": np.fmax,
     "EQ": operator.eq,
     "NE": operator.ne,
     "LT": operator.lt,

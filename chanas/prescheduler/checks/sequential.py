@@ -4,6 +4,7 @@ tested."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,27 +20,28 @@ from chanas.prescheduler.workloads.cases import relative_error
 from chanas.prescheduler.workloads.space import Point
 
 
-def kernel_error(function: Any, workload: Workload, target: HardwareTarget) -> float:
-    """Largest error of a kernel, carried out here, relative to the largest magnitude that PyTorch gives.
+def kernel_error(function: Any, workload: Workload, target: HardwareTarget, odd: Sequence[float] = ()) -> float:
+    """Largest error of a kernel, carried out here, relative to the largest magnitude that PyTorch gives; the input has
+    numbers such as NaN if `odd` has some.
 
     Raises:
         KernelError: its threads get in each other's way.
     """
-    case, output = gpu_case(workload), _nothing(workload)
+    case, output = gpu_case(workload, odd), _nothing(workload)
     arguments = dict(zip((str(p.name) for p in function.params), [*case.arguments, output], strict=True))
     run_kernel(kernel_program(verify(function, target), target), arguments)
     got = output.astype(np.float32).reshape(-1, workload.out_channels)[: len(case.expected)]
     return relative_error(got, case.expected)
 
 
-def sequential_error(workload: Workload, point: Point, target: HardwareTarget) -> float:
+def sequential_error(workload: Workload, point: Point, target: HardwareTarget, odd: Sequence[float] = ()) -> float:
     """`kernel_error` of a schedule point.
 
     Raises:
         ScheduleError: the point is not in the workload's space.
         KernelError: the kernel's threads get in each other's way.
     """
-    return kernel_error(schedule_gpu_operator(workload, point, target), workload, target)
+    return kernel_error(schedule_gpu_operator(workload, point, target), workload, target, odd)
 
 
 def _nothing(workload: Workload) -> Stored:

@@ -68,14 +68,18 @@ def maximum(a: Any, b: Any) -> Any:
     """The larger one; NaN where one is."""
     from tvm import tirx
 
-    return tirx.Select(tirx.any(a > b, tirx.isnan(a)), a, b) if is_float(a) else tirx.max(a, b)
+    from chanas.prescheduler.workloads import expressions
+
+    return expressions.maximum(a, b) if is_float(a) else tirx.max(a, b)
 
 
 def minimum(a: Any, b: Any) -> Any:
     """The smaller one; NaN where one is."""
     from tvm import tirx
 
-    return tirx.Select(tirx.any(a < b, tirx.isnan(a)), a, b) if is_float(a) else tirx.min(a, b)
+    from chanas.prescheduler.workloads import expressions
+
+    return expressions.minimum(a, b) if is_float(a) else tirx.min(a, b)
 
 
 def _divided(a: Any, b: Any) -> Any:
@@ -265,24 +269,17 @@ def clip(low: float | None, high: float | None) -> Callable[[Any], Any]:
     """A scalar expression within bounds; NaN stays NaN."""
 
     def of(x: Any) -> Any:
-        x = x if low is None else maximum_of_bound(low, x)
-        return x if high is None else minimum_of_bound(high, x)
+        from tvm import tirx
+
+        from chanas.prescheduler.workloads.expressions import at_least, at_most
+
+        if not is_float(x):
+            x = x if low is None else tirx.max(_const(low, x), x)
+            return x if high is None else tirx.min(_const(high, x), x)
+        x = x if low is None else at_least(low, x)
+        return x if high is None else at_most(high, x)
 
     return of
-
-
-def maximum_of_bound(bound: float, x: Any) -> Any:
-    """max(bound, x), NaN where x is: the bound comes first, as processors give the second one where one is NaN."""
-    from tvm import tirx
-
-    return tirx.Select(_const(bound, x) > x, _const(bound, x), x)
-
-
-def minimum_of_bound(bound: float, x: Any) -> Any:
-    """min(bound, x), NaN where x is."""
-    from tvm import tirx
-
-    return tirx.Select(_const(bound, x) < x, _const(bound, x), x)
 
 
 @functools.cache

@@ -14,9 +14,10 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from chanas.core.layouts import num_blocks
-from chanas.prescheduler.models.definitions import IN_ORDER, LARGEST, MIN_PARALLEL, OPAQUE, define, normal
+from chanas.prescheduler.models.definitions import IN_ORDER, MIN_PARALLEL, OPAQUE, define, normal
 from chanas.prescheduler.models.graph import Node
 from chanas.prescheduler.models.program import Value
+from chanas.prescheduler.models.reducers import LARGEST
 
 
 def pack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any:
@@ -102,6 +103,9 @@ def gather_channels(
 
     done = {"tirx.is_scheduled": True, "op_pattern": OPAQUE}
     return builder.emit_te(compute, *reads, primfunc_name_hint="channels", primfunc_attrs=done)
+
+
+"""A reducer like `te.max`; NaN where any is, −∞ where all are."""
 
 
 def window_pool(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, height: int, width: int) -> Any:

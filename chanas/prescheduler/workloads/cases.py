@@ -92,8 +92,9 @@ class OperatorTensors:
     out: Array
 
 
-def operator_tensors(workload: Workload) -> OperatorTensors:
-    """Random input and weights of an operator alone, and PyTorch's answer."""
+def operator_tensors(workload: Workload, odd: Sequence[float] = ()) -> OperatorTensors:
+    """Random input and weights of an operator alone, and PyTorch's answer; the input has numbers such as NaN if `odd`
+    has some."""
     import torch
 
     rng = np.random.default_rng(case_seed(workload.key))
@@ -108,6 +109,8 @@ def operator_tensors(workload: Workload) -> OperatorTensors:
         return stored_value(values)
 
     x = drawn((workload.batch, inp, rows.size, columns.size))
+    if odd:
+        x.flat[rng.choice(x.size, len(odd), replace=False)] = odd
     value = torch.from_numpy(x)
     weight = bias = gate = residual = None
     if workload.takes_mean:
@@ -236,8 +239,12 @@ def random_network(
 
 
 def relative_error(got: Any, expected: Any) -> float:
-    """Largest error relative to the largest expected magnitude; NaN and infinity count as infinite."""
+    """Largest error relative to the largest expected magnitude; infinite where NaN or infinity is found and not
+    expected, or the other way round."""
     import numpy as np
 
-    error = float(np.abs(got - expected).max())
-    return error / max(1.0, float(np.abs(expected).max())) if math.isfinite(error) else math.inf
+    finite = np.isfinite(expected)
+    if not np.array_equal(got[~finite], expected[~finite], equal_nan=True):
+        return math.inf
+    error = float(np.abs(got[finite] - expected[finite]).max(initial=0.0))
+    return error / max(1.0, float(np.abs(expected[finite]).max(initial=0.0))) if math.isfinite(error) else math.inf

@@ -1,22 +1,27 @@
-"""Parts of tensor expressions that every processor's operators share: epilogues.
+"""Parts of tensor expressions that every processor's operators share: epilogues, and the bounds that they are made of.
 
 The compiler turns its own exp into a call for each value of a vector, so exponentials are written out here, in
-operations that vectors have.
+operations that vectors have. NaN and infinity come out as they do in PyTorch.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm
 from tvm import te, tirx
 
 from chanas.operators.epilogues import Epilogue, check_epilogue, leaky_slope
 
-# Where e^x is a normal float32 whose power of two is one too.
-_EXP_LOW, _EXP_HIGH = -87.33, 88.37
+_AT_LEAST, _AT_MOST = "tirx.chanas_at_least", "tirx.chanas_at_most"
+_MAXIMUM, _MINIMUM = "tirx.chanas_maximum", "tirx.chanas_minimum"
+# The lower end of what e^x is computed of, where it is 0 already: 2^n with n = −127 is stored as that. The upper end of
+# x / log(2) + 127.5, of which the whole part is at most what finite powers of two are stored with.
+_EXP_LOW, _EXPONENT_HIGH = -88.0, 254.5
 # log 2 in two parts, of which the first has few enough bits that its products with whole numbers are exact, and
 # (e^r − 1 − r) / r² for |r| ≤ log(2) / 2, the highest power first (Cephes, expf.c; relative error 1e-7).
 _LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
@@ -43,13 +48,83 @@ def _polynomial(terms: Sequence[float], x: Any) -> Any:
     return functools.reduce(lambda total, term: total * x + _float(term), terms[1:], _float(terms[0]))
 
 
-def exp(value: Any) -> Any:
-    """e^value, its relative error at most 2e-7; of numbers whose power is no normal float32, that of the nearest one.
+def at_least(bound: float, x: Any) -> Any:
+    """max(bound, x) of a float32; NaN of NaN, which the compiler's own max turns into the bound."""
+    register_bounds()
+    return tirx.call_intrin("float32", _AT_LEAST, _float(bound), x)
 
-    2^n · e^r for the whole number n that is nearest to value / log(2); the bits of 2^n are written as such.
+
+def at_most(bound: float, x: Any) -> Any:
+    """min(bound, x) of a float32; NaN of NaN."""
+    register_bounds()
+    return tirx.call_intrin("float32", _AT_MOST, _float(bound), x)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger one of two float32; NaN where one is."""
+    register_bounds()
+    return tirx.call_intrin("float32", _MAXIMUM, a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller one of two float32; NaN where one is."""
+    register_bounds()
+    return tirx.call_intrin("float32", _MINIMUM, a, b)
+
+
+@functools.cache
+def register_bounds() -> None:
+    """Make `at_least` and the like known to the compiler, once in a process: before it makes one or reads any.
+
+    They are calls until the last pass: a choice of one of two values has each of them twice, and an epilogue of some of
+    these many times what it is applied to.
     """
-    x = te.min(te.max(value, _float(_EXP_LOW)), _float(_EXP_HIGH))
-    biased = (x * _float(1.0 / math.log(2.0)) + _float(_EXPONENT_BIAS + 0.5)).astype("int32")  # rounds towards zero
+    from tvm.ir import _ffi_api
+
+    for name, lower, is_first, on_arm in (
+        (_AT_LEAST, _chosen, operator.gt, "llvm.maximum"),
+        (_AT_MOST, _chosen, operator.lt, "llvm.minimum"),
+        (_MAXIMUM, _chosen_or_nan, operator.gt, "llvm.maximum"),
+        (_MINIMUM, _chosen_or_nan, operator.lt, "llvm.minimum"),
+    ):
+        _ffi_api.RegisterOp(name, "a choice of one of two that lets NaN through")
+        tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
+        tvm.ir.register_op_attr(name, "TVectorizable", True)
+        tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
+        tirx.op.register_intrin_lowering(name, target="default", f=functools.partial(lower, is_first))
+        tirx.op.register_intrin_lowering(name, target="llvm.aarch64", f=functools.partial(_instruction, on_arm))
+
+
+def _chosen(is_bound: Callable[[Any, Any], Any], call: Any) -> Any:
+    """The bound where a comparison says so, which it never does of NaN: what x86's max and min do, of the bound and the
+    value in this order."""
+    bound, value = call.args
+    x = tirx.Var("x", call.ty)
+    return tirx.Let(x, value, tirx.Select(is_bound(bound, x), bound, x))
+
+
+def _chosen_or_nan(is_first: Callable[[Any, Any], Any], call: Any) -> Any:
+    """One of two as a comparison says, but the first one if it is NaN; x86's max and min give the second one of two if
+    either is NaN."""
+    a, b = (tirx.Var(name, call.ty) for name in ("a", "b"))
+    chosen = tirx.Select(tirx.isnan(a), a, tirx.Select(is_first(a, b), a, b))
+    return tirx.Let(a, call.args[0], tirx.Let(b, call.args[1], chosen))
+
+
+def _instruction(name: str, call: Any) -> Any:
+    """ARM has both as instructions, where a choice would be two."""
+    return tirx.call_llvm_pure_intrin(call.ty, name, *call.args)
+
+
+def exp(value: Any) -> Any:
+    """e^value, its relative error at most 4e-7 where it is a normal float32, and else at most the least such one.
+
+    2^n · e^r for the whole number n that is nearest to value / log(2), but at most 127; the bits of 2^n are written as
+    such. NaN and infinity go through r.
+    """
+    x = at_least(_EXP_LOW, value)
+    exponent = x * _float(1.0 / math.log(2.0)) + _float(_EXPONENT_BIAS + 0.5)
+    biased = te.min(exponent, _float(_EXPONENT_HIGH)).astype("int32")  # rounds towards zero; of NaN the bound
     n = biased.astype("float32") - _float(_EXPONENT_BIAS)
     r = x - n * _float(_LOG2_HIGH) - n * _float(_LOG2_LOW)
     power = _polynomial(_EXP_TERMS, r) * (r * r) + r + _float(1.0)
@@ -57,10 +132,13 @@ def exp(value: Any) -> Any:
 
 
 def _gelu(x: Any) -> Any:
-    """x · Φ(x) as max(x, 0) − |x| · Φ(−|x|), where nothing cancels, without a division."""
+    """x · Φ(x) as max(x, 0) − |x| · Φ(−|x|), where nothing cancels, without a division.
+
+    max(x, 0) is written x − min(x, 0): that is NaN of −∞, as −∞ · Φ(−∞) is.
+    """
     size = te.min(tirx.abs(x), _float(_GELU_END))
     tail = _polynomial(_GELU_TERMS, size * _float(2.0 / _GELU_END) - _float(1.0))
-    return te.max(x, _float(0.0)) - size * tail
+    return x - at_most(0.0, x) - size * tail
 
 
 def epilogue(kind: Epilogue, value: Any) -> Any:
@@ -70,21 +148,21 @@ def epilogue(kind: Epilogue, value: Any) -> Any:
         ScheduleError: there is no epilogue of this name.
     """
     check_epilogue(kind)
-    zero, one, three, six = (_float(c) for c in (0.0, 1.0, 3.0, 6.0))
+    zero, one = _float(0.0), _float(1.0)
     slope = leaky_slope(kind)
     if slope is not None:
-        return te.max(value, value * _float(slope))
+        return te.max(value, value * _float(slope))  # both are NaN, or neither
     if kind == "none":
         return value
     if kind == "relu":
-        return te.max(value, zero)
+        return at_least(0.0, value)
     if kind == "relu6":
-        return te.min(te.max(value, zero), six)
+        return at_most(6.0, at_least(0.0, value))
     if kind == "tanh":
         return one - _float(2.0) / (exp(value * _float(2.0)) + one)
     if kind == "gelu":
         return _gelu(value)
     if kind in ("sigmoid", "swish"):
         return (one if kind == "sigmoid" else value) / (exp(zero - value) + one)
-    gate = te.min(te.max(value + three, zero), six) * _float(1.0 / 6.0)
+    gate = at_most(6.0, at_least(0.0, value + _float(3.0))) * _float(1.0 / 6.0)
     return gate if kind == "hsigmoid" else value * gate

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -64,28 +64,17 @@ def untuned_network(
 
 def time_untuned(request: TimeUntuned) -> dict[str, float]:
     """Compile and time in this process; `seconds` is the median."""
-    from chanas.prescheduler.codegen.cpu.untuned import stock_network
+    from chanas.prescheduler.codegen.cpu.untuned import stock_module, stock_network
     from chanas.prescheduler.models.sources.opening import open_model
 
     opened = open_model(request.source, {name: tuple(shape) for name, shape in request.shapes.items()})
-    call = stock_network(_relax_module(opened), opened.random_inputs(), request.target)
+    shapes = {facts.name: list(facts.shape) for facts in opened.inputs}
+    types = {facts.name: facts.dtype for facts in opened.inputs}
+    module = stock_module(opened.proto, opened.program, shapes, types)
+    call = stock_network(module, opened.random_inputs(), request.target)
     seconds = statistics.median(time_single_calls(call, _NUM_CALLS, 1))
     np.savez(request.outputs, *call())
     return {"seconds": seconds}
-
-
-def _relax_module(opened: OpenedModel) -> Any:
-    """The network as TVM's own importers read it."""
-    if opened.program is not None:
-        from tvm.relax.frontend.torch import from_exported_program
-
-        decomposed = opened.program.run_decompositions()
-        return from_exported_program(decomposed, keep_params_as_input=False, run_ep_decomposition=False)
-    from tvm.relax.frontend.onnx import from_onnx
-
-    shapes = {facts.name: list(facts.shape) for facts in opened.inputs}
-    types = {facts.name: facts.dtype for facts in opened.inputs}
-    return from_onnx(opened.proto, shapes, types, sanitize_input_names=False)
 
 
 def main() -> None:

@@ -44,8 +44,8 @@ extern const float @NAME@_mean[@MACRO@_CHANNELS], @NAME@_std[@MACRO@_CHANNELS];
             only read. Where its address is a multiple of 64 it is read in place, otherwise copied first.
    logits   float [CLASSES], written; softmax makes probabilities of them.
 
-   NaN and infinity are not looked for: of an image that has any the code is @MACRO@_OK and the logits mean nothing, also
-   where they are ordinary numbers. Check images that may have some.
+   NaN and infinity are not looked for: of an image that has any the code is @MACRO@_OK, and they go through the network
+   as in PyTorch. Of an image with NaN all logits are NaN; of one with infinity they may be ordinary numbers.
 
    Returns @MACRO@_OK or one of the other codes above. It runs in the calling thread alone. Activations lie in
    memory of the library's own, so one call at a time; several threads take the functions below. */

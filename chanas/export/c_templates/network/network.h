@@ -38,8 +38,8 @@ int @NAME@_supported(void);
    Outputs, which are written, in memory of their own:
 @OUTPUTS@
 
-   NaN and infinity are not looked for: where an input has any the code is @MACRO@_OK and the outputs mean nothing, also
-   where they are ordinary numbers. Check inputs that may have some.
+   NaN and infinity are not looked for: where an input has any the code is @MACRO@_OK, and they go through the network
+   as in PyTorch. What is computed from NaN is NaN.
 
    Returns @MACRO@_OK or one of the other codes above. It runs in the calling thread alone. Activations lie in
    memory of the library's own, so one call at a time; several threads take the functions below. Whole

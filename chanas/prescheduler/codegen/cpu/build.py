@@ -51,10 +51,18 @@ def build_network(
 
 
 def build_module(json_path: Path, target: HardwareTarget, library_path: Path) -> None:
-    """Compile a Relax module, as `tvm.ir.save_json` writes it, to a library that `relax.VirtualMachine` loads."""
+    """Compile a stored Relax module to a library that `relax.VirtualMachine` loads."""
+    _build_relax(load_module(json_path), target, library_path)
+
+
+def load_module(json_path: Path) -> Any:
+    """A Relax module as `tvm.ir.save_json` wrote it."""
     import tvm
 
-    _build_relax(tvm.ir.load_json(json_path.read_text()), target, library_path)
+    from chanas.prescheduler.workloads.expressions import register_bounds
+
+    register_bounds()
+    return tvm.ir.load_json(json_path.read_text(encoding="utf-8"))
 
 
 def _build_relax(module: Any, target: HardwareTarget, library_path: Path) -> None:

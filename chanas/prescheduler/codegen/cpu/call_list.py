@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import TargetError
+from chanas.prescheduler.codegen.cpu.build import load_module
 from chanas.prescheduler.codegen.cpu.static_library import ALIGNMENT, code_features, compile_kernel
 
 _ALLOCATES, _RESHAPES = "relax.builtin.alloc_tensor", "relax.reshape"
@@ -56,15 +57,12 @@ class CallList:
 
 
 def build_calls(name: str, module: Path, num_inputs: int, target: HardwareTarget, folder: Path) -> CallList:
-    """Compile a module, as `tvm.ir.save_json` writes it, to object files in `folder` in the calling process; symbols
-    begin with `name`.
+    """Compile a stored module to object files in `folder` in the calling process; symbols begin with `name`.
 
     Raises:
         TargetError: it does something that takes TVM's runtime; the message names it.
     """
-    import tvm
-
-    lowered = _lowered(tvm.ir.load_json(module.read_text(encoding="utf-8")), target)
+    lowered = _lowered(load_module(module), target)
     listed = _Listing(name, num_inputs, folder)
     listed.read(lowered["main"])
     objects, workspace_bytes = [], ALIGNMENT

@@ -7,7 +7,7 @@ that. Only fusion is done, by TVM's own passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,23 @@ def stock_build(module: Any, target: HardwareTarget) -> Any:
     device = target.tvm_target()
     with device, tvm.transform.PassContext(opt_level=3):
         return tvm.compile(tvm.transform.Sequential(fusing)(module), device)
+
+
+def stock_module(proto: Any, program: Any, shapes: Mapping[str, list[int]], types: Mapping[str, str]) -> Any:
+    """A finished network as a Relax module, by TVM's own importers.
+
+    Args:
+        proto: an `onnx.ModelProto`, with `shapes` and `types` of its inputs.
+        program: of `torch.export`, which is taken where there is one.
+    """
+    if program is not None:
+        from tvm.relax.frontend.torch import from_exported_program
+
+        decomposed = program.run_decompositions()
+        return from_exported_program(decomposed, keep_params_as_input=False, run_ep_decomposition=False)
+    from tvm.relax.frontend.onnx import from_onnx
+
+    return from_onnx(proto, dict(shapes), dict(types), sanitize_input_names=False)
 
 
 def stock_network(module: Any, arrays: Sequence[Array], target: HardwareTarget) -> Callable[[], list[Array]]:

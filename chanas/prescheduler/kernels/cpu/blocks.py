@@ -101,7 +101,7 @@ def schedule_packed_operator(workload: Workload, point: Point, target: HardwareT
     sch = s_tir.Schedule(te.create_prim_func(arguments), error_render_level="none")
     apply_point(sch, workload, point, target, "op0_")
     flatten_output(sch, workload, "op0_")
-    return sch.mod["main"]
+    return family_of(workload).complete(sch.mod["main"], workload, lanes)
 
 
 def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget) -> Any:

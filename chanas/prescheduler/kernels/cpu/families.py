@@ -23,6 +23,16 @@ def _nothing(sch: Any, prefix: str) -> None:
     """Schedules of float32 need nothing more."""
 
 
+def _as_it_is(function: Any, workload: Workload, lanes: int) -> Any:
+    return function
+
+
+def _mended(function: Any, workload: Workload, lanes: int) -> Any:
+    from chanas.prescheduler.kernels.cpu.mending import mended
+
+    return mended(function, workload, lanes)
+
+
 @dataclass(frozen=True)
 class Family(Generic[Decoded]):
     """A family of operators on a CPU in one dtype.
@@ -34,6 +44,7 @@ class Family(Generic[Decoded]):
     takes             ways in which an operator may be more than a square one
     in_rectangles     the output is written as [B, H, W, l], by tiles of rows and columns, not as [B, pixels, l]
     finish            what the scheduled stages need beside
+    complete          a scheduled function of an operator in a network, with what follows its stages
     """
 
     space: Callable[[Workload, HardwareTarget], ScheduleSpace[Decoded]]
@@ -43,6 +54,7 @@ class Family(Generic[Decoded]):
     takes: frozenset[Generality] = frozenset()
     in_rectangles: bool = False
     finish: Callable[[Any, str], None] = _nothing
+    complete: Callable[[Any, Workload, int], Any] = _as_it_is
 
 
 def _float32() -> Any:
@@ -80,6 +92,7 @@ _WINOGRAD = Family(
     shapes.winograd_parameters,
     _ANY_WINDOW - {"dilation", "stride"},
     in_rectangles=True,
+    complete=_mended,
 )
 _WINOGRAD2 = replace(
     _WINOGRAD, space=space.winograd2, expression=lambda: _float32().winograd2, schedule=schedules.winograd2
@@ -91,6 +104,7 @@ _UPCONV = Family(
     shapes.transposed_parameters,
     _ANY_WINDOW - {"dilation", "stride"},
     in_rectangles=True,
+    complete=_mended,
 )
 _POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE)
 _DEPTHWISE = Family(

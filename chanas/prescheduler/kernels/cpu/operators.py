@@ -56,7 +56,7 @@ def _store(workload: Workload, value: Any) -> Any:
     return round_bits(value) if workload.output_storage == "uint16" else value
 
 
-def _finish(workload: Workload, value: Any, residual: Any) -> Any:
+def finish(workload: Workload, value: Any, residual: Any) -> Any:
     """Epilogue and residual of a sum with its bias; the residual is None where there is none."""
     if residual is None:
         return epilogue(workload.epilogue, value)
@@ -73,7 +73,7 @@ def _window_output(
 
     def value(b: Any, h: Any, w: Any, v: Any) -> Any:
         residual = pixel(extras[-1], b, h * columns.output + w, v) if workload.residual else None
-        return _store(workload, _finish(workload, total(b, h, w, v) + bias[b, v], residual))
+        return _store(workload, finish(workload, total(b, h, w, v) + bias[b, v], residual))
 
     shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
     return te.compute(shape, value, name=f"{prefix}out")
@@ -149,7 +149,7 @@ def pointwise(
 
     def value(b: Any, m: Any, v: Any) -> Any:
         residual = pixel(rest[-1], b, m, v) if workload.residual else None
-        return _finish(workload, total(b, m, v) + bias[b, v], residual)
+        return finish(workload, total(b, m, v) + bias[b, v], residual)
 
     return te.compute(output_shape(workload, lanes), value, name=f"{prefix}out")
 

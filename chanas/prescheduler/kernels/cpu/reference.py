@@ -31,9 +31,9 @@ def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCa
     return block_case(what, target.vector_lanes, target.dtype)
 
 
-def operator_case(workload: Workload, lanes: int) -> ReferenceCase:
+def operator_case(workload: Workload, lanes: int, odd: Sequence[float] = ()) -> ReferenceCase:
     """`operator_tensors` as processors' kernels read them (batch 1)."""
-    tensors = operator_tensors(workload)
+    tensors = operator_tensors(workload, odd)
 
     def stored(values: Array) -> Stored:
         packed = pack_channels(values.reshape(values.shape[0], -1), lanes)

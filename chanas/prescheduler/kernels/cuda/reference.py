@@ -61,9 +61,9 @@ def gpu_network_case(
     return ReferenceCase((image_planes(images), *weights), tuple(range(1, 1 + len(weights))), logits, tolerance)
 
 
-def gpu_case(workload: Workload) -> ReferenceCase:
+def gpu_case(workload: Workload, odd: Sequence[float] = ()) -> ReferenceCase:
     """`operator_tensors` as GPU kernels read them (`cuda.operators`); what is expected is float32."""
-    tensors, stored = operator_tensors(workload), workload.input_storage
+    tensors, stored = operator_tensors(workload, odd), workload.input_storage
     arguments: list[Stored] = [image_planes(tensors.x) if workload.reads_image else as_rows(tensors.x, stored)]
     weights: tuple[int, ...] = ()
     if tensors.weight is not None and tensors.bias is not None:

@@ -7,6 +7,7 @@ value. Rows of tokens are [C / l, B·T, l]; what is added is [B or 1, H or 1, T 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,6 @@ from chanas.prescheduler.workloads.expressions import exp
 
 # Rows of tokens that are computed at once: their sums stay in registers.
 _TILES = (8, 7, 6, 11, 9, 10, 13, 12, 5, 14, 4)
-_LOWEST = -3e38
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Heads:
     value_channels     E
     firsts             channels that the first head begins with in the rows of queries, keys and values
     scale              the factor of all products q·k
+    zero_if_masked     rows whose scores are all −∞ give zeros, otherwise NaN, as a softmax does
     """
 
     sequences: int
@@ -44,6 +45,7 @@ class Heads:
     value_channels: int
     firsts: tuple[int, int, int]
     scale: float
+    zero_if_masked: bool = False
 
     @property
     def out_channels(self) -> int:
@@ -91,7 +93,7 @@ def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int])
     """The output, and the number of steps in which the lanes of a vector are folded to one number."""
     (q, k, v, *added), (_, rows_in_memory, lanes) = reads, out_shape
     rows, last = rows_in_memory // a.sequences, a.keys - 1
-    blocks, tiny = -(-a.keys // lanes), tirx.const(_LOWEST, "float32")
+    blocks, nothing = -(-a.keys // lanes), tirx.const(-math.inf, "float32")
     every = (a.sequences, a.heads, rows)
 
     def channel(x: Any, first: int, h: Any, size: int, c: Any, row: Any) -> Any:
@@ -115,10 +117,10 @@ def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int])
         value = acc[b, h, i, j, lane] * tirx.const(a.scale, "float32")
         for term in added:
             value = value + term[tuple(0 if int(e) == 1 else p for p, e in zip(place, term.shape, strict=True))]
-        value = tirx.Select(value < tiny, tiny, value)  # -inf less -inf would be no number; NaN stays
-        return value if a.keys % lanes == 0 else tirx.Select(j * lanes + lane < a.keys, value, tiny)
+        return value if a.keys % lanes == 0 else tirx.Select(j * lanes + lane < a.keys, value, nothing)
 
     scores = te.compute((*every, blocks, lanes), score, name="scores")
+    # Of scores that are all −∞ the lowest finite number, which leaves them so; of some NaN any number: the sum is NaN.
     largest, folds = _folded(te.max, scores, "largest")
     powers = te.compute(
         scores.shape, lambda b, h, i, j, lane: exp(scores[b, h, i, j, lane] - largest[b, h, i, 0, 0]), name="powers"
@@ -126,8 +128,9 @@ def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int])
     total, _ = _folded(te.sum, powers, "total")
 
     def inverse(b: Any, h: Any, i: Any, one: Any) -> Any:
-        is_masked = largest[b, h, i, 0, 0] <= tiny
-        return tirx.Select(is_masked, tirx.const(0.0, "float32"), tirx.const(1.0, "float32") / total[b, h, i, 0, 0])
+        zero, found = tirx.const(0.0, "float32"), total[b, h, i, 0, 0]
+        share = tirx.const(1.0, "float32") / found
+        return tirx.Select(found == zero, zero, share) if a.zero_if_masked else share
 
     inverses = te.compute((*every, 1), inverse, name="inverse")
     j = te.reduce_axis((0, a.keys), name="j")

@@ -65,7 +65,7 @@ def _attention(graph: Graph, node: Node) -> _Attention | None:
     """The attention that ends in a product of computed matrices."""
     if node.op != "matmul" or node.dtype != "float32" or any(isinstance(r, Constant) for r in node.reads):
         return None
-    softmax = _softmax(graph, node.reads[0])
+    softmax, zero_if_masked = _softmax(graph, node.reads[0])
     scores = None if softmax is None else _scores(graph, softmax.reads[0])
     if scores is None or len(scores.product.shape) < 3 or any(isinstance(r, Constant) for r in scores.product.reads):
         return None
@@ -83,24 +83,26 @@ def _attention(graph: Graph, node: Node) -> _Attention | None:
         *(places[0].shape[2], places[2].shape[2]),
         (int(places[0][0, 0, 0]), int(places[1][0, 0, 0]), int(places[2][0, 0, 0])),
         scores.factor * q.factor * k.factor,
+        zero_if_masked,
     )
     if not all(_is_known_term(graph, term, shape, heads) for term, shape in scores.added):
         return None
     return _Attention(heads, (q.source, k.source, v.source), scores.added)
 
 
-def _softmax(graph: Graph, read: Read) -> Node | None:
-    """The softmax along rows that gives a value, with zeros for rows that are masked altogether or without."""
+def _softmax(graph: Graph, read: Read) -> tuple[Node | None, bool]:
+    """The softmax along rows that gives a value, and whether with zeros for rows that are masked altogether."""
     node = _unshaped(graph, read)
+    zero_if_masked = False
     if node is not None and node.op == "where" and len(node.reads) == 3:
         zeros = node.constant(1)
         inner = graph.node_of(node.reads[2])
         if zeros is None or zeros.value.any() or inner is None or not _is_all_masked(graph, node.reads[0], inner):
-            return None
-        node = inner
+            return None, False
+        node, zero_if_masked = inner, True
     if node is None or node.op != "softmax" or node.attributes["axis"] % len(node.shape) != len(node.shape) - 1:
-        return None
-    return node
+        return None, False
+    return node, zero_if_masked
 
 
 def _is_all_masked(graph: Graph, read: Read, softmax: Node) -> bool:

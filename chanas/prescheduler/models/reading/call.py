@@ -76,7 +76,7 @@ class Call:
         return found.value
 
     def known_or(self, position: int, what: str, default: Any) -> Any:
-        """As `known`, or a default where it is left out."""
+        """The value as `known` gives it, or a default where it is left out."""
         return self.known(position, what) if self.has(position) else default
 
     def numbers(self, name: str, position: int, what: str) -> tuple[int, ...] | None:

@@ -30,7 +30,7 @@ Function = Callable[[Read], Read]
 
 @dataclass(frozen=True, eq=False)
 class _Direction:
-    """What one direction of a layer reads.
+    """Values that one direction of a layer reads.
 
     x         rows [T][N, gates · H]: products with W and the biases that can be added to them at once
     r         R transposed, [H, gates · H]

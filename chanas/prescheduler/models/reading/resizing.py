@@ -76,7 +76,7 @@ def resize(make: Maker, x: Read, shape: Sequence[int], scales: Sequence[float], 
 def _repeats(
     tables: dict[int, tuple[Array, Array]], before: Sequence[int], shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """How many times each number stands in a row along each axis, if nothing else is done."""
+    """The number of times that each number stands in a row along each axis, if nothing else is done."""
     times = [1] * len(before)
     for axis, (places, _) in tables.items():
         if places.shape[1] != 1 or shape[axis] % before[axis]:

@@ -128,7 +128,7 @@ def _wanted(extents: Sequence[int | str]) -> str:
 
 
 def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[Sequence[Array]], list[Array]]:
-    """What ONNX Runtime says, where it is installed and runs the network; else ONNX's reference evaluator."""
+    """The answer of ONNX Runtime, where it is installed and runs the network; else ONNX's reference evaluator."""
     dtypes = {value.name: _dtype_of(value) for value in proto.graph.input}
     runners = [_runtime] if importlib.util.find_spec("onnxruntime") is not None else []
     opened: dict[str, Any] = {}

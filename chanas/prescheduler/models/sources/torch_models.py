@@ -214,7 +214,7 @@ def _exported(name: str, program: Any) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What PyTorch's exporters log, print and warn about in the body does not reach a person."""
+    """Keep back what PyTorch's exporters log, print and warn about in the body."""
     loggers = [logging.getLogger(n) for n in ("torch", "torch.export", "torch._export", "torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:

@@ -184,6 +184,17 @@ def test_every_epilogue_is_right(workbench: Workbench, op: Operator, epilogue: E
 
 
 @needs_instructions
+@pytest.mark.parametrize("op", ["pointwise", "pool"])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_nan_and_infinity_go_through_as_in_pytorch(workbench: Workbench, op: Operator, epilogue: Epilogue) -> None:
+    workload = Workload(op, 4, 32, 32, epilogue="none" if op == "pool" else epilogue, dtype=DTYPE)
+    point = schedule_space(workload, HERE).middle
+    cases = [operator_case(workload, HERE.vector_lanes, odd) for odd in ((np.nan, -np.nan), (np.inf,), (-np.inf,))]
+    outcomes = workbench.run(workbench.candidate(workload, point, HERE, case) for case in cases)
+    assert [o.error for o in outcomes if o.error] == []
+
+
+@needs_instructions
 @pytest.mark.parametrize("op", IN_BFLOAT16)
 @pytest.mark.parametrize("seed", fast(range(3), range(1)))
 def test_random_operators_are_right_at_random_points(workbench: Workbench, op: Operator, seed: int) -> None:

@@ -17,6 +17,7 @@ from chanas.core.target import HardwareTarget
 from chanas.operators.epilogues import Epilogue
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.prescheduler.kernels.cpu.reference import operator_case
 from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.workloads.space import Point
 
@@ -162,6 +163,30 @@ def test_every_epilogue_is_right(
     channels = 24 if op != "conv" else 3
     workload = Workload(op, 5, channels, 24, 1 if op == "pointwise" else 3, epilogue=epilogue)
     assert errors(workbench, workload, schedule_space(workload, HOST).sample(1, rng)) == {}
+
+
+# Channels fill their vectors: what only fills one up is NaN where what it is computed from is.
+WITH_ODD_NUMBERS = [
+    *(Workload("pointwise", 4, 32, 32, epilogue=epilogue, residual=True) for epilogue in ANY_EPILOGUE),
+    Workload("pointwise", 4, 32, 32, epilogue="relu", scaled=True, residual=True, residual_first=True),
+    Workload("conv", 9, 3, 16, 3, 2, "hswish"),
+    Workload("blockconv", 7, 16, 16, 3, 1, "relu6"),
+    Workload("depthwise", 7, 16, 16, 5, 2, "sigmoid"),
+    Workload("pool", 5, 32, 32),
+]
+
+
+@pytest.mark.parametrize("workload", WITH_ODD_NUMBERS, ids=lambda w: w.key)
+def test_nan_and_infinity_go_through_as_in_pytorch(
+    workbench: Workbench, workload: Workload, rng: np.random.Generator
+) -> None:
+    # the library that PyTorch calls for gelu in float32 makes NaN of infinity
+    infinite = [] if workload.epilogue == "gelu" else [(np.inf,), (-np.inf,)]
+    points = schedule_space(workload, HOST).sample(2, rng)
+    cases = [operator_case(workload, HOST.vector_lanes, odd) for odd in ((np.nan, -np.nan), *infinite)]
+    outcomes = workbench.run(workbench.candidate(workload, p, HOST, case) for p in points for case in cases)
+    assert [o.error for o in outcomes if o.error] == []
+    assert all(np.isnan(case.expected).sum() > 0 for case in cases[:1])
 
 
 HALF_A_BLOCK = Workload("pointwise", 5, 24, 40)

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from fast_cases import fast
 
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import arch_target
@@ -37,6 +38,13 @@ def test_schedules_compute_what_pytorch_does(workload: Workload) -> None:
 def test_schedules_of_small_types_do_too(workload: Workload) -> None:
     for point in gpu_space(workload, GPU).sample(2, np.random.default_rng(8)):
         assert sequential_error(workload, point, GPU) < FLOAT16_OPERATOR_TOLERANCE
+
+
+@pytest.mark.parametrize("workload", fast(WORKLOADS + IN_HALVES, [1, 3, 5, 6, 7, 10, 13, 17]), ids=key)
+def test_nan_and_infinity_go_through_as_in_pytorch(workload: Workload) -> None:
+    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(8))
+    for odd in ((np.nan, -np.nan), (np.inf,), (-np.inf,)):
+        assert sequential_error(workload, point, GPU, odd) < FLOAT16_OPERATOR_TOLERANCE
 
 
 @pytest.mark.parametrize("workload", OF_THREE, ids=key)

@@ -1,0 +1,29 @@
+"""chanas/prescheduler/models/others.py: windows give NaN and infinity as in PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from networks import save_untuned
+from torch import nn
+
+from chanas.bundle.tuned import TunedNetwork
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2), nn.AvgPool2d(3, 1, 1)], ids=["3", "2", "mean"]
+)
+def test_nan_and_infinity_go_through_windows_as_in_pytorch(pool: nn.Module, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(16, 16, 1), pool).eval()
+    x = torch.randn(1, 16, 12, 12)
+    torch.export.save(torch.export.export(network, (x,)), tmp_path / "net.pt2")
+    x[0, 3, 7, 2], x[0, 5, 0, 11], x[0, :, 3:9, 5:9] = torch.nan, torch.inf, -torch.inf
+    with torch.no_grad():
+        expected = torch.export.load(tmp_path / "net.pt2").module()(x).numpy()
+    (found,) = TunedNetwork.open(save_untuned(tmp_path / "net.pt2", tmp_path / "net")).run(x.numpy())
+    assert np.isnan(expected).any()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
