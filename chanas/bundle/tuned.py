@@ -7,6 +7,8 @@ measured.
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.bundle.runtimes import check_device, load_main
+from chanas.bundle.runtimes import check_device, load_main, load_timed
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import time_single_calls
 from chanas.errors import CheckpointError, ConfigError
@@ -25,7 +27,9 @@ from chanas.network.inputs import random_inputs
 
 Array = npt.NDArray[Any]
 
-SCHEMA = 1
+SCHEMA = 2
+_OLDER = (1,)
+"""Without workloads of operators, preprocessing, and names of classes."""
 DOCUMENT, WEIGHTS, MODULE, SOURCE = "tuned.json", "weights.safetensors", "module.so", "module.json"
 RANDOM_WEIGHTS = "random weights: for timing only"
 """The remark on networks of torchvision's, wherever they go: their outputs mean nothing."""
@@ -53,6 +57,7 @@ class OperatorEntry:
     count    how often the network has it
     seconds  of one call, alone, with cold weights
     taken_from  operator whose schedule it took over without a trial; the seconds are a guess then
+    workload    `Workload.to_json`; None in older folders
     """
 
     key: str
@@ -60,6 +65,7 @@ class OperatorEntry:
     count: int
     seconds: float
     taken_from: str = ""
+    workload: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class _Tuned:
     remark: str = ""
 
 
-_TUNED = Document("tuned network", _Tuned, "make it again with `chanas tune`", SCHEMA)
+_TUNED = Document("tuned network", _Tuned, "make it again with `chanas tune`", SCHEMA, older=_OLDER)
 
 
 @dataclass
@@ -188,3 +194,34 @@ class TunedNetwork:
     def time_calls(self, num: int = 30) -> list[float]:
         """Seconds of single calls, after a few that are not counted."""
         return time_single_calls(self.program(), num, _NUM_WARM_UP)
+
+    def time_kernels(self, least: int = 5, most: int = 50, enough_s: float = 1.0) -> list[tuple[str, float]]:
+        """The name of each kernel that the network calls, in order, and its median seconds where it stands, over
+        `least` calls of the network and as many more, up to `most`, as fit in `enough_s`.
+
+        Raises:
+            CheckpointError: the folder lacks `module.json`, or that is of another program than `module.so`.
+            TargetError: it was compiled for another device.
+        """
+        if SOURCE not in self.document["hashes"]:
+            raise CheckpointError(
+                f"{self.folder} has no {SOURCE}, which says where each operator stands: it is of an older version; "
+                "tune the network again"
+            )
+        self.check_files(SOURCE)
+        expected = self.run(*self.random_inputs())
+        run = load_timed(self.folder / MODULE, self.folder / SOURCE, self.target)
+        found, _ = run(*self._inputs, *self._parameters)
+        outputs = [found] if hasattr(found, "numpy") else found
+        for one, other in zip(outputs, expected, strict=True):
+            if not np.array_equal(np.from_dlpack(one).ravel(), other.ravel(), equal_nan=other.dtype.kind == "f"):
+                raise CheckpointError(
+                    f"{self.folder / SOURCE} is of another program than {MODULE}; make the folder again"
+                )
+        for _ in range(_NUM_WARM_UP):
+            run(*self._inputs, *self._parameters)
+        rounds: list[list[tuple[str, float]]] = []
+        end_s = time.monotonic() + enough_s
+        while len(rounds) < least or (len(rounds) < most and time.monotonic() < end_s):
+            rounds.append(run(*self._inputs, *self._parameters)[1])
+        return [(turns[0][0], statistics.median(s for _, s in turns)) for turns in zip(*rounds, strict=True)]

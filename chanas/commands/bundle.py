@@ -19,7 +19,7 @@ from chanas.commands.options import ConvertRgb, Shared, holds_tuned
 from chanas.commands.search_text import say
 from chanas.core.progress import named_wait
 from chanas.core.units import format_bytes, format_latency
-from chanas.errors import ConfigError, DataError, ModelError, unknown_name
+from chanas.errors import CheckpointError, ConfigError, DataError, ModelError, unknown_name
 
 if TYPE_CHECKING:
     from chanas.bundle.benchmark import BenchmarkRow
@@ -132,22 +132,27 @@ def bench(
     untuned: Annotated[
         bool, typer.Option("--untuned/--no-untuned", help="Of a tuned network: time TVM without schedules too.")
     ] = True,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Of a tuned network: a line for each operator where it stands, in order.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all operators.")] = False,
 ) -> None:
     """Time the compiled module beside PyTorch, ONNX Runtime and OpenVINO: same weights, inputs, threads and cores, in
-    turns. A tuned network is also timed beside TVM without schedules."""
+    turns. A tuned network is also timed beside TVM without schedules, and its most expensive operators are shown."""
     if holds_tuned(bundle):
         from chanas.bundle.tuned import TunedNetwork
 
         if target is not None:
             raise ConfigError("--target goes with bundles; a tuned network has one target")
-        _bench_tuned(TunedNetwork.open(bundle), compile_, model, untuned)
+        _bench_tuned(TunedNetwork.open(bundle), compile_, model, untuned, profile, as_json)
         return
-    if model is not None:
-        raise ConfigError("--model goes with networks that `chanas tune` made")
-    _bench_bundle(bundle, compile_, target, shared)
+    if model is not None or profile:
+        option = "--profile" if model is None else "--model"
+        raise ConfigError(f"{option} goes with networks that `chanas tune` made")
+    _bench_bundle(bundle, compile_, target, shared, as_json)
 
 
-def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool) -> None:
+def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool, as_json: bool) -> None:
     from chanas.bundle.codesign import CoDesign
     from chanas.devices.gpu_use import gpu_of
     from chanas.prescheduler.measuring.local.locks import device_lock
@@ -155,17 +160,25 @@ def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool
 
     loaded = CoDesign.load(bundle, target)
     used = f"{loaded.target.num_threads} thread(s)" if loaded.target.gpu is None else f"batch {loaded.target.batch}"
-    typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
+    if not as_json:
+        typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
     with device_lock(gpu=gpu_of(loaded.target)), named_wait("preparing other runtimes, and timing all in turns"):
         rows = benchmark_bundle(loaded, with_compile=compile_, shared=shared)
+    if as_json:
+        facts = {"name": loaded.architecture.key, "target": loaded.target.name, "rows": [vars(row) for row in rows]}
+        typer.echo(json.dumps(facts, indent=1))
+        return
     _say_rows(rows)
     say(search_text.then_and_now(loaded, rows))
 
 
-def _bench_tuned(network: TunedNetwork, compile_: bool, model: str | None, untuned: bool) -> None:
+def _bench_tuned(
+    network: TunedNetwork, compile_: bool, model: str | None, untuned: bool, profile: bool, as_json: bool
+) -> None:
     from chanas.prescheduler.measuring.local.locks import device_lock
     from chanas.workflows.models.bench import BenchSettings, benchmark_tuned, open_origin
     from chanas.workflows.models.contenders import CONTENDERS
+    from chanas.workflows.models.operators import by_cost, expensive_lines, operator_places, profile_lines
 
     network.load()  # tells when it is not for here, before anything else is opened
     opened, why = None, ""
@@ -179,11 +192,32 @@ def _bench_tuned(network: TunedNetwork, compile_: bool, model: str | None, untun
     contenders = {name: make for name, make in CONTENDERS.items() if compile_ or name != "torch.compile"}
     with device_lock(), named_wait("preparing other runtimes, and timing all in turns"):
         rows = benchmark_tuned(network, opened, BenchSettings(contenders, untuned))
+        places, why_none = [], ""
+        try:
+            places = operator_places(network)
+        except CheckpointError as error:
+            if profile:
+                raise
+            why_none = f"Operators are not timed: {error}"
+    if as_json:
+        facts = {
+            "name": network.name,
+            "target": network.target.name,
+            "rows": [vars(row) for row in rows],
+            "operators": [row.to_json() for row in by_cost(places)],
+        }
+        if profile:
+            facts["profile"] = [place.to_json() for place in places]
+        typer.echo(json.dumps(facts, indent=1))
+        return
     remark = f"; {network.remark}" if network.remark else ""
     typer.echo(f"{network.name}, {network.target.num_threads} thread(s), {network.target.device}{remark}")
     _say_rows(rows)
     if why:
         typer.echo(why)
+    if profile:
+        say(profile_lines(places))
+    say([why_none] if why_none else expensive_lines(places))
 
 
 def _say_rows(rows: Iterable[BenchmarkRow]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,13 +31,14 @@ from chanas.commands.options import (
 from chanas.core.progress import named_wait
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
-from chanas.errors import ConfigError
+from chanas.errors import ConfigError, TargetError
 from chanas.files.locks import one_writer
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tables.lut import PrescheduleSummary
     from chanas.workflows.models.chain import BuiltModel, SavedModel
+    from chanas.workflows.models.operators import OperatorRow
 
 
 def prescheduler(
@@ -138,6 +140,7 @@ def tune(
     tune_share: TuneShare = 1.0,
     seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the time of each operator.")] = False,
 ) -> None:
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
     shapes = parse_shapes(shape or ())
@@ -157,7 +160,41 @@ def tune(
         tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
         with named_wait("compiling the whole network, comparing and timing it"):
             built = tuned.build()
-        _say_tuned(built, built.save(folder))
+        saved = built.save(folder)
+    places, why_none = _timed_operators(saved)
+    if as_json:
+        from chanas.workflows.models.operators import by_cost
+
+        facts = {
+            "folder": str(folder),
+            "latency_s": built.proof.seconds,
+            "spread_s": built.proof.spread_s,
+            "relative_error": built.proof.relative_error,
+            "operators": None if why_none else [row.to_json() for row in by_cost(places)],
+        }
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    _say_tuned(built, saved)
+    if why_none:
+        typer.echo(f"operators  not timed: {why_none}")
+    else:
+        from chanas.workflows.models.operators import expensive_lines
+
+        typer.echo("operators  " + "\n".join(expensive_lines(places)))
+
+
+def _timed_operators(saved: SavedModel) -> tuple[list[OperatorRow], str]:
+    """The saved network's operators timed where they stand; none where another device runs it, and why."""
+    from chanas.prescheduler.measuring.local.locks import device_lock
+    from chanas.workflows.models.operators import operator_places
+
+    network = saved.open()
+    try:
+        network.load()
+        with device_lock(), named_wait("timing each operator where it stands"):
+            return operator_places(network), ""
+    except TargetError as error:
+        return [], str(error)
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -381,7 +381,13 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             for i, (shape, number) in enumerate(zip(built.output_shapes, tuned.program.outputs, strict=True))
         ],
         "operators": [
-            {"key": c.workload.key, "point": list(c.point), "count": counts[key], "seconds": c.seconds}
+            {
+                "key": c.workload.key,
+                "point": list(c.point),
+                "count": counts[key],
+                "seconds": c.seconds,
+                "workload": c.workload.to_json(),
+            }
             | ({"taken_from": c.taken_from} if c.taken_from else {})
             for key, c in choices.items()
         ],
