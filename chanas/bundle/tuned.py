@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from chanas.bundle.classes import Classifier, num_classes, read_labels
 from chanas.bundle.runtimes import check_device, load_main, load_timed
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import time_single_calls
@@ -24,6 +26,7 @@ from chanas.errors import CheckpointError, ConfigError
 from chanas.files.documents import Document
 from chanas.files.writing import check_digests
 from chanas.network.inputs import random_inputs
+from chanas.network.preprocess import PRESETS, Preprocess, preprocess_of
 
 Array = npt.NDArray[Any]
 
@@ -86,6 +89,9 @@ class _Tuned:
     hashes: dict[str, str]
     versions: dict[str, str] = field(default_factory=dict)
     remark: str = ""
+    preprocess: dict[str, Any] | None = None
+    class_names: list[str] | None = None
+    probabilities: bool = False
 
 
 _TUNED = Document("tuned network", _Tuned, "make it again with `chanas tune`", SCHEMA, older=_OLDER)
@@ -164,6 +170,36 @@ class TunedNetwork:
         outputs = [found] if hasattr(found, "numpy") else found
         shapes = (entry["shape"] for entry in self.document["outputs"])  # a mean of a map may have kept its axes
         return [np.array(np.from_dlpack(o)).reshape(shape) for o, shape in zip(outputs, shapes, strict=True)]
+
+    def classifier(self, changes: Mapping[str, Any] = MappingProxyType({}), labels: Path | None = None) -> Classifier:
+        """The network as `chanas predict` uses it. Classes that have no names are numbered.
+
+        Args:
+            changes: of the stored preprocessing, as `preprocess_of` takes them.
+            labels: file of the names of classes, instead of the stored ones.
+
+        Raises:
+            ConfigError: it is no classifier of pictures, it is not known how they are prepared, or the labels do not
+                fit.
+        """
+        inputs, outputs = self.document["inputs"], self.document["outputs"]
+        num, stored = num_classes(self.name, inputs, outputs), self.document.get("preprocess")
+        if stored is None and not changes:
+            raise ConfigError(
+                f"{self.folder} does not say how pictures are prepared for {self.name}; give --preprocess "
+                f"{', '.join(PRESETS)}, or --mean and --std, here or to `chanas tune`"
+            )
+        shape = inputs[0]["shape"]
+        preprocess = preprocess_of(shape, changes, None if stored is None else Preprocess.from_json(stored))
+        names = self.document.get("class_names") if labels is None else read_labels(labels, num, self.name)
+
+        def run(pictures: Array) -> Array:
+            return np.stack([self.run(picture.reshape(shape))[0].reshape(num) for picture in pictures])
+
+        names = tuple(names or map(str, range(num)))
+        if len(names) != num:
+            raise ConfigError(f"{self.folder} names {len(names)} classes of {num}; give --labels FILE")
+        return Classifier(run, preprocess, names, self.document.get("probabilities", False))
 
     def program(self) -> Callable[[], Any]:
         """The compiled program by itself, on the inputs that are there: what tuning measured."""

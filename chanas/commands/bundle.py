@@ -10,12 +10,26 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import ConvertRgb, Shared, holds_tuned
+from chanas.commands.options import (
+    Channels,
+    ConvertRgb,
+    CropRatio,
+    Filter,
+    Labels,
+    Mean,
+    Preset,
+    Resize,
+    Shared,
+    Std,
+    White,
+    holds_tuned,
+    picture_changes,
+)
 from chanas.commands.search_text import say
 from chanas.core.progress import named_wait
 from chanas.core.units import format_bytes, format_latency
@@ -23,6 +37,7 @@ from chanas.errors import CheckpointError, ConfigError, DataError, ModelError, u
 
 if TYPE_CHECKING:
     from chanas.bundle.benchmark import BenchmarkRow
+    from chanas.bundle.classes import Classifier
     from chanas.bundle.tuned import TunedNetwork
     from chanas.export.folders import Exported
 
@@ -61,19 +76,29 @@ def show(
 
 
 def predict(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, or a run that has one.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle or a run that has one, or a network that tune made.")],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     target: OfBundle = None,
+    top: Annotated[int, typer.Option(min=1, help="Classes that are named, a line each, the likeliest first.")] = 1,
+    labels: Labels = None,
+    preprocess: Preset = None,
+    mean: Mean = None,
+    std: Std = None,
+    white: White = None,
+    resize: Resize = None,
+    crop_ratio: CropRatio = None,
+    filter_: Filter = None,
+    channels: Channels = None,
     _convert_rgb: ConvertRgb = False,
 ) -> None:
     """Classify images with the compiled module. What cannot be used is named, and the others are
-    classified all the same."""
-    from chanas.bundle.codesign import CoDesign
+    classified all the same. Labels and the preparing of pictures are a tuned network's; a bundle has its own."""
     from chanas.core.progress import progress_bar
     from chanas.network.pictures import read_picture
 
-    loaded = CoDesign.load(bundle, target)
-    files, batch = _image_files(images), loaded.target.batch
+    changes = picture_changes(preprocess, mean, std, white, resize, crop_ratio, filter_, channels)
+    classifier = _classifier(bundle, target, changes, labels)
+    files, batch = _image_files(images), classifier.batch
     num_bad, remarks = 0, Counter[str]()
     is_watched = sys.stderr.isatty() and not sys.stdout.isatty()
     with progress_bar(len(files), "predict", "image", enabled=is_watched) as bar:
@@ -85,16 +110,38 @@ def predict(
                 except DataError as error:
                     num_bad += 1
                     bar.write(f"chanas: {error}", file=sys.stderr)
-            predictions = loaded.classify([picture.image for _, picture in pictures])
-            for (file, picture), found in zip(pictures, predictions, strict=True):
+            predictions = classifier.rank([picture.image for _, picture in pictures], top)
+            for (file, picture), ranked in zip(pictures, predictions, strict=True):
                 remarks.update([picture.remark] if picture.remark else [])
-                line = f"{file}\t{found.class_name}\t{found.probability:.4f}"
-                typer.echo(os.fsencode(line))  # names of files may be of any bytes
+                for found in ranked:
+                    line = f"{file}\t{found.class_name}\t{found.probability:.4f}"
+                    typer.echo(os.fsencode(line))  # names of files may be of any bytes
             bar.update(len(part))
     for remark, number in remarks.items():
         typer.echo(f"{number} of {len(files)} images: {remark}", err=True)
     if num_bad:
         raise DataError(f"{num_bad} of {len(files)} images cannot be used; each is named above")
+
+
+def _classifier(bundle: Path, target: str | None, changes: dict[str, Any], labels: Path | None) -> Classifier:
+    if not holds_tuned(bundle):
+        from chanas.bundle.codesign import CoDesign
+
+        if changes or labels is not None:
+            raise ConfigError("labels and the preparing of pictures go with networks that `chanas tune` made")
+        return CoDesign.load(bundle, target).classifier
+    from chanas.bundle.tuned import TunedNetwork
+
+    _refuse_target(target)
+    network = TunedNetwork.open(bundle)
+    if network.remark:
+        typer.echo(f"chanas: {network.name} has {network.remark}", err=True)
+    return network.classifier(changes, labels)
+
+
+def _refuse_target(target: str | None) -> None:
+    if target is not None:
+        raise ConfigError("--target goes with bundles; a tuned network has one target")
 
 
 def _image_files(given: Iterable[Path]) -> list[Path]:
@@ -142,8 +189,7 @@ def bench(
     if holds_tuned(bundle):
         from chanas.bundle.tuned import TunedNetwork
 
-        if target is not None:
-            raise ConfigError("--target goes with bundles; a tuned network has one target")
+        _refuse_target(target)
         _bench_tuned(TunedNetwork.open(bundle), compile_, model, untuned, profile, as_json)
         return
     if model is not None or profile:

@@ -13,19 +13,29 @@ from chanas.commands import target as target_commands
 from chanas.commands.options import (
     RPC,
     Batch,
+    Channels,
     CostModel,
+    CropRatio,
     Devices,
     Dtype,
+    Filter,
     Key,
+    Labels,
+    Mean,
+    Preset,
     Pretrained,
+    Resize,
     Run,
     Seed,
     Shared,
+    Std,
     Target,
     Threads,
     TuneShare,
     WarmStart,
+    White,
     cost_model_of,
+    picture_changes,
     usage_of,
 )
 from chanas.core.progress import named_wait
@@ -138,17 +148,29 @@ def tune(
         bool, typer.Option(help="Make no more trials of an operator where nothing better than noise is expected.")
     ] = True,
     tune_share: TuneShare = 1.0,
+    labels: Labels = None,
+    preprocess: Preset = None,
+    mean: Mean = None,
+    std: Std = None,
+    white: White = None,
+    resize: Resize = None,
+    crop_ratio: CropRatio = None,
+    filter_: Filter = None,
+    channels: Channels = None,
     seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the time of each operator.")] = False,
 ) -> None:
-    """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
+    """Tune a finished network: the compiled program that makes it fast on the device, in a folder. How pictures are
+    prepared and what classes are called is kept for `chanas predict`."""
     shapes = parse_shapes(shape or ())
+    changes = picture_changes(preprocess, mean, std, white, resize, crop_ratio, filter_, channels)
     from chanas.workflows.models.chain import Effort, Model
     from chanas.workflows.models.saving import check_place, default_folder
 
     with named_wait(f"reading {model}"):
         loaded = Model.load(model, shapes)
+    pictures = loaded.pictures(changes, labels) if changes or labels is not None else {}
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
     folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
     check_place(folder, run)
@@ -160,7 +182,7 @@ def tune(
         tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
         with named_wait("compiling the whole network, comparing and timing it"):
             built = tuned.build()
-        saved = built.save(folder)
+        saved = built.save(folder, pictures)
     places, why_none = _timed_operators(saved)
     if as_json:
         from chanas.workflows.models.operators import by_cost
