@@ -40,12 +40,14 @@ Preset = Annotated[
     str | None,
     typer.Option("--preprocess", help="How pictures are prepared: imagenet, inception, unit (0 to 1) or raw."),
 ]
-Mean = Annotated[str | None, typer.Option(help="Of pictures: one number, or 0.485,0.456,0.406 as channels come.")]
-Std = Annotated[str | None, typer.Option(help="What they are divided by then.")]
-White = Annotated[float | None, typer.Option("--range", help="What a white pixel is before that: 1, or 255.")]
+Mean = Annotated[
+    str | None, typer.Option(help="Subtracted from pixels: one number, or one a channel: 0.485,0.456,0.406.")
+]
+Std = Annotated[str | None, typer.Option(help="What pixels are divided by then, likewise.")]
+White = Annotated[float | None, typer.Option("--range", help="What white is before that: 1, or 255.")]
 Resize = Annotated[str | None, typer.Option(help="crop: short side, then the centre; or stretch.")]
 CropRatio = Annotated[float | None, typer.Option("--crop", help="With crop: the part of the short side that is kept.")]
-Filter = Annotated[str | None, typer.Option(help="Of the resizing: bilinear or bicubic.")]
+Filter = Annotated[str | None, typer.Option("--filter", help="Of the resizing: bilinear or bicubic.")]
 Channels = Annotated[str | None, typer.Option(help="rgb, bgr or grey.")]
 Labels = Annotated[Path | None, typer.Option(help="Names of the classes, one a line.")]
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
