@@ -25,9 +25,9 @@ from chanas.network.folding import Array, pack_block, pack_block_rows, unpack_ch
 
 ImageShape = tuple[int, int, int]
 _OF_THE_MACHINE = "vm.builtin."
-"""What the virtual machine does between kernels: memory, and shapes of it."""
+"""Names of the virtual machine's own steps between kernels: memory, and shapes of it."""
 _GO_ON = 0
-"""What an instrument of TVM's returns for a call that is to be made."""
+"""The answer of an instrument of TVM's for a call that is to be made."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _load_executable(module: Path, num_threads: int) -> Any:
 
 
 TimedCalls = tuple[Any, list[tuple[str, float]]]
-"""What `main` gave back, and the name and the seconds of each kernel that it called, in order."""
+"""The outputs of `main`, and the name and the seconds of each kernel that it called, in order."""
 
 
 def load_timed(module: Path, source: Path, target: HardwareTarget) -> Callable[..., TimedCalls]:

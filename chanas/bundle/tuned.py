@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 
 SCHEMA = 2
 _OLDER = (1,)
-"""Without workloads of operators, preprocessing, and names of classes."""
+"""Schemas without workloads of operators, preprocessing, and names of classes."""
 DOCUMENT, WEIGHTS, MODULE, SOURCE = "tuned.json", "weights.safetensors", "module.so", "module.json"
 RANDOM_WEIGHTS = "random weights: for timing only"
 """The remark on networks of torchvision's, wherever they go: their outputs mean nothing."""

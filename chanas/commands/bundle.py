@@ -182,7 +182,7 @@ def bench(
     profile: Annotated[
         bool, typer.Option("--profile", help="Of a tuned network: a line for each operator where it stands, in order.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all operators.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, with all operators.")] = False,
 ) -> None:
     """Time the compiled module beside PyTorch, ONNX Runtime and OpenVINO: same weights, inputs, threads and cores, in
     turns. A tuned network is also timed beside TVM without schedules, and its most expensive operators are shown."""
@@ -212,7 +212,7 @@ def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool
         rows = benchmark_bundle(loaded, with_compile=compile_, shared=shared)
     if as_json:
         facts = {"name": loaded.architecture.key, "target": loaded.target.name, "rows": [vars(row) for row in rows]}
-        typer.echo(json.dumps(facts, indent=1))
+        typer.echo(json.dumps(facts))
         return
     _say_rows(rows)
     say(search_text.then_and_now(loaded, rows))
@@ -254,7 +254,7 @@ def _bench_tuned(
         }
         if profile:
             facts["profile"] = [place.to_json() for place in places]
-        typer.echo(json.dumps(facts, indent=1))
+        typer.echo(json.dumps(facts))
         return
     remark = f"; {network.remark}" if network.remark else ""
     typer.echo(f"{network.name}, {network.target.num_threads} thread(s), {network.target.device}{remark}")

@@ -114,7 +114,7 @@ def picture_changes(
     filter_: str | None,
     channels: str | None,
 ) -> dict[str, Any]:
-    """What options say about the preparing of pictures, as `chanas.network.preprocess.preprocess_of` takes it.
+    """The changes that options ask for in how pictures are prepared, as `preprocess_of` takes them.
 
     Raises:
         ConfigError: a mean or a deviation is no list of numbers.

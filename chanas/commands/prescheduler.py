@@ -159,7 +159,7 @@ def tune(
     channels: Channels = None,
     seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the time of each operator.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, with the time of each operator.")] = False,
 ) -> None:
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder. How pictures are
     prepared and what classes are called is kept for `chanas predict`."""
@@ -194,7 +194,7 @@ def tune(
             "relative_error": built.proof.relative_error,
             "operators": None if why_none else [row.to_json() for row in by_cost(places)],
         }
-        typer.echo(json.dumps(facts, indent=1))
+        typer.echo(json.dumps(facts))
         return
     _say_tuned(built, saved)
     if why_none:

@@ -136,7 +136,7 @@ class LoadedModel:
         return self.opened.name
 
     def pictures(self, changes: Mapping[str, Any], labels: Path | None = None) -> dict[str, Any]:
-        """What `save` keeps for `chanas predict`: how pictures are prepared (`preprocess_of`), and names of classes.
+        """Fields that `save` keeps for `chanas predict`: how pictures are prepared (`preprocess_of`), names of classes.
 
         Raises:
             ConfigError: the network is no classifier of pictures, or the labels do not fit.

@@ -1,4 +1,4 @@
-"""Where a tuned network's time goes: each operator timed where it stands, and what it makes of the processor."""
+"""Operators of a tuned network, each timed where it stands: where its time goes, and what it makes of the processor."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _check_counts(network: TunedNetwork, called: Sequence[str]) -> None:
 
 
 def _unscheduled(function: str) -> _Kernel:
-    """What a function of TVM's passes computes, by its name: `fused_unpack1_resize2d_pack` is `resize2d`."""
+    """The operation of a function of TVM's passes, by its name: `fused_unpack1_resize2d_pack` is `resize2d`."""
     parts = [re.sub(r"\d+$", "", part) for part in function.removeprefix("fused_").split("_")]
     computes = [part for part in parts if part not in _FORMS]
     return _Kernel(_UNSCHEDULED, "_".join(computes or parts))
