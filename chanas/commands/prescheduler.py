@@ -41,7 +41,7 @@ from chanas.commands.options import (
 from chanas.core.progress import named_wait
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
-from chanas.errors import ConfigError, TargetError
+from chanas.errors import CheckpointError, ConfigError, TargetError
 from chanas.files.locks import one_writer
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
@@ -206,7 +206,7 @@ def tune(
 
 
 def _timed_operators(saved: SavedModel) -> tuple[list[OperatorRow], str]:
-    """The saved network's operators timed where they stand; none where another device runs it, and why."""
+    """The saved network's operators timed where they stand; none where they cannot be, as elsewhere, and why."""
     from chanas.prescheduler.measuring.local.locks import device_lock
     from chanas.workflows.models.operators import operator_places
 
@@ -215,7 +215,7 @@ def _timed_operators(saved: SavedModel) -> tuple[list[OperatorRow], str]:
         network.load()
         with device_lock(), named_wait("timing each operator where it stands"):
             return operator_places(network), ""
-    except TargetError as error:
+    except (CheckpointError, TargetError) as error:  # the network is saved, and right
         return [], str(error)
 
 

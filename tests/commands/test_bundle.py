@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from chanas.commands.prescheduler import _timed_operators
 from chanas.commands.process import main
+from chanas.workflows.models.chain import SavedModel
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -65,6 +67,16 @@ def test_what_tune_prints_ends_with_the_operators(
     facts = json.loads(out)
     assert (code, facts["folder"]) == (0, str(tmp_path / "net"))
     assert "conv-16px-3x8-k3s1-relu-float32" in [row["name"] for row in facts["operators"]]
+
+
+def test_what_runs_on_another_device_is_not_timed_after_tuning(tuned_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tuned_folder, tmp_path / "net"))
+    document = json.loads((copy / "tuned.json").read_text(encoding="utf-8"))
+    document["target"] |= {"fingerprint": "0123456789ab", "device": "6502"}
+    (copy / "tuned.json").write_text(json.dumps(document), encoding="utf-8")
+    places, why = _timed_operators(SavedModel(copy))
+    assert places == []
+    assert "compiled for 6502" in why
 
 
 def test_a_folder_of_an_older_version_is_timed_without_its_operators(
