@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,6 +21,7 @@ from PIL import Image
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from chanas.bundle.classes import Classifier, Prediction
 from chanas.bundle.document import DOCUMENT, MODULE, SCHEMA, WEIGHTS, read_document
 from chanas.bundle.places import bundle_at
 from chanas.bundle.runtimes import RUNTIMES, Runtime, check_device
@@ -30,17 +30,8 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.files.writing import check_digests, file_digest, replacing_folder, write_json
 from chanas.network.folding import Array, split_tensors
-from chanas.network.pictures import Pictured, open_picture
+from chanas.network.pictures import Pictured
 from chanas.network.preprocess import Preprocess
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One image's class, with its softmax probability."""
-
-    class_index: int
-    class_name: str
-    probability: float
 
 
 def write_bundle(
@@ -241,18 +232,18 @@ class CoDesign:
         """
         if isinstance(images, str | Path | Image.Image | np.ndarray):
             return self.classify([images])[0]
-        given, predictions, preprocess = list(images), list[Prediction](), self.preprocess
-        if preprocess is None:
+        return [first for (first,) in self.classifier.rank(images)]
+
+    @property
+    def classifier(self) -> Classifier:
+        """The network as `chanas predict` uses it.
+
+        Raises:
+            CheckpointError: the bundle does not say how images are prepared.
+        """
+        if self.preprocess is None:
             raise CheckpointError(f"bundle {self.path} does not say how images are prepared; it has no weights either")
-        for start in range(0, len(given), self.target.batch):
-            part = enumerate(given[start : start + self.target.batch], start)
-            inputs = [preprocess(open_picture(one, f"image {number}").image) for number, one in part]
-            logits = self.predict(np.stack(inputs)).astype(np.float64)
-            shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-            shares /= shares.sum(axis=1, keepdims=True)
-            for index, row in zip(shares.argmax(axis=1).tolist(), shares, strict=True):
-                predictions.append(Prediction(index, self.class_names[index], float(row[index])))
-        return predictions
+        return Classifier(self.predict, self.preprocess, self.class_names, batch=self.target.batch)
 
     def torch_module(self) -> Any:
         """The same network in PyTorch, in evaluation mode (imports torch)."""

@@ -39,8 +39,8 @@ def bundle_at(place: Path | str) -> Path:
             return folder
     if (place / tuned.DOCUMENT).is_file():
         raise CheckpointError(
-            f"{place} is a network that `chanas tune` made, which has no classes; `chanas bench` times it, "
-            "`chanas export` makes a C library of it, and Model.open runs it in Python"
+            f"{place} is a network that `chanas tune` made, no bundle; `chanas predict` classifies with it, "
+            "`chanas bench` times it, `chanas export` makes a C library of it, and Model.open runs it in Python"
         )
     if not place.is_dir():
         what = "is a file; expected the folder of a bundle or a run" if place.exists() else "does not exist"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,15 @@ from chanas.core.target import HardwareTarget, differences
 from chanas.devices import cuda_runtime
 from chanas.devices.host import load_target
 from chanas.devices.lean_tvm import torch_hidden
-from chanas.errors import TargetError
+from chanas.errors import CheckpointError, TargetError
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import Array, pack_block, pack_block_rows, unpack_channels
 
 ImageShape = tuple[int, int, int]
+_OF_THE_MACHINE = "vm.builtin."
+"""Names of the virtual machine's own steps between kernels: memory, and shapes of it."""
+_GO_ON = 0
+"""The answer of an instrument of TVM's for a call that is to be made."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +79,71 @@ class CompiledNetwork:
 
 def load_main(module: Path, num_threads: int) -> Callable[..., Any]:
     """Load the function `main` of a compiled module; the first that a process loads sets its number of threads."""
+    executable = _load_executable(module, num_threads)
+    import tvm
+
+    main: Callable[..., Any] = tvm.relax.VirtualMachine(executable, tvm.cpu())["main"]
+    return main
+
+
+def _load_executable(module: Path, num_threads: int) -> Any:
     os.environ.setdefault("TVM_NUM_THREADS", str(num_threads))
     os.environ.setdefault("TVM_BIND_THREADS", "0")
     with torch_hidden():
         import tvm
-        from tvm import relax
 
     # the loader gives back what it has under a name, whatever the file is by now: a bundle that was made anew
     with scratch_folder() as folder:
-        copy = shutil.copyfile(module, folder / module.name)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), tvm.cpu())
-    main: Callable[..., Any] = machine["main"]
-    return main
+        return tvm.runtime.load_module(str(shutil.copyfile(module, folder / module.name)))
+
+
+TimedCalls = tuple[Any, list[tuple[str, float]]]
+"""The outputs of `main`, and the name and the seconds of each kernel that it called, in order."""
+
+
+def load_timed(module: Path, source: Path, target: HardwareTarget) -> Callable[..., TimedCalls]:
+    """Load the kernels of a compiled module behind a `main` of instructions, which a clock can stand between.
+
+    A compiled `main` calls its kernels unseen. `source`, the module before it was compiled, is lowered as for a build,
+    but for its kernels: those are the compiled module's own.
+
+    Raises:
+        CheckpointError: the source calls other kernels.
+    """
+    executable = _load_executable(module, target.num_threads)
+    import tvm
+    from tvm.relax import vm_build
+
+    lowered = tvm.ir.load_json(source.read_text(encoding="utf-8"))
+    with target.tvm_target() as host, tvm.transform.PassContext(opt_level=3):
+        lowered = tvm.relax.get_pipeline("default")(lowered)
+        builder = tvm.relax.ExecBuilder()
+        vm_build._vmcodegen(builder, lowered, "bytecode")
+        linked = vm_build._vmlink(builder, host, ext_libs=list(executable.imports))
+    try:
+        machine = tvm.relax.VirtualMachine(linked.mod, tvm.cpu())
+    except RuntimeError as error:  # a kernel is not there
+        raise CheckpointError(f"{source} is of another program than {module.name}; make the folder again") from error
+    starts: list[float] = []
+    calls: list[tuple[str, float]] = []
+
+    def watch(_function: Any, name: str, is_before: bool, _result: Any, *_arguments: Any) -> int:
+        if is_before:
+            starts.append(time.perf_counter())
+        else:
+            seconds = time.perf_counter() - starts.pop()
+            if not name.startswith(_OF_THE_MACHINE):
+                calls.append((name, seconds))
+        return _GO_ON
+
+    machine.set_instrument(watch)
+    main = machine["main"]
+
+    def run(*arguments: Any) -> TimedCalls:
+        calls.clear()
+        return main(*arguments), calls.copy()
+
+    return run
 
 
 def check_device(target: HardwareTarget, what: str, remedy: str) -> None:

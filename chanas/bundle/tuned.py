@@ -7,25 +7,32 @@ measured.
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from chanas.bundle.runtimes import check_device, load_main
+from chanas.bundle.classes import Classifier, num_classes, read_labels
+from chanas.bundle.runtimes import check_device, load_main, load_timed
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import time_single_calls
 from chanas.errors import CheckpointError, ConfigError
 from chanas.files.documents import Document
 from chanas.files.writing import check_digests
 from chanas.network.inputs import random_inputs
+from chanas.network.preprocess import PRESETS, Preprocess, preprocess_of
 
 Array = npt.NDArray[Any]
 
-SCHEMA = 1
+SCHEMA = 2
+_OLDER = (1,)
+"""Schemas without workloads of operators, preprocessing, and names of classes."""
 DOCUMENT, WEIGHTS, MODULE, SOURCE = "tuned.json", "weights.safetensors", "module.so", "module.json"
 RANDOM_WEIGHTS = "random weights: for timing only"
 """The remark on networks of torchvision's, wherever they go: their outputs mean nothing."""
@@ -53,6 +60,7 @@ class OperatorEntry:
     count    how often the network has it
     seconds  of one call, alone, with cold weights
     taken_from  operator whose schedule it took over without a trial; the seconds are a guess then
+    workload    `Workload.to_json`; None in older folders
     """
 
     key: str
@@ -60,6 +68,7 @@ class OperatorEntry:
     count: int
     seconds: float
     taken_from: str = ""
+    workload: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,9 +89,12 @@ class _Tuned:
     hashes: dict[str, str]
     versions: dict[str, str] = field(default_factory=dict)
     remark: str = ""
+    preprocess: dict[str, Any] | None = None
+    class_names: list[str] | None = None
+    probabilities: bool = False
 
 
-_TUNED = Document("tuned network", _Tuned, "make it again with `chanas tune`", SCHEMA)
+_TUNED = Document("tuned network", _Tuned, "make it again with `chanas tune`", SCHEMA, older=_OLDER)
 
 
 @dataclass
@@ -159,6 +171,36 @@ class TunedNetwork:
         shapes = (entry["shape"] for entry in self.document["outputs"])  # a mean of a map may have kept its axes
         return [np.array(np.from_dlpack(o)).reshape(shape) for o, shape in zip(outputs, shapes, strict=True)]
 
+    def classifier(self, changes: Mapping[str, Any] = MappingProxyType({}), labels: Path | None = None) -> Classifier:
+        """The network as `chanas predict` uses it. Classes that have no names are numbered.
+
+        Args:
+            changes: of the stored preprocessing, as `preprocess_of` takes them.
+            labels: file of the names of classes, instead of the stored ones.
+
+        Raises:
+            ConfigError: it is no classifier of pictures, it is not known how they are prepared, or the labels do not
+                fit.
+        """
+        inputs, outputs = self.document["inputs"], self.document["outputs"]
+        num, stored = num_classes(self.name, inputs, outputs), self.document.get("preprocess")
+        if stored is None and not changes:
+            raise ConfigError(
+                f"{self.folder} does not say how pictures are prepared for {self.name}; give --preprocess "
+                f"{', '.join(PRESETS)}, or --mean and --std, here or to `chanas tune`"
+            )
+        shape = inputs[0]["shape"]
+        preprocess = preprocess_of(shape, changes, None if stored is None else Preprocess.from_json(stored))
+        names = self.document.get("class_names") if labels is None else read_labels(labels, num, self.name)
+
+        def run(pictures: Array) -> Array:
+            return np.stack([self.run(picture.reshape(shape))[0].reshape(num) for picture in pictures])
+
+        names = tuple(names or map(str, range(num)))
+        if len(names) != num:
+            raise ConfigError(f"{self.folder} names {len(names)} classes of {num}; give --labels FILE")
+        return Classifier(run, preprocess, names, self.document.get("probabilities", False))
+
     def program(self) -> Callable[[], Any]:
         """The compiled program by itself, on the inputs that are there: what tuning measured."""
         function = self.load()
@@ -188,3 +230,34 @@ class TunedNetwork:
     def time_calls(self, num: int = 30) -> list[float]:
         """Seconds of single calls, after a few that are not counted."""
         return time_single_calls(self.program(), num, _NUM_WARM_UP)
+
+    def time_kernels(self, least: int = 5, most: int = 50, enough_s: float = 1.0) -> list[tuple[str, float]]:
+        """The name of each kernel that the network calls, in order, and its median seconds where it stands, over
+        `least` calls of the network and as many more, up to `most`, as fit in `enough_s`.
+
+        Raises:
+            CheckpointError: the folder lacks `module.json`, or that is of another program than `module.so`.
+            TargetError: it was compiled for another device.
+        """
+        if SOURCE not in self.document["hashes"]:
+            raise CheckpointError(
+                f"{self.folder} has no {SOURCE}, which says where each operator stands: it is of an older version; "
+                "tune the network again"
+            )
+        self.check_files(SOURCE)
+        expected = self.run(*self.random_inputs())
+        run = load_timed(self.folder / MODULE, self.folder / SOURCE, self.target)
+        found, _ = run(*self._inputs, *self._parameters)
+        outputs = [found] if hasattr(found, "numpy") else found
+        for one, other in zip(outputs, expected, strict=True):
+            if not np.array_equal(np.from_dlpack(one).ravel(), other.ravel(), equal_nan=other.dtype.kind == "f"):
+                raise CheckpointError(
+                    f"{self.folder / SOURCE} is of another program than {MODULE}; make the folder again"
+                )
+        for _ in range(_NUM_WARM_UP):
+            run(*self._inputs, *self._parameters)
+        rounds: list[list[tuple[str, float]]] = []
+        end_s = time.monotonic() + enough_s
+        while len(rounds) < least or (len(rounds) < most and time.monotonic() < end_s):
+            rounds.append(run(*self._inputs, *self._parameters)[1])
+        return [(turns[0][0], statistics.median(s for _, s in turns)) for turns in zip(*rounds, strict=True)]

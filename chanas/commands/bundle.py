@@ -10,19 +10,34 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import ConvertRgb, Shared, holds_tuned
+from chanas.commands.options import (
+    Channels,
+    ConvertRgb,
+    CropRatio,
+    Filter,
+    Labels,
+    Mean,
+    Preset,
+    Resize,
+    Shared,
+    Std,
+    White,
+    holds_tuned,
+    picture_changes,
+)
 from chanas.commands.search_text import say
 from chanas.core.progress import named_wait
 from chanas.core.units import format_bytes, format_latency
-from chanas.errors import ConfigError, DataError, ModelError, unknown_name
+from chanas.errors import CheckpointError, ConfigError, DataError, ModelError, unknown_name
 
 if TYPE_CHECKING:
     from chanas.bundle.benchmark import BenchmarkRow
+    from chanas.bundle.classes import Classifier
     from chanas.bundle.tuned import TunedNetwork
     from chanas.export.folders import Exported
 
@@ -61,19 +76,29 @@ def show(
 
 
 def predict(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, or a run that has one.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle or a run that has one, or a network that tune made.")],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     target: OfBundle = None,
+    top: Annotated[int, typer.Option(min=1, help="Classes that are named, a line each, the likeliest first.")] = 1,
+    labels: Labels = None,
+    preprocess: Preset = None,
+    mean: Mean = None,
+    std: Std = None,
+    white: White = None,
+    resize: Resize = None,
+    crop_ratio: CropRatio = None,
+    filter_: Filter = None,
+    channels: Channels = None,
     _convert_rgb: ConvertRgb = False,
 ) -> None:
     """Classify images with the compiled module. What cannot be used is named, and the others are
-    classified all the same."""
-    from chanas.bundle.codesign import CoDesign
+    classified all the same. Labels and the preparing of pictures are a tuned network's; a bundle has its own."""
     from chanas.core.progress import progress_bar
     from chanas.network.pictures import read_picture
 
-    loaded = CoDesign.load(bundle, target)
-    files, batch = _image_files(images), loaded.target.batch
+    changes = picture_changes(preprocess, mean, std, white, resize, crop_ratio, filter_, channels)
+    classifier = _classifier(bundle, target, changes, labels)
+    files, batch = _image_files(images), classifier.batch
     num_bad, remarks = 0, Counter[str]()
     is_watched = sys.stderr.isatty() and not sys.stdout.isatty()
     with progress_bar(len(files), "predict", "image", enabled=is_watched) as bar:
@@ -85,16 +110,38 @@ def predict(
                 except DataError as error:
                     num_bad += 1
                     bar.write(f"chanas: {error}", file=sys.stderr)
-            predictions = loaded.classify([picture.image for _, picture in pictures])
-            for (file, picture), found in zip(pictures, predictions, strict=True):
+            predictions = classifier.rank([picture.image for _, picture in pictures], top)
+            for (file, picture), ranked in zip(pictures, predictions, strict=True):
                 remarks.update([picture.remark] if picture.remark else [])
-                line = f"{file}\t{found.class_name}\t{found.probability:.4f}"
-                typer.echo(os.fsencode(line))  # names of files may be of any bytes
+                for found in ranked:
+                    line = f"{file}\t{found.class_name}\t{found.probability:.4f}"
+                    typer.echo(os.fsencode(line))  # names of files may be of any bytes
             bar.update(len(part))
     for remark, number in remarks.items():
         typer.echo(f"{number} of {len(files)} images: {remark}", err=True)
     if num_bad:
         raise DataError(f"{num_bad} of {len(files)} images cannot be used; each is named above")
+
+
+def _classifier(bundle: Path, target: str | None, changes: dict[str, Any], labels: Path | None) -> Classifier:
+    if not holds_tuned(bundle):
+        from chanas.bundle.codesign import CoDesign
+
+        if changes or labels is not None:
+            raise ConfigError("labels and the preparing of pictures go with networks that `chanas tune` made")
+        return CoDesign.load(bundle, target).classifier
+    from chanas.bundle.tuned import TunedNetwork
+
+    _refuse_target(target)
+    network = TunedNetwork.open(bundle)
+    if network.remark:
+        typer.echo(f"chanas: {network.name} has {network.remark}", err=True)
+    return network.classifier(changes, labels)
+
+
+def _refuse_target(target: str | None) -> None:
+    if target is not None:
+        raise ConfigError("--target goes with bundles; a tuned network has one target")
 
 
 def _image_files(given: Iterable[Path]) -> list[Path]:
@@ -132,22 +179,26 @@ def bench(
     untuned: Annotated[
         bool, typer.Option("--untuned/--no-untuned", help="Of a tuned network: time TVM without schedules too.")
     ] = True,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Of a tuned network: a line for each operator where it stands, in order.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, with all operators.")] = False,
 ) -> None:
     """Time the compiled module beside PyTorch, ONNX Runtime and OpenVINO: same weights, inputs, threads and cores, in
-    turns. A tuned network is also timed beside TVM without schedules."""
+    turns. A tuned network is also timed beside TVM without schedules, and its most expensive operators are shown."""
     if holds_tuned(bundle):
         from chanas.bundle.tuned import TunedNetwork
 
-        if target is not None:
-            raise ConfigError("--target goes with bundles; a tuned network has one target")
-        _bench_tuned(TunedNetwork.open(bundle), compile_, model, untuned)
+        _refuse_target(target)
+        _bench_tuned(TunedNetwork.open(bundle), compile_, model, untuned, profile, as_json)
         return
-    if model is not None:
-        raise ConfigError("--model goes with networks that `chanas tune` made")
-    _bench_bundle(bundle, compile_, target, shared)
+    if model is not None or profile:
+        option = "--profile" if model is None else "--model"
+        raise ConfigError(f"{option} goes with networks that `chanas tune` made")
+    _bench_bundle(bundle, compile_, target, shared, as_json)
 
 
-def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool) -> None:
+def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool, as_json: bool) -> None:
     from chanas.bundle.codesign import CoDesign
     from chanas.devices.gpu_use import gpu_of
     from chanas.prescheduler.measuring.local.locks import device_lock
@@ -155,17 +206,25 @@ def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool
 
     loaded = CoDesign.load(bundle, target)
     used = f"{loaded.target.num_threads} thread(s)" if loaded.target.gpu is None else f"batch {loaded.target.batch}"
-    typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
+    if not as_json:
+        typer.echo(f"{loaded.architecture.key}, {used}, {loaded.target.device}")
     with device_lock(gpu=gpu_of(loaded.target)), named_wait("preparing other runtimes, and timing all in turns"):
         rows = benchmark_bundle(loaded, with_compile=compile_, shared=shared)
+    if as_json:
+        facts = {"name": loaded.architecture.key, "target": loaded.target.name, "rows": [vars(row) for row in rows]}
+        typer.echo(json.dumps(facts))
+        return
     _say_rows(rows)
     say(search_text.then_and_now(loaded, rows))
 
 
-def _bench_tuned(network: TunedNetwork, compile_: bool, model: str | None, untuned: bool) -> None:
+def _bench_tuned(
+    network: TunedNetwork, compile_: bool, model: str | None, untuned: bool, profile: bool, as_json: bool
+) -> None:
     from chanas.prescheduler.measuring.local.locks import device_lock
     from chanas.workflows.models.bench import BenchSettings, benchmark_tuned, open_origin
     from chanas.workflows.models.contenders import CONTENDERS
+    from chanas.workflows.models.operators import by_cost, expensive_lines, operator_places, profile_lines
 
     network.load()  # tells when it is not for here, before anything else is opened
     opened, why = None, ""
@@ -179,11 +238,32 @@ def _bench_tuned(network: TunedNetwork, compile_: bool, model: str | None, untun
     contenders = {name: make for name, make in CONTENDERS.items() if compile_ or name != "torch.compile"}
     with device_lock(), named_wait("preparing other runtimes, and timing all in turns"):
         rows = benchmark_tuned(network, opened, BenchSettings(contenders, untuned))
+        places, why_none = [], ""
+        try:
+            places = operator_places(network)
+        except CheckpointError as error:
+            if profile:
+                raise
+            why_none = f"Operators are not timed: {error}"
+    if as_json:
+        facts = {
+            "name": network.name,
+            "target": network.target.name,
+            "rows": [vars(row) for row in rows],
+            "operators": [row.to_json() for row in by_cost(places)],
+        }
+        if profile:
+            facts["profile"] = [place.to_json() for place in places]
+        typer.echo(json.dumps(facts))
+        return
     remark = f"; {network.remark}" if network.remark else ""
     typer.echo(f"{network.name}, {network.target.num_threads} thread(s), {network.target.device}{remark}")
     _say_rows(rows)
     if why:
         typer.echo(why)
+    if profile:
+        say(profile_lines(places))
+    say([why_none] if why_none else expensive_lines(places))
 
 
 def _say_rows(rows: Iterable[BenchmarkRow]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,6 +36,20 @@ MovedImages = Annotated[
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be used.")]
 ConvertRgb = Annotated[bool, typer.Option("--convert-rgb", hidden=True)]  # in older scripts; every image is, now
+Preset = Annotated[
+    str | None,
+    typer.Option("--preprocess", help="How pictures are prepared: imagenet, inception, unit (0 to 1) or raw."),
+]
+Mean = Annotated[
+    str | None, typer.Option(help="Subtracted from pixels: one number, or one a channel: 0.485,0.456,0.406.")
+]
+Std = Annotated[str | None, typer.Option(help="What pixels are divided by then, likewise.")]
+White = Annotated[float | None, typer.Option("--range", help="What white is before that: 1, or 255.")]
+Resize = Annotated[str | None, typer.Option(help="crop: short side, then the centre; or stretch.")]
+CropRatio = Annotated[float | None, typer.Option("--crop", help="With crop: the part of the short side that is kept.")]
+Filter = Annotated[str | None, typer.Option("--filter", help="Of the resizing: bilinear or bicubic.")]
+Channels = Annotated[str | None, typer.Option(help="rgb, bgr or grey.")]
+Labels = Annotated[Path | None, typer.Option(help="Names of the classes, one a line.")]
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name
@@ -88,3 +102,38 @@ def holds_tuned(folder: Path) -> bool:
     from chanas.bundle.tuned import DOCUMENT
 
     return (folder / DOCUMENT).is_file()
+
+
+def picture_changes(
+    preset: str | None,
+    mean: str | None,
+    std: str | None,
+    white: float | None,
+    resize: str | None,
+    crop_ratio: float | None,
+    filter_: str | None,
+    channels: str | None,
+) -> dict[str, Any]:
+    """The changes that options ask for in how pictures are prepared, as `preprocess_of` takes them.
+
+    Raises:
+        ConfigError: a mean or a deviation is no list of numbers.
+    """
+    given = {
+        "preset": preset,
+        "mean": None if mean is None else _numbers("--mean", mean),
+        "std": None if std is None else _numbers("--std", std),
+        "white": white,
+        "resize": resize,
+        "crop_ratio": crop_ratio,
+        "filter": filter_,
+        "channels": channels,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"expected {option} 127 or {option} 0.485,0.456,0.406, got {text!r}") from None

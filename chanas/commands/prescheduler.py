@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,31 +13,42 @@ from chanas.commands import target as target_commands
 from chanas.commands.options import (
     RPC,
     Batch,
+    Channels,
     CostModel,
+    CropRatio,
     Devices,
     Dtype,
+    Filter,
     Key,
+    Labels,
+    Mean,
+    Preset,
     Pretrained,
+    Resize,
     Run,
     Seed,
     Shared,
+    Std,
     Target,
     Threads,
     TuneShare,
     WarmStart,
+    White,
     cost_model_of,
+    picture_changes,
     usage_of,
 )
 from chanas.core.progress import named_wait
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
-from chanas.errors import ConfigError
+from chanas.errors import CheckpointError, ConfigError, TargetError
 from chanas.files.locks import one_writer
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tables.lut import PrescheduleSummary
     from chanas.workflows.models.chain import BuiltModel, SavedModel
+    from chanas.workflows.models.operators import OperatorRow
 
 
 def prescheduler(
@@ -136,16 +148,29 @@ def tune(
         bool, typer.Option(help="Make no more trials of an operator where nothing better than noise is expected.")
     ] = True,
     tune_share: TuneShare = 1.0,
+    labels: Labels = None,
+    preprocess: Preset = None,
+    mean: Mean = None,
+    std: Std = None,
+    white: White = None,
+    resize: Resize = None,
+    crop_ratio: CropRatio = None,
+    filter_: Filter = None,
+    channels: Channels = None,
     seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, with the time of each operator.")] = False,
 ) -> None:
-    """Tune a finished network: the compiled program that makes it fast on the device, in a folder."""
+    """Tune a finished network: the compiled program that makes it fast on the device, in a folder. How pictures are
+    prepared and what classes are called is kept for `chanas predict`."""
     shapes = parse_shapes(shape or ())
+    changes = picture_changes(preprocess, mean, std, white, resize, crop_ratio, filter_, channels)
     from chanas.workflows.models.chain import Effort, Model
     from chanas.workflows.models.saving import check_place, default_folder
 
     with named_wait(f"reading {model}"):
         loaded = Model.load(model, shapes)
+    pictures = loaded.pictures(changes, labels) if changes or labels is not None else {}
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
     folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
     check_place(folder, run)
@@ -157,7 +182,41 @@ def tune(
         tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
         with named_wait("compiling the whole network, comparing and timing it"):
             built = tuned.build()
-        _say_tuned(built, built.save(folder))
+        saved = built.save(folder, pictures)
+    places, why_none = _timed_operators(saved)
+    if as_json:
+        from chanas.workflows.models.operators import by_cost
+
+        facts = {
+            "folder": str(folder),
+            "latency_s": built.proof.seconds,
+            "spread_s": built.proof.spread_s,
+            "relative_error": built.proof.relative_error,
+            "operators": None if why_none else [row.to_json() for row in by_cost(places)],
+        }
+        typer.echo(json.dumps(facts))
+        return
+    _say_tuned(built, saved)
+    if why_none:
+        typer.echo(f"operators  not timed: {why_none}")
+    else:
+        from chanas.workflows.models.operators import expensive_lines
+
+        typer.echo("operators  " + "\n".join(expensive_lines(places)))
+
+
+def _timed_operators(saved: SavedModel) -> tuple[list[OperatorRow], str]:
+    """The saved network's operators timed where they stand; none where they cannot be, as elsewhere, and why."""
+    from chanas.prescheduler.measuring.local.locks import device_lock
+    from chanas.workflows.models.operators import operator_places
+
+    network = saved.open()
+    try:
+        network.load()
+        with device_lock(), named_wait("timing each operator where it stands"):
+            return operator_places(network), ""
+    except (CheckpointError, TargetError) as error:  # the network is saved, and right
+        return [], str(error)
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

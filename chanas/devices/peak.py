@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,3 +27,12 @@ def peak_gflops(num_threads: int) -> float:
             np.matmul(left, right, out=out)
             seconds.append(time.perf_counter() - start)
     return 2.0 * _SIZE**3 / min(seconds) / 1e9
+
+
+def shares_of_peak(rates: Sequence[float], peak: float | None) -> list[float | None]:
+    """GFLOP/s as shares of a peak, all None where that is not known; of the highest rate where that is higher, which
+    shows that the peak's timing was disturbed."""
+    if peak is None:
+        return [None] * len(rates)
+    highest = max([peak, *rates])
+    return [rate / highest for rate in rates]

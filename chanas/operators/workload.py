@@ -327,6 +327,14 @@ class Workload:
         return 2 * self.batch * pixels * self.kernel_area * self.channels_per_group * self.out_channels
 
     @property
+    def num_flops_done(self) -> int:
+        """The same as the algorithm has them: Winograd's products, without its transforms, are fewer."""
+        if self.op not in WINOGRAD:
+            return self.num_flops
+        weights, places = winograd_counts(self)
+        return 2 * self.batch * weights * places * self.channels_per_group * self.out_channels
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights and bias, unpadded."""
         if not self.has_weights:

@@ -163,4 +163,4 @@ def test_what_has_no_bundle_is_named(run: RunDirectory, tmp_path: Path) -> None:
     run.bundle.unlink()
     assert str(run.bundles / "cpu-5ms") in message(run.root)
     (tmp_path / "tuned.json").touch()
-    assert "no classes" in message(tmp_path)
+    assert "`chanas tune` made, no bundle" in message(tmp_path)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from chanas.commands.prescheduler import _timed_operators
 from chanas.commands.process import main
+from chanas.workflows.models.chain import SavedModel
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -23,8 +26,71 @@ def test_a_tuned_network_is_timed_beside_what_is_there(tuned_folder: Path, capfd
     assert code == 0
     assert first.startswith("net, 1 thread(s), ")
     assert head.split() == ["median", "ratio"]
-    assert [row[:16].strip() for row in rows] == ["chanas", "module alone", "PyTorch eager", "ONNX Runtime", "OpenVINO"]
+    names = ["chanas", "module alone", "PyTorch eager", "ONNX Runtime", "OpenVINO"]
+    assert [row[:16].strip() for row in rows[:5]] == names
     assert rows[0].endswith("1.00x")
+    told, columns, *operators = rows[5:]
+    assert told.endswith("operators; the most expensive:")
+    assert columns.split() == ["time", "share", "count", "GFLOP/s", "of", "peak", "operator"]
+    assert 2 <= len(operators) <= 5
+    assert any("conv: conv-16px-3x8-k3s1-relu-float32" in line for line in operators)
+
+
+def test_a_profile_has_the_operators_in_the_order_of_the_network(
+    tuned_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--no-compile", "--no-untuned", "--profile"]
+    code, out, _ = run(capfd, "bench", str(tuned_folder), *options)
+    table = out.splitlines()[7:]
+    assert code == 0
+    assert table[0].split()[:3] == ["time", "share", "count"]
+    assert "conv: conv-16px-3x8-k3s1-relu-float32" in table[1]
+    code, out, _ = run(capfd, "bench", str(tuned_folder), *options, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["profile"][0]["name"] == "conv-16px-3x8-k3s1-relu-float32"
+    assert sum(row["count"] for row in facts["operators"]) == len(facts["profile"])
+    assert [row["name"] for row in facts["rows"]][:2] == ["chanas", "module alone"]
+
+
+def test_what_tune_prints_ends_with_the_operators(
+    tuned_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, records = str(tuned_folder.parent / "net.pt2"), str(tuned_folder.parent)
+    options = ["--trials", "1", "--run", records, "--out", str(tmp_path / "net")]
+    code, out, _ = run(capfd, "tune", source, *options)
+    lines = out.splitlines()
+    assert code == 0
+    begin = next(i for i, line in enumerate(lines) if line.startswith("operators  "))
+    assert any("conv: conv-16px-3x8-k3s1-relu-float32" in line for line in lines[begin:])
+    code, out, _ = run(capfd, "tune", source, *options, "--json")
+    facts = json.loads(out)
+    assert (code, facts["folder"]) == (0, str(tmp_path / "net"))
+    assert "conv-16px-3x8-k3s1-relu-float32" in [row["name"] for row in facts["operators"]]
+
+
+def test_what_runs_on_another_device_is_not_timed_after_tuning(tuned_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tuned_folder, tmp_path / "net"))
+    document = json.loads((copy / "tuned.json").read_text(encoding="utf-8"))
+    document["target"] |= {"fingerprint": "0123456789ab", "device": "6502"}
+    (copy / "tuned.json").write_text(json.dumps(document), encoding="utf-8")
+    places, why = _timed_operators(SavedModel(copy))
+    assert places == []
+    assert "compiled for 6502" in why
+
+
+def test_a_folder_of_an_older_version_is_timed_without_its_operators(
+    tuned_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(tuned_folder, tmp_path / "net")
+    document = json.loads((copy / "tuned.json").read_text(encoding="utf-8"))
+    del document["hashes"]["module.json"]
+    (copy / "tuned.json").write_text(json.dumps(document), encoding="utf-8")
+    code, out, _ = run(capfd, "bench", str(copy), "--no-compile", "--no-untuned")
+    assert code == 0
+    assert out.splitlines()[-1].startswith(f"Operators are not timed: {copy} has no module.json")
+    code, _, err = run(capfd, "bench", str(copy), "--no-compile", "--no-untuned", "--profile")
+    assert (code, err.splitlines()[-1][:14]) == (1, "chanas: error:")
 
 
 def test_without_its_source_a_line_says_why(
@@ -38,9 +104,9 @@ def test_without_its_source_a_line_says_why(
     code, out, _ = run(capfd, "bench", "net")
     assert code == 0
     assert [line[:16].strip() for line in out.splitlines()[2:4]] == ["chanas", "module alone"]
-    assert out.splitlines()[4:] == [
+    assert out.splitlines()[4] == (
         "Only chanas is timed: net.pt2, which net was tuned from, is not there; give it as --model FILE"
-    ]
+    )
 
 
 def test_a_model_that_is_another_ends_in_one_line(tuned_onnx_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

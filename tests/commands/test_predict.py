@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from chanas.bundle.codesign import CoDesign, Prediction
+from chanas.bundle.classes import Prediction
+from chanas.bundle.codesign import CoDesign
 from chanas.commands.process import main
 
 
-def brightness(images: Sequence[Image.Image]) -> list[Prediction]:
-    names = ["bright" if np.asarray(image).mean() > 127 else "dark" for image in images]
-    return [Prediction(int(name == "bright"), name, 0.75) for name in names]
+def brightness(images: Sequence[Image.Image], top: int) -> list[list[Prediction]]:
+    bright, dark = Prediction(1, "bright", 0.75), Prediction(0, "dark", 0.75)
+    return [([bright, dark] if np.asarray(image).mean() > 127 else [dark, bright])[:top] for image in images]
 
 
 @pytest.fixture(autouse=True, params=[1, 3], ids="{} at once".format)
 def bundle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bundle that tells bright images from dark ones."""
-    loaded = SimpleNamespace(target=SimpleNamespace(batch=request.param), classify=brightness)
-    monkeypatch.setattr(CoDesign, "load", lambda path, target: loaded)
+    classifier = SimpleNamespace(batch=request.param, rank=brightness)
+    monkeypatch.setattr(CoDesign, "load", lambda path, target: SimpleNamespace(classifier=classifier))
 
 
 @pytest.fixture
@@ -54,6 +55,21 @@ def test_files_and_folders_are_classified(capfd: pytest.CaptureFixture[str]) -> 
     assert out == lines(
         "new/b.jpg bright", "new/a.png dark", "new/b.jpg bright", "new/inner/c.png bright", "new/b.jpg bright"
     )
+
+
+@pytest.mark.usefixtures("folder")
+def test_several_classes_of_an_image_are_a_line_each(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capfd, "new/a.png", "new/b.jpg", "--top", "2")
+    assert code == 0
+    assert out == lines("new/a.png dark", "new/a.png bright", "new/b.jpg bright", "new/b.jpg dark")
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("option", [["--labels", "names.txt"], ["--mean", "0.5"], ["--preprocess", "imagenet"]])
+def test_a_bundle_has_its_own_preparing_and_classes(capfd: pytest.CaptureFixture[str], option: list[str]) -> None:
+    code, out, err = run(capfd, "new/a.png", *option)
+    assert (code, out) == (1, [])
+    assert err == "chanas: error: labels and the preparing of pictures go with networks that `chanas tune` made\n"
 
 
 def test_the_good_ones_are_classified_and_the_bad_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

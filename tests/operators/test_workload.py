@@ -197,3 +197,11 @@ def test_the_output_of_a_transposed_convolution_is_cut_or_has_rows_added() -> No
 def test_pooling_leaves_one_pixel_and_has_no_weights() -> None:
     pool = Workload("pool", 7, 24, 24)
     assert (pool.output_size, pool.weight_bytes, pool.num_flops) == (1, 0, 7 * 7 * 24)
+
+
+def test_winograds_products_are_counted_as_they_are_done() -> None:
+    """F(4, 3) multiplies 6 times where the definition does 12, in each of two dimensions."""
+    plain = Workload("blockconv", 16, 8, 24, 3)
+    both = dataclasses.replace(plain, op="winograd2")
+    assert (plain.num_flops_done, both.num_flops) == (plain.num_flops, plain.num_flops)
+    assert both.num_flops_done == 2 * 6 * 6 * 4 * 4 * 8 * 24

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from chanas import __version__
@@ -133,6 +134,25 @@ class LoadedModel:
     @property
     def name(self) -> str:
         return self.opened.name
+
+    def pictures(self, changes: Mapping[str, Any], labels: Path | None = None) -> dict[str, Any]:
+        """Fields that `save` keeps for `chanas predict`: how pictures are prepared (`preprocess_of`), names of classes.
+
+        Raises:
+            ConfigError: the network is no classifier of pictures, or the labels do not fit.
+        """
+        from chanas.bundle.classes import num_classes, read_labels
+        from chanas.network.preprocess import preprocess_of
+
+        nodes = [self.graph.node_of(read) for read in self.graph.outputs]
+        inputs = [{"shape": facts.shape, "dtype": facts.dtype} for facts in self.graph.inputs]
+        outputs = [{"shape": node.shape, "dtype": node.dtype} for node in nodes if node is not None]
+        num = num_classes(self.name, inputs, outputs)
+        preprocess = preprocess_of(self.graph.inputs[0].shape, changes)
+        return {
+            "preprocess": preprocess.to_json() if changes else None,
+            "class_names": None if labels is None else read_labels(labels, num, self.name),
+        }
 
     def plan(
         self,
@@ -341,9 +361,12 @@ class BuiltModel:
     def name(self) -> str:
         return self.tuned.loaded.name
 
-    def save(self, folder: str | Path) -> SavedModel:
+    def save(self, folder: str | Path, pictures: Mapping[str, Any] = MappingProxyType({})) -> SavedModel:
         """Write the folder: compiled module, weights, and what it is; whole or not at all. Another network that is
         there is kept as `FOLDER.1`.
+
+        Args:
+            pictures: as `LoadedModel.pictures` gives it.
 
         Raises:
             ConfigError: there is something else than an earlier tuned network.
@@ -351,7 +374,7 @@ class BuiltModel:
         """
         from chanas.workflows.models.saving import write_folder
 
-        told = write_folder(Path(folder), self.library, self.made, _describe(self))
+        told = write_folder(Path(folder), self.library, self.made, {**_describe(self), **pictures})
         return SavedModel(Path(folder), told)
 
 
@@ -381,7 +404,13 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             for i, (shape, number) in enumerate(zip(built.output_shapes, tuned.program.outputs, strict=True))
         ],
         "operators": [
-            {"key": c.workload.key, "point": list(c.point), "count": counts[key], "seconds": c.seconds}
+            {
+                "key": c.workload.key,
+                "point": list(c.point),
+                "count": counts[key],
+                "seconds": c.seconds,
+                "workload": c.workload.to_json(),
+            }
             | ({"taken_from": c.taken_from} if c.taken_from else {})
             for key, c in choices.items()
         ],
@@ -395,10 +424,21 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             "activation_bytes": float(activation_bytes(tuned.program)),
         },
         "unproven": list(built.unproven),
+        "preprocess": None,
+        "class_names": None,
+        "probabilities": _ends_in_softmax(tuned.loaded.graph),
         "seconds": {name: round(seconds, 3) for name, seconds in built.watch.seconds.items()},
         "trials": {"new": tuned.tuned.num_new_trials, "failed": tuned.tuned.num_failed_trials},
         "versions": {"chanas": __version__, "tvm": tvm_version()},
     }
+
+
+def _ends_in_softmax(graph: Graph) -> bool:
+    """True if the first output is a softmax, whatever its shape is made."""
+    node = graph.node_of(graph.outputs[0])
+    while node is not None and node.op in ("reshape", "squeeze", "flatten"):
+        node = graph.node_of(node.reads[0])
+    return node is not None and node.op == "softmax"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
+from chanas.devices.peak import peak_gflops, shares_of_peak
 from chanas.errors import MeasureError, ScheduleError, TargetError
 
 if TYPE_CHECKING:
@@ -27,18 +28,17 @@ def block_rows(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prov
     defaults = _defaults(target, blocks, prover)
     seconds = [lut.block_s(b) for b in blocks]
     rates = [2.0 * b.num_macs * hardware.batch / s / 1e9 for b, s in zip(blocks, seconds, strict=True)]
-    peak = _peak(target)
-    highest = None if peak is None else max([peak, *rates])  # a faster block shows that the peak's timing was disturbed
+    shares = shares_of_peak(rates, _peak(target))
     return [
         {
             "key": block.key,
             "latency_s": latency_s,
             "schedule": schedule_words(block, lut.rows[block.key].schedules, hardware),
             "gflops": rate,
-            "share_of_peak": None if highest is None else rate / highest,
+            "share_of_peak": share,
             "default_latency_s": defaults.get(block.key),
         }
-        for block, latency_s, rate in zip(blocks, seconds, rates, strict=True)
+        for block, latency_s, rate, share in zip(blocks, seconds, rates, shares, strict=True)
     ]
 
 
@@ -61,8 +61,6 @@ def _defaults(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prove
 
 
 def _peak(target: SearchTarget) -> float | None:
-    from chanas.devices.peak import peak_gflops
-
     hardware = target.hardware
     is_here = target.open_pool is None and hardware.gpu is None
     return peak_gflops(hardware.num_threads) if is_here and hardware.dtype == "float32" else None

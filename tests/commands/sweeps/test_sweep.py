@@ -48,7 +48,17 @@ def test_what_cannot_be_swept(words: str) -> None:
 def test_options_and_arguments_of_a_row() -> None:
     made = line("tune", trials=8, model="-net.onnx", early_stop=False, warm_start=None, shape=["x=1,3", "y=1"])
     assert made == [
-        *("tune", "--trials=8", "--no-early-stop", "--shape=x=1,3", "--shape=y=1", f"--run={RUN}", "--", "-net.onnx")
+        *(
+            "tune",
+            "--trials=8",
+            "--no-early-stop",
+            "--shape=x=1,3",
+            "--shape=y=1",
+            f"--run={RUN}",
+            "--json",
+            "--",
+            "-net.onnx",
+        )
     ]
 
 
@@ -75,7 +85,7 @@ def test_a_training_that_was_cut_off_resumes_where_there_is_a_checkpoint(tmp_pat
 @pytest.mark.parametrize(
     ("words", "parameters", "told"),
     [
-        ("tune", {"trails": 3, "model": "m"}, "unknown option 'trails'; known: cost_model"),
+        ("tune", {"trails": 3, "model": "m"}, "unknown option 'trails'; known: channels, cost_model"),
         ("tune", {"run": "r", "model": "m"}, "unknown option 'run'"),
         ("train-supernet", {"overwrite": True}, "unknown option 'overwrite'"),
         ("tune", {"trials": "two", "model": "m"}, "--trials"),

@@ -1,0 +1,161 @@
+"""Operators of a tuned network, each timed where it stands: where its time goes, and what it makes of the processor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chanas.core.units import format_latency
+from chanas.devices.cores import limited_to
+from chanas.devices.peak import peak_gflops, shares_of_peak
+from chanas.errors import CheckpointError
+from chanas.operators.workload import Workload
+
+if TYPE_CHECKING:
+    from chanas.bundle.tuned import TunedNetwork
+
+NUM_SHOWN = 5
+"""The most expensive operators that are shown."""
+_TUNED = re.compile(r"tuned(\d+)")
+_FORMS = ("reshape", "pack", "unpack")
+"""Parts of fused functions that only change the form of a value."""
+_UNSCHEDULED = "no schedule"
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """An operator of a tuned network, or one place of it.
+
+    what           its family, or `no schedule`
+    name           its key, or the name of what has no schedule, such as `softmax`
+    count          places in the network
+    seconds        of one call, where it stands; the mean of its places
+    gflops         None where its operations are not known: without a schedule, and in older folders. Of Winograd's
+                   algorithms those of the convolution
+    share_of_peak  of the operations that are done
+    """
+
+    what: str
+    name: str
+    count: int
+    seconds: float
+    gflops: float | None = None
+    share_of_peak: float | None = None
+
+    @property
+    def total_s(self) -> float:
+        return self.count * self.seconds
+
+    def describe(self) -> str:
+        """`winograd2: winograd2-14px-…`, `no schedule: softmax`"""
+        return f"{self.what}: {self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "total_s": self.total_s}
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    what: str
+    name: str
+    workload: Workload | None = None
+
+
+def operator_places(network: TunedNetwork) -> list[OperatorRow]:
+    """A row for each place of an operator in the network, in order.
+
+    Raises:
+        CheckpointError: the folder is of an older version, or its files say different things.
+        TargetError: it was compiled for another device.
+    """
+    kernels = _scheduled(network)
+    num_threads = network.target.num_threads
+    with limited_to(num_threads):
+        timed = network.time_kernels()
+        peak = peak_gflops(num_threads)
+    _check_counts(network, [name for name, _ in timed])
+    found = [(kernels.get(name) or _unscheduled(name), seconds) for name, seconds in timed]
+    known = [(k.workload, seconds) for k, seconds in found if k.workload is not None]
+    shares = iter(shares_of_peak([w.num_flops_done / seconds / 1e9 for w, seconds in known], peak))
+    return [
+        OperatorRow(k.what, k.name, 1, seconds)
+        if k.workload is None
+        else OperatorRow(k.what, k.name, 1, seconds, k.workload.num_flops / seconds / 1e9, next(shares))
+        for k, seconds in found
+    ]
+
+
+def by_cost(places: Sequence[OperatorRow]) -> list[OperatorRow]:
+    """A row for each operator, all its places together, the most expensive first."""
+    groups: dict[tuple[str, str], list[OperatorRow]] = {}
+    for place in places:
+        groups.setdefault((place.what, place.name), []).append(place)
+    rows = []
+    for (what, name), group in groups.items():
+        seconds = sum(p.seconds for p in group) / len(group)
+        rate, share = (
+            None if None in values else len(values) / sum(1.0 / value for value in values if value)
+            for values in ([p.gflops for p in group], [p.share_of_peak for p in group])
+        )
+        rows.append(OperatorRow(what, name, len(group), seconds, rate, share))
+    return sorted(rows, key=lambda row: -row.total_s)
+
+
+def expensive_lines(places: Sequence[OperatorRow]) -> Iterator[str]:
+    """A table of the most expensive operators, for people."""
+    whole_s = sum(place.seconds for place in places)
+    rows = by_cost(places)
+    yield f"{format_latency(whole_s)} in {len(places)} calls of {len(rows)} operators; the most expensive:"
+    yield from _table(rows[:NUM_SHOWN], whole_s)
+
+
+def profile_lines(places: Sequence[OperatorRow]) -> Iterator[str]:
+    """A table of all places in order, for people."""
+    yield from _table(places, sum(place.seconds for place in places))
+
+
+def _table(rows: Sequence[OperatorRow], whole_s: float) -> Iterator[str]:
+    yield f"{'time':>9}{'share':>7}{'count':>7}{'GFLOP/s':>9}{'of peak':>9}  operator"
+    for row in rows:
+        rate = "-" if row.gflops is None else f"{row.gflops:.1f}"
+        share = "-" if row.share_of_peak is None else f"{row.share_of_peak:.0%}"
+        yield (
+            f"{format_latency(row.total_s):>9}{row.total_s / whole_s:>7.0%}{row.count:>7}{rate:>9}{share:>9}  "
+            f"{row.describe()}"
+        )
+
+
+def _scheduled(network: TunedNetwork) -> dict[str, _Kernel]:
+    """Operators by the functions of the module that compute them, which are numbered as they are met first."""
+    entries = {(e["key"], tuple(e["point"])): e for e in network.document["operators"]}
+    return {
+        f"tuned{number}": _Kernel(
+            key.split("-")[0], key, None if entry.get("workload") is None else Workload.from_json(entry["workload"])
+        )
+        for number, ((key, _), entry) in enumerate(entries.items())
+    }
+
+
+def _check_counts(network: TunedNetwork, called: Sequence[str]) -> None:
+    """
+    Raises:
+        CheckpointError: operators are called more or less often than the document says.
+    """
+    counts: dict[tuple[str, tuple[int, ...]], int] = {}
+    for entry in network.document["operators"]:
+        place = entry["key"], tuple(entry["point"])
+        counts[place] = counts.get(place, 0) + entry["count"]
+    found = {name: called.count(name) for name in called if _TUNED.fullmatch(name)}
+    if found != {f"tuned{number}": count for number, count in enumerate(counts.values())}:
+        raise CheckpointError(
+            f"the program in {network.folder} calls other operators than its document says; tune the network again"
+        )
+
+
+def _unscheduled(function: str) -> _Kernel:
+    """The operation of a function of TVM's passes, by its name: `fused_unpack1_resize2d_pack` is `resize2d`."""
+    parts = [re.sub(r"\d+$", "", part) for part in function.removeprefix("fused_").split("_")]
+    computes = [part for part in parts if part not in _FORMS]
+    return _Kernel(_UNSCHEDULED, "_".join(computes or parts))
