@@ -139,8 +139,8 @@ def _tile(node: Node, lanes: int, x: Any) -> Any:
 
 @_defines("pad")
 def _pad(node: Node, lanes: int, x: Any, value: Any = None) -> Any:
-    """Padding: `before` numbers in front of each axis and what fills up the shape behind it; negative ones are cut off. What
-    lies outside is by `mode` one number, read second (constant), the nearest one (edge), or others (reflect, wrap)."""
+    """Padding: `before` numbers in front of each axis and what fills up the shape behind it; negative ones are cut off.
+    Outside lies by `mode` one number, read second (constant), the nearest one (edge), or others (reflect, wrap)."""
     before, mode = node.attributes["before"], node.attributes["mode"]
     extents = [int(e) for e in x.shape]
 
