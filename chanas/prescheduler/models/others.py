@@ -14,8 +14,9 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from chanas.core.layouts import num_blocks
-from chanas.prescheduler.models.definitions import IN_ORDER, MIN_PARALLEL, OPAQUE, define, normal
+from chanas.prescheduler.models.definitions import MIN_PARALLEL, OPAQUE, define, normal
 from chanas.prescheduler.models.graph import Node
+from chanas.prescheduler.models.loops import IN_ORDER
 from chanas.prescheduler.models.program import Value
 from chanas.prescheduler.models.reducers import LARGEST
 

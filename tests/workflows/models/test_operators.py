@@ -61,8 +61,9 @@ def test_every_place_has_a_row_in_the_order_of_the_network(mixed: TunedNetwork) 
     ]
     others = [p for p in places if p.gflops is None]
     assert {p.what for p in others} == {"no schedule"}
-    assert [name for name in (p.name for p in others) if "resize" in name or "softmax" in name] == [
-        "resize2d",
+    assert [name for name in (p.name for p in others) if "interpolate" in name or "softmax" in name] == [
+        "interpolate",
+        "interpolate",
         "softmax",
     ]
     for place in places:

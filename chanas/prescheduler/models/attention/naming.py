@@ -106,9 +106,12 @@ def _softmax(graph: Graph, read: Read) -> tuple[Node | None, bool]:
 
 
 def _is_all_masked(graph: Graph, read: Read, softmax: Node) -> bool:
-    """True of a value that says whether all scores of a row are -inf: not any(not(scores == -inf))."""
+    """True of a value that says whether all scores of a row are -inf: not any(not(scores == -inf)), or, as PyTorch's
+    exporter writes it, that their softmax is NaN."""
     names: list[str] = []
     node = graph.node_of(read)
+    if node is not None and node.op == "isnan":
+        return graph.node_of(node.reads[0]) is softmax
     while node is not None and node.op in ("logical_not", "astype", "max"):
         names += [node.op] if node.op != "astype" else []
         node = graph.node_of(node.reads[0])
