@@ -101,6 +101,14 @@ def _permute_dims(node: Node, lanes: int, x: Any) -> Any:
     return topi.transpose(x, node.attributes["axes"])
 
 
+@_defines("shuffle")
+def _shuffle(node: Node, lanes: int, x: Any) -> Any:
+    """Channels of `groups` in turns, as `torch.nn.ChannelShuffle`."""
+    groups, channels = node.attributes["groups"], node.shape[1]
+    each = channels // groups
+    return te.compute(node.shape, lambda n, c, *i: x[(n, c % groups * each + c // groups, *i)], name="shuffle")
+
+
 @_defines("slice")
 def _slice(node: Node, lanes: int, x: Any) -> Any:
     axis, begin = node.attributes["axis"], node.attributes["begin"]

@@ -445,6 +445,12 @@ def test_rows_of_maps_are_multiplied_as_rows_of_a_matrix(run: Run) -> None:
     assert ran.error < 1e-5
 
 
+def test_channels_are_shuffled_where_no_convolution_takes_them_in_blocks(run: Run) -> None:
+    layers = {"first": nn.Conv2d(3, 16, 3, padding=1), "second": nn.Conv2d(16, 8, 3, padding=1, groups=4)}
+    network = Of(lambda n, x: n.second(F.channel_shuffle(n.first(x).relu(), 4)), **layers)
+    assert run(network, (2, 3, 8, 8)).error < 1e-5
+
+
 def test_rows_are_added_up_a_vector_at_a_time(run: Run) -> None:
     rows = Of(lambda _, *rows: tuple(x.sum(-1, keepdim=True) * x + x.mean(-1, keepdim=True) for x in rows))
     shapes = [(1, 2, 12, length) for length in (3, 2 * LANES, 5 * LANES + 3)]

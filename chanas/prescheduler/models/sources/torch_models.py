@@ -292,12 +292,11 @@ def _check_stateless(name: str, program: Any) -> None:
     """Refuse networks whose outputs depend on earlier calls.
 
     Raises:
-        ModelError: a call writes to a buffer or to an input; names the first.
+        ModelError: a call writes to a buffer; names the first.
     """
     if not any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in program.graph.nodes):
         return
-    signature = program.run_decompositions({}).graph_signature
-    for written in (*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()):
+    for written in program.run_decompositions({}).graph_signature.buffers_to_mutate.values():
         raise ModelError(
             f"{name} writes to {written} in each call, so that its outputs depend on earlier ones; write the "
             "network with such a state as an input and an output"

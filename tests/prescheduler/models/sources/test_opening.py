@@ -369,3 +369,48 @@ def test_weights_that_begin_as_zeros_are_filled_so_that_outputs_tell_something()
     fill_zeros(network)
     assert network[1].weight.any()
     assert torch.equal(network[0].weight, first)
+
+
+def test_masks_hold_where_the_network_gives_no_number_without(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Where", ["m", "x", "low"], ["kept"]),
+        helper.make_node("Softmax", ["kept"], ["y"], axis=-1),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "masked",
+        [value("x", TensorProto.FLOAT, [2, 4]), value("m", TensorProto.BOOL, [2, 4])],
+        [value("y", TensorProto.FLOAT, [2, 4])],
+        [helper.make_tensor("low", TensorProto.FLOAT, [], [-np.inf])],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx"
+    )
+    inputs, (out,) = open_model(tmp_path / "net.onnx").finite_inputs()
+    assert inputs[1].all()
+    np.testing.assert_allclose(out.sum(-1), 1.0, rtol=1e-5)
+
+
+def test_a_network_that_remembers_is_refused_and_one_that_writes_to_its_input_is_not(tmp_path: Path) -> None:
+    class Counting(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore
+            self.calls.add_(1.0)
+            return self.conv(x) + self.calls
+
+    class Centred(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore
+            return self.conv(x.sub_(0.5))
+
+    for name, network in (("counting", Counting()), ("centred", Centred())):
+        program = torch.export.export(network.eval(), (torch.zeros(1, 3, 8, 8),))
+        torch.export.save(program, tmp_path / f"{name}.pt2")
+    with pytest.raises(ModelError, match="writes to calls in each call"):
+        open_model(tmp_path / "counting.pt2")
+    model = open_model(tmp_path / "centred.pt2")
+    inputs = model.random_inputs()
+    np.testing.assert_array_equal(model.answer(inputs)[0], model.answer(inputs)[0])
