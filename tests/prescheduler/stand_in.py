@@ -16,6 +16,7 @@ if __name__ == "__main__":
 from chanas.core.target import HardwareTarget
 from chanas.devices.driver import FoundGPU
 from chanas.devices.target_files import describe_target
+from chanas.prescheduler.codegen.cpu.build import load_module
 from chanas.prescheduler.measuring.local.cuda_worker import serve
 from chanas.prescheduler.measuring.local.timing import Call
 
@@ -38,11 +39,10 @@ class StandIn:
         return tvm.runtime.tensor(array)
 
     def load(self, library: Path | str) -> Any:
-        import tvm
 
         from tests.prescheduler.carried_out import machine
 
-        return machine(tvm.ir.load_json(Path(library).read_text()))
+        return machine(load_module(Path(library)))
 
     def seconds(self, calls: Iterable[Call], cold: bool) -> float:
         return sum(1e-6 + 1e-9 * sum(math.prod(a.shape) for a in arguments) for _, arguments in calls)

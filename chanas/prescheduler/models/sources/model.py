@@ -77,8 +77,9 @@ class OpenedModel:
         return random_inputs(((i.shape, i.dtype) for i in self.inputs), seed, num_indices)
 
     def finite_inputs(self, seed: int = 0) -> tuple[list[Array], list[Array]]:
-        """Inputs for which the framework's outputs are finite, and these outputs: of `random_inputs`, else with truths that
-        hold (a mask that leaves everything out has no softmax), else with numbers from 0 to 1, whatever these give."""
+        """Inputs for which the framework's outputs are finite, and these outputs: of `random_inputs`, else with truths
+        that hold (a mask that leaves everything out has no softmax), else with numbers from 0 to 1, whatever they give.
+        """
         first = self.random_inputs(seed)
         held = [np.ones_like(a) if a.dtype == bool else a for a in first]
         for inputs in (first, held, [np.abs(a) % 1 if a.dtype.kind == "f" else a for a in held]):

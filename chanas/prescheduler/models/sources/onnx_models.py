@@ -4,6 +4,7 @@ reference evaluator otherwise."""
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,9 @@ def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[
             try:
                 if opener.__name__ not in opened:
                     opened[opener.__name__] = opener(path, proto)
-                found = opened[opener.__name__].run(None, feeds)
+                with warnings.catch_warnings(), np.errstate(all="ignore"):  # numbers that are none are looked for later
+                    warnings.simplefilter("ignore")
+                    found = opened[opener.__name__].run(None, feeds)
                 return [np.array(value, own_type(str(np.asarray(value).dtype))) for value in found]
             except Exception as error:  # the runtime's own; the next one may know more operators
                 errors.append(describe(error, _MAX_TEXT))
