@@ -94,7 +94,11 @@ def _load_executable(module: Path, num_threads: int) -> Any:
 
     # the loader gives back what it has under a name, whatever the file is by now: a bundle that was made anew
     with scratch_folder() as folder:
-        return tvm.runtime.load_module(str(shutil.copyfile(module, folder / module.name)))
+        copy = shutil.copyfile(module, folder / module.name)
+        try:
+            return tvm.runtime.load_module(str(copy))
+        except RuntimeError as error:  # the dynamic linker's
+            raise CheckpointError(f"{module} is no compiled module, or damaged; make it again") from error
 
 
 TimedCalls = tuple[Any, list[tuple[str, float]]]
@@ -108,7 +112,7 @@ def load_timed(module: Path, source: Path, target: HardwareTarget) -> Callable[.
     but for its kernels: those are the compiled module's own.
 
     Raises:
-        CheckpointError: the source calls other kernels.
+        CheckpointError: the module is damaged, or the source calls other kernels.
     """
     executable = _load_executable(module, target.num_threads)
     import tvm
