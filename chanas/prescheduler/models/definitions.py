@@ -165,8 +165,8 @@ def _pad(node: Node, lanes: int, x: Any, value: Any = None) -> Any:
             return x[tuple(inside(p, e) for p, e in zip(positions, extents, strict=True))]
         conditions = [
             tirx.all(p >= 0, p < e)
-            for p, e, out in zip(positions, extents, node.shape, strict=True)
-            if out != e or p is not i[positions.index(p)]
+            for p, b, e, out in zip(positions, before, extents, node.shape, strict=True)
+            if b or out != e
         ]
         outside = value[tuple(0 for _ in value.shape)]
         return tirx.if_then_else(tirx.all(*conditions), x[tuple(positions)], outside) if conditions else x[i]

@@ -164,15 +164,6 @@ def _np_softplus(x: Array) -> Array:
     return np.asarray(np.logaddexp(x, np.zeros_like(x)))
 
 
-def _logical(name: str) -> Callable[..., Any]:
-    def of(*x: Any) -> Any:
-        from tvm import tirx
-
-        return getattr(tirx, name)(*x)
-
-    return of
-
-
 def _number(x: Any) -> Any:
     """A truth as a number, which LLVM compares; others as they are."""
     return x.astype("int8") if str(x.ty.dtype) == "bool" else x
@@ -218,8 +209,8 @@ _TRUTHS: Mapping[str, tuple[Any, Any]] = {
     "less_equal": (np.less_equal, lambda a, b: a <= b),
     "greater": (np.greater, lambda a, b: a > b),
     "greater_equal": (np.greater_equal, lambda a, b: a >= b),
-    "logical_and": (np.logical_and, _logical("all")),
-    "logical_or": (np.logical_or, _logical("any")),
+    "logical_and": (np.logical_and, _intrinsic("all")),
+    "logical_or": (np.logical_or, _intrinsic("any")),
     "logical_xor": (np.logical_xor, lambda a, b: _number(a) != _number(b)),
     "logical_not": (np.logical_not, _intrinsic("Not")),
     "isnan": (np.isnan, _intrinsic("isnan")),

@@ -26,7 +26,7 @@ def interpolate(node: Node, lanes: int, x: Any, places: Any, weights: Any) -> An
     return te.compute(node.shape, element, name="interpolated")
 
 
-def _linear(x: Any, lead: Sequence[Any], at: Sequence[Any], tap: Callable[..., Any]) -> Any:
+def _linear(lead: Sequence[Any], at: Sequence[Any], tap: Callable[..., Any]) -> Any:
     """The linear interpolation at a place of fractions, of the numbers that `tap` gives for whole places."""
     low = [tirx.floor(p) for p in at]
     total: Any = None
@@ -95,7 +95,7 @@ def grid_sample(node: Node, lanes: int, x: Any, grid: Any) -> Any:
             at = [limited(reflected(p, e), e) for p, e in zip(at, extents, strict=True)]
         if a["mode"] == "nearest":
             return tap((n, c), [tirx.nearbyint(p) for p in at])
-        return _linear(x, (n, c), at, tap)
+        return _linear((n, c), at, tap)
 
     return te.compute(node.shape, element, name="sampled")
 
@@ -140,7 +140,7 @@ def roi_align(node: Node, lanes: int, x: Any, rois: Any, batches: Any) -> Any:
         zero = tirx.const(0.0, "float32")
         lead = (batches[r].astype("int32"), c)
         if a["mode"] == "avg":
-            return tirx.Select(tirx.all(y_in, z_in), _linear(x, lead, (y, z), tap), zero)
+            return tirx.Select(tirx.all(y_in, z_in), _linear(lead, (y, z), tap), zero)
         low = [tirx.floor(p) for p in (y, z)]
         weighted = []
         for dy in (0, 1):
