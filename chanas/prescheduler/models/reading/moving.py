@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -147,10 +148,20 @@ def _split(call: Call) -> Sequence[Read]:
         num = int(call.attribute("num_outputs", call.outputs))
         each = math.ceil(before[axis] / num)
         lengths = (*[each] * (num - 1), before[axis] - each * (num - 1))
-    if sum(lengths) != before[axis]:
-        raise call.refused(f"cuts {before[axis]} into {list(lengths)}, which is another sum")
-    begins = np.cumsum((0, *lengths[:-1]))
-    return [call.make.slice(call.input(0), axis, int(b), n) for b, n in zip(begins, lengths, strict=True)]
+    return parts(call, axis, lengths)
+
+
+def parts(call: Call, axis: int, lengths: Sequence[int]) -> list[Read]:
+    """Parts of the first input along an axis, of these lengths.
+
+    Raises:
+        ModelError: their sum is another one than the input's extent.
+    """
+    extent = call.shape(0)[axis]
+    if sum(lengths) != extent:
+        raise call.refused(f"cuts {extent} into {list(lengths)}, which is another sum")
+    begins = itertools.accumulate(lengths, initial=0)
+    return [call.make.slice(call.input(0), axis, b, n) for b, n in zip(begins, lengths, strict=False)]
 
 
 @reads("Slice", attributes=["starts", "ends", "axes"])

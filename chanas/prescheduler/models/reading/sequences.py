@@ -5,25 +5,23 @@ from __future__ import annotations
 from chanas.prescheduler.models.graph import Constant, Read
 from chanas.prescheduler.models.reading.call import Call, Listed, extents_of, reads
 from chanas.prescheduler.models.reading.making import constant
+from chanas.prescheduler.models.reading.moving import parts
 
 
 @reads("SplitToSequence", attributes=["axis", "keepdims"])
 def _split(call: Call) -> Listed:
     """Parts along an axis, of one length or of several; of length 1 without that axis, unless it is kept."""
-    make, before = call.make, call.shape(0)
+    before = call.shape(0)
     axis = call.axis("axis", 0, len(before))
     extent = before[axis]
     given = call.known_or(1, "parts", 1)
     lengths = extents_of(given)
     if getattr(given, "ndim", 0) == 0:
         lengths = tuple(min(lengths[0], extent - begin) for begin in range(0, extent, lengths[0]))
-    if sum(lengths) != extent:
-        raise call.refused(f"cuts {extent} into {list(lengths)}, which is another sum")
-    begins = (sum(lengths[:i]) for i in range(len(lengths)))
-    parts = tuple(make.slice(call.input(0), axis, b, n) for b, n in zip(begins, lengths, strict=True))
+    found = parts(call, axis, lengths)
     if not call.has(1) and not call.attribute("keepdims", 1):
-        parts = tuple(make.reshape(part, (*before[:axis], *before[axis + 1 :])) for part in parts)
-    return Listed(parts)
+        found = [call.make.reshape(part, (*before[:axis], *before[axis + 1 :])) for part in found]
+    return Listed(tuple(found))
 
 
 @reads("SequenceConstruct")

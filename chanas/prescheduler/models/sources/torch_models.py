@@ -201,10 +201,7 @@ def _exported(name: str, program: Any) -> Any:
         with _quiet():
             exported = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False, optimize=False)
         assert exported is not None
-        _check_stateless(name, exported.exported_program)
-        return exported.model_proto
-    except ModelError:
-        raise
+        proto = exported.model_proto
     except Exception as error:  # the exporter's own are of many kinds, with reports of thousands of lines
         cause = error
         while cause.__cause__ is not None:
@@ -213,6 +210,8 @@ def _exported(name: str, program: Any) -> Any:
             f"PyTorch could not export {name} to ONNX ({describe(cause, _MAX_TEXT)}); write the network without "
             "what it names"
         ) from error
+    _check_stateless(name, exported.exported_program)
+    return proto
 
 
 @contextlib.contextmanager
