@@ -26,7 +26,7 @@ class Listed:
 
 
 Given = Read | Listed
-"""What a name in a file stands for."""
+"""The value, or the sequence of values, that a name in a file stands for."""
 
 
 @dataclass(frozen=True, eq=False)
