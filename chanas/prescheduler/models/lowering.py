@@ -223,7 +223,7 @@ class _Lowering:
         if groups > 1:
             if groups == channels:
                 return [make("depthwise", height, channels, out, **window)]
-            return [make("blockconv", height, channels, out, **window, groups=groups)]
+            return [make(op, height, channels, out, **window, groups=groups) for op in ("groupconv", "blockconv")]
         if channels <= _MAX_IMAGE_CHANNELS and not self._is_blocked(chain.source):
             return [make("conv", height, channels, out, **window)]
         if kernel == (1, 1) and not any(a["padding"]):
