@@ -1,8 +1,8 @@
 """Convolutions of channel groups that do not fill vectors, as data: which lanes belong to which group.
 
-Several groups are computed abreast: lane v of a vector belongs to group v mod G of the G that share it, so that a vector
-of inputs is a few neighbouring numbers again and again, which processors load at once: of 8 channels a group in 16 lanes
-two (c0, c'0, c0, c'0, …), of 4 channels four. No lane is empty as long as there are groups.
+Several groups are computed abreast: lane v of a vector belongs to group v mod G of the G that share it, so that a
+vector of inputs is a few neighbouring numbers again and again, which processors load at once: of 8 channels a group in
+16 lanes two (a0, b0, a0, b0, …), of 4 channels four. No lane is empty as long as there are groups.
 
     24 outputs a group, 16 lanes: 8 lanes for each of 2 groups abreast, 3 vectors for their 48 outputs
     lanes of vector i: output 8i of group 0, 8i of group 1, 8i + 1 of group 0, …

@@ -17,8 +17,8 @@ _TURNED = "tirx.chanas_turned"
 
 
 def turned(rows: int, position: Any, vectors: Sequence[Any]) -> Any:
-    """The numbers of vectors side by side, a matrix of so many rows, in the order of its columns: of these the vector at
-    a position. Each of `vectors` is its number at the lane that is computed.
+    """The numbers of vectors side by side, a matrix of so many rows, in the order of its columns: of these the vector
+    at a position. Each of `vectors` is its number at the lane that is computed.
 
     two rows of 4 numbers in two vectors: a0 a1 a2 a3 | b0 b1 b2 b3 -> a0 b0 a1 b1 | a2 b2 a3 b3
     """

@@ -241,8 +241,8 @@ def _pad_outputs(
 ) -> Callable[[Any, Any, Any, Any, Any], Any]:
     """The padded input as (b, c, h, w, v): what lane v of block b of the output takes of channel c of its group.
 
-    Where lanes of a vector read neighbouring channels (`spreads_input`), inputs are stored as often as they are read, so
-    that sums load vectors: [B_out, height, width, l].
+    Where lanes of a vector read neighbouring channels (`spreads_input`), inputs are stored as often as they are read,
+    so that sums load vectors: [B_out, height, width, l].
     """
     inputs, outputs = workload.channels_per_group, workload.outputs_per_group
     if spreads_input(workload):

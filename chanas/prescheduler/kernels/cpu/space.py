@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
+from chanas.errors import ScheduleError
 from chanas.operators.grouped import abreast
 from chanas.operators.transposed import phase_of
 from chanas.operators.winograd import transforms
-from chanas.errors import ScheduleError
 from chanas.operators.workload import (
     Workload,
     ends_in_half_a_block,
