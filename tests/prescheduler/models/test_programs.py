@@ -267,7 +267,7 @@ def test_winograd_is_no_choice_where_it_saves_little_or_has_no_kernel() -> None:
         nn.Conv2d(C, 24, (1, 9), padding=(0, 4)),
         nn.Conv2d(C, 24, (1, 2), padding=(0, 1), stride=2),
     ]
-    assert choices(*layers) == [DIRECT] * 5
+    assert choices(*layers) == [DIRECT, DIRECT, ["groupconv"], DIRECT, DIRECT]
 
 
 @pytest.mark.parametrize(
