@@ -39,6 +39,7 @@ PURE = (
     "core/layouts.py",
     "core/units.py",
     "operators/epilogues.py",
+    "operators/grouped.py",
     "operators/transposed.py",
     "operators/winograd.py",
     "operators/workload.py",

@@ -17,6 +17,7 @@ from chanas.core.arch import BlockConfig
 from chanas.core.layouts import num_blocks
 from chanas.errors import CheckpointError
 from chanas.network.bfloat16 import pair_rows, pair_taps
+from chanas.operators.grouped import abreast
 from chanas.operators.steps import block_workloads
 from chanas.operators.transposed import num_taps, taps_of_phase
 from chanas.operators.winograd import as_array, transforms
@@ -108,7 +109,21 @@ def _pack_transposed(workload: Workload, weight: Array, bias: Array, lanes: int)
     return pack_convolution(workload, by_phase.transpose(0, 2, 4, 1, 3, 5), bias, lanes)
 
 
+def _pack_grouped(workload: Workload, weight: Array, bias: Array, lanes: int) -> list[Array]:
+    """Weight float32[C_out, C_in / groups, kh, kw] in the lanes of groups abreast, and bias.
+
+    Returns float32[B, C_in / groups · kh · kw, l], B vectors of whole sets of groups, and float32[ceil(C_out / l), l].
+    """
+    shared, groups = abreast(workload, lanes), workload.num_groups
+    whole = np.zeros((shared.sets * shared.groups, shared.vectors, shared.outputs, weight[0].size), np.float32)
+    whole[:groups] = weight.reshape(groups, *whole.shape[1:])
+    in_sets = whole.reshape(shared.sets, shared.groups, *whole.shape[1:])  # [sets, G, vectors, outputs, depth]
+    lane_by_lane = in_sets.transpose(0, 2, 4, 3, 1).reshape(-1, weight[0].size, lanes)
+    return [np.ascontiguousarray(lane_by_lane), pack_channels(bias, lanes)]
+
+
 _PACKING = {
+    ("groupconv", "float32"): _pack_grouped,
     ("upconv", "float32"): _pack_transposed,
     ("winograd", "float32"): _pack_winograd,
     ("winograd2", "float32"): _pack_square_tiles,

@@ -16,7 +16,9 @@ from chanas.errors import ScheduleError
 from chanas.operators.epilogues import USUAL, Epilogue, check_epilogue
 from chanas.operators.winograd import Transforms, saved_multiplications, transforms
 
-Operator = Literal["conv", "blockconv", "winograd", "winograd2", "pointwise", "depthwise", "pool", "squeeze", "upconv"]
+Operator = Literal[
+    "conv", "blockconv", "groupconv", "winograd", "winograd2", "pointwise", "depthwise", "pool", "squeeze", "upconv"
+]
 Generality = Literal[
     "rectangular maps",
     "rectangular kernels",
@@ -99,6 +101,7 @@ class Workload:
 
     conv       k×k, input [in_channels, pixels] as an image comes (the stem)
     blockconv  k×k over all channels, input in channel blocks like everything after the stem
+    groupconv  the same as blockconv, of groups that do not fill vectors (`chanas.operators.grouped`)
     winograd   the same as blockconv, with fewer multiplications (`chanas.operators.winograd`)
     winograd2  the same, with fewer multiplications both ways: stride 1, two to five taps each way
     pointwise  1×1; a dense layer is one of input size 1
@@ -427,12 +430,10 @@ def tiled_columns(workload: Workload) -> int:
     return columns
 
 
-def spreads_input(workload: Workload, lanes: int) -> bool:
-    """True if lanes of one vector of sums read different input channels: groups of fewer outputs than a vector has, and
-    depthwise convolutions with several outputs of a channel."""
-    if workload.op == "depthwise":
-        return workload.outputs_per_group > 1
-    return workload.num_groups > 1 and workload.outputs_per_group % lanes > 0
+def spreads_input(workload: Workload) -> bool:
+    """True of depthwise convolutions with several outputs of a channel: lanes of one vector of sums read neighbouring
+    ones."""
+    return workload.op == "depthwise" and workload.outputs_per_group > 1
 
 
 def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:

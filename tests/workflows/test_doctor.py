@@ -189,7 +189,7 @@ def test_dtypes_have_their_families_and_their_speed(failing: dict[str, str], tmp
     section = dtypes(HOST, pool, tmp_path)
     assert section.problems == ()
     assert section.lines == (
-        ("f32", "works: conv, blockconv, winograd, winograd2, pointwise, depthwise, pool, upconv"),
+        ("f32", "works: conv, blockconv, groupconv, winograd, winograd2, pointwise, depthwise, pool, upconv"),
         ("bf16", "works: conv, pointwise, depthwise, pool"),
         ("", "bf16 is slower than f32 here: 20 us against 10 us of a 1×1 convolution"),
     )
@@ -198,7 +198,7 @@ def test_dtypes_have_their_families_and_their_speed(failing: dict[str, str], tmp
         "works": True,
         "reason": None,
         "families": dict.fromkeys(
-            ("conv", "blockconv", "winograd", "winograd2", "pointwise", "depthwise", "pool", "upconv")
+            ("conv", "blockconv", "groupconv", "winograd", "winograd2", "pointwise", "depthwise", "pool", "upconv")
         ),
     }
 

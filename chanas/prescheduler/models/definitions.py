@@ -508,7 +508,9 @@ def _pool(node: Node, lanes: int, x: Any) -> Any:
 
     def tap(n: Any, c: Any, *i: Any) -> Any:
         there = places(i, k)
-        nothing = tirx.const(0.0, node.dtype) if node.op == "avg_pool2d" else tirx.min_value(x.dtype)
+        is_float, is_mean = str(x.dtype).startswith("float"), node.op == "avg_pool2d"
+        least = tirx.const(-math.inf, x.dtype) if is_float else tirx.min_value(x.dtype)
+        nothing = tirx.const(0.0, node.dtype) if is_mean else least
         return tirx.if_then_else(inside(there), x[(n, c, *there)], nothing)
 
     fold = te.sum if node.op == "avg_pool2d" else LARGEST

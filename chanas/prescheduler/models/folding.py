@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
@@ -28,11 +29,23 @@ from chanas.prescheduler.models.moves import drop_moves
 from chanas.prescheduler.models.rows import flatten_rows
 from chanas.prescheduler.models.sources.model import Array
 
+# Activations that give no negative number.
+_NEVER_NEGATIVE = ("relu", "relu6", "sigmoid", "hsigmoid")
+
 
 def simplify(graph: Graph) -> Graph:
     """All passes, in the order in which each finds what the one before has left."""
-    first = (drop_identities, keep_axes, name_activations, name_transposed, flatten_rows, drop_identities)
-    for step in (drop_moves, *first, fold_scales, name_activations, name_shuffles):
+    first = (drop_identities, name_activations, name_transposed, flatten_rows, drop_identities)
+    for step in (
+        keep_axes,
+        means_of_maps,
+        drop_moves,
+        *first,
+        fold_scales,
+        name_activations,
+        fold_padding,
+        name_shuffles,
+    ):
         graph = without_unread(step(graph))
     return graph
 
@@ -82,6 +95,26 @@ def keep_axes(graph: Graph) -> Graph:
         shape = tuple(1 if a in node.attributes["axis"] else e for a, e in enumerate(new.shape_of(read)))
         kept = new.add(Node(node.op, (read,), shape, node.dtype, {**node.attributes, "keepdims": True}))
         new.let(value, new.add(Node("reshape", (kept,), node.shape, node.dtype, name=node.name)))
+    return new.graph(graph.outputs)
+
+
+def means_of_maps(graph: Graph) -> Graph:
+    """Means of transposed values as means of what was there before, whose axes are others, and a transposition of what
+    is left: of a map in NHWC it is the mean over all pixels of the map."""
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        read = new.reads(node)[0] if node.reads else None
+        before = new.node_of(read) if isinstance(read, int) else None
+        axes = before.attributes.get("axes") if before is not None and before.op == "permute_dims" else None
+        if node.op != "mean" or before is None or axes is None:
+            new.copy(value, node)
+            continue
+        source = before.reads[0]
+        of_source = tuple(sorted(int(axes[a]) for a in node.attributes["axis"]))
+        shape = tuple(1 if a in of_source else e for a, e in enumerate(new.shape_of(source)))
+        facts = {**node.attributes, "axis": of_source}
+        mean = new.add(dataclasses.replace(node, reads=(source,), shape=shape, attributes=facts))
+        new.let(value, new.add(dataclasses.replace(before, reads=(mean,), shape=node.shape, dtype=node.dtype)))
     return new.graph(graph.outputs)
 
 
@@ -233,6 +266,46 @@ def _second_number(node: Node) -> float | None:
     """The number that a node reads second, if it is one."""
     second = node.constant(1)
     return None if second is None else second.scalar
+
+
+# --- padding ------------------------------------------------------------------------------------------------------
+
+
+def fold_padding(graph: Graph) -> Graph:
+    """Padding of rows and columns before a convolution or a pooling as that one's own, where it has the numbers that
+    those leave out: zeros of a convolution, zeros that a mean counts, −∞ of a maximum, or zeros where no number of the
+    map is less."""
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        node = dataclasses.replace(node, reads=new.reads(node))
+        padding = new.node_of(node.reads[0]) if node.reads else None
+        facts = _with_padding(node, padding, new) if padding is not None and padding.op == "pad" else None
+        if facts is not None and padding is not None:
+            node = dataclasses.replace(node, reads=(padding.reads[0], *node.reads[1:]), attributes=facts)
+        new.let(value, new.add(node))
+    return new.graph(graph.outputs)
+
+
+def _with_padding(node: Node, padding: Node, graph: Rewriter) -> dict[str, Any] | None:
+    """The attributes of a node that pads by itself what a padding before it does; None where that is something else."""
+    outside, before, shape = padding.constant(1), padding.attributes["before"], graph.shape_of(padding.reads[0])
+    number = None if outside is None else outside.scalar
+    after = [out - e - b for out, e, b in zip(padding.shape, shape, before, strict=True)]
+    is_plain = padding.attributes["mode"] == "constant" and len(shape) == 4 and not any((*before[:2], *after[:2]))
+    if not is_plain or min(*before, *after) < 0 or node.op not in ("conv2d", "max_pool2d", "avg_pool2d"):
+        return None
+    a = node.attributes
+    whole = tuple(int(p + q) for p, q in zip(a["padding"], (*before[2:], *after[2:]), strict=True))
+    if node.op == "conv2d":
+        return {**a, "padding": whole} if number == 0.0 else None
+    if node.op == "avg_pool2d":
+        counts = a["count_include_pad"] or not any(a["padding"])
+        return {**a, "padding": whole, "count_include_pad": True} if number == 0.0 and counts else None
+    source = graph.node_of(padding.reads[0])
+    is_least = number == 0.0 and source is not None and _name(source) in _NEVER_NEGATIVE
+    takes_part = zip(node.shape[2:], a["pool_size"], a["strides"], a["dilation"], whole, shape[2:], strict=False)
+    is_in_all = all(k > b and (o - 1) * s - b < e and d == 1 for o, k, s, d, b, e in takes_part)
+    return {**a, "padding": whole} if number == -math.inf or (is_least and is_in_all) else None
 
 
 # --- channels -----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from chanas.prescheduler.models.attention.naming import name_attention
 from chanas.prescheduler.models.elementwise import ELEMENTWISE
 from chanas.prescheduler.models.fusion import Chain, find_chains, keeps_rows
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, numbered, per_channel
+from chanas.prescheduler.models.pools import window_pool
 from chanas.prescheduler.models.program import (
     Emit,
     OtherOperation,
@@ -223,7 +224,7 @@ class _Lowering:
         if groups > 1:
             if groups == channels:
                 return [make("depthwise", height, channels, out, **window)]
-            return [make("blockconv", height, channels, out, **window, groups=groups)]
+            return [make(op, height, channels, out, **window, groups=groups) for op in ("groupconv", "blockconv")]
         if channels <= _MAX_IMAGE_CHANNELS and not self._is_blocked(chain.source):
             return [make("conv", height, channels, out, **window)]
         if kernel == (1, 1) and not any(a["padding"]):
@@ -347,7 +348,8 @@ class _Lowering:
         if node.op not in ("max_pool2d", "avg_pool2d") or set(node.attributes["dilation"]) != {1}:
             return None
         shape = self.graph.shape_of(node.reads[0])
-        emit = functools.partial(others.window_pool, node=node, height=shape[2], width=shape[3])
+        parallel = self.target.num_threads > 1
+        emit = functools.partial(window_pool, node=node, height=shape[2], width=shape[3], parallel=parallel)
         return OtherOperation(node.op, (self._source(node),), value, emit)
 
     def _repeat(self, node: Node, value: Value) -> OtherOperation | None:

@@ -7,7 +7,6 @@ Blocked values are [B, M, l] (`program`). What an operator computes on values as
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from chanas.prescheduler.models.definitions import MIN_PARALLEL, OPAQUE, define,
 from chanas.prescheduler.models.graph import Node
 from chanas.prescheduler.models.loops import IN_ORDER
 from chanas.prescheduler.models.program import Value
-from chanas.prescheduler.models.reducers import LARGEST
 
 
 def pack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any:
@@ -104,48 +102,6 @@ def gather_channels(
 
     done = {"tirx.is_scheduled": True, "op_pattern": OPAQUE}
     return builder.emit_te(compute, *reads, primfunc_name_hint="channels", primfunc_attrs=done)
-
-
-"""A reducer like `te.max`; NaN where any is, −∞ where all are."""
-
-
-def window_pool(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, height: int, width: int) -> Any:
-    """The largest value or the mean of each window; a mean counts the padding only if the network says so."""
-    a, (_, _, rows, columns) = node.attributes, node.shape
-    (kh, kw), (sh, sw) = a["pool_size"], a["strides"]
-    top, left, bottom, right = a["padding"]
-    is_max = node.op == "max_pool2d"
-
-    def compute(x: Any) -> Any:
-        rh, rw = te.reduce_axis((0, kh), name="rh"), te.reduce_axis((0, kw), name="rw")
-        nothing = tirx.const(-math.inf if is_max else 0.0, "float32")
-
-        def tap(b: Any, m: Any, v: Any) -> Any:
-            h, w = m // columns * sh + rh - top, m % columns * sw + rw - left
-            inside = tirx.all(h >= 0, h < height, w >= 0, w < width)
-            return tirx.if_then_else(inside, x[b, h * width + w, v], nothing)
-
-        shape = (x.shape[0], rows * columns, lanes)
-        total = LARGEST if is_max else te.sum
-        found = te.compute(shape, lambda b, m, v: total(tap(b, m, v), axis=[rh, rw]), name="window")
-        if is_max:
-            return found
-        extents = (
-            ((height + bottom, -top), (width + right, -left)) if a["count_include_pad"] else ((height, 0), (width, 0))
-        )
-
-        def share(m: Any) -> Any:
-            sizes = []
-            for position, kernel, stride, before, (high, low) in zip(
-                (m // columns, m % columns), (kh, kw), (sh, sw), (top, left), extents, strict=True
-            ):
-                start = position * stride - before
-                sizes.append(tirx.min(start + kernel, high) - tirx.max(start, low))
-            return tirx.const(1.0, "float32") / (sizes[0] * sizes[1]).astype("float32")
-
-        return te.compute(shape, lambda b, m, v: found[b, m, v] * share(m), name="mean")
-
-    return builder.emit_te(compute, reads[0], primfunc_name_hint=node.op)
 
 
 def repeat_pixels(

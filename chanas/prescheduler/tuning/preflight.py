@@ -30,6 +30,7 @@ _ONCE = TimingSettings(repeats=1, min_repeat_s=1e-6)
 _SMALL: tuple[Workload, ...] = (
     Workload("conv", 8, 3, 16, 3, 2, "hswish"),
     Workload("blockconv", 8, 16, 16, 3, 1, "relu"),
+    Workload("groupconv", 8, 16, 16, 3, 1, "relu", groups=8),
     Workload("winograd", 8, 16, 16, 3, 1, "relu"),
     Workload("winograd2", 8, 16, 16, 3, 1, "relu"),
     Workload("pointwise", 8, 16, 48, epilogue="relu"),

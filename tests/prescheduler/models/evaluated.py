@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -52,6 +53,8 @@ def _computed(node: Node, reads: Sequence[torch.Tensor]) -> torch.Tensor:
         return ACTIVATIONS[node.op](x)
     if node.op in ("max_pool2d", "avg_pool2d"):
         return _pooled(node, x)
+    if node.op == "pad":
+        return _padded(node, x, reads[1])
     if node.op == "shuffle":
         return functional.channel_shuffle(x, a["groups"])
     if node.op == "slice":
@@ -71,12 +74,27 @@ def _computed(node: Node, reads: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _pooled(node: Node, x: torch.Tensor) -> torch.Tensor:
-    a = node.attributes
-    top, left, bottom, right = a["padding"]
+    a, (top, left, bottom, right) = node.attributes, node.attributes["padding"]
+    kernel, strides = a["pool_size"], a["strides"]
+    reach = [
+        (o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(node.shape[2:], strides, kernel, a["dilation"], strict=True)
+    ]
+    whole = (x.shape[2] + top + bottom, x.shape[3] + left + right)
+    down, along = (max(0, r - w) for r, w in zip(reach, whole, strict=True))  # windows beyond the padding are cut off
+    sides = (left, right + along, top, bottom + down)
     if node.op == "max_pool2d":
-        x = functional.pad(x, (left, right, top, bottom), value=float("-inf"))
-        return functional.max_pool2d(x, a["pool_size"], a["strides"], 0, a["dilation"], a["ceil_mode"])
-    return functional.avg_pool2d(x, a["pool_size"], a["strides"], (top, left), a["ceil_mode"], a["count_include_pad"])
+        return functional.max_pool2d(functional.pad(x, sides, value=-math.inf), kernel, strides, 0, a["dilation"])
+    counted = functional.pad(torch.ones_like(x), (left, right, top, bottom), value=float(a["count_include_pad"]))
+    share = functional.avg_pool2d(functional.pad(counted, (0, along, 0, down)), kernel, strides)
+    return functional.avg_pool2d(functional.pad(x, sides), kernel, strides) / share
+
+
+def _padded(node: Node, x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Constant padding: sides of PyTorch's, from the last axis to the first."""
+    before = node.attributes["before"]
+    after = [out - e - b for out, e, b in zip(node.shape, x.shape, before, strict=True)]
+    sides = [n for pair in reversed(list(zip(before, after, strict=True))) for n in pair]
+    return functional.pad(x, sides, value=float(value))
 
 
 def describe(graph: Graph) -> dict[str, int]:

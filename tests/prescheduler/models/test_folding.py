@@ -182,3 +182,50 @@ def test_a_mask_that_is_spelled_out_is_computed_at_once() -> None:
     simple, x = simplify(read_graph(model.proto, model.inputs)), model.random_inputs(1)
     assert describe(simple) == {"reshape": 1, "matmul": 1}
     np.testing.assert_allclose(evaluate(simple, x)[0], model.answer(x)[0], rtol=1e-5)
+
+
+def padded(*layers: nn.Module, width: int = 1, value: float = 0.0) -> nn.Sequential:
+    """Layers behind an activation that gives no negative number and padding at the end of rows and columns."""
+    return nn.Sequential(nn.ReLU(), nn.ConstantPad2d((0, width, 0, width), value), *layers)
+
+
+PADDED = {
+    "a convolution": padded(nn.Conv2d(6, 4, 3, 2)),
+    "one of channels with padding": padded(nn.Conv2d(6, 6, 3, 2, padding=1, groups=6)),
+    "a mean": padded(nn.AvgPool2d(3, 2)),
+    "a maximum": padded(nn.MaxPool2d(3, 2)),
+    "a maximum of more": padded(nn.MaxPool2d(3, 2), width=3, value=-math.inf),
+}
+
+
+@pytest.mark.parametrize("network", PADDED.values(), ids=PADDED)
+def test_padding_is_that_of_the_window_behind_it(network: nn.Module) -> None:
+    read, simple, error = both(network)
+    assert error < 1e-5
+    assert [sum(n.op == "pad" for n in graph.nodes) for graph in (read, simple)] == [1, 0]
+
+
+OTHERWISE_PADDED = {
+    "ones before a convolution": padded(nn.Conv2d(6, 4, 3, 2), value=1.0),
+    "a mean that leaves out padding of its own": padded(nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
+    "zeros of which a maximum has no others": padded(nn.MaxPool2d(3, 2), width=4),
+    "zeros that may be the maximum": nn.Sequential(nn.ConstantPad2d((0, 1, 0, 1), 0.0), nn.MaxPool2d(3, 2)),
+}
+
+
+@pytest.mark.parametrize("network", OTHERWISE_PADDED.values(), ids=OTHERWISE_PADDED)
+def test_padding_that_a_window_has_not_stays(network: nn.Module) -> None:
+    _, simple, error = both(network)
+    assert error < 1e-5
+    assert sum(n.op == "pad" for n in simple.nodes) == 1
+
+
+def test_a_mean_over_pixels_is_one_in_either_order_of_axes() -> None:
+    def last(x: torch.Tensor) -> torch.Tensor:
+        return x.permute(0, 2, 3, 1).mean((1, 2))
+
+    _, simple, error = both(nn.Sequential(nn.Conv2d(6, 4, 3), Spelled(last)))
+    assert error < 1e-5
+    (mean,) = (n for n in simple.nodes if n.op == "mean")
+    assert mean.attributes["axis"] == (2, 3)
+    assert not any(n.op == "permute_dims" for n in simple.nodes)

@@ -85,6 +85,14 @@ _CONV = Family(space.conv, lambda: _float32().conv, schedules.conv, takes=_ANY_W
 _BLOCKCONV = Family(
     space.blockconv, lambda: _float32().blockconv, schedules.blockconv, takes=_ANY_GROUPS, in_rectangles=True
 )
+_GROUPCONV = Family(
+    space.groupconv,
+    lambda: _float32().groupconv,
+    schedules.groupconv,
+    shapes.grouped_parameters,
+    _ANY_GROUPS,
+    in_rectangles=True,
+)
 _WINOGRAD = Family(
     space.winograd,
     lambda: _float32().winograd,
@@ -131,6 +139,7 @@ _PAIRED_DEPTHWISE = replace(
 FAMILIES: dict[tuple[str, str], Family[Any]] = {
     ("conv", "float32"): _CONV,
     ("blockconv", "float32"): _BLOCKCONV,
+    ("groupconv", "float32"): _GROUPCONV,
     ("winograd", "float32"): _WINOGRAD,
     ("winograd2", "float32"): _WINOGRAD2,
     ("pointwise", "float32"): _POINTWISE,

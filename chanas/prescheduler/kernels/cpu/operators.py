@@ -26,6 +26,7 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.core.layouts import num_blocks
+from chanas.operators.grouped import abreast
 from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
@@ -39,6 +40,7 @@ from chanas.operators.workload import (
     winograd_plans,
 )
 from chanas.prescheduler.kernels.cpu.bf16_intrinsics import round_bits, widen
+from chanas.prescheduler.kernels.cpu.lanes import turned
 from chanas.prescheduler.kernels.cpu.shapes import convolution_parameters, input_shape, output_shape
 from chanas.prescheduler.workloads.expressions import epilogue
 
@@ -239,22 +241,21 @@ def _pad_outputs(
 ) -> Callable[[Any, Any, Any, Any, Any], Any]:
     """The padded input as (b, c, h, w, v): what lane v of block b of the output takes of channel c of its group.
 
-    Where lanes of a vector are of different groups, their inputs are stored side by side, so that sums load vectors:
-    [B_out, C / groups, height, width, l].
+    Where lanes of a vector read neighbouring channels (`spreads_input`), inputs are stored as often as they are read,
+    so that sums load vectors: [B_out, height, width, l].
     """
-    group_inputs, group_outputs = workload.channels_per_group, workload.outputs_per_group
-    if spreads_input(workload, lanes):
+    inputs, outputs = workload.channels_per_group, workload.outputs_per_group
+    if spreads_input(workload):
         axes = workload.axes
 
-        def value(b: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
-            group = tirx.min((b * lanes + v) // group_outputs, workload.num_groups - 1)  # beyond: only fill a vector
-            channel = group * group_inputs + c
+        def value(b: Any, h: Any, w: Any, v: Any) -> Any:
+            channel = tirx.min((b * lanes + v) // outputs, workload.in_channels - 1)  # beyond: only fill a vector
             taken = x[channel // lanes, _unpadded(axes, h, w), channel % lanes]
             return tirx.if_then_else(_is_inside(axes, h, w), taken, tirx.const(0.0, "float32"))
 
-        shape = (num_blocks(workload.out_channels, lanes), group_inputs, height, width, lanes)
+        shape = (num_blocks(workload.out_channels, lanes), height, width, lanes)
         spread = te.compute(shape, value, name=f"{prefix}pad")
-        return lambda b, c, h, w, v: spread[b, c, h, w, v]
+        return lambda b, c, h, w, v: spread[b, h, w, v]
     padding = _pad(workload, lanes, prefix, x, height, width)
     if workload.is_channelwise:
         return lambda b, c, h, w, v: padding[b, h, w, v]
@@ -262,7 +263,7 @@ def _pad_outputs(
         return lambda b, c, h, w, v: padding[c // lanes, h, w, c % lanes]
 
     def of_group(b: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
-        channel = b // (group_outputs // lanes) * group_inputs + c
+        channel = b // (outputs // lanes) * inputs + c
         return padding[channel // lanes, h, w, channel % lanes]
 
     return of_group
@@ -287,6 +288,49 @@ def blockconv(
         name=f"{prefix}acc",
     )
     return _window_output(workload, lanes, prefix, acc, bias, extras)
+
+
+def groupconv(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """Groups abreast (`chanas.operators.grouped`): their inputs are put side by side where they are padded, sums have
+    their outputs side by side, and outputs are stored in the order of channels."""
+    weights, bias = parameters
+    axes, shared = workload.axes, abreast(workload, lanes)
+    rows, columns = axes
+    inputs, tiled = workload.channels_per_group, tiled_columns(workload)
+    in_blocks, (read, ragged) = num_blocks(workload.in_channels, lanes), divmod(inputs * shared.groups, lanes)
+
+    def side_by_side(s: Any, h: Any, w: Any, e: Any) -> Any:
+        m, zero = _unpadded(axes, h, w), tirx.const(0.0, "float32")
+        if ragged:  # sets of groups don't begin with a vector of inputs
+            group = tirx.min(s * shared.groups + e % shared.groups, workload.num_groups - 1)
+            channel = group * inputs + e // shared.groups
+            return tirx.if_then_else(_is_inside(axes, h, w), x[channel // lanes, m, channel % lanes], zero)
+        vectors = [x[tirx.min(s * read + i, in_blocks - 1), m, e % lanes] for i in range(read)]  # beyond: only fill
+        return tirx.if_then_else(_is_inside(axes, h, w), turned(shared.groups, e // lanes, vectors), zero)
+
+    size = (rows.read_by(rows.output), columns.read_by(tiled))
+    padding = te.compute((shared.sets, *size, inputs * shared.groups), side_by_side, name=f"{prefix}pad")
+    rc = te.reduce_axis((0, inputs), name="rc")
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
+
+    def term(b: Any, h: Any, w: Any, v: Any) -> Any:
+        taken = rc * shared.groups + v % shared.groups
+        value = padding[b // shared.vectors, _tap(rows, h, rh), _tap(columns, w, rw), taken]
+        return te.sum(value * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v], axis=[rc, rh, rw])
+
+    acc = te.compute((shared.sets * shared.vectors, rows.output, tiled, lanes), term, name=f"{prefix}acc")
+    sums = te.compute(acc.shape, lambda *indices: acc[indices], name=f"{prefix}sums")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        first, position = b // shared.vectors * shared.vectors, b % shared.vectors
+        found = turned(workload.outputs_per_group, position, [sums[first + i, h, w, v] for i in range(shared.vectors)])
+        if workload.out_channels % lanes == 0:
+            return found
+        return tirx.Select(b * lanes + v < workload.out_channels, found, tirx.const(0.0, "float32"))
+
+    return _window_output(workload, lanes, prefix, total, bias, extras)
 
 
 def upconv(

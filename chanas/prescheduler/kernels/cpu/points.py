@@ -157,6 +157,41 @@ class BlockConvPoint:
         )
 
 
+class Vectors(NamedTuple):
+    """Factors of the loop over vectors of sums: what is stored at once, passes over it, vectors of a tile."""
+
+    stores: int
+    passes: int
+    inner: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConvPoint:
+    """h: rows; w: columns; n: vectors of whole sets of groups; k: input channels of a group."""
+
+    h: Bands
+    w: Split
+    n: Vectors
+    k: Split
+    reduction: ReductionOrder
+    num_fused: int
+    writes_columns_out: bool
+    padding: Padding
+
+    @classmethod
+    def of(cls, named: Named) -> GroupConvPoint:
+        return cls(
+            Bands(*named["split_h"]),
+            split_of(named, "w"),
+            Vectors(*named["split_n"]),
+            split_of(named, "k"),
+            ReductionOrder(choice_of(named, "reduce")),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "unroll")),
+            Padding(choice_of(named, "pad_at")),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class WinogradPoint:
     """h: rows; w: Winograd tiles of a row (columns of a phase); n: channel blocks; k: input channels."""

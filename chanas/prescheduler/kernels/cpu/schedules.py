@@ -16,6 +16,7 @@ from chanas.prescheduler.kernels.cpu.points import (
     BlockConvPoint,
     ConvPoint,
     DepthwisePoint,
+    GroupConvPoint,
     HalfBlockPoint,
     LoopOrder,
     Padding,
@@ -230,6 +231,53 @@ def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, 
         _vectorise_padding(sch, pad, point.padding, parallel)
     if parallel:
         _parallelise_bands(sch, point, outer)
+    zero_first(sch, acc, reduction[0], 3)
+
+
+def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, parallel: bool) -> None:
+    """for c, h, w, v, k, rh, rw  ->  for c_o, band, h_m, w_o: (for c_m:) for k_o, rh, rw (or rh, rw, k_o): [k_i, h_i,
+    w_i, c_i] written out, v a vector; then outputs, lanes in another order, [h_i, w_i, c_m, c_i] written out."""
+    pad, acc, sums, out = (sch.get_sblock(f"{prefix}{name}") for name in ("pad", "acc", "sums", "out"))
+    c, h, w, v = sch.get_loops(out)
+    band, h_m, h_i = sch.split(h, list(point.h))
+    w_o, w_i = sch.split(w, list(point.w))
+    stores, passes, inner = point.n
+    c_o, c_i = sch.split(c, [stores, passes * inner])
+    outer = [c_o, band]
+    sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
+    sch.vectorize(v)
+    unroll(sch, h_i, w_i, c_i)
+    if passes == 1:
+        sch.compute_inline(sums)
+        sch.compute_at(acc, w_o, preserve_unit_loops=True)
+    else:
+        sch.compute_at(sums, w_o, preserve_unit_loops=True)
+        s_c, s_h, s_w, s_v = sch.get_loops(sums)[-4:]
+        s_o, s_i = sch.split(s_c, [passes, inner])
+        sch.reorder(s_o, s_h, s_w, s_i, s_v)
+        sch.vectorize(s_v)
+        unroll(sch, s_h, s_w, s_i)
+        sch.compute_at(acc, s_o, preserve_unit_loops=True)
+    a_c, a_h, a_w, a_v, k, rh, rw = sch.get_loops(acc)[-7:]
+    k_o, k_i = sch.split(k, list(point.k))
+    reduction = [rh, rw, k_o] if point.reduction is ReductionOrder.TAPS_OUTSIDE else [k_o, rh, rw]
+    sch.reorder(*reduction, k_i, a_h, a_w, a_c, a_v)
+    sch.vectorize(a_v)
+    unroll(sch, k_i, a_h, a_w, a_c)
+    if point.writes_columns_out:
+        sch.unroll(rw)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
+    elif parallel:
+        sch.parallel(sch.get_loops(pad)[0])
+    side_by_side = sch.get_loops(pad)[-1]
+    lanes = int(sch.get(v).extent)
+    if int(sch.get(side_by_side).extent) % lanes == 0:
+        vector, side_by_side = sch.split(side_by_side, [None, lanes])
+        sch.unroll(vector)
+    sch.vectorize(side_by_side)
+    if parallel:
+        parallelise(sch, point.num_fused, outer)
     zero_first(sch, acc, reduction[0], 3)
 
 

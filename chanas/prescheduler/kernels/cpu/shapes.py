@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from chanas.core.layouts import num_blocks
+from chanas.operators.grouped import abreast
 from chanas.operators.transposed import num_taps
 from chanas.operators.workload import Workload, winograd_counts
 
@@ -48,6 +49,14 @@ def no_parameters(workload: Workload, lanes: int) -> Shapes:
 def convolution_parameters(workload: Workload, lanes: int) -> Shapes:
     """[B, C_in / groups · k · k, l] and [B, l]."""
     return _weights_and_bias(workload, lanes, workload.channels_per_group * workload.kernel_area)
+
+
+def grouped_parameters(workload: Workload, lanes: int) -> Shapes:
+    """[B, C_in / groups · k · k, l] in the lanes of groups abreast, as many vectors as whole sets of them have, and
+    [B, l] in the order of channels."""
+    shared = abreast(workload, lanes)
+    depth = workload.channels_per_group * workload.kernel_area
+    return ((shared.sets * shared.vectors, depth, lanes), (num_blocks(workload.out_channels, lanes), lanes))
 
 
 def paired_pointwise_parameters(workload: Workload, lanes: int) -> Shapes:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
+from chanas.errors import ScheduleError
+from chanas.operators.grouped import abreast
 from chanas.operators.transposed import phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
@@ -28,12 +30,14 @@ from chanas.prescheduler.kernels.cpu.points import (
     BlockConvPoint,
     ConvPoint,
     DepthwisePoint,
+    GroupConvPoint,
     HalfBlockPoint,
     LoopOrder,
     Padding,
     PointwisePoint,
     PoolPoint,
     ReductionOrder,
+    Vectors,
     WinogradPoint,
 )
 from chanas.prescheduler.workloads.space import Coordinate, ScheduleSpace, factorisations
@@ -211,13 +215,13 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
 
 def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
     """Tiles of one or two rows; the padding is part of the input's loads, or comes first where the input is spread."""
-    lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
+    limit, (rows, columns) = max_accumulators(target), workload.axes
     coordinates = (
         Coordinate.split("h", rows.output, innermost_max=_MAX_TILE_ROWS),
         Coordinate.split("w", columns.output, innermost_max=limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
-        Coordinate.choice("pad_at", Padding.AT_FIRST if spreads_input(workload, lanes) else Padding.IN_LOADS),
+        Coordinate.choice("pad_at", Padding.AT_FIRST if spreads_input(workload) else Padding.IN_LOADS),
     )
     low, high = _TILE_DEPTHWISE
     sizes = {h[1] * w[1] for h in coordinates[0].options for w in coordinates[1].options if h[1] * w[1] <= limit}
@@ -263,8 +267,14 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
 
 def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[BlockConvPoint]:
     """Bands of rows in three levels (band, row of the band, row of the tile); columns, channel blocks and the reduction
-    in two. A band is what is padded at once, and what all channel blocks are computed from before the next."""
+    in two. A band is what is padded at once, and what all channel blocks are computed from before the next.
+
+    Raises:
+        ScheduleError: vectors would be of several groups, which `groupconv` is made for.
+    """
     lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
+    if workload.outputs_per_group % lanes and workload.groups > 1:
+        raise ScheduleError(f"expected groups that fill vectors of {lanes} for blockconv, got workload {workload.key}")
     blocks, tiled = num_blocks(workload.out_channels, lanes), tiled_columns(workload)
     pads = workload.kernel_area > 1 or any(max(axis.before, axis.after) for axis in workload.axes)
     k_options = tuple(o for o in factorisations(workload.channels_per_group, 2, lanes) if lanes % o[1] == 0)
@@ -315,6 +325,66 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
         return bands > 1 and (p.order is _PIXELS or n_o == 1)
 
     return ScheduleSpace(workload, coordinates, BlockConvPoint.of, legal)
+
+
+def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[GroupConvPoint]:
+    """Sets of groups one after the other, in bands of rows like `blockconv`'s: no two sets read the same inputs. A tile
+    has the vectors of some sets, or some of a set's, whose sums are kept until all are there.
+
+    Raises:
+        ScheduleError: groups fill their vectors: block convolutions are made for these.
+    """
+    lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
+    shared, tiled = abreast(workload, lanes), tiled_columns(workload)
+    if shared.groups == 1:
+        raise ScheduleError(
+            f"expected groups that do not fill vectors of {lanes} for groupconv, got workload {workload.key}"
+        )
+    has_gaps = any(axis.has_gaps for axis in workload.axes)
+    coordinates = (
+        Coordinate.split("h", rows.output, 3, innermost_max=limit),
+        Coordinate.split("w", tiled, innermost_max=limit),
+        Coordinate.split("n", shared.sets * shared.vectors, 3, innermost_max=limit),
+        Coordinate("split_k", factorisations(workload.channels_per_group, 2, _MAX_UNROLLED_REDUCTION)),
+        Coordinate.choice(
+            "reduce", *(ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,))
+        ),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("unroll", *((0, 1) if columns.kernel > 1 else (0,))),
+        Coordinate.choice("pad_at", Padding.AT_FIRST if has_gaps else Padding.BY_BAND),
+    )
+
+    def fits(n: Vectors) -> bool:
+        return n.passes * n.inner == shared.vectors or (n.passes == 1 and n.inner % shared.vectors == 0)
+
+    def tile(h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:  # as in `blockconv`
+        if reduction == ReductionOrder.TAPS_OUTSIDE:
+            return Tile(h_i * w_i, n_i, k_i, h_i * w_i)
+        return Tile(h_i * w_i, n_i, k_i * columns.kernel, h_i * columns.read_by(w_i))
+
+    by_name = {c.name: c.options for c in coordinates}
+    shapes = {
+        (tile_rows, w_i, n_i)
+        for _, tile_rows in factorisations(rows.output, 2, limit)
+        for w_o, w_i in by_name["split_w"]
+        for n_i in {n[-1] for n in by_name["split_n"] if fits(Vectors(*n))}
+        if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
+    }
+    smallest = min(_MIN_ACCUMULATORS, max(math.prod(shape) for shape in shapes))
+    tiles = {tile(*shape, k, r) for shape in shapes for _, k in by_name["split_k"] for (r,) in by_name["reduce"]}
+    allowed = _allowed(tiles, target, smallest)
+
+    def legal(p: GroupConvPoint) -> bool:
+        (_, steps, h_i), (w_o, w_i) = p.h, p.w
+        if not fits(p.n) or (h_i > 1 and w_o > 1) or (has_gaps and steps > 1):
+            return False
+        accumulators = h_i * w_i * p.n.inner
+        written_out = accumulators * p.k.inner * (columns.kernel if p.writes_columns_out else 1)
+        return tile(h_i, w_i, p.n.inner, p.k.inner, p.reduction) in allowed and written_out <= max(
+            _MAX_WRITTEN_OUT, accumulators
+        )
+
+    return ScheduleSpace(workload, coordinates, GroupConvPoint.of, legal)
 
 
 def upconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:

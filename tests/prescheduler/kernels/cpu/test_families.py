@@ -18,6 +18,7 @@ from chanas.prescheduler.kernels.cpu.reference import operator_case
 SMALL = {
     "conv": Workload("conv", 9, 3, 24, 3, 2, "hswish"),
     "blockconv": Workload("blockconv", 7, 20, 24, 5, 2, "relu"),
+    "groupconv": Workload("groupconv", 7, 40, 40, 3, 2, "relu", groups=5),
     "winograd": Workload("winograd", 7, 20, 24, 5, 2, "relu"),
     "winograd2": Workload("winograd2", 7, 20, 24, 5, 1, "relu"),
     "pointwise": Workload("pointwise", 7, 21, 24, scaled=True, residual=True),

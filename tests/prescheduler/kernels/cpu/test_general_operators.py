@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, tirx
 
+from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.kernels.backends import schedule_space
@@ -92,10 +93,10 @@ def transposed_workloads(draw: st.DrawFn) -> Workload:
 
 
 @st.composite
-def groups_of_channels(draw: st.DrawFn) -> tuple[int, int, int]:
-    """Input and output channels of groups that fill vectors, share one, or stretch over several."""
-    groups = draw(st.sampled_from([2, 3, 4, 8]))
-    inputs, outputs = (draw(st.sampled_from([1, 3, 4, 5, 8, 16])) for _ in range(2))
+def groups_of_channels(draw: st.DrawFn, op: Operator) -> tuple[int, int, int]:
+    """Input and output channels of groups that fill vectors, or share one or several of them."""
+    groups, outputs = draw(st.sampled_from([2, 3, 4, 8])), draw(st.sampled_from(OUTPUTS_OF_GROUPS[op]))
+    inputs = draw(st.sampled_from([outputs, 1, 3, 4, 5, 8, 16]))
     return groups * inputs, groups * outputs, groups
 
 
@@ -124,8 +125,8 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
     channels, out_channels, groups = 8 * draw(st.integers(1, 6)), 8 * draw(st.integers(1, 6)), 1
     if op in ("depthwise", "pool"):
         out_channels = channels * (draw(st.integers(1, 3)) if op == "depthwise" else 1)
-    if op == "blockconv" and draw(st.booleans()):
-        channels, out_channels, groups = draw(groups_of_channels())
+    if op == "groupconv" or (op == "blockconv" and draw(st.booleans())):
+        channels, out_channels, groups = draw(groups_of_channels(op))
     return Workload(
         op,
         height,
@@ -146,14 +147,23 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
     )
 
 
-GENERAL = ("conv", "blockconv", "winograd", "winograd2", "depthwise", "pointwise", "pool", "upconv")
+GENERAL = ("conv", "blockconv", "groupconv", "winograd", "winograd2", "depthwise", "pointwise", "pool", "upconv")
+OUTPUTS_OF_GROUPS: dict[Operator, tuple[int, ...]] = {"blockconv": (16, 32), "groupconv": (1, 3, 4, 6, 8, 12, 24, 40)}
+
+
+def devices_for(workload: Workload) -> list[HardwareTarget]:
+    """Devices of which groups fill the vectors, or of others that they do not fill, as the operator has it."""
+    is_shared = workload.op == "groupconv"
+    return [d for d in DEVICES if not is_shared or workload.outputs_per_group % d.vector_lanes]
+
+
 each_general_family = pytest.mark.parametrize("op", GENERAL)
 
 
 def errors(workbench: Workbench, op: Operator, data: st.DataObject, num_points: int) -> list[str]:
     """What is wrong with some points of some operator on some device."""
     workload = data.draw(general_workloads(op))
-    target = data.draw(st.sampled_from(DEVICES))
+    target = data.draw(st.sampled_from(devices_for(workload)))
     points = schedule_space(workload, target).sample(num_points, np.random.default_rng(data.draw(st.integers(0, 9))))
     outcomes = workbench.run(workbench.candidate(workload, point, target) for point in points)
     return [outcome.error for outcome in outcomes if outcome.error is not None]
@@ -179,13 +189,19 @@ def test_many_windows_are_right_at_any_point(workbench: Workbench, op: Operator,
 @given(data=st.data())
 def test_every_general_operator_has_points(op: Operator, data: st.DataObject) -> None:
     workload = data.draw(general_workloads(op))
-    for target in DEVICES:
+    for target in devices_for(workload):
         points = schedule_space(workload, target).points
         assert 0 < len(points) == len(set(points))
 
 
 WINDOW = Workload("depthwise", 9, 16, 16, 3)
 REFUSED = [
+    (
+        Workload("blockconv", 9, 32, 32, 3, groups=4),
+        "expected groups that fill vectors of 16 for blockconv",
+    ),
+    (Workload("groupconv", 9, 32, 32, 3, groups=2), "expected groups that do not fill vectors of 16 for groupconv"),
+    (Workload("groupconv", 9, 32, 32, 3), "expected groups that do not fill vectors of 16 for groupconv"),
     (dataclasses.replace(WINDOW, op="winograd", dilation=(2, 2)), "operator winograd with dilation is not there"),
     (Workload("upconv", 9, 16, 16, 2, 2, groups=4), "operator upconv with groups is not there in float32"),
     (Workload("upconv", 9, 16, 16, 2, 2, dilation=(2, 2)), "operator upconv with dilation is not there in float32"),
@@ -231,7 +247,7 @@ REFUSED = [
 @pytest.mark.parametrize(("workload", "says"), REFUSED, ids=lambda x: x.key if isinstance(x, Workload) else "")
 def test_what_a_family_does_not_take_is_refused_by_name(workload: Workload, says: str) -> None:
     with pytest.raises(ScheduleError, match=says):
-        schedule_space(workload, HOST)
+        schedule_space(workload, DEVICES[0])
 
 
 REFUSED_BY_GPUS = {

@@ -230,10 +230,14 @@ def bands(workload: Workload, num_threads: int = 1) -> list[Named]:
 
 @pytest.mark.parametrize(
     ("op", "kernel_size", "stride"),
-    [("blockconv", 3, 2), ("blockconv", 7, 2), ("winograd", 3, 2), ("winograd", 7, 2), ("winograd2", 3, 1)],
+    [
+        *(("blockconv", 3, 2), ("blockconv", 7, 2), ("groupconv", 3, 2), ("groupconv", 7, 2)),
+        *(("winograd", 3, 2), ("winograd", 7, 2), ("winograd2", 3, 1)),
+    ],
 )
 def test_the_spaces_of_large_convolutions_can_be_listed(op: Operator, kernel_size: int, stride: int) -> None:
-    workload = Workload(op, 224, 16, 24, kernel_size, stride, "relu")
+    groups = 8 if op == "groupconv" else 1
+    workload = Workload(op, 224, 16, 24, kernel_size, stride, "relu", groups=groups)
     assert 0 < len(bands(workload)) <= len(bands(workload, num_threads=2)) < 5000
 
 

@@ -1,4 +1,4 @@
-"""chanas/prescheduler/models/others.py: windows give NaN and infinity as in PyTorch."""
+"""chanas/prescheduler/models/pools.py: windows give what PyTorch does, NaN and infinity too."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from torch import nn
 
 from chanas.bundle.tuned import TunedNetwork
 
+POOLS = {
+    "3, stride 2": nn.MaxPool2d(3, 2, 1),
+    "side by side": nn.MaxPool2d(2),
+    "three in a row": nn.Sequential(*(nn.MaxPool2d(5, 1, 2) for _ in range(3))),
+    "rectangular": nn.MaxPool2d((2, 5), (3, 2), (1, 2), ceil_mode=True),
+    "mean of what is inside": nn.AvgPool2d((3, 4), 2, 1, count_include_pad=False),
+}
 
-@pytest.mark.parametrize(
-    "pool", [nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2), nn.AvgPool2d(3, 1, 1)], ids=["3", "2", "mean"]
-)
+
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_nan_and_infinity_go_through_windows_as_in_pytorch(pool: nn.Module, tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(16, 16, 1), pool).eval()
