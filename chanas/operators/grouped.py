@@ -32,7 +32,7 @@ class Abreast(NamedTuple):
 
 
 def abreast(workload: Workload, lanes: int) -> Abreast:
-    """How the groups of a convolution share vectors of so many lanes; G = 1 where groups fill their vectors."""
+    """Way in which groups of a convolution share vectors of so many lanes; G = 1 where groups fill their vectors."""
     outputs = math.gcd(workload.outputs_per_group, lanes)
     groups = lanes // outputs
     return Abreast(groups, outputs, workload.outputs_per_group // outputs, -(-workload.num_groups // groups))
