@@ -46,6 +46,7 @@ def program_module(program: Program, chosen: Chosen, target: HardwareTarget) -> 
 
     Raises:
         KeyError: an operator has no schedule.
+        ModelError: TVM does not take the definition of a node; names it.
     """
     return _Emission(program, chosen, target).module()
 
@@ -69,13 +70,17 @@ class _Emission:
 
         # parameters first: a function's arguments are there before its body
         owned = [self._own(operation) for operation in self.program.operations]
-        with self.builder.function("main", [*self.inputs, *self.variables]):
-            with self.builder.dataflow():
-                values: list[Any] = list(self.inputs)
-                for operation, own in zip(self.program.operations, owned, strict=True):
-                    values.append(self._emit(operation, own, values))
-                outs = [self.builder.emit_output(values[v]) for v in self.program.outputs]
-            self.builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
+        try:
+            with self.builder.function("main", [*self.inputs, *self.variables]):
+                with self.builder.dataflow():
+                    values: list[Any] = list(self.inputs)
+                    for operation, own in zip(self.program.operations, owned, strict=True):
+                        values.append(self._emit(operation, own, values))
+                    outs = [self.builder.emit_output(values[v]) for v in self.program.outputs]
+                self.builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
+        except Exception:
+            self.builder._end_block()  # which TVM leaves open, and then warns of on standard error
+            raise
         fused = _fused(self.builder.get())
         return ProgramModule(_scheduled(fused, self.target), tuple(self.parameters))
 

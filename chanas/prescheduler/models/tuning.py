@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,10 +26,11 @@ from chanas.prescheduler.models.graph import Constant
 from chanas.prescheduler.models.module import ProgramModule
 from chanas.prescheduler.models.program import Program
 from chanas.prescheduler.models.sources.model import Array
+from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
-from chanas.prescheduler.tuning.give_up import describe_errors
-from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
+from chanas.prescheduler.tuning.default_points import ranked_points
+from chanas.prescheduler.tuning.jobs import TuningJobs, legal_records
+from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families, try_points
 from chanas.prescheduler.tuning.take_over import TakenOver, tune_share
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
@@ -39,9 +40,18 @@ from chanas.prescheduler.workloads.space import Point
 NETWORK_TOLERANCE = 1e-3
 """Largest error that is right, as a share of the largest output: a hundred layers of sums in another order, some by
 Winograd's transforms, are within 2e-4."""
+_NUM_LIKELY = 3
+_GUESSED_S_PER_FLOP = 1e-10
+"""Where nothing was measured."""
+_SETTLE_S, _SETTLE_SHARE = 0.4, 0.2
+"""Seconds for measuring the best points of an operator again, and the largest part of all time that they get."""
 _WORKER_BYTES = 300_000_000
 """Bytes that a worker has allocated when it has loaded TVM."""
 _ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
+
+
+DEFAULT = "default"
+"""The origin of a schedule that nobody measured: of its space the one that promises most (`default_points`)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,8 @@ class ChosenOperator:
     """An operator of a program: the one that is taken of those that compute the same, its schedule, and its time alone
     with cold weights.
 
-    taken_from  operator whose schedule it took over without a trial (`TakenOver.origin`); the seconds are a guess then
+    taken_from  where its schedule comes from without a trial of its own: another operator (`TakenOver.origin`), or
+                `DEFAULT`; the seconds are a guess then
     """
 
     workload: Workload
@@ -66,13 +77,13 @@ class ModelSettings:
     """The effort that a network is tuned with.
 
     config     trials per operator, kept ones included
-    minutes    the time after which no operator that has a schedule is tried further; without end where it is None
+    deadline_s reading of `time.monotonic` at which tuning ends
     cost_model gp, random, or attention:FILE (`cost_model.models`)
     tune_share the fewest operators that make up so much of all operations are tuned; the others take schedules over
     """
 
     config: TuneConfig
-    minutes: float | None = None
+    deadline_s: float = math.inf
     cost_model: str = "gp"
     seed: int = 0
     warm_start: WarmStart | None = None
@@ -88,11 +99,47 @@ class TunedOperators:
     """
 
     choices: Choices
-    num_new_trials: int
-    num_failed_trials: int
-    num_stopped: int
-    drift: str
+    num_new_trials: int = 0
+    num_failed_trials: int = 0
+    num_stopped: int = 0
+    drift: str = ""
     warm_start: str = ""
+
+
+def first_choices(program: Program, target: HardwareTarget, store: RecordStore) -> Choices:
+    """Schedules to begin with: the best of those that were measured before, and the default where there are none."""
+    records = {w: rank_records(legal_records(w, target, store)) for w in program.workloads()}
+    return with_defaults(program, target, choose(program, records))
+
+
+def with_defaults(program: Program, target: HardwareTarget, choices: Choices) -> Choices:
+    """The choices, and for each operator that has none the first that computes it, with its default schedule: its
+    seconds are guessed from those that were measured."""
+    measured = [(c.seconds, c.workload.num_flops) for c in choices.values()]
+    per_flop = math.fsum(s for s, _ in measured) / max(1, sum(n for _, n in measured)) or _GUESSED_S_PER_FLOP
+    defaults = {}
+    for operation in program.tuned:
+        if operation.choices not in choices:
+            workload = operation.choices[0]
+            [point] = ranked_points(workload, target, 1)
+            defaults[operation.choices] = ChosenOperator(workload, point, per_flop * workload.num_flops, DEFAULT)
+    return {**choices, **defaults}
+
+
+def working_choices(program: Program, target: HardwareTarget, choices: Choices, pool: Pool, scratch: Path) -> Choices:
+    """Choices whose default schedules were built, run and compared each alone, and replaced by the next likely ones
+    where they do not work.
+
+    Raises:
+        MeasureError: of an operator none works; names it.
+    """
+    unproven = {key: c for key, c in choices.items() if c.taken_from == DEFAULT}
+    points = {c.workload: ranked_points(c.workload, target, _NUM_LIKELY) for c in unproven.values()}
+    working, errors = try_points(points, target, pool, scratch)
+    for chosen in unproven.values():
+        if chosen.workload not in working:
+            raise MeasureError(f"no schedule of operator {chosen.workload.key} works ({errors[chosen.workload][0]})")
+    return {**choices, **{key: replace(c, point=working[c.workload]) for key, c in unproven.items()}}
 
 
 def tune_program(
@@ -100,44 +147,50 @@ def tune_program(
     target: HardwareTarget,
     store: RecordStore,
     settings: ModelSettings,
+    pool: Pool,
+    scratch: Path,
     *,
     progress: bool = True,
-    open_pool: OpenPool | None = None,
+    keep_best: Callable[[Choices], object] | None = None,
 ) -> TunedOperators:
-    """Tune the operators of a program, most where most of its time goes; every kept record is reused.
+    """Tune the operators of a program, most where most of its time goes; every kept record is reused. An operator for
+    which there was no time, or of which no schedule that was tried works, has its default schedule.
+
+    Args:
+        pool: builds and times.
+        scratch: a folder for what is made on the way.
+        progress: show a progress bar.
+        keep_best: gets what is best so far, about once a minute.
 
     Raises:
-        MeasureError: an operator works at no schedule that was tried.
+        MeasureError: families of operators do not work on the device.
     """
     workloads, before = program.workloads(), store.count()
-    with open_workers(target, open_pool) as (pool, scratch):
-        canary = Canary(target, scratch, store.add_canary)
-        jobs = TuningJobs(
-            pool,
-            target,
-            store,
-            settings.config,
-            scratch,
-            settings.cost_model,
-            settings.seed,
-            weight_bytes(program),
-            len(program.tuned),
-            canary,
-            settings.warm_start,
-            math.inf if settings.minutes is None else time.monotonic() + 60.0 * settings.minutes,
-        )
-        left = remaining_workloads(workloads, target, store, settings.config)
-        require_families(left, target, pool, scratch)
-        groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
-        found = tune_share(jobs, workloads, counts, settings.tune_share, groups, progress)
-        choices = choose(program, found.records, found.taken)
-        for operation in program.tuned:
-            if operation.choices not in choices:
-                given_up = describe_errors(jobs.failed_families) or store.most_frequent_error()
-                raise MeasureError(
-                    f"no schedule of operator {operation.choices[0].key} works ({given_up}); run the command again "
-                    "with more trials"
-                )
+    canary = Canary(target, scratch, store.add_canary)
+
+    left_s = max(0.0, settings.deadline_s - time.monotonic())
+    settle_s = min(_SETTLE_S * len(workloads), _SETTLE_SHARE * left_s)
+    jobs = TuningJobs(
+        pool,
+        target,
+        store,
+        settings.config,
+        scratch,
+        settings.cost_model,
+        settings.seed,
+        weight_bytes(program),
+        len(program.tuned),
+        canary,
+        settings.warm_start,
+        settings.deadline_s - settle_s,
+        settings.deadline_s,
+        keep_best=None if keep_best is None else lambda: keep_best(first_choices(program, target, store)),
+    )
+    left = remaining_workloads(workloads, target, store, settings.config)
+    require_families(left, target, pool, scratch)
+    groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
+    found = tune_share(jobs, workloads, counts, settings.tune_share, groups, progress)
+    choices = with_defaults(program, target, choose(program, found.records, found.taken))
     after, start = store.count(), settings.warm_start
     used = "" if start is None else start.describe(store.warm_starts([w.key for w in workloads]))
     stopped = sum(jobs.is_stopped(w) for w in workloads)
