@@ -262,8 +262,8 @@ def _say_tuned(built: BuiltModel, saved: SavedModel) -> None:
     )
     if tuned.tuned.warm_start:
         typer.echo(f"warm start {tuned.tuned.warm_start}")
-    if built.unproven:
-        names = ", ".join(built.unproven)
+    if built.reference.unproven:
+        names = ", ".join(built.reference.unproven)
         typer.echo(
             f"warning    the comparison says nothing about {names}: other inputs change it by no more than is allowed; "
             "check the network's weights"

@@ -14,7 +14,7 @@ import statistics
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from chanas.prescheduler.models.graph import Graph
     from chanas.prescheduler.models.module import ProgramModule
     from chanas.prescheduler.models.program import Program
-    from chanas.prescheduler.models.sources.model import Array, OpenedModel
-    from chanas.prescheduler.models.tuning import Proof, TunedOperators
+    from chanas.prescheduler.models.proof import Proof
+    from chanas.prescheduler.models.reference import Reference
+    from chanas.prescheduler.models.sources.model import OpenedModel
+    from chanas.prescheduler.models.tuning import TunedOperators
 
 DEFAULT_TRIALS = 32
 DEFAULT_FOLDER = Path("tuned")
@@ -309,51 +311,35 @@ class TunedModel:
         from chanas.files.scratch import scratch_folder
         from chanas.prescheduler.measuring.devices import timing_device
         from chanas.prescheduler.models.module import program_module
-        from chanas.prescheduler.models.tuning import compile_program
+        from chanas.prescheduler.models.proof import prove
+        from chanas.prescheduler.models.reference import reference_of
 
-        watch, opened, hold = self.watch.copy(), self.loaded.opened, self.hold or timing_device
+        watch, loaded, hold = self.watch.copy(), self.loaded, self.hold or timing_device
         with watch.step("build"):
             chosen = {key: (c.workload, c.point) for key, c in self.tuned.choices.items()}
             made = program_module(self.program, chosen, self.target)
         with watch.step("answer"):
-            inputs, expected = opened.finite_inputs(self.seed)
-            unproven = unproven_names(opened, expected, self.seed)
+            reference = reference_of(loaded.opened, loaded.graph, self.seed)
         with watch.step("prove"), hold(self.usage) as (there, open_pool), scratch_folder() as scratch:
             if there.fingerprint != self.target.fingerprint:  # another device of the key than was held for tuning
                 raise TargetError(
-                    f"{self.loaded.name} was tuned on {self.target.device} ({self.target.fingerprint}), now there is "
+                    f"{loaded.name} was tuned on {self.target.device} ({self.target.fingerprint}), now there is "
                     f"{there.device} ({there.fingerprint}); give each kind of device a key of its own"
                 )
             library = scratch / "module.so"
-            proof = compile_program(made, inputs, expected, self.target, library, open_pool)
-            shapes = tuple(e.shape for e in expected)
-            return BuiltModel(self, made, proof, unproven, library.read_bytes(), shapes, watch)
-
-
-def unproven_names(opened: OpenedModel, expected: Sequence[Array], seed: int) -> tuple[str, ...]:
-    """Names of outputs that are alike for other inputs, so that comparing them says nothing."""
-    from chanas.prescheduler.models.tuning import unproven_outputs
-
-    try:
-        other = opened.answer(opened.random_inputs(seed + 1, num_indices=2))
-    except Exception:  # whatever a framework raises where a table has one row: the inputs that are compared had zeros
-        return ()
-    return tuple(opened.output_name(i) for i in unproven_outputs(expected, other))
+            proof = prove(made, reference, self.target, library, open_pool)
+            return BuiltModel(self, made, proof, reference, library.read_bytes(), watch)
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A compiled network that gives the right outputs.
-
-    unproven  names of outputs that are alike for other inputs: comparing them with the framework's says nothing
-    """
+    """A compiled network that gives the right outputs."""
 
     tuned: TunedModel
     made: ProgramModule
     proof: Proof
-    unproven: Sequence[str]
+    reference: Reference
     library: bytes
-    output_shapes: Sequence[tuple[int, ...]]
     watch: _Watch
 
     @property
@@ -400,7 +386,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
         "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in opened.inputs],
         "outputs": [
             {"name": opened.output_name(i), "shape": list(shape), "dtype": tuned.program.value(number).dtype}
-            for i, (shape, number) in enumerate(zip(built.output_shapes, tuned.program.outputs, strict=True))
+            for i, (shape, number) in enumerate(zip(built.reference.output_shapes, tuned.program.outputs, strict=True))
         ],
         "operators": [
             {
@@ -422,7 +408,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             "weight_bytes": float(weight_bytes(tuned.program)),
             "activation_bytes": float(activation_bytes(tuned.program)),
         },
-        "unproven": list(built.unproven),
+        "unproven": list(built.reference.unproven),
         "preprocess": None,
         "class_names": None,
         "probabilities": _ends_in_softmax(tuned.loaded.graph),
