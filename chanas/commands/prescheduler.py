@@ -117,7 +117,8 @@ def tune(
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 32 by default.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Be done after so many minutes instead, or earlier, with all that is to be done.")
+        float | None,
+        typer.Option(help="Be done after so many minutes instead, or earlier, with all that is to be done."),
     ] = None,
     out: Annotated[
         Path | None,

@@ -29,10 +29,13 @@ Chosen = Mapping[tuple[Workload, ...], tuple[Workload, Point]]
 
 @dataclass(frozen=True)
 class ProgramModule:
-    """A module `main(inputs…, parameters…) -> outputs` that is ready to be compiled, and its parameters."""
+    """A module `main(inputs…, parameters…) -> outputs` that is ready to be compiled, its parameters, and what it was
+    made of."""
 
     module: Any
     parameters: tuple[Array, ...]
+    program: Program
+    chosen: Chosen
 
     def to_json(self) -> str:
         """The module as `tvm.ir.load_json` reads it."""
@@ -82,7 +85,7 @@ class _Emission:
             self.builder._end_block()  # which TVM leaves open, and then warns of on standard error
             raise
         fused = _fused(self.builder.get())
-        return ProgramModule(_scheduled(fused, self.target), tuple(self.parameters))
+        return ProgramModule(_scheduled(fused, self.target), tuple(self.parameters), self.program, self.chosen)
 
     def _own(self, operation: Any) -> list[Any]:
         """Variables of what an operation reads beside values."""

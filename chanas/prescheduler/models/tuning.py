@@ -1,4 +1,4 @@
-"""A program tuned operator by operator, compiled as a whole, and proven against the framework that it comes from."""
+"""A program tuned operator by operator."""
 
 from __future__ import annotations
 
@@ -13,19 +13,13 @@ import numpy as np
 
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_bytes
-from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError, ModelError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
-from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
+from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.local.worker import memory_limit
-from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildModule, MeasureNetwork
 from chanas.prescheduler.models.graph import Constant
-from chanas.prescheduler.models.module import ProgramModule
 from chanas.prescheduler.models.program import Program
-from chanas.prescheduler.models.sources.model import Array
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.default_points import ranked_points
@@ -34,12 +28,8 @@ from chanas.prescheduler.tuning.preflight import remaining_workloads, require_fa
 from chanas.prescheduler.tuning.take_over import TakenOver, tune_share
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
-from chanas.prescheduler.workloads.cases import ReferenceCase
 from chanas.prescheduler.workloads.space import Point
 
-NETWORK_TOLERANCE = 1e-3
-"""Largest error that is right, as a share of the largest output: a hundred layers of sums in another order, some by
-Winograd's transforms, are within 2e-4."""
 _NUM_LIKELY = 3
 _GUESSED_S_PER_FLOP = 1e-10
 """Where nothing was measured."""
@@ -47,8 +37,6 @@ _SETTLE_S, _SETTLE_SHARE = 0.4, 0.2
 """Seconds for measuring the best points of an operator again, and the largest part of all time that they get."""
 _WORKER_BYTES = 300_000_000
 """Bytes that a worker has allocated when it has loaded TVM."""
-_ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
-
 
 DEFAULT = "default"
 """The origin of a schedule that nobody measured: of its space the one that promises most (`default_points`)."""
@@ -251,85 +239,6 @@ def choose(
         if best:
             chosen[operation.choices] = min(best, key=lambda c: c.seconds)
     return chosen
-
-
-@dataclass(frozen=True)
-class Proof:
-    """A compiled program that was compared with its framework and timed.
-
-    relative_error  largest difference from the framework's outputs, as a share of their largest magnitude
-    seconds         median of single calls, and their spread
-    """
-
-    seconds: float
-    spread_s: float
-    relative_error: float
-
-
-def compile_program(
-    made: ProgramModule,
-    inputs: Sequence[Array],
-    expected: Sequence[Array],
-    target: HardwareTarget,
-    library: Path,
-    open_pool: OpenPool | None = None,
-) -> Proof:
-    """Compile a module to `library`, compare its outputs with the framework's, and time it.
-
-    Raises:
-        ModelError: the framework's own outputs are not finite, so that there is nothing to compare with.
-        MeasureError: it does not compile, its outputs differ, or it could not be timed.
-    """
-    if not all(e.size for e in expected):
-        raise ModelError(
-            "an output of the network has no elements, so that there is nothing to compare; export it without"
-        )
-    largest = max(float(np.abs(e).max()) for e in expected)
-    if not math.isfinite(largest):
-        raise ModelError(
-            "the network itself gives NaN or infinity for random inputs, so that its tuned program can't be compared "
-            "with it; check its weights"
-        )
-    scale = min(1.0, largest) or 1.0  # errors are relative to 1 at least
-    flat = np.concatenate([np.asarray(e, np.float32).ravel() for e in expected])
-    arguments = (*inputs, *made.parameters)
-    weights = tuple(range(len(inputs), len(arguments)))
-    with open_workers(target, open_pool) as (pool, scratch):
-        case, module = scratch / "network.npz", scratch / "network.json"
-        ReferenceCase(arguments, weights, flat, NETWORK_TOLERANCE * scale).save(case)
-        module.write_text(made.to_json())
-        candidate = Candidate(
-            token=0,
-            build=BuildModule(target=target, library=library, module=module),
-            timing=MeasureNetwork(library=library, case=case, settings=_SETTINGS),
-            timeout_s=NETWORK_TIMEOUT_S,
-            keep_library=True,
-        )
-        outcome = _timed(pool, candidate)
-    if outcome.seconds is None:
-        library.unlink(missing_ok=True)
-        raise MeasureError(f"the compiled network failed: {outcome.error}")
-    return Proof(outcome.seconds, outcome.spread_s or 0.0, (outcome.max_error or 0.0) / scale)
-
-
-def unproven_outputs(expected: Sequence[Array], other: Sequence[Array]) -> list[int]:
-    """Indices of the outputs about which `compile_program` says nothing: the framework's own for other inputs would
-    pass for them, as zeros do that a last layer begins with."""
-    allowed = NETWORK_TOLERANCE * max(float(np.abs(e).max()) for e in expected)
-    differences = (np.abs(np.subtract(o, e, dtype=np.float64)).max() for o, e in zip(other, expected, strict=True))
-    return [i for i, difference in enumerate(differences) if difference <= allowed]
-
-
-def _timed(pool: Pool, candidate: Candidate[int]) -> Outcome:
-    line: CandidatePipeline[int] = CandidatePipeline(pool)
-    line.submit(candidate)
-    while line.num_in_flight:
-        for _, outcome in line.finished():
-            first = outcome
-    if first.seconds is None:
-        return first
-    [(_, median)] = time_in_rounds([(candidate, [first])], pool, _ROUNDS)
-    return median
 
 
 def activation_bytes(program: Program) -> int:

@@ -14,7 +14,7 @@ import statistics
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -262,7 +262,8 @@ class LoadedModel:
                 store = RecordStore(place.records, hardware)
                 try:
                     first = first_choices(program, hardware, store)
-                    draft = TunedModel(self, usage, hardware, program, TunedOperators(first), seed, watch, hold, reference)
+                    known = TunedOperators(first)
+                    draft = TunedModel(self, usage, hardware, program, known, seed, watch, reference, hold)
                     best = _BestSoFar(draft, pool, scratch, folder)
                     with watch.step("first build"), named_wait("building the network with likely schedules", progress):
                         built_s = best.begin()
@@ -449,7 +450,8 @@ class _BestSoFar:
         if self.built is None or built.proof.seconds < self.built.proof.seconds:
             self.built = built
             if self._folder is not None:
-                self.told = self.told or built.save(self._folder, keep_faster=True).told
+                told = built.save(self._folder, keep_faster=True).told
+                self.told = self.told or told
 
     def describe(self) -> str:
         """The words about what an interruption leaves."""

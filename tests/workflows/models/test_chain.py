@@ -17,12 +17,11 @@ from chanas.commands.main import app
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.models.sources.torch_models import opened_program
-from chanas.workflows.models.chain import BuiltModel, Effort, LoadedModel, Model, TunedModel, unproven_names
+from chanas.workflows.models.chain import BuiltModel, Effort, LoadedModel, Model, TunedModel
 
-OPENING = ["open", "simplify"]
-TUNING = [*OPENING, "lower", "tune"]
-BUILDING = [*TUNING, "build", "answer", "prove"]
+OPENING = ["open", "read", "simplify"]
+TUNING = [*OPENING, "lower", "answer", "first build", "tune"]
+BUILDING = [*TUNING, "build", "prove"]
 
 
 @pytest.fixture
@@ -118,24 +117,6 @@ def test_an_output_that_is_alike_for_other_inputs_is_told(tuned_folder: Path, tm
 
 def test_a_network_whose_outputs_differ_has_nothing_to_tell(tuned_folder: Path) -> None:
     assert json.loads((tuned_folder / DOCUMENT).read_text(encoding="utf-8"))["unproven"] == []
-
-
-class Gather(nn.Module):
-    """A table of so many rows, of which inputs choose."""
-
-    def __init__(self, num_rows: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(num_rows, 4)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.table(ids)
-
-
-@pytest.mark.parametrize("num_rows", [2, 1])
-def test_whole_numbers_are_other_indices_where_the_table_has_them(num_rows: int) -> None:
-    program = torch.export.export(Gather(num_rows), (torch.zeros(1, 8, dtype=torch.int64),))
-    opened = opened_program("net", program, {})
-    assert unproven_names(opened, opened.answer(opened.random_inputs()), seed=0) == ()
 
 
 def test_a_plan_names_operators_trials_and_the_folder(loaded: LoadedModel, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chanas.prescheduler.models.tuning import NETWORK_TOLERANCE, unproven_outputs
+from chanas.prescheduler.models.reference import NETWORK_TOLERANCE, unproven_outputs
 
 ZEROS, ONES = np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32)
 INDICES = np.array([3, 5])
