@@ -182,7 +182,7 @@ def plain(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node) -> Any:
         shapes = ", ".join(str(list(map(int, read.ty.shape))) for read in reads)
         raise ModelError(
             f"node {node.name or '(of the rewritten graph)'} of operator {node.op}, which reads {shapes} and gives "
-            f"{list(node.shape)}, cannot be written for TVM ({describe(error, _MAX_TEXT)}); export the network without it"
+            f"{list(node.shape)}, is nothing that TVM takes ({describe(error, _MAX_TEXT)}); export it without"
         ) from error
 
 

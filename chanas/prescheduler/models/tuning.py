@@ -174,8 +174,8 @@ def tune_program(
         settings.deadline_s,
         keep_best=None if keep_best is None else lambda: keep_best(first_choices(program, target, store)),
     )
-    left = remaining_workloads(workloads, target, store, settings.config)
-    require_families(left, target, pool, scratch)
+    if left_s:
+        require_families(remaining_workloads(workloads, target, store, settings.config), target, pool, scratch)
     groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
     found = tune_share(jobs, workloads, counts, settings.tune_share, groups, progress)
     choices = with_defaults(program, target, choose(program, found.records, found.taken))

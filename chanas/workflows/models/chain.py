@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from chanas import __version__, interrupts
@@ -155,7 +154,7 @@ class LoadedModel:
     opened: OpenedModel
     graph: Graph
     watch: _Watch
-    pictures: Mapping[str, Any] = MappingProxyType({"preprocess": None, "class_names": None})
+    pictures: Mapping[str, Any] = field(default_factory=lambda: {"preprocess": None, "class_names": None})
 
     @property
     def name(self) -> str:
@@ -367,7 +366,7 @@ class TunedModel:
 
         best, hold = self.best, self.hold or timing_device
         if best is not None and _schedules(best.tuned) == _schedules(self):
-            return dataclasses.replace(best, tuned=self, watch=self.watch)
+            return self._instead(best)
         with hold(self.usage) as (there, open_pool):
             if there.fingerprint != self.target.fingerprint:  # another device of the key than was held for tuning
                 raise TargetError(
@@ -381,12 +380,14 @@ class TunedModel:
                     raise
                 remark = f"the schedules that were found last do not work together ({error}); earlier ones are kept"
                 return self._instead(best, remark)
-        return built if best is None or built.proof.seconds <= best.proof.seconds else self._instead(best)
+        return self._instead(best) if best is not None and _is_faster(best, built) else built
 
     def _instead(self, best: BuiltModel, remark: str = "") -> BuiltModel:
         """What was built on the way, with the count of all trials."""
         tuned = dataclasses.replace(self.tuned, choices=best.tuned.tuned.choices)
-        return dataclasses.replace(best, tuned=dataclasses.replace(self, tuned=tuned), watch=self.watch, remark=remark)
+        watch = self.watch.copy()
+        watch.seconds.update((name, s) for name, s in best.watch.seconds.items() if name not in watch.seconds)
+        return dataclasses.replace(best, tuned=dataclasses.replace(self, tuned=tuned), watch=watch, remark=remark)
 
     def build_with(self, open_pool: OpenPool | None) -> BuiltModel:
         """As `build`, in workers that are there."""
@@ -404,6 +405,12 @@ class TunedModel:
             return BuiltModel(self, made, proof, library.read_bytes(), watch)
 
 
+def _is_faster(one: BuiltModel, other: BuiltModel) -> bool:
+    """True if it is by more than the spread of their timings: schedules that were found later are better as far as
+    that does not tell."""
+    return one.proof.seconds + max(one.proof.spread_s, other.proof.spread_s) < other.proof.seconds
+
+
 def _schedules(model: TunedModel) -> dict[Any, Any]:
     return {key: (c.workload, tuple(c.point)) for key, c in model.tuned.choices.items()}
 
@@ -417,8 +424,8 @@ class _BestSoFar:
         self.told = ""
 
     def begin(self) -> float:
-        """Build the network with the first schedules; returns the seconds that this takes. Where they do not work, those
-        of each operator that nobody measured are tried alone, and the ones that work are taken.
+        """Build the network with the first schedules; returns the seconds that this takes. Where they do not work,
+        those of each operator that nobody measured are tried alone, and the ones that work are taken.
 
         Raises:
             MeasureError: it cannot be built, or is wrong.
@@ -447,7 +454,7 @@ class _BestSoFar:
         if self.built is not None and _schedules(self.built.tuned) == _schedules(draft):
             return
         built = draft.build_with(lambda _target: contextlib.nullcontext(self._pool))
-        if self.built is None or built.proof.seconds < self.built.proof.seconds:
+        if self.built is None or not _is_faster(self.built, built):
             self.built = built
             if self._folder is not None:
                 told = built.save(self._folder, keep_faster=True).told

@@ -90,9 +90,9 @@ def _place_of_earlier(folder: Path, document: Mapping[str, Any]) -> tuple[Path |
         earlier = TunedNetwork.open(folder).document
     except ChanasError:  # damaged, or of another version
         return kept, f"what was in {folder} cannot be read, and is kept as {kept}", math.inf
-    if earlier["run_id"] == document["run_id"]:
-        return None, "", math.inf
     if _identity(earlier) == _identity(document):
+        if earlier["run_id"] == document["run_id"]:
+            return None, "", math.inf
         earlier_s = float(earlier["measured"]["latency_s"])
         return None, f"the same network took {format_latency(earlier_s)} before", earlier_s
     return kept, f"what was in {folder} is another network or for another device, and is kept as {kept}", math.inf
