@@ -9,7 +9,12 @@ from collections.abc import Iterable
 
 
 class ChanasError(Exception):
-    """Base of all errors that chanas raises on purpose; the CLI prints its message as one line and exits with 1."""
+    """Base of all errors that chanas raises on purpose; the CLI prints its message as one line and exits with 1.
+
+    `stage` is the step of `chanas tune` that it ended, such as `read`; empty elsewhere.
+    """
+
+    stage = ""
 
 
 class UnitError(ChanasError, ValueError):

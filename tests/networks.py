@@ -60,6 +60,7 @@ def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice:
     from chanas.core.usage import Usage
     from chanas.devices.host import load_target
     from chanas.prescheduler.models.lowering import lower
+    from chanas.prescheduler.models.reference import reference_of
     from chanas.prescheduler.models.tuning import ChosenOperator, TunedOperators
     from chanas.prescheduler.tuning.default_points import ranked_points
     from chanas.workflows.models.chain import Model, TunedModel
@@ -68,6 +69,6 @@ def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice:
     program = lower(loaded.graph, host)
     taken = {o.choices: o.choices[min(choice, len(o.choices) - 1)] for o in program.tuned}
     choices = {key: ChosenOperator(w, tuple(ranked_points(w, host, 1)[0]), 1e-6) for key, w in taken.items()}
-    usage = Usage("cpu", num_threads)
-    tuned = TunedModel(loaded, usage, host, program, TunedOperators(choices, 0, 0, 0, ""), 0, loaded.watch)
+    usage, reference = Usage("cpu", num_threads), reference_of(loaded.opened, loaded.graph)
+    tuned = TunedModel(loaded, usage, host, program, TunedOperators(choices), 0, loaded.watch, reference)
     return tuned.build().save(folder).folder

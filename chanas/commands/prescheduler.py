@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,7 +42,7 @@ from chanas.commands.options import (
 from chanas.core.progress import named_wait
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
-from chanas.errors import CheckpointError, ConfigError, TargetError
+from chanas.errors import ChanasError, CheckpointError, ConfigError, TargetError
 from chanas.files.locks import one_writer
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
@@ -115,7 +116,10 @@ def tune(
     trials: Annotated[
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 32 by default.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Tune for so long instead, or no longer.")] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Be done after so many minutes instead, or earlier, with all that is to be done."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -168,21 +172,23 @@ def tune(
     from chanas.workflows.models.chain import Effort, Model
     from chanas.workflows.models.saving import check_place, default_folder
 
-    with named_wait(f"reading {model}"):
-        loaded = Model.load(model, shapes)
-    pictures = loaded.pictures(changes, labels) if changes or labels is not None else {}
-    usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
-    folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
-    check_place(folder, run)
-    effort = Effort(trials, minutes, cost_model_of(cost_model, pretrained), warm_start, early_stop, tune_share)
-    if dry_run:
-        typer.echo("\n".join(loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder)))
-        return
-    with one_writer(folder, other="name another --out"):
-        tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
-        with named_wait("compiling the whole network, comparing and timing it"):
-            built = tuned.build()
-        saved = built.save(folder, pictures)
+    with _failure_as_json(as_json):
+        with named_wait(f"reading {model}"):
+            loaded = Model.load(model, shapes)
+        if changes or labels is not None:
+            loaded = loaded.for_pictures(changes, labels)
+        usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
+        folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
+        check_place(folder, run)
+        effort = Effort(trials, minutes, cost_model_of(cost_model, pretrained), warm_start, early_stop, tune_share)
+        if dry_run:
+            typer.echo("\n".join(loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder)))
+            return
+        with one_writer(folder, other="name another --out"):
+            tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
+            with named_wait("compiling the whole network, comparing and timing it"):
+                built = tuned.build()
+            saved = built.save(folder)
     places, why_none = _timed_operators(saved)
     if as_json:
         from chanas.workflows.models.operators import by_cost
@@ -192,6 +198,7 @@ def tune(
             "latency_s": built.proof.seconds,
             "spread_s": built.proof.spread_s,
             "relative_error": built.proof.relative_error,
+            "stages": built.watch.seconds,
             "operators": None if why_none else [row.to_json() for row in by_cost(places)],
         }
         typer.echo(json.dumps(facts))
@@ -203,6 +210,17 @@ def tune(
         from chanas.workflows.models.operators import expensive_lines
 
         typer.echo("operators  " + "\n".join(expensive_lines(places)))
+
+
+@contextlib.contextmanager
+def _failure_as_json(wanted: bool) -> Iterator[None]:
+    """An error of the body as a line of JSON, too: the step that it ended, and its text."""
+    try:
+        yield
+    except ChanasError as error:
+        if wanted:
+            typer.echo(json.dumps({"stage": error.stage or None, "error": str(error)}))
+        raise
 
 
 def _timed_operators(saved: SavedModel) -> tuple[list[OperatorRow], str]:
@@ -237,15 +255,18 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def _say_tuned(built: BuiltModel, saved: SavedModel) -> None:
     from chanas.bundle.tuned import remark_of
-    from chanas.prescheduler.models.tuning import activation_bytes, share_of_others, weight_bytes
+    from chanas.prescheduler.models.tuning import DEFAULT, activation_bytes, share_of_others, weight_bytes
 
     tuned, proof = built.tuned, built.proof
     others = sorted({o.name for o in tuned.program.others})
     share = share_of_others(tuned.tuned.choices, tuned.program, proof.seconds)
     stopped = tuned.tuned.num_stopped
     why = f", {stopped} stopped early: nothing better than noise expected" if stopped else ""
-    num_taken = sum(bool(c.taken_from) for c in tuned.tuned.choices.values())
+    origins = [c.taken_from for c in tuned.tuned.choices.values() if c.taken_from]
+    num_untried = origins.count(DEFAULT)
+    num_taken = len(origins) - num_untried
     why += f", {num_taken} took over the schedule of a similar one" if num_taken else ""
+    why += f", {num_untried} with a likely schedule that was not compared with others" if num_untried else ""
     folder = saved.folder
     if saved.told:
         typer.echo(f"earlier    {saved.told}")
@@ -260,10 +281,12 @@ def _say_tuned(built: BuiltModel, saved: SavedModel) -> None:
         f"memory     {weight_bytes(tuned.program) / 1e6:.1f} MB of weights, "
         f"{activation_bytes(tuned.program) / 1e6:.1f} MB of activations"
     )
+    if built.remark:
+        typer.echo(f"warning    {built.remark}")
     if tuned.tuned.warm_start:
         typer.echo(f"warm start {tuned.tuned.warm_start}")
-    if built.unproven:
-        names = ", ".join(built.unproven)
+    if tuned.reference.unproven:
+        names = ", ".join(tuned.reference.unproven)
         typer.echo(
             f"warning    the comparison says nothing about {names}: other inputs change it by no more than is allowed; "
             "check the network's weights"

@@ -29,10 +29,13 @@ Chosen = Mapping[tuple[Workload, ...], tuple[Workload, Point]]
 
 @dataclass(frozen=True)
 class ProgramModule:
-    """A module `main(inputs…, parameters…) -> outputs` that is ready to be compiled, and its parameters."""
+    """A module `main(inputs…, parameters…) -> outputs` that is ready to be compiled, its parameters, and what it was
+    made of."""
 
     module: Any
     parameters: tuple[Array, ...]
+    program: Program
+    chosen: Chosen
 
     def to_json(self) -> str:
         """The module as `tvm.ir.load_json` reads it."""
@@ -46,6 +49,7 @@ def program_module(program: Program, chosen: Chosen, target: HardwareTarget) -> 
 
     Raises:
         KeyError: an operator has no schedule.
+        ModelError: TVM does not take the definition of a node; names it.
     """
     return _Emission(program, chosen, target).module()
 
@@ -69,15 +73,19 @@ class _Emission:
 
         # parameters first: a function's arguments are there before its body
         owned = [self._own(operation) for operation in self.program.operations]
-        with self.builder.function("main", [*self.inputs, *self.variables]):
-            with self.builder.dataflow():
-                values: list[Any] = list(self.inputs)
-                for operation, own in zip(self.program.operations, owned, strict=True):
-                    values.append(self._emit(operation, own, values))
-                outs = [self.builder.emit_output(values[v]) for v in self.program.outputs]
-            self.builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
+        try:
+            with self.builder.function("main", [*self.inputs, *self.variables]):
+                with self.builder.dataflow():
+                    values: list[Any] = list(self.inputs)
+                    for operation, own in zip(self.program.operations, owned, strict=True):
+                        values.append(self._emit(operation, own, values))
+                    outs = [self.builder.emit_output(values[v]) for v in self.program.outputs]
+                self.builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
+        except Exception:
+            self.builder._end_block()  # which TVM leaves open, and then warns of on standard error
+            raise
         fused = _fused(self.builder.get())
-        return ProgramModule(_scheduled(fused, self.target), tuple(self.parameters))
+        return ProgramModule(_scheduled(fused, self.target), tuple(self.parameters), self.program, self.chosen)
 
     def _own(self, operation: Any) -> list[Any]:
         """Variables of what an operation reads beside values."""

@@ -13,10 +13,13 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from chanas.core.layouts import num_blocks
+from chanas.errors import ModelError, describe
 from chanas.prescheduler.models.definitions import MIN_PARALLEL, OPAQUE, define, normal
 from chanas.prescheduler.models.graph import Node
 from chanas.prescheduler.models.loops import IN_ORDER
 from chanas.prescheduler.models.program import Value
+
+_MAX_TEXT = 160
 
 
 def pack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any:
@@ -119,13 +122,24 @@ def repeat_pixels(
 
 def plain(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node) -> Any:
     """A node by its definition, on what it reads now: values as the framework has them, or numbers one by one in
-    channel blocks."""
+    channel blocks.
+
+    Raises:
+        ModelError: TVM does not take the definition.
+    """
     if node.op == "reshape":
         return reshape(builder, reads[:1], lanes, shape=node.shape)
     facts = {"op_pattern": OPAQUE, "tirx.is_scheduled": True} if node.op in IN_ORDER else None
     hint = str(node.attributes["name"] if node.op == "activation" else node.op).replace(".", "_")
     compute = functools.partial(define, node, lanes)
-    return builder.emit_te(compute, *reads, primfunc_name_hint=hint, primfunc_attrs=facts)
+    try:
+        return builder.emit_te(compute, *reads, primfunc_name_hint=hint, primfunc_attrs=facts)
+    except Exception as error:  # TVM's own are of many kinds
+        shapes = ", ".join(str(list(map(int, read.ty.shape))) for read in reads)
+        raise ModelError(
+            f"node {node.name or '(of the rewritten graph)'} of operator {node.op}, which reads {shapes} and gives "
+            f"{list(node.shape)}, is nothing that TVM takes ({describe(error, _MAX_TEXT)}); export it without"
+        ) from error
 
 
 def layer_norm(builder: Any, reads: Sequence[Any], lanes: int, *, channels: int, epsilon: float) -> Any:

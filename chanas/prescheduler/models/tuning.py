@@ -1,11 +1,11 @@
-"""A program tuned operator by operator, compiled as a whole, and proven against the framework that it comes from."""
+"""A program tuned operator by operator."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,35 +13,33 @@ import numpy as np
 
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_bytes
-from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError, ModelError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
-from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
+from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.measuring.local.worker import memory_limit
-from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildModule, MeasureNetwork
 from chanas.prescheduler.models.graph import Constant
-from chanas.prescheduler.models.module import ProgramModule
 from chanas.prescheduler.models.program import Program
-from chanas.prescheduler.models.sources.model import Array
+from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
-from chanas.prescheduler.tuning.give_up import describe_errors
-from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
+from chanas.prescheduler.tuning.default_points import ranked_points
+from chanas.prescheduler.tuning.jobs import TuningJobs, legal_records
+from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families, try_points
 from chanas.prescheduler.tuning.take_over import TakenOver, tune_share
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
-from chanas.prescheduler.workloads.cases import ReferenceCase
 from chanas.prescheduler.workloads.space import Point
 
-NETWORK_TOLERANCE = 1e-3
-"""Largest error that is right, as a share of the largest output: a hundred layers of sums in another order, some by
-Winograd's transforms, are within 2e-4."""
+_NUM_LIKELY = 3
+_GUESSED_S_PER_FLOP = 1e-10
+"""Where nothing was measured."""
+_SETTLE_S, _SETTLE_SHARE = 0.4, 0.2
+"""Seconds for measuring the best points of an operator again, and the largest part of all time that they get."""
 _WORKER_BYTES = 300_000_000
 """Bytes that a worker has allocated when it has loaded TVM."""
-_ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
+
+DEFAULT = "default"
+"""The origin of a schedule that nobody measured: of its space the one that promises most (`default_points`)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,8 @@ class ChosenOperator:
     """An operator of a program: the one that is taken of those that compute the same, its schedule, and its time alone
     with cold weights.
 
-    taken_from  operator whose schedule it took over without a trial (`TakenOver.origin`); the seconds are a guess then
+    taken_from  where its schedule comes from without a trial of its own: another operator (`TakenOver.origin`), or
+                `DEFAULT`; the seconds are a guess then
     """
 
     workload: Workload
@@ -66,13 +65,13 @@ class ModelSettings:
     """The effort that a network is tuned with.
 
     config     trials per operator, kept ones included
-    minutes    the time after which no operator that has a schedule is tried further; without end where it is None
+    deadline_s reading of `time.monotonic` at which tuning ends
     cost_model gp, random, or attention:FILE (`cost_model.models`)
     tune_share the fewest operators that make up so much of all operations are tuned; the others take schedules over
     """
 
     config: TuneConfig
-    minutes: float | None = None
+    deadline_s: float = math.inf
     cost_model: str = "gp"
     seed: int = 0
     warm_start: WarmStart | None = None
@@ -88,11 +87,47 @@ class TunedOperators:
     """
 
     choices: Choices
-    num_new_trials: int
-    num_failed_trials: int
-    num_stopped: int
-    drift: str
+    num_new_trials: int = 0
+    num_failed_trials: int = 0
+    num_stopped: int = 0
+    drift: str = ""
     warm_start: str = ""
+
+
+def first_choices(program: Program, target: HardwareTarget, store: RecordStore) -> Choices:
+    """Schedules to begin with: the best of those that were measured before, and the default where there are none."""
+    records = {w: rank_records(legal_records(w, target, store)) for w in program.workloads()}
+    return with_defaults(program, target, choose(program, records))
+
+
+def with_defaults(program: Program, target: HardwareTarget, choices: Choices) -> Choices:
+    """The choices, and for each operator that has none the first that computes it, with its default schedule: its
+    seconds are guessed from those that were measured."""
+    measured = [(c.seconds, c.workload.num_flops) for c in choices.values()]
+    per_flop = math.fsum(s for s, _ in measured) / max(1, sum(n for _, n in measured)) or _GUESSED_S_PER_FLOP
+    defaults = {}
+    for operation in program.tuned:
+        if operation.choices not in choices:
+            workload = operation.choices[0]
+            [point] = ranked_points(workload, target, 1)
+            defaults[operation.choices] = ChosenOperator(workload, point, per_flop * workload.num_flops, DEFAULT)
+    return {**choices, **defaults}
+
+
+def working_choices(program: Program, target: HardwareTarget, choices: Choices, pool: Pool, scratch: Path) -> Choices:
+    """Choices whose default schedules were built, run and compared each alone, and replaced by the next likely ones
+    where they do not work.
+
+    Raises:
+        MeasureError: of an operator none works; names it.
+    """
+    unproven = {key: c for key, c in choices.items() if c.taken_from == DEFAULT}
+    points = {c.workload: ranked_points(c.workload, target, _NUM_LIKELY) for c in unproven.values()}
+    working, errors = try_points(points, target, pool, scratch)
+    for chosen in unproven.values():
+        if chosen.workload not in working:
+            raise MeasureError(f"no schedule of operator {chosen.workload.key} works ({errors[chosen.workload][0]})")
+    return {**choices, **{key: replace(c, point=working[c.workload]) for key, c in unproven.items()}}
 
 
 def tune_program(
@@ -100,44 +135,50 @@ def tune_program(
     target: HardwareTarget,
     store: RecordStore,
     settings: ModelSettings,
+    pool: Pool,
+    scratch: Path,
     *,
     progress: bool = True,
-    open_pool: OpenPool | None = None,
+    keep_best: Callable[[Choices], object] | None = None,
 ) -> TunedOperators:
-    """Tune the operators of a program, most where most of its time goes; every kept record is reused.
+    """Tune the operators of a program, most where most of its time goes; every kept record is reused. An operator for
+    which there was no time, or of which no schedule that was tried works, has its default schedule.
+
+    Args:
+        pool: builds and times.
+        scratch: a folder for what is made on the way.
+        progress: show a progress bar.
+        keep_best: gets what is best so far, about once a minute.
 
     Raises:
-        MeasureError: an operator works at no schedule that was tried.
+        MeasureError: families of operators do not work on the device.
     """
     workloads, before = program.workloads(), store.count()
-    with open_workers(target, open_pool) as (pool, scratch):
-        canary = Canary(target, scratch, store.add_canary)
-        jobs = TuningJobs(
-            pool,
-            target,
-            store,
-            settings.config,
-            scratch,
-            settings.cost_model,
-            settings.seed,
-            weight_bytes(program),
-            len(program.tuned),
-            canary,
-            settings.warm_start,
-            math.inf if settings.minutes is None else time.monotonic() + 60.0 * settings.minutes,
-        )
-        left = remaining_workloads(workloads, target, store, settings.config)
-        require_families(left, target, pool, scratch)
-        groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
-        found = tune_share(jobs, workloads, counts, settings.tune_share, groups, progress)
-        choices = choose(program, found.records, found.taken)
-        for operation in program.tuned:
-            if operation.choices not in choices:
-                given_up = describe_errors(jobs.failed_families) or store.most_frequent_error()
-                raise MeasureError(
-                    f"no schedule of operator {operation.choices[0].key} works ({given_up}); run the command again "
-                    "with more trials"
-                )
+    canary = Canary(target, scratch, store.add_canary)
+
+    left_s = max(0.0, settings.deadline_s - time.monotonic())
+    settle_s = min(_SETTLE_S * len(workloads), _SETTLE_SHARE * left_s)
+    jobs = TuningJobs(
+        pool,
+        target,
+        store,
+        settings.config,
+        scratch,
+        settings.cost_model,
+        settings.seed,
+        weight_bytes(program),
+        len(program.tuned),
+        canary,
+        settings.warm_start,
+        settings.deadline_s - settle_s,
+        settings.deadline_s,
+        keep_best=None if keep_best is None else lambda: keep_best(first_choices(program, target, store)),
+    )
+    if left_s:
+        require_families(remaining_workloads(workloads, target, store, settings.config), target, pool, scratch)
+    groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
+    found = tune_share(jobs, workloads, counts, settings.tune_share, groups, progress)
+    choices = with_defaults(program, target, choose(program, found.records, found.taken))
     after, start = store.count(), settings.warm_start
     used = "" if start is None else start.describe(store.warm_starts([w.key for w in workloads]))
     stopped = sum(jobs.is_stopped(w) for w in workloads)
@@ -198,85 +239,6 @@ def choose(
         if best:
             chosen[operation.choices] = min(best, key=lambda c: c.seconds)
     return chosen
-
-
-@dataclass(frozen=True)
-class Proof:
-    """A compiled program that was compared with its framework and timed.
-
-    relative_error  largest difference from the framework's outputs, as a share of their largest magnitude
-    seconds         median of single calls, and their spread
-    """
-
-    seconds: float
-    spread_s: float
-    relative_error: float
-
-
-def compile_program(
-    made: ProgramModule,
-    inputs: Sequence[Array],
-    expected: Sequence[Array],
-    target: HardwareTarget,
-    library: Path,
-    open_pool: OpenPool | None = None,
-) -> Proof:
-    """Compile a module to `library`, compare its outputs with the framework's, and time it.
-
-    Raises:
-        ModelError: the framework's own outputs are not finite, so that there is nothing to compare with.
-        MeasureError: it does not compile, its outputs differ, or it could not be timed.
-    """
-    if not all(e.size for e in expected):
-        raise ModelError(
-            "an output of the network has no elements, so that there is nothing to compare; export it without"
-        )
-    largest = max(float(np.abs(e).max()) for e in expected)
-    if not math.isfinite(largest):
-        raise ModelError(
-            "the network itself gives NaN or infinity for random inputs, so that its tuned program can't be compared "
-            "with it; check its weights"
-        )
-    scale = min(1.0, largest) or 1.0  # errors are relative to 1 at least
-    flat = np.concatenate([np.asarray(e, np.float32).ravel() for e in expected])
-    arguments = (*inputs, *made.parameters)
-    weights = tuple(range(len(inputs), len(arguments)))
-    with open_workers(target, open_pool) as (pool, scratch):
-        case, module = scratch / "network.npz", scratch / "network.json"
-        ReferenceCase(arguments, weights, flat, NETWORK_TOLERANCE * scale).save(case)
-        module.write_text(made.to_json())
-        candidate = Candidate(
-            token=0,
-            build=BuildModule(target=target, library=library, module=module),
-            timing=MeasureNetwork(library=library, case=case, settings=_SETTINGS),
-            timeout_s=NETWORK_TIMEOUT_S,
-            keep_library=True,
-        )
-        outcome = _timed(pool, candidate)
-    if outcome.seconds is None:
-        library.unlink(missing_ok=True)
-        raise MeasureError(f"the compiled network failed: {outcome.error}")
-    return Proof(outcome.seconds, outcome.spread_s or 0.0, (outcome.max_error or 0.0) / scale)
-
-
-def unproven_outputs(expected: Sequence[Array], other: Sequence[Array]) -> list[int]:
-    """Indices of the outputs about which `compile_program` says nothing: the framework's own for other inputs would
-    pass for them, as zeros do that a last layer begins with."""
-    allowed = NETWORK_TOLERANCE * max(float(np.abs(e).max()) for e in expected)
-    differences = (np.abs(np.subtract(o, e, dtype=np.float64)).max() for o, e in zip(other, expected, strict=True))
-    return [i for i, difference in enumerate(differences) if difference <= allowed]
-
-
-def _timed(pool: Pool, candidate: Candidate[int]) -> Outcome:
-    line: CandidatePipeline[int] = CandidatePipeline(pool)
-    line.submit(candidate)
-    while line.num_in_flight:
-        for _, outcome in line.finished():
-            first = outcome
-    if first.seconds is None:
-        return first
-    [(_, median)] = time_in_rounds([(candidate, [first])], pool, _ROUNDS)
-    return median
 
 
 def activation_bytes(program: Program) -> int:

@@ -43,6 +43,8 @@ _HOPELESS_FACTOR = 3.0
 _LEAST_IMPROVEMENT = 1e-4
 # Operators whose first points tell whether another device's records are worth asking for the others.
 _NUM_SCOUTS = 4
+# The best so far is kept so often, or less where keeping it would take more than this share of the time.
+_KEEP_EVERY_S, _KEEPING_SHARE = 60.0, 0.1
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 5, 0.001, 0.04
 _TURNS, _MIN_TURN_S = 15, 0.002
 
@@ -84,8 +86,12 @@ class TuningJobs:
     canary: Canary | None = None
     warm_start: WarmStart | None = None
     deadline_s: float = math.inf
-    """Reading of the clock after which no operator that has a schedule is tried further."""
+    """Reading of the clock after which nothing more is tried."""
+    end_s: float = math.inf
+    """Reading of the clock after which the best points are not measured again either."""
     clock: Callable[[], float] = time.monotonic
+    keep_best: Callable[[], object] | None = None
+    """Keeps what was found so far. It is called about once a minute, while nothing is under way."""
     suggested: Mapping[Workload, Sequence[Point]] = field(default_factory=dict)
     """Points that are tried first, by workload."""
     _models: dict[str, CostModel] = field(default_factory=dict)
@@ -96,6 +102,7 @@ class TuningJobs:
     _rivals: dict[Workload, set[Workload]] = field(default_factory=dict)
     """Workloads that compute the same as another, of which the fastest will be taken."""
     _watch: FamilyWatch = field(default_factory=FamilyWatch)
+    _keep_at_s: float = math.inf
 
     @property
     def failed_families(self) -> dict[str, str]:
@@ -127,6 +134,7 @@ class TuningJobs:
             MeasureError: families were given up, and of no other a schedule works.
         """
         tuners = {w: self._tuner(w) for w in dict.fromkeys(workloads)}
+        self._keep_at_s = self.clock() + _KEEP_EVERY_S
         self._rivals = _rivals_of(alternatives)
         num_alike = max(NUM_ALIKE, self._num_active * max(self.config.num_initial, self.config.batch_size))
         self._watch = FamilyWatch({w.op for w, t in tuners.items() if t.best is not None}, num_alike)
@@ -239,16 +247,20 @@ class TuningJobs:
         def is_open(workload: Workload) -> bool:
             if workload.op in self.failed_families:
                 return False
-            unsettled = settle and not is_settled(self._legal_records(workload))
-            tuner = tuners[workload]
-            return (tuner.num_left > 0 and (tuner.best is None or not self._is_late)) or unsettled
+            unsettled = settle and self.clock() <= self.end_s and not is_settled(self._legal_records(workload))
+            return (tuners[workload].num_left > 0 and not self._is_late) or unsettled
 
         waiting = [w for w in self._in_order(tuners) if is_open(w)]
         started = list(waiting)
         jobs: dict[Workload, _Job] = {}
         try:
             while waiting or jobs:
-                while waiting and len(jobs) < self._num_active:
+                if self._is_late:
+                    self._take_back(line, jobs, lambda ask: not ask.again)
+                    waiting = [w for w in waiting if is_open(w)]
+                if self._is_keeping and not line.num_in_flight:
+                    self._keep(jobs.values(), bar)
+                while waiting and len(jobs) < self._num_active and not self._is_keeping:
                     workload = waiting.pop(0)
                     jobs[workload] = self._start(line, workload, tuners[workload])
                     self._submit_next(line, jobs[workload], settle)
@@ -274,9 +286,10 @@ class TuningJobs:
             self._note_warm_start([tuners[w] for w in started])
 
     def _go_on(self, line: CandidatePipeline[_Ask], jobs: dict[Workload, _Job], settle: bool) -> list[_Job]:
-        """Submit the next candidates of jobs that wait for nothing; those that have nothing left end."""
+        """Submit the next candidates of jobs that wait for nothing; those that have nothing left end. None while the
+        best so far is about to be kept."""
         ended = []
-        for job in [job for job in jobs.values() if job.outstanding == 0]:
+        for job in [job for job in jobs.values() if job.outstanding == 0 and not self._is_keeping]:
             self._complete(job)
             self._submit_next(line, job, settle)
             if job.outstanding == 0:
@@ -289,20 +302,41 @@ class TuningJobs:
         self, line: CandidatePipeline[_Ask], family: str, jobs: dict[Workload, _Job], bar: ProgressBar
     ) -> None:
         """Take back what is submitted of a family, and say so."""
-        for ask in line.withdraw(lambda ask: ask.workload.op == family):
-            jobs[ask.workload].outstanding -= 1
+        self._take_back(line, jobs, lambda ask: ask.workload.op == family)
         if not bar.disable:
             bar.write(
                 f"{family} operators are given up, all fail alike: {self.failed_families[family]}", file=sys.stderr
             )
+
+    def _take_back(
+        self, line: CandidatePipeline[_Ask], jobs: dict[Workload, _Job], is_unwanted: Callable[[_Ask], bool]
+    ) -> None:
+        """Take back candidates whose build has not begun."""
+        for ask in line.withdraw(is_unwanted):
+            jobs[ask.workload].outstanding -= 1
+
+    @property
+    def _is_keeping(self) -> bool:
+        """True if nothing new is to begin, as the best so far is to be kept."""
+        return self.keep_best is not None and self.clock() >= self._keep_at_s and not self._is_late
+
+    def _keep(self, jobs: Iterable[_Job], bar: ProgressBar) -> None:
+        """Have the best so far kept, with the finished parts of batches."""
+        for job in jobs:
+            self._complete_batch(job)
+        bar.set_postfix_str("keeping the best so far")
+        start_s = self.clock()
+        assert self.keep_best is not None
+        self.keep_best()
+        now_s = self.clock()
+        self._keep_at_s = now_s + max(_KEEP_EVERY_S, (now_s - start_s) / _KEEPING_SHARE)
 
     def best_records(self, workload: Workload) -> list[TuningRecord]:
         """Valid records of a workload, best first (`remeasure.ranked`)."""
         return rank_records(self._legal_records(workload))
 
     def _legal_records(self, workload: Workload) -> list[TuningRecord]:
-        space = schedule_space(workload, self.target)
-        return [r for r in self.store.load(workload.key) if space.contains(r.point)]
+        return legal_records(workload, self.target, self.store)
 
     def _tuner(self, workload: Workload) -> OperatorTuner:
         if workload.op not in self._models:
@@ -350,12 +384,12 @@ class TuningJobs:
             return
         best_s = job.tuner.best_s
         hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
-        for point in job.tuner.propose() if best_s is None or not self._is_late else ():
+        for point in () if self._is_late else job.tuner.propose():
             self._submit(line, job, _Ask(job.workload, (point,)), hopeless_s)
         if job.outstanding or job.again or not settle:
             return
         records = self._legal_records(job.workload)
-        if not is_settled(records):
+        if self.clock() <= self.end_s and not is_settled(records):
             self._submit(line, job, _Ask(job.workload, tuple(r.point for r in contenders(records)), again=True))
 
     def _submit(self, line: CandidatePipeline[_Ask], job: _Job, ask: _Ask, hopeless_s: float | None = None) -> None:
@@ -422,6 +456,12 @@ class TuningJobs:
         kept = self._libraries.get(workload, {})
         for point in set(kept) - set(keep):
             kept.pop(point).unlink(missing_ok=True)
+
+
+def legal_records(workload: Workload, target: HardwareTarget, store: RecordStore) -> list[TuningRecord]:
+    """Records of a workload whose points are in its space as it is today."""
+    space = schedule_space(workload, target)
+    return [r for r in store.load(workload.key) if space.contains(r.point)]
 
 
 def _rivals_of(alternatives: Iterable[Sequence[Workload]]) -> dict[Workload, set[Workload]]:

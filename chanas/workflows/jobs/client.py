@@ -64,9 +64,10 @@ def _tune_network(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any
 
     loaded = Model.load(job.model or "", job.shapes)
     effort = Effort(job.trials, job.minutes, job.cost_model, job.warm_start, job.early_stop, job.tune_share)
-    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(job.run), seed=job.seed, hold=hold)
+    folder = job.out or default_folder(job.run, loaded.name, usage, loaded.opened.shapes)
+    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(job.run), seed=job.seed, folder=folder, hold=hold)
     built = tuned.build()
-    saved = built.save(job.out or default_folder(job.run, built.name, usage, loaded.opened.shapes))
+    saved = built.save(folder)
     return {
         "path": str(saved.folder),
         "num_new_trials": tuned.tuned.num_new_trials,

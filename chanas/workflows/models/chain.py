@@ -14,17 +14,16 @@ import statistics
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from chanas import __version__
+from chanas import __version__, interrupts
 from chanas.core.progress import announce, named_wait
-from chanas.core.units import format_estimate
+from chanas.core.units import format_estimate, format_latency
 from chanas.core.usage import HERE, Usage
-from chanas.errors import ConfigError, TargetError
+from chanas.errors import ChanasError, ConfigError, MeasureError, ModelError, TargetError, describe
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 
@@ -32,14 +31,18 @@ if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.core.target import HardwareTarget
     from chanas.prescheduler.measuring.devices import HoldDevice
+    from chanas.prescheduler.measuring.local.pool import OpenPool, Pool
     from chanas.prescheduler.models.graph import Graph
     from chanas.prescheduler.models.module import ProgramModule
     from chanas.prescheduler.models.program import Program
-    from chanas.prescheduler.models.sources.model import Array, OpenedModel
-    from chanas.prescheduler.models.tuning import Proof, TunedOperators
+    from chanas.prescheduler.models.proof import Proof
+    from chanas.prescheduler.models.reference import Reference
+    from chanas.prescheduler.models.sources.model import OpenedModel
+    from chanas.prescheduler.models.tuning import Choices, TunedOperators
 
 DEFAULT_TRIALS = 32
 DEFAULT_FOLDER = Path("tuned")
+_MAX_TEXT = 160
 _BASE_TRIALS, _MOST_TRIALS = 8, 4096
 """Trials of each operator before the rest goes where it is worth most, and the most where only the time is limited."""
 
@@ -50,7 +53,7 @@ class Effort:
 
     trials      schedule points per operator on average, kept ones included; None: the default, or as many as fit in
                 `minutes`
-    minutes     the time after which no operator that has a schedule is tried further
+    minutes     the time that opening, tuning, building and comparing take together
     cost_model  gp, random, or attention:FILE (`cost_model.models`)
     warm_start  another run, a file of records, or another target of the run, whose records the tuning begins with
     early_stop  make no more trials of an operator where nothing better than noise is expected of them
@@ -85,11 +88,13 @@ class Model:
         from chanas.prescheduler.models.reading.reader import read_graph
         from chanas.prescheduler.models.sources.opening import open_model
 
-        watch = _Watch(uuid.uuid4().hex)
+        watch = _Watch(uuid.uuid4().hex, str(source))
         with watch.step("open"):
             opened = open_model(source, shapes)
+        with watch.step("read"):
+            graph = read_graph(opened.proto, opened.inputs)
         with watch.step("simplify"):
-            graph = simplify(read_graph(opened.proto, opened.inputs))
+            graph = simplify(graph)
         return LoadedModel(opened, graph, watch)
 
     @staticmethod
@@ -106,37 +111,58 @@ class Model:
 
 @dataclass(frozen=True)
 class _Watch:
-    """Seconds of each step of a run."""
+    """Seconds of each step of a run; `source` is the network that was opened."""
 
     run_id: str
+    source: str
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Note the seconds of the body."""
+        """Note the seconds of the body, and the step in an error that ends it.
+
+        Raises:
+            ModelError: something else than an expected error ended it: what other projects' code says of a network that
+                it does not know.
+        """
         start = time.monotonic()
-        yield
+        try:
+            yield
+        except ChanasError as error:
+            error.stage = error.stage or name
+            raise
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            unknown = ModelError(
+                f"{self.source} cannot be used, as step '{name}' failed with {describe(error, _MAX_TEXT)}; the same "
+                "command with --debug shows where"
+            )
+            unknown.stage = name
+            raise unknown from error
         self.seconds[name] = time.monotonic() - start
 
     def copy(self) -> _Watch:
         """The same steps, to which others may be added: a network may be tuned more than once."""
-        return _Watch(self.run_id, dict(self.seconds))
+        return _Watch(self.run_id, self.source, dict(self.seconds))
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A network that was opened and simplified."""
+    """A network that was opened and simplified; `pictures` are the fields of `tuned.json` about them."""
 
     opened: OpenedModel
     graph: Graph
     watch: _Watch
+    pictures: Mapping[str, Any] = field(default_factory=lambda: {"preprocess": None, "class_names": None})
 
     @property
     def name(self) -> str:
         return self.opened.name
 
-    def pictures(self, changes: Mapping[str, Any], labels: Path | None = None) -> dict[str, Any]:
-        """Fields that `save` keeps for `chanas predict`: how pictures are prepared (`preprocess_of`), names of classes.
+    def for_pictures(self, changes: Mapping[str, Any], labels: Path | None = None) -> LoadedModel:
+        """The network with what `save` keeps for `chanas predict`: how pictures are prepared (`preprocess_of`), and the
+        names of classes.
 
         Raises:
             ConfigError: the network is no classifier of pictures, or the labels do not fit.
@@ -149,10 +175,11 @@ class LoadedModel:
         outputs = [{"shape": node.shape, "dtype": node.dtype} for node in nodes if node is not None]
         num = num_classes(self.name, inputs, outputs)
         preprocess = preprocess_of(self.graph.inputs[0].shape, changes)
-        return {
+        pictures = {
             "preprocess": preprocess.to_json() if changes else None,
             "class_names": None if labels is None else read_labels(labels, num, self.name),
         }
+        return dataclasses.replace(self, pictures=pictures)
 
     def plan(
         self,
@@ -190,24 +217,31 @@ class LoadedModel:
     ) -> TunedModel:
         """Tune its operators; records lie in `run`, and every one that is there already is used again.
 
+        First the whole network is built with the schedules that are known, or likely, and compared with the framework:
+        what cannot be built is refused in seconds. That is the first result, and tuning only makes it better: once a
+        minute the best schedules so far are built into a whole, compared and saved.
+
         Args:
             target: the processor and how it is used; the name of a device stands for one thread of it.
             trials: schedule points per operator on average, instead of those of `effort`.
-            folder: where it is going to be saved; the plan names it.
+            folder: where the best so far is saved; by default it is not.
             hold: gets hold of the device, here and in `build`; by default `timing_device`.
 
         Raises:
-            ConfigError: the effort is none.
-            ModelError: its weights are more than a worker may hold.
+            ConfigError: the effort is none, or in `folder` is something else than a tuned network.
+            ModelError: its weights are more than a worker may hold, or the framework's own outputs are not finite.
             TargetError: the target is unknown, is a GPU, or has no kernels for finished networks in the dtype.
-            MeasureError: an operator works at no schedule that was tried.
+            MeasureError: it cannot be built, or is wrong, with the schedules that are known before tuning.
             RunBusyError: another process tunes with the same records.
         """
         from chanas.prescheduler.measuring.devices import timing_device
+        from chanas.prescheduler.measuring.local.pool import open_workers
         from chanas.prescheduler.models.lowering import lower
-        from chanas.prescheduler.models.tuning import check_provable, tune_program
+        from chanas.prescheduler.models.reference import reference_of
+        from chanas.prescheduler.models.tuning import TunedOperators, check_provable, first_choices, tune_program
         from chanas.prescheduler.records.store import RecordStore
 
+        begin_s = time.monotonic() - sum(self.watch.seconds.values())
         if trials is not None:
             effort = dataclasses.replace(effort, trials=trials)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
@@ -221,13 +255,27 @@ class LoadedModel:
             check_provable(program)
             if progress:
                 announce(_plan_lines(self, program, hardware, effort, folder))
-            with one_writer(place.records), watch.step("tune"):
+            with watch.step("answer"):
+                reference = reference_of(self.opened, self.graph, seed)
+            with one_writer(place.records), open_workers(hardware, open_pool) as (pool, scratch):
                 store = RecordStore(place.records, hardware)
                 try:
-                    tuned = tune_program(program, hardware, store, settings, progress=progress, open_pool=open_pool)
+                    first = first_choices(program, hardware, store)
+                    known = TunedOperators(first)
+                    draft = TunedModel(self, usage, hardware, program, known, seed, watch, reference, hold)
+                    best = _BestSoFar(draft, pool, scratch, folder)
+                    with watch.step("first build"), named_wait("building the network with likely schedules", progress):
+                        built_s = best.begin()
+                    if effort.minutes is not None:
+                        deadline_s = begin_s + 60.0 * effort.minutes - built_s
+                        settings = dataclasses.replace(settings, deadline_s=deadline_s)
+                    with watch.step("tune"), interrupts.keeping(best.describe):
+                        tuned = tune_program(
+                            program, hardware, store, settings, pool, scratch, progress=progress, keep_best=best.offer
+                        )
                 finally:
                     store.close()
-            return TunedModel(self, usage, hardware, program, tuned, seed, watch, hold)
+            return dataclasses.replace(draft, tuned=tuned, watch=watch, best=best.built, told=best.told)
 
 
 def _plan_lines(
@@ -275,7 +323,7 @@ def _settings(effort: Effort, run: RunDirectory, target: HardwareTarget, seed: i
     base = min(_BASE_TRIALS, num_trials)
     config = TuneConfig(num_trials=num_trials, shared=True, num_base=base, early_stop=effort.early_stop)
     warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, target)
-    return ModelSettings(config, effort.minutes, effort.cost_model, seed, warm_start, effort.tune_share)
+    return ModelSettings(config, math.inf, effort.cost_model, seed, warm_start, effort.tune_share)
 
 
 def _num_trials(effort: Effort) -> int:
@@ -287,7 +335,12 @@ def _num_trials(effort: Effort) -> int:
 
 @dataclass(frozen=True)
 class TunedModel:
-    """A network whose operators have schedules."""
+    """A network whose operators have schedules.
+
+    reference  the framework's answers, with which it is compared
+    best       the fastest that was built on the way
+    told       what became of an earlier network in the folder where that was saved
+    """
 
     loaded: LoadedModel
     usage: Usage
@@ -296,76 +349,148 @@ class TunedModel:
     tuned: TunedOperators
     seed: int
     watch: _Watch
+    reference: Reference
     hold: HoldDevice | None = None
+    best: BuiltModel | None = None
+    told: str = ""
 
     def build(self) -> BuiltModel:
         """Compile the whole network, compare its outputs with those of the framework that it comes from, and time it.
+        Where what was built on the way is faster, or alone right, that is the result.
 
         Raises:
-            ModelError: the framework's own outputs are not finite.
             TargetError: the device elsewhere is another one than it was tuned on.
             MeasureError: it does not compile, or its outputs differ.
         """
-        from chanas.files.scratch import scratch_folder
         from chanas.prescheduler.measuring.devices import timing_device
-        from chanas.prescheduler.models.module import program_module
-        from chanas.prescheduler.models.tuning import compile_program
 
-        watch, opened, hold = self.watch.copy(), self.loaded.opened, self.hold or timing_device
-        with watch.step("build"):
-            chosen = {key: (c.workload, c.point) for key, c in self.tuned.choices.items()}
-            made = program_module(self.program, chosen, self.target)
-        with watch.step("answer"):
-            inputs, expected = opened.finite_inputs(self.seed)
-            unproven = unproven_names(opened, expected, self.seed)
-        with watch.step("prove"), hold(self.usage) as (there, open_pool), scratch_folder() as scratch:
+        best, hold = self.best, self.hold or timing_device
+        if best is not None and _schedules(best.tuned) == _schedules(self):
+            return self._instead(best)
+        with hold(self.usage) as (there, open_pool):
             if there.fingerprint != self.target.fingerprint:  # another device of the key than was held for tuning
                 raise TargetError(
                     f"{self.loaded.name} was tuned on {self.target.device} ({self.target.fingerprint}), now there is "
                     f"{there.device} ({there.fingerprint}); give each kind of device a key of its own"
                 )
+            try:
+                built = self.build_with(open_pool)
+            except MeasureError as error:
+                if best is None:
+                    raise
+                remark = f"the schedules that were found last do not work together ({error}); earlier ones are kept"
+                return self._instead(best, remark)
+        return self._instead(best) if best is not None and _is_faster(best, built) else built
+
+    def _instead(self, best: BuiltModel, remark: str = "") -> BuiltModel:
+        """What was built on the way, with the count of all trials."""
+        tuned = dataclasses.replace(self.tuned, choices=best.tuned.tuned.choices)
+        watch = self.watch.copy()
+        watch.seconds.update((name, s) for name, s in best.watch.seconds.items() if name not in watch.seconds)
+        return dataclasses.replace(best, tuned=dataclasses.replace(self, tuned=tuned), watch=watch, remark=remark)
+
+    def build_with(self, open_pool: OpenPool | None) -> BuiltModel:
+        """As `build`, in workers that are there."""
+        from chanas.files.scratch import scratch_folder
+        from chanas.prescheduler.models.module import program_module
+        from chanas.prescheduler.models.proof import prove
+
+        watch = self.watch.copy()
+        with watch.step("build"):
+            chosen = {key: (c.workload, c.point) for key, c in self.tuned.choices.items()}
+            made = program_module(self.program, chosen, self.target)
+        with watch.step("prove"), scratch_folder() as scratch:
             library = scratch / "module.so"
-            proof = compile_program(made, inputs, expected, self.target, library, open_pool)
-            shapes = tuple(e.shape for e in expected)
-            return BuiltModel(self, made, proof, unproven, library.read_bytes(), shapes, watch)
+            proof = prove(made, self.reference, self.target, library, open_pool)
+            return BuiltModel(self, made, proof, library.read_bytes(), watch)
 
 
-def unproven_names(opened: OpenedModel, expected: Sequence[Array], seed: int) -> tuple[str, ...]:
-    """Names of outputs that are alike for other inputs, so that comparing them says nothing."""
-    from chanas.prescheduler.models.tuning import unproven_outputs
+def _is_faster(one: BuiltModel, other: BuiltModel) -> bool:
+    """True if it is by more than the spread of their timings: schedules that were found later are better as far as
+    that does not tell."""
+    return one.proof.seconds + max(one.proof.spread_s, other.proof.spread_s) < other.proof.seconds
 
-    try:
-        other = opened.answer(opened.random_inputs(seed + 1, num_indices=2))
-    except Exception:  # whatever a framework raises where a table has one row: the inputs that are compared had zeros
-        return ()
-    return tuple(opened.output_name(i) for i in unproven_outputs(expected, other))
+
+def _schedules(model: TunedModel) -> dict[Any, Any]:
+    return {key: (c.workload, tuple(c.point)) for key, c in model.tuned.choices.items()}
+
+
+class _BestSoFar:
+    """The fastest program of a network that was built while it is tuned, in its folder as soon as it is there."""
+
+    def __init__(self, draft: TunedModel, pool: Pool, scratch: Path, folder: Path | None) -> None:
+        self._draft, self._pool, self._scratch, self._folder = draft, pool, scratch, folder
+        self.built: BuiltModel | None = None
+        self.told = ""
+
+    def begin(self) -> float:
+        """Build the network with the first schedules; returns the seconds that this takes. Where they do not work,
+        those of each operator that nobody measured are tried alone, and the ones that work are taken.
+
+        Raises:
+            MeasureError: it cannot be built, or is wrong.
+        """
+        from chanas.prescheduler.models.tuning import working_choices
+
+        start_s = time.monotonic()
+        try:
+            self._take(self._draft.tuned.choices)
+        except MeasureError:
+            program, target = self._draft.program, self._draft.target
+            choices = working_choices(program, target, self._draft.tuned.choices, self._pool, self._scratch)
+            if choices == self._draft.tuned.choices:
+                raise
+            start_s = time.monotonic()
+            self._take(choices)
+        return time.monotonic() - start_s
+
+    def offer(self, choices: Choices) -> None:
+        """Build the network with other schedules; it is kept if it is right and faster."""
+        with contextlib.suppress(MeasureError):  # schedules that do not work together: the last build tells
+            self._take(choices)
+
+    def _take(self, choices: Choices) -> None:
+        draft = dataclasses.replace(self._draft, tuned=dataclasses.replace(self._draft.tuned, choices=choices))
+        if self.built is not None and _schedules(self.built.tuned) == _schedules(draft):
+            return
+        built = draft.build_with(lambda _target: contextlib.nullcontext(self._pool))
+        if self.built is None or not _is_faster(self.built, built):
+            self.built = built
+            if self._folder is not None:
+                told = built.save(self._folder, keep_faster=True).told
+                self.told = self.told or told
+
+    def describe(self) -> str:
+        """The words about what an interruption leaves."""
+        if self.built is None or self._folder is None:
+            return "all trials"
+        return f"all trials and, in {self._folder}, a network of {format_latency(self.built.proof.seconds)}"
 
 
 @dataclass(frozen=True)
 class BuiltModel:
     """A compiled network that gives the right outputs.
 
-    unproven  names of outputs that are alike for other inputs: comparing them with the framework's says nothing
+    remark  about schedules that were found and are not in it; empty without any
     """
 
     tuned: TunedModel
     made: ProgramModule
     proof: Proof
-    unproven: Sequence[str]
     library: bytes
-    output_shapes: Sequence[tuple[int, ...]]
     watch: _Watch
+    remark: str = ""
 
     @property
     def name(self) -> str:
         return self.tuned.loaded.name
 
-    def save(self, folder: str | Path, pictures: Mapping[str, Any] = MappingProxyType({})) -> SavedModel:
+    def save(self, folder: str | Path, *, keep_faster: bool = False) -> SavedModel:
         """Write the folder: compiled module, weights, and what it is; whole or not at all. Another network that is
         there is kept as `FOLDER.1`.
 
         Args:
-            pictures: as `LoadedModel.pictures` gives it.
+            keep_faster: leave the same network there, of another tuning, if it is faster.
 
         Raises:
             ConfigError: there is something else than an earlier tuned network.
@@ -373,8 +498,8 @@ class BuiltModel:
         """
         from chanas.workflows.models.saving import write_folder
 
-        told = write_folder(Path(folder), self.library, self.made, {**_describe(self), **pictures})
-        return SavedModel(Path(folder), told)
+        told = write_folder(Path(folder), self.library, self.made, _describe(self), keep_faster=keep_faster)
+        return SavedModel(Path(folder), told or self.tuned.told)
 
 
 def _describe(built: BuiltModel) -> dict[str, Any]:
@@ -400,7 +525,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
         "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in opened.inputs],
         "outputs": [
             {"name": opened.output_name(i), "shape": list(shape), "dtype": tuned.program.value(number).dtype}
-            for i, (shape, number) in enumerate(zip(built.output_shapes, tuned.program.outputs, strict=True))
+            for i, (shape, number) in enumerate(zip(tuned.reference.output_shapes, tuned.program.outputs, strict=True))
         ],
         "operators": [
             {
@@ -422,9 +547,8 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             "weight_bytes": float(weight_bytes(tuned.program)),
             "activation_bytes": float(activation_bytes(tuned.program)),
         },
-        "unproven": list(built.unproven),
-        "preprocess": None,
-        "class_names": None,
+        "unproven": list(tuned.reference.unproven),
+        **tuned.loaded.pictures,
         "probabilities": _ends_in_softmax(tuned.loaded.graph),
         "seconds": {name: round(seconds, 3) for name, seconds in built.watch.seconds.items()},
         "trials": {"new": tuned.tuned.num_new_trials, "failed": tuned.tuned.num_failed_trials},

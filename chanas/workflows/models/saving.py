@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import types
 from collections.abc import Mapping, Sequence
@@ -52,16 +53,23 @@ def check_place(folder: Path, run: Path | None = None) -> None:
         raise ConfigError(f"cannot write {folder}: {parent} is no folder that you may write to; name another one")
 
 
-def write_folder(folder: Path, library: bytes, made: ProgramModule, document: Mapping[str, Any]) -> str:
+def write_folder(
+    folder: Path, library: bytes, made: ProgramModule, document: Mapping[str, Any], *, keep_faster: bool = False
+) -> str:
     """Write module, weights and `tuned.json`; a folder that is there is replaced when the new one is complete, or set
     aside if it is of another network. The text says what became of it; empty where there was none.
+
+    Args:
+        keep_faster: leave what is there if it is the same network, of another tuning, and faster.
 
     Raises:
         ConfigError: there is something else than an earlier tuned network.
         ChanasError: it cannot be written.
     """
     check_place(folder)
-    kept, told = _place_of_earlier(folder, document)
+    kept, told, earlier_s = _place_of_earlier(folder, document)
+    if keep_faster and earlier_s < document["measured"]["latency_s"]:
+        return told
     names = [f"parameter{i}" for i in range(len(made.parameters))]
     with replacing_folder(folder, kept) as temporary:
         (temporary / MODULE).write_bytes(library)
@@ -72,18 +80,22 @@ def write_folder(folder: Path, library: bytes, made: ProgramModule, document: Ma
     return told
 
 
-def _place_of_earlier(folder: Path, document: Mapping[str, Any]) -> tuple[Path | None, str]:
-    """The place that the network in `folder` moves to, None for the same one, which is replaced; and a line about it"""
+def _place_of_earlier(folder: Path, document: Mapping[str, Any]) -> tuple[Path | None, str, float]:
+    """The place that the network in `folder` moves to, None for the same one, which is replaced; a line about it; and
+    its latency in seconds if it is the same one of another tuning, else infinity."""
     if not (folder / DOCUMENT).is_file():
-        return None, ""
+        return None, "", math.inf
     kept = free_name(folder)
     try:
         earlier = TunedNetwork.open(folder).document
     except ChanasError:  # damaged, or of another version
-        return kept, f"what was in {folder} cannot be read, and is kept as {kept}"
+        return kept, f"what was in {folder} cannot be read, and is kept as {kept}", math.inf
     if _identity(earlier) == _identity(document):
-        return None, f"the same network took {format_latency(earlier['measured']['latency_s'])} before"
-    return kept, f"what was in {folder} is another network or for another device, and is kept as {kept}"
+        if earlier["run_id"] == document["run_id"]:
+            return None, "", math.inf
+        earlier_s = float(earlier["measured"]["latency_s"])
+        return None, f"the same network took {format_latency(earlier_s)} before", earlier_s
+    return kept, f"what was in {folder} is another network or for another device, and is kept as {kept}", math.inf
 
 
 def _identity(document: Mapping[str, Any]) -> tuple[Any, ...]:

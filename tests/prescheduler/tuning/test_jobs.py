@@ -216,22 +216,42 @@ def test_planted_bad_candidates_end_as_records_and_the_others_have_their_turns(
     assert list(scratch.iterdir()) == []
 
 
-def test_when_it_is_late_each_operator_gets_a_schedule_and_no_more(store: RecordStore, scratch: Path) -> None:
-    best = tuning(SyntheticPool(), store, scratch, deadline_s=0.0).run(WORKLOADS, progress=False)
-    first = {w.key: num_trials(w, dataclasses.replace(CONFIG, num_trials=CONFIG.num_initial)) for w in WORKLOADS}
-    assert {w.key: len(records) for w, records in best.items()} == first
+def test_when_it_is_late_nothing_more_is_tried(store: RecordStore, scratch: Path) -> None:
+    best = tuning(SyntheticPool(), store, scratch, deadline_s=-1.0).run(WORKLOADS, progress=False)
+    assert not any(best.values())
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize("counts", [None, np.ones((1, len(WORKLOADS)))], ids=["each", "shared"])
 def test_operators_that_wait_when_it_gets_late_are_left_as_they_are(
     store: RecordStore, scratch: Path, counts: Any
 ) -> None:
-    tuning(SyntheticPool(), store, scratch, deadline_s=0.0).run(WORKLOADS, progress=False)
-    before, pool = kept_in(store), SyntheticPool()
+    pool = SyntheticPool()
     jobs = tuning(pool, store, scratch, deadline_s=4.0, clock=lambda: float(len(pool.built)))
     jobs.run(WORKLOADS, progress=False, counts=counts)
-    assert before < kept_in(store)
-    assert len(kept_in(store)) < TOTAL
+    assert 0 < len(kept_in(store)) < TOTAL
+
+
+def test_the_best_points_are_not_measured_again_after_the_end(store: RecordStore, scratch: Path) -> None:
+    keep(store, 1.00e-6, 1.01e-6)
+    pool = SyntheticPool()
+    jobs = tuning(pool, store, scratch, deadline_s=1.0, end_s=1.0, clock=lambda: 2.0)
+    assert [r.point for r in jobs.run([LUCKY], progress=False)[LUCKY]] == list(LUCKY_POINTS[:2])
+    assert pool.built == []
+
+
+def test_the_best_so_far_is_kept_each_minute_while_nothing_is_under_way(store: RecordStore, scratch: Path) -> None:
+    pool, kept = SyntheticPool(), []
+
+    def keep_best() -> None:
+        assert len(pool.built) == len(pool.timed)
+        assert kept_in(store) == set(asked_of(pool))
+        kept.append(len(pool.built))
+
+    tuning(pool, store, scratch, clock=lambda: 10.0 * len(pool.built), keep_best=keep_best).run(WORKLOADS, False)
+    assert kept == sorted(set(kept))
+    assert len(kept) > 2
+    assert len(pool.built) == TOTAL
 
 
 def test_records_come_fastest_first(store: RecordStore, scratch: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from networks import NUM_CLASSES, SHAPE
@@ -15,14 +17,20 @@ from typer.testing import CliRunner
 from chanas.bundle.tuned import DOCUMENT
 from chanas.commands.main import app
 from chanas.core.usage import Usage
-from chanas.errors import ConfigError, StageOrderError, TargetError
+from chanas.devices.host import load_target
+from chanas.errors import ConfigError, MeasureError, ModelError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.models.sources.torch_models import opened_program
-from chanas.workflows.models.chain import BuiltModel, Effort, LoadedModel, Model, TunedModel, unproven_names
+from chanas.prescheduler.models import proof
+from chanas.prescheduler.models.reading import reader
+from chanas.prescheduler.records.store import RecordStore
+from chanas.prescheduler.tuning import jobs
+from chanas.workflows.models.chain import BuiltModel, Effort, LoadedModel, Model, TunedModel
 
-OPENING = ["open", "simplify"]
-TUNING = [*OPENING, "lower", "tune"]
-BUILDING = [*TUNING, "build", "answer", "prove"]
+from ...prescheduler.cases import interrupted_bar
+
+OPENING = ["open", "read", "simplify"]
+TUNING = [*OPENING, "lower", "answer", "first build", "tune"]
+BUILDING = [*TUNING, "build", "prove"]
 
 
 @pytest.fixture
@@ -64,9 +72,72 @@ def test_building_adds_to_a_copy_and_saving_again_adds_nothing(
 
 
 def test_a_program_is_not_proven_on_another_device_than_it_was_tuned_for(tuned: TunedModel) -> None:
-    elsewhere = dataclasses.replace(tuned, target=dataclasses.replace(tuned.target, fingerprint="0" * 12))
+    target = dataclasses.replace(tuned.target, fingerprint="0" * 12)
+    elsewhere = dataclasses.replace(tuned, target=target, best=None)
     with pytest.raises(TargetError, match="000000000000"):
         elsewhere.build()
+
+
+def test_an_interrupted_tuning_leaves_a_network_that_is_right(
+    loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "progress_bar", interrupted_bar(3))
+    with pytest.raises(KeyboardInterrupt):
+        loaded.tune(trials=4, run=tmp_path, progress=False, folder=tmp_path / "net")
+    inputs = loaded.opened.random_inputs(seed=7)
+    [found], [expected] = Model.open(tmp_path / "net").run(*inputs), loaded.opened.answer(inputs)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_what_is_wrong_as_a_whole_is_refused_before_a_trial_is_made(loaded: LoadedModel, tmp_path: Path) -> None:
+    answer = loaded.opened.answer
+    other = dataclasses.replace(loaded.opened, answer=lambda inputs: [1.5 * output for output in answer(inputs)])
+    with pytest.raises(MeasureError, match="wrong result"):
+        dataclasses.replace(loaded, opened=other).tune(trials=1, run=tmp_path, progress=False, folder=tmp_path / "net")
+    assert not (tmp_path / "net").exists()
+    with contextlib.closing(RecordStore(RunDirectory(tmp_path).records, load_target("cpu"))) as store:
+        assert store.count() == (0, 0)
+
+
+def test_schedules_that_do_not_work_together_leave_the_network_that_was_built_before(
+    tuned: TunedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MeasureError("the compiled network failed: crash")
+
+    monkeypatch.setattr(proof, "prove", fail)
+    assert tuned.best is not None
+    slower = {key: dataclasses.replace(c, point=(-1,)) for key, c in tuned.best.tuned.tuned.choices.items()}
+    best = dataclasses.replace(
+        tuned.best, tuned=dataclasses.replace(tuned, tuned=dataclasses.replace(tuned.tuned, choices=slower))
+    )
+    built = dataclasses.replace(tuned, best=best).build()
+    assert built.library == tuned.best.library
+    assert "do not work together (the compiled network failed: crash)" in built.remark
+    with pytest.raises(MeasureError, match="crash"):
+        dataclasses.replace(tuned, best=None).build()
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(KeyError("TensorX"), "step 'read' failed with KeyError: 'TensorX'"), (ModelError("no such operator"), "no such")],
+)
+def test_an_error_names_the_step_that_it_ended(
+    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception, expected: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(reader, "read_graph", fail)
+    network = tuned_folder.parent / "net.pt2"
+    with pytest.raises(ModelError, match=expected) as caught:
+        Model.load(network)
+    assert caught.value.stage == "read"
+    done = CliRunner().invoke(app, ["tune", str(network), "--json"])
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["stage"] == "read"
+    assert expected in told["error"]
+    assert done.exit_code == 1
 
 
 def test_what_is_no_tuned_network_is_not_replaced(built: BuiltModel, tuned_folder: Path) -> None:
@@ -118,24 +189,6 @@ def test_an_output_that_is_alike_for_other_inputs_is_told(tuned_folder: Path, tm
 
 def test_a_network_whose_outputs_differ_has_nothing_to_tell(tuned_folder: Path) -> None:
     assert json.loads((tuned_folder / DOCUMENT).read_text(encoding="utf-8"))["unproven"] == []
-
-
-class Gather(nn.Module):
-    """A table of so many rows, of which inputs choose."""
-
-    def __init__(self, num_rows: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(num_rows, 4)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.table(ids)
-
-
-@pytest.mark.parametrize("num_rows", [2, 1])
-def test_whole_numbers_are_other_indices_where_the_table_has_them(num_rows: int) -> None:
-    program = torch.export.export(Gather(num_rows), (torch.zeros(1, 8, dtype=torch.int64),))
-    opened = opened_program("net", program, {})
-    assert unproven_names(opened, opened.answer(opened.random_inputs()), seed=0) == ()
 
 
 def test_a_plan_names_operators_trials_and_the_folder(loaded: LoadedModel, tmp_path: Path) -> None:

@@ -59,15 +59,31 @@ def test_another_network_of_the_same_file_name_is_kept_and_the_same_one_replaced
     tuned_folder: Path, tmp_path: Path
 ) -> None:
     document = TunedNetwork.open(tuned_folder).document
+    again = {**document, "run_id": "again"}
     retrained = {**document, "origin": {**document["origin"], "sha256": "f" * 64}}
     smaller = {**retrained, "inputs": [{**i, "shape": [1, *i["shape"][1:-1], 1]} for i in document["inputs"]]}
     folder, made = tmp_path / "net", cast(Any, Made())
-    told = [write_folder(folder, b"code", made, network) for network in (document, document, retrained, smaller)]
+    told = [write_folder(folder, b"code", made, network) for network in (document, again, retrained, smaller)]
     assert told[0] == ""
     assert " before" in told[1]
     assert [str(folder.with_name(f"net.{n}")) in text for n, text in ((1, told[2]), (2, told[3]))] == [True, True]
     hashes = [TunedNetwork.open(tmp_path / name).document["origin"]["sha256"] for name in ("net.1", "net.2", "net")]
     assert hashes == [document["origin"]["sha256"], "f" * 64, "f" * 64]
+
+
+def with_latency(document: dict[str, Any], run_id: str, seconds: float) -> dict[str, Any]:
+    return {**document, "run_id": run_id, "measured": {**document["measured"], "latency_s": seconds}}
+
+
+def test_a_first_result_leaves_a_faster_one_of_an_earlier_tuning_and_the_last_one_replaces_it(
+    tuned_folder: Path, tmp_path: Path
+) -> None:
+    document, folder, made = TunedNetwork.open(tuned_folder).document, tmp_path / "net", cast(Any, Made())
+    write_folder(folder, b"code", made, with_latency(document, "earlier", 2.0))
+    for keep_faster, seconds, there in ((True, 3.0, 2.0), (True, 1.0, 1.0), (True, 1.5, 1.5), (False, 4.0, 4.0)):
+        write_folder(folder, b"code", made, with_latency(document, "now", seconds), keep_faster=keep_faster)
+        assert TunedNetwork.open(folder).document["measured"]["latency_s"] == there
+    assert [p.name for p in tmp_path.iterdir()] == ["net"]
 
 
 @pytest.mark.parametrize("run", ["net", "net/run"])
