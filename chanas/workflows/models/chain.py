@@ -409,6 +409,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             "activation_bytes": float(activation_bytes(tuned.program)),
         },
         "unproven": list(built.reference.unproven),
+        "proof": {"draws": list(proof.draws), "outputs": [dataclasses.asdict(o) for o in proof.outputs]},
         "preprocess": None,
         "class_names": None,
         "probabilities": _ends_in_softmax(tuned.loaded.graph),
