@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-_SHOWN = 64
+_SHOWN = 1 << 16
 """Places of whole numbers that are told; more than so many are no ties."""
 
 
