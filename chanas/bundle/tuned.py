@@ -146,9 +146,9 @@ class TunedNetwork:
         digests = {name: self.document["hashes"].get(name) for name in names}
         check_digests(self.folder / DOCUMENT, digests, "folder", "chanas tune")
 
-    def random_inputs(self, seed: int = 0) -> list[Array]:
-        """Normal numbers for floats, zeros for whole numbers (`chanas.network.inputs`)."""
-        return random_inputs(((entry["shape"], entry["dtype"]) for entry in self.document["inputs"]), seed)
+    def random_inputs(self, seed: int = 0, num_indices: int = 1) -> list[Array]:
+        """Normal numbers for floats, zeros or other small ones for whole numbers (`chanas.network.inputs`)."""
+        return random_inputs(((entry["shape"], entry["dtype"]) for entry in self.document["inputs"]), seed, num_indices)
 
     def run(self, *inputs: Array) -> list[Array]:
         """The outputs of the compiled network for its inputs, in order, in the shapes of `tuned.json`.

@@ -9,22 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 
-def random_inputs(shapes: Iterable[tuple[Sequence[int], str]], seed: int = 0) -> list[npt.NDArray[Any]]:
-    """Standard normal numbers for inputs of floats; for whole numbers, which may be indices, zeros, which are in range
-    everywhere.
+def random_inputs(
+    shapes: Iterable[tuple[Sequence[int], str]], seed: int = 0, num_indices: int = 1
+) -> list[npt.NDArray[Any]]:
+    """Standard normal numbers for inputs of floats; for whole numbers, which may be indices, some below `num_indices`:
+    by default zeros, which are in range everywhere.
 
     Args:
         shapes: shape and dtype of each input.
     """
     rng = np.random.default_rng(seed)
     return [
-        (rng.standard_normal(shape) if "float" in dtype else np.zeros(shape)).astype(dtype) for shape, dtype in shapes
+        (rng.standard_normal(shape) if "float" in dtype else rng.integers(0, num_indices, shape)).astype(dtype)
+        for shape, dtype in shapes
     ]
 
 
 KINDS = ("normal", "0 to 255", "0 to 1", "flat", "nearly flat")
 """What inputs of floats are like: standard normal numbers; pixels as they lie in a file; pixels as shares; one number
-everywhere; 200 ± 0.1, of which a mean of squares leaves nothing."""
+everywhere; 20 ± 0.1, of which a mean of squares leaves little."""
 _MOST = 0.75
 """The share of truths that hold where they are mixed: few rows of a mask leave everything out."""
 
@@ -64,4 +67,4 @@ def _floats(kind: str, shape: Sequence[int], rng: np.random.Generator) -> npt.ND
     if kind == "flat":
         return np.ones(shape)
     numbers = rng.standard_normal(shape)
-    return numbers if kind == "normal" else 200 + numbers / 10
+    return numbers if kind == "normal" else 20 + numbers / 10

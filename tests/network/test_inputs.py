@@ -25,6 +25,16 @@ def test_whole_numbers_are_ids_of_any_vocabulary(dtype: str) -> None:
     assert x.any()
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
+def test_more_indices_may_be_asked_for(dtype: str) -> None:
+    shapes = [([1, 4], "float32"), ([1, 512], dtype)]
+    (x, zeros), (same, ids) = random_inputs(shapes), random_inputs(shapes, num_indices=2)
+    np.testing.assert_array_equal(x, same)
+    assert not zeros.any()
+    assert set(ids.ravel().astype(int)) == {0, 1}
+    assert str(ids.dtype) == dtype
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_inputs_of_a_kind_are_what_networks_get(kind: str) -> None:
     shapes = [((8, 64), "float32"), ((8, 64), "int64"), ((8, 64), "bool"), ((8, 64), "int32")]
@@ -40,7 +50,7 @@ def test_inputs_of_a_kind_are_what_networks_get(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "low", "high"), [("0 to 255", 0, 255), ("0 to 1", 0, 1), ("flat", 1, 1), ("nearly flat", 199, 201)]
+    ("kind", "low", "high"), [("0 to 255", 0, 255), ("0 to 1", 0, 1), ("flat", 1, 1), ("nearly flat", 19, 21)]
 )
 def test_floats_of_a_kind_are_within_its_range(kind: str, low: float, high: float) -> None:
     [x] = drawn_inputs(kind, [((64, 64), "float32")], [None])

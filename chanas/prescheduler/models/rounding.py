@@ -23,7 +23,7 @@ from chanas.prescheduler.models.graph import MAP_PRODUCTS, Constant, Graph, Node
 from chanas.prescheduler.models.sources.model import Array
 from chanas.prescheduler.workloads.comparison import largest_of
 
-STEPS = (1, 1, 32)
+STEPS = (1, 1, 1, 32, 32)
 """Units in the last place that inputs are moved by, in one answer of the framework each."""
 _UNIT, _EACH, _SUM, _FACTOR = 2.0**-24, 8.0, 4.0, 32.0
 _TYPICAL = 0.99
