@@ -277,7 +277,8 @@ def _say_tuned(built: BuiltModel, saved: SavedModel) -> None:
         f"drift      {tuned.tuned.drift}\n"
         f"latency    {format_latency(proof.seconds)} ± {format_latency(proof.spread_s)}, {tuned.usage.threads} "
         "thread(s)\n"
-        f"error      {proof.relative_error:.1e} of the largest output, against {tuned.loaded.opened.origin['kind']}\n"
+        f"error      {proof.relative_error:.1e} of an output's largest number, against "
+        f"{tuned.loaded.opened.origin['kind']}; inputs: {', '.join(proof.draws)}\n"
         f"memory     {weight_bytes(tuned.program) / 1e6:.1f} MB of weights, "
         f"{activation_bytes(tuned.program) / 1e6:.1f} MB of activations"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chanas.network.inputs import random_inputs
+from chanas.network.inputs import KINDS, drawn_inputs, random_inputs
 
 
 def test_floats_are_drawn_and_differ_by_seed() -> None:
@@ -33,3 +33,26 @@ def test_more_indices_may_be_asked_for(dtype: str) -> None:
     assert not zeros.any()
     assert set(ids.ravel().astype(int)) == {0, 1}
     assert str(ids.dtype) == dtype
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inputs_of_a_kind_are_what_networks_get(kind: str) -> None:
+    shapes = [((8, 64), "float32"), ((8, 64), "int64"), ((8, 64), "bool"), ((8, 64), "int32")]
+    x, ids, mask, numbers = drawn_inputs(kind, shapes, [None, 50, None, None])
+    assert [str(a.dtype) for a in (x, ids, mask, numbers)] == [dtype for _, dtype in shapes]
+    assert 0 <= ids.min() <= ids.max() < 50
+    assert set(np.unique(numbers)) <= {0, 1}
+    assert mask.any(axis=1).all()  # no row is left out altogether
+    assert mask.all() == (not kind.startswith("0"))
+    assert (ids.min() == ids.max()) == kind.endswith("flat")
+    again = drawn_inputs(kind, shapes, [None, 50, None, None])
+    assert all(map(np.array_equal, again, (x, ids, mask, numbers)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high"), [("0 to 255", 0, 255), ("0 to 1", 0, 1), ("flat", 1, 1), ("nearly flat", 19, 21)]
+)
+def test_floats_of_a_kind_are_within_its_range(kind: str, low: float, high: float) -> None:
+    [x] = drawn_inputs(kind, [((64, 64), "float32")], [None])
+    assert low <= x.min() <= x.max() <= high
+    assert (x.std() == 0.0) == (kind == "flat")

@@ -22,10 +22,13 @@ from chanas.prescheduler.measuring.requests import (
     BuildOperator,
     BuildOperators,
     BuildRequest,
+    CompareModule,
     Measure,
     MeasureInTurns,
+    MeasureModule,
     MeasureNetwork,
 )
+from chanas.prescheduler.workloads.comparison import Comparison, Difference, StoredCase
 
 _BUILD_S = 0.05
 
@@ -44,6 +47,12 @@ def measure_in_turns(request: MeasureInTurns) -> list[Answer]:
     return [Answer.of(measure(request))] * request.num
 
 
+def compare(request: CompareModule) -> Comparison:
+    """No output differs."""
+    case, equal = StoredCase(request.case), Difference(0.0, 0.0, 0.0, 0)
+    return Comparison(((equal,) * case.num_outputs,) * case.num_draws)
+
+
 def main() -> None:
     """Be the command, or one of its workers."""
     if sys.argv[1:]:
@@ -60,6 +69,8 @@ def main() -> None:
             BuildModule: build,
             Measure: measure,
             MeasureNetwork: measure,
+            CompareModule: compare,
+            MeasureModule: measure,
             MeasureInTurns: measure_in_turns,
         }
     )

@@ -193,6 +193,19 @@ class MeasureNetwork(TimingRequest):
     settings: TimingSettings = _NETWORK
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareModule(TimingRequest):
+    """Run the module of a finished network on each draw of its case, the first draw twice; the answer is a
+    `Comparison`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureModule(TimingRequest):
+    """Check the module of a finished network on the first draw of its case, then time single inferences."""
+
+    settings: TimingSettings = _NETWORK
+
+
 # ---- the worker itself ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Ping(Request):
@@ -209,5 +222,8 @@ class Crash(Request):
     """End the worker as a broken kernel does."""
 
 
-TIMINGS: tuple[type[Request], ...] = (Measure, MeasureInTurns, MeasureNetwork, Ping, Hang, Crash)
+TIMINGS: tuple[type[Request], ...] = (
+    *(Measure, MeasureInTurns, MeasureNetwork, CompareModule, MeasureModule),
+    *(Ping, Hang, Crash),
+)
 """Requests that a device elsewhere answers."""

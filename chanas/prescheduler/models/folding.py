@@ -417,7 +417,7 @@ def _absorbed(product: Node, node: Node) -> Node | None:
         by_output = factor.reshape(-1, *[1] * (new_weight.ndim - 1)) if product.op in MAP_PRODUCTS else factor
         new_weight, new_bias = new_weight * by_output, new_bias * factor
     constants = (Constant(np.asarray(value, dtype=np.float32)) for value in (new_weight, new_bias))
-    return dataclasses.replace(product, reads=(product.reads[0], *constants))
+    return dataclasses.replace(product, reads=(product.reads[0], *constants), name=node.name)
 
 
 def _by_output(value: Array, product: Node) -> Array | None:

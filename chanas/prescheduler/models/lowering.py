@@ -43,6 +43,23 @@ _LEAST_SAVED = 1.5
 _LEAST_SAVED_PER_BYTE = 1.0
 
 
+def with_outputs(program: Program, numbers: Sequence[int]) -> Program:
+    """A program that gives these of its values back, as the framework has them."""
+    made = dataclasses.replace(program, operations=list(program.operations))
+    forms = [program.value(n) for n in numbers]
+    made.outputs = tuple(
+        made.add(_in_form(n, form, False)) if form.blocked else n for n, form in zip(numbers, forms, strict=True)
+    )
+    return made
+
+
+def _in_form(number: int, value: Value, blocked: bool) -> OtherOperation:
+    """The change of a value to channel blocks, or from them."""
+    other = Value(value.shape, value.dtype, blocked)
+    emit: Emit = functools.partial(others.pack if blocked else others.unpack, value=other)
+    return OtherOperation("to channel blocks" if blocked else "from channel blocks", (number,), other, emit, True)
+
+
 def lower(graph: Graph, target: HardwareTarget) -> Program:
     """The program of a simplified graph on a target."""
     return _Lowering(name_attention(graph, target.vector_lanes), target).program()
@@ -71,6 +88,8 @@ class _Lowering:
                 self._channels[value] = channels
             else:
                 self.became[value] = self._node(node)
+            if node.name and value in self.became:
+                self.made.names.setdefault(self.became[value], node.name)
         self.made.outputs = tuple(self._output(o) for o in self.graph.outputs)
         return self.made
 
@@ -104,10 +123,7 @@ class _Lowering:
         if value.blocked == blocked:
             return number
         if (number, blocked) not in self._changed:
-            other = Value(value.shape, value.dtype, blocked)
-            emit: Emit = functools.partial(others.pack if blocked else others.unpack, value=other)
-            name = "to channel blocks" if blocked else "from channel blocks"
-            self._changed[number, blocked] = self.made.add(OtherOperation(name, (number,), other, emit, True))
+            self._changed[number, blocked] = self.made.add(_in_form(number, value, blocked))
         return self._changed[number, blocked]
 
     def _is_blocked(self, read: Read) -> bool:

@@ -83,7 +83,7 @@ def drop_moves(graph: Graph) -> Graph:
             moved = moved_from(new, number)
             places = moved.places.ravel()
             if places.size == math.prod(new.shape_of(moved.source)) and (np.diff(places) == 1).all():
-                new.let(value, new.add(Node("reshape", (moved.source,), node.shape, node.dtype)))
+                new.let(value, new.add(Node("reshape", (moved.source,), node.shape, node.dtype, name=node.name)))
                 continue
         new.let(value, number)
     return new.graph(graph.outputs)

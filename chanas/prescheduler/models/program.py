@@ -110,12 +110,16 @@ Operation = TunedOperation | OtherOperation
 
 @dataclass
 class Program:
-    """Operations in an order in which they can run. Values are numbered: inputs first, then one for each operation."""
+    """Operations in an order in which they can run. Values are numbered: inputs first, then one for each operation.
+
+    names   of values in the file that the network was read from, of those that are there
+    """
 
     inputs: tuple[TensorFacts, ...]
     lanes: int
     operations: list[Operation] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
+    names: dict[int, str] = field(default_factory=dict)
 
     def value(self, number: int) -> Value:
         """The form of a value."""

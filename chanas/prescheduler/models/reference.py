@@ -1,32 +1,30 @@
-"""What a network's compiled program is compared with: inputs, and its framework's outputs for them."""
+"""What a network's compiled program is compared with: inputs, and its framework's outputs for them.
+
+Inputs are of several kinds (`chanas.network.inputs.KINDS`), as far as the framework's outputs for them are finite and
+there is time to ask it.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from chanas.errors import ModelError
-from chanas.prescheduler.models.graph import Graph
+from chanas.network.inputs import KINDS, drawn_inputs
+from chanas.prescheduler.models.graph import Constant, Graph
+from chanas.prescheduler.models.rounding import STEPS, allowed, growths, moved_inputs
 from chanas.prescheduler.models.sources.model import Array, OpenedModel
+from chanas.prescheduler.workloads.comparison import Draw, difference
 
-NETWORK_TOLERANCE = 1e-3
-"""Largest error that is right, as a share of the largest output: a hundred layers of sums in another order, some by
-Winograd's transforms, are within 2e-4."""
-
-
-@dataclass(frozen=True, eq=False)
-class Draw:
-    """Inputs of a network and the framework's outputs for them, in order.
-
-    name  what the inputs are like, for people
-    """
-
-    name: str
-    inputs: tuple[Array, ...]
-    outputs: tuple[Array, ...]
+_SECONDS = 10.0
+"""Time for the framework's answers; the first one is waited for however long it takes."""
+_MOST_BYTES = 1 << 28
+"""Bytes of draws after which there are no more."""
+_PASSED_ON = ("reshape", "astype", "permute_dims", "slice", "strided_slice", "broadcast_to", "concat", "where", "add")
+"""Operators after which whole numbers are still indices; `add` and `where` make those before the first positive."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,35 +52,133 @@ def reference_of(opened: OpenedModel, graph: Graph, seed: int = 0) -> Reference:
         graph: of the opened network, simplified.
 
     Raises:
-        ModelError: the framework's own outputs are not finite, or an output has no elements, so that there is nothing
-            to compare with.
+        ModelError: the framework can't run the network, its outputs are never numbers or differ from call to call, or
+            one has no elements, so that there is nothing to compare with.
     """
-    inputs, expected = opened.finite_inputs(seed)
-    if not all(e.size for e in expected):
-        raise ModelError(
-            "an output of the network has no elements, so that there is nothing to compare; export it without"
-        )
-    if not math.isfinite(max(float(np.abs(e).max()) for e in expected)):
-        raise ModelError(
+    asking = _Asking(opened, graph, seed)
+    finite: list[Draw] = []
+    others: list[Draw] = []
+    for name, inputs in asking.inputs():
+        if (finite or others) and (asking.is_late or sum(d.nbytes for d in (*finite, *others)) > _MOST_BYTES):
+            break
+        draw = asking.draw(name, inputs)
+        if draw is not None:
+            (finite if all(np.isfinite(o).all() for o in draw.outputs) else others).append(draw)
+    draws = finite or others
+    if not draws:
+        raise asking.error
+    asking.check_repeatable(draws[0])
+    return Reference(opened, graph, tuple(draws), tuple(map(opened.output_name, _unproven(draws))))
+
+
+class _Asking:
+    """The framework asked for its outputs, with a limit of time; `error` says why there are none."""
+
+    def __init__(self, opened: OpenedModel, graph: Graph, seed: int) -> None:
+        self.opened, self.graph, self.seed = opened, graph, seed
+        self.growths = growths(graph)
+        self.can_move = any(facts.dtype.startswith("float") for facts in opened.inputs)
+        self.begun = time.monotonic()
+        self.error = ModelError(
             "the network itself gives NaN or infinity for random inputs, so that its tuned program can't be compared "
             "with it; check its weights"
         )
-    unproven = _unproven_names(opened, expected, seed)
-    return Reference(opened, graph, (Draw("random", tuple(inputs), tuple(expected)),), unproven)
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() - self.begun > _SECONDS
+
+    def inputs(self) -> Iterator[tuple[str, list[Array]]]:
+        """Inputs of each kind, and in the end such with zeros for all whole numbers; none twice."""
+        shapes = [(facts.shape, facts.dtype) for facts in self.opened.inputs]
+        seen: list[list[Array]] = []
+        tables, zeros = index_limits(self.graph), list[int | None]([1] * len(shapes))
+        for kind, limits in (*((kind, tables) for kind in KINDS), (KINDS[0], zeros)):
+            found = drawn_inputs(kind, shapes, limits, self.seed)
+            if not any(all(map(np.array_equal, found, other)) for other in seen):
+                seen.append(found)
+                yield kind, found
+
+    def answer(self, inputs: Sequence[Array]) -> list[Array]:
+        """The framework's outputs. It may write to what it is given, and to what it gives."""
+        return [np.array(o) for o in self.opened.answer([x.copy() for x in inputs])]
+
+    def draw(self, name: str, inputs: Sequence[Array]) -> Draw | None:
+        """Inputs with the framework's outputs; None where one of these has NaN or is infinite everywhere, and where the
+        framework refuses the inputs."""
+        try:
+            outputs = self.answer(inputs)
+        except Exception as error:  # whatever a framework raises for an index beyond a table
+            self.error = (
+                error if isinstance(error, ModelError) else ModelError(f"{self.opened.name} can't be run: {error}")
+            )
+            return None
+        if not all(o.size for o in outputs):
+            raise ModelError(
+                "an output of the network has no elements, so that there is nothing to compare; export it without"
+            )
+        if any(np.isnan(o).any() or not np.isfinite(o).any() for o in outputs):
+            return None
+        rng, moved = np.random.default_rng(self.seed), list[list[Array]]()
+        for steps in STEPS if self.can_move else ():
+            if self.is_late:
+                break
+            moved.append(self.answer(moved_inputs(inputs, steps, rng)))
+        return Draw(
+            name,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(allowed(o, [m[i] for m in moved], self.growth(i), not self.can_move) for i, o in enumerate(outputs)),
+        )
+
+    def growth(self, output: int) -> float:
+        read = self.graph.outputs[output]
+        return 0.0 if isinstance(read, Constant) else self.growths[read]
+
+    def check_repeatable(self, draw: Draw) -> None:
+        """Ask once more, if there is time.
+
+        Raises:
+            ModelError: the outputs are others.
+        """
+        if self.is_late:
+            return
+        for i, (again, before) in enumerate(zip(self.answer(draw.inputs), draw.outputs, strict=True)):
+            if difference(again, before, allowed(before, [], self.growth(i))).excess > 1.0:
+                raise ModelError(
+                    f"output {self.opened.output_name(i)} of {self.opened.name} is another one when the network is run "
+                    "again with the same inputs: it draws random numbers, or keeps a state between calls; export it "
+                    "without, or with the state as an input and an output"
+                )
 
 
-def _unproven_names(opened: OpenedModel, expected: Sequence[Array], seed: int) -> tuple[str, ...]:
-    """Names of outputs that are alike for other inputs, so that comparing them says nothing."""
-    try:
-        other = opened.answer(opened.random_inputs(seed + 1, num_indices=2))
-    except Exception:  # whatever a framework raises where a table has one row: the inputs that are compared had zeros
-        return ()
-    return tuple(opened.output_name(i) for i in unproven_outputs(expected, other))
-
-
-def unproven_outputs(expected: Sequence[Array], other: Sequence[Array]) -> list[int]:
-    """Indices of the outputs about which a proof says nothing: the framework's own for other inputs would pass for
+def _unproven(draws: Sequence[Draw]) -> list[int]:
+    """Indices of the outputs about which a comparison says nothing: the framework's own for other inputs would pass for
     them, as zeros do that a last layer begins with."""
-    allowed = NETWORK_TOLERANCE * max(float(np.abs(e).max()) for e in expected)
-    differences = (np.abs(np.subtract(o, e, dtype=np.float64)).max() for o, e in zip(other, expected, strict=True))
-    return [i for i, difference in enumerate(differences) if difference <= allowed]
+    first, others = draws[0], draws[1:]
+
+    def passes(i: int, other: Draw) -> bool:
+        return difference(other.outputs[i], first.outputs[i], first.allowed[i]).excess <= 1.0
+
+    return [i for i in range(len(first.outputs)) if others and all(passes(i, other) for other in others)]
+
+
+def index_limits(graph: Graph) -> list[int | None]:
+    """What whole numbers of each input have to be below, since they choose rows of tables; None where they don't."""
+    limits: list[int | None] = []
+    for number in range(len(graph.inputs)):
+        carried, found = {number}, list[int]()
+        for value, node in enumerate(graph.nodes, len(graph.inputs)):
+            places = [r for r in node.reads if not isinstance(r, Constant) and r in carried]
+            if not places:
+                continue
+            shape, a = graph.shape_of(node.reads[0]), node.attributes
+            if node.op in ("take", "gather_elements") and node.reads[1] in places:
+                found.append(shape[a["axis"]])
+            elif node.op == "gather_nd" and node.reads[1] in places:
+                num = graph.shape_of(node.reads[1])[-1]
+                found.append(min(shape[a["batch_dims"] : a["batch_dims"] + num]))
+            elif node.op in _PASSED_ON and "int" in node.dtype:
+                carried.add(value)
+        limits.append(min(found) if found and "int" in graph.inputs[number].dtype else None)
+    return limits

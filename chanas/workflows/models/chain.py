@@ -548,6 +548,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             "activation_bytes": float(activation_bytes(tuned.program)),
         },
         "unproven": list(tuned.reference.unproven),
+        "proof": {"draws": list(proof.draws), "outputs": [dataclasses.asdict(o) for o in proof.outputs]},
         **tuned.loaded.pictures,
         "probabilities": _ends_in_softmax(tuned.loaded.graph),
         "seconds": {name: round(seconds, 3) for name, seconds in built.watch.seconds.items()},

@@ -23,11 +23,13 @@ from chanas.prescheduler.measuring.requests import (
     BuildOperator,
     BuildOperators,
     BuildUntunedBlock,
+    CompareModule,
     CompilePoint,
     Crash,
     Hang,
     Measure,
     MeasureInTurns,
+    MeasureModule,
     MeasureNetwork,
     Ping,
     Request,
@@ -56,6 +58,8 @@ REQUESTS: tuple[Request, ...] = (
     Measure(library=LIBRARY, case=CASE, settings=TimingSettings(3, 0.1, 0.2, 4, 5), hopeless_s=1e-3),
     MeasureInTurns(library=LIBRARY, case=CASE, num=2),
     MeasureNetwork(library=LIBRARY, case=CASE),
+    CompareModule(library=LIBRARY, case=CASE),
+    MeasureModule(library=LIBRARY, case=CASE),
     Ping(),
     Hang(),
     Crash(),
@@ -84,7 +88,8 @@ def test_calls_are_named_after_their_classes() -> None:
 def test_workers_answer_the_same_requests_but_what_only_one_of_them_compiles() -> None:
     of_cpu, of_gpu = set(CALLS), set(calls(save_program, StandIn))
     assert of_cpu | of_gpu == set(KINDS)
-    assert of_cpu - of_gpu == {BuildModule, BuildObject, BuildKernel, BuildCalls, BuildUntunedBlock}
+    of_modules = {BuildModule, CompareModule, MeasureModule}
+    assert of_cpu - of_gpu == {*of_modules, BuildObject, BuildKernel, BuildCalls, BuildUntunedBlock}
     assert of_gpu - of_cpu == {CompilePoint}
     assert set(TIMINGS) == {k for k in KINDS if issubclass(k, TimingRequest)} | {Ping, Hang, Crash}
 

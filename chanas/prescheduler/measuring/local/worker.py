@@ -36,16 +36,19 @@ from chanas.prescheduler.measuring.requests import (
     BuildOperator,
     BuildOperators,
     BuildUntunedBlock,
+    CompareModule,
     Crash,
     Hang,
     Measure,
     MeasureInTurns,
+    MeasureModule,
     MeasureNetwork,
     Ping,
     Request,
     read_request,
 )
 from chanas.prescheduler.workloads.cases import relative_error
+from chanas.prescheduler.workloads.comparison import Comparison, StoredCase
 
 # Copies of small weights beyond this change nothing: what they don't fill stays warm in a network too.
 _MAX_WEIGHT_COPIES = 256
@@ -257,15 +260,46 @@ def measure_in_turns(request: MeasureInTurns) -> list[Answer]:
 
 def measure_network(request: MeasureNetwork) -> Timing | WorkerError:
     """Check a compiled Relax module against its reference case, then time whole calls, as a user's process does."""
-    import tvm
-    from tvm import relax
-
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(request.library)), tvm.cpu())
-    function = machine["main"]
+    function = _module_function(request.library)
     reference = _Case(request.case, request.settings.cold_bytes)
     error = reference.check(function(*reference.argument_sets[0]))
     calls: list[Call] = [(function, arguments) for arguments in reference.argument_sets]
     return time_program(CheckedProgram(calls, error, reference.tolerance), 3, request.settings)
+
+
+def _module_function(library: Path) -> Any:
+    """The function of a compiled Relax module."""
+    import tvm
+    from tvm import relax
+
+    return relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())["main"]
+
+
+def _outputs(found: Any) -> list[Any]:
+    """Copies of what a module gave back."""
+    return [o.numpy() for o in ([found] if hasattr(found, "numpy") else found)]
+
+
+def compare_module(request: CompareModule) -> Comparison:
+    """Run a finished network on each draw of its case, and on the first once more in the end: nothing that another call
+    left behind may change its outputs."""
+    function, case = _module_function(request.library), StoredCase(request.case)
+    parameters = [_tensor(a) for a in case.parameters()]
+    found, first = [], list[bytes]()
+    for draw in range(case.num_draws):
+        outputs = _outputs(function(*map(_tensor, case.inputs(draw)), *parameters))
+        found.append(case.compare(draw, outputs))
+        first = first or [o.tobytes() for o in outputs]
+    again = _outputs(function(*map(_tensor, case.inputs(0)), *parameters))
+    return Comparison(tuple(found), tuple(i for i, o in enumerate(again) if o.tobytes() != first[i]))
+
+
+def measure_module(request: MeasureModule) -> Timing | WorkerError:
+    """Check a finished network on the first draw of its case, then time whole calls, as a user's process does."""
+    function, case = _module_function(request.library), StoredCase(request.case)
+    arguments = [_tensor(a) for a in (*case.inputs(0), *case.parameters())]
+    worst = max((d.excess for d in case.compare(0, _outputs(function(*arguments)))), default=0.0)
+    return time_program(CheckedProgram([(function, arguments)], worst, 1.0), 3, request.settings)
 
 
 def ping(_request: Ping) -> dict[str, Any]:
@@ -298,6 +332,8 @@ CALLS: dict[type[Request], Callable[[Any], Any]] = {
     Measure: measure,
     MeasureInTurns: measure_in_turns,
     MeasureNetwork: measure_network,
+    CompareModule: compare_module,
+    MeasureModule: measure_module,
     Ping: ping,
     Hang: hang,
     Crash: crash,

@@ -37,7 +37,7 @@ def name_attention(graph: Graph, lanes: int) -> Graph:
         split = new.add(Node("reshape", (made,), (a.sequences, a.queries, a.heads, a.value_channels)))
         shape = (a.sequences, a.heads, a.queries, a.value_channels)
         turned = new.add(Node("permute_dims", (split,), shape, attributes={"axes": (0, 2, 1, 3)}))
-        new.let(value, new.add(Node("reshape", (turned,), node.shape)))
+        new.let(value, new.add(Node("reshape", (turned,), node.shape, name=node.name)))
     return drop_identities(drop_moves(new.graph(graph.outputs)))
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import psutil
 
@@ -72,21 +71,9 @@ class OpenedModel:
         """The network's name of an output, or `output0`."""
         return self.outputs[index] if self.outputs else f"output{index}"
 
-    def random_inputs(self, seed: int = 0, num_indices: int = 1) -> list[Array]:
-        """Normal numbers for floats, zeros or other small ones for whole numbers (`chanas.network.inputs`)."""
-        return random_inputs(((i.shape, i.dtype) for i in self.inputs), seed, num_indices)
-
-    def finite_inputs(self, seed: int = 0) -> tuple[list[Array], list[Array]]:
-        """Inputs for which the framework's outputs are finite, and these outputs: of `random_inputs`, else with truths
-        that hold (a mask that leaves everything out has no softmax), else with numbers from 0 to 1, whatever they give.
-        """
-        first = self.random_inputs(seed)
-        held = [np.ones_like(a) if a.dtype == bool else a for a in first]
-        for inputs in (first, held, [np.abs(a) % 1 if a.dtype.kind == "f" else a for a in held]):
-            outputs = self.answer(inputs)
-            if all(np.isfinite(o).all() for o in outputs):
-                break
-        return inputs, outputs
+    def random_inputs(self, seed: int = 0) -> list[Array]:
+        """Normal numbers for floats, zeros for whole numbers (`chanas.network.inputs`)."""
+        return random_inputs(((i.shape, i.dtype) for i in self.inputs), seed)
 
 
 def file_name(text: str) -> str:

@@ -24,6 +24,7 @@ from chanas.prescheduler.models.sources.model import (
     sha256_of,
 )
 
+Answer = Callable[[Sequence[Array]], list[Array]]
 _SHOWN, _MAX_TEXT = 3, 160
 _ONLY_FATAL = 4  # of ONNX Runtime's levels of its log
 
@@ -128,8 +129,30 @@ def _wanted(extents: Sequence[int | str]) -> str:
     )
 
 
-def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[Sequence[Array]], list[Array]]:
-    """The answer of ONNX Runtime, where it is installed and runs the network; else ONNX's reference evaluator."""
+def values_of(proto: Any, names: Sequence[str], inputs: Sequence[TensorFacts]) -> Answer:
+    """The answer of an ONNX model with these of its values as outputs.
+
+    Raises:
+        ModelError: it is too large to be copied.
+    """
+    import onnx
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    del copy.graph.output[:]
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    try:
+        return _answer(copy.SerializeToString(), copy, inputs)
+    except ValueError as error:  # protobuf's, beyond 2 GB
+        raise ModelError(f"a network of more than 2 GB is not looked into ({describe(error, _MAX_TEXT)})") from error
+
+
+def _answer(source: Path | bytes, proto: Any, inputs: Sequence[TensorFacts]) -> Answer:
+    """The answer of ONNX Runtime, where it is installed and runs the network; else ONNX's reference evaluator.
+
+    Args:
+        source: a file, or its content.
+    """
     dtypes = {value.name: _dtype_of(value) for value in proto.graph.input}
     runners = [_runtime] if importlib.util.find_spec("onnxruntime") is not None else []
     opened: dict[str, Any] = {}
@@ -140,30 +163,31 @@ def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[
             feeds = {facts.name: a.astype(dtypes[facts.name]) for facts, a in zip(inputs, arrays, strict=True)}
             try:
                 if opener.__name__ not in opened:
-                    opened[opener.__name__] = opener(path, proto)
+                    opened[opener.__name__] = opener(source, proto)
                 with warnings.catch_warnings(), np.errstate(all="ignore"):  # numbers that are none are looked for later
                     warnings.simplefilter("ignore")
                     found = opened[opener.__name__].run(None, feeds)
                 return [np.array(value, own_type(str(np.asarray(value).dtype))) for value in found]
             except Exception as error:  # the runtime's own; the next one may know more operators
                 errors.append(describe(error, _MAX_TEXT))
+        named = source if isinstance(source, Path) else "the network"
         raise ModelError(
-            f"{path} is run neither by ONNX Runtime nor by ONNX's reference evaluator ({'; '.join(errors)})"
+            f"{named} is run neither by ONNX Runtime nor by ONNX's reference evaluator ({'; '.join(errors)})"
         )
 
     return answer
 
 
-def _runtime(path: Path, proto: Any) -> Any:
+def _runtime(source: Path | bytes, proto: Any) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_FATAL
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def _reference(path: Path, proto: Any) -> Any:
+def _reference(source: Path | bytes, proto: Any) -> Any:
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(proto)

@@ -371,27 +371,6 @@ def test_weights_that_begin_as_zeros_are_filled_so_that_outputs_tell_something()
     assert torch.equal(network[0].weight, first)
 
 
-def test_masks_hold_where_the_network_gives_no_number_without(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Where", ["m", "x", "low"], ["kept"]),
-        helper.make_node("Softmax", ["kept"], ["y"], axis=-1),
-    ]
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "masked",
-        [value("x", TensorProto.FLOAT, [2, 4]), value("m", TensorProto.BOOL, [2, 4])],
-        [value("y", TensorProto.FLOAT, [2, 4])],
-        [helper.make_tensor("low", TensorProto.FLOAT, [], [-np.inf])],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx"
-    )
-    inputs, (out,) = open_model(tmp_path / "net.onnx").finite_inputs()
-    assert inputs[1].all()
-    np.testing.assert_allclose(out.sum(-1), 1.0, rtol=1e-5)
-
-
 def test_a_network_that_remembers_is_refused_and_one_that_writes_to_its_input_is_not(tmp_path: Path) -> None:
     class Counting(Net):
         def __init__(self) -> None:
