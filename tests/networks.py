@@ -60,7 +60,7 @@ def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice:
     from chanas.core.usage import Usage
     from chanas.devices.host import load_target
     from chanas.prescheduler.models.lowering import lower
-    from chanas.prescheduler.models.reference import reference_of
+    from chanas.prescheduler.models.proof.reference import reference_of
     from chanas.prescheduler.models.tuning import ChosenOperator, TunedOperators
     from chanas.prescheduler.tuning.default_points import ranked_points
     from chanas.workflows.models.chain import Model, TunedModel

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from chanas.prescheduler.models.graph import Graph
     from chanas.prescheduler.models.module import ProgramModule
     from chanas.prescheduler.models.program import Program
-    from chanas.prescheduler.models.proof import Proof
-    from chanas.prescheduler.models.reference import Reference
+    from chanas.prescheduler.models.proof.proving import Proof
+    from chanas.prescheduler.models.proof.reference import Reference
     from chanas.prescheduler.models.sources.model import OpenedModel
     from chanas.prescheduler.models.tuning import Choices, TunedOperators
 
@@ -237,7 +237,7 @@ class LoadedModel:
         from chanas.prescheduler.measuring.devices import timing_device
         from chanas.prescheduler.measuring.local.pool import open_workers
         from chanas.prescheduler.models.lowering import lower
-        from chanas.prescheduler.models.reference import reference_of
+        from chanas.prescheduler.models.proof.reference import reference_of
         from chanas.prescheduler.models.tuning import TunedOperators, check_provable, first_choices, tune_program
         from chanas.prescheduler.records.store import RecordStore
 
@@ -393,7 +393,7 @@ class TunedModel:
         """As `build`, in workers that are there."""
         from chanas.files.scratch import scratch_folder
         from chanas.prescheduler.models.module import program_module
-        from chanas.prescheduler.models.proof import prove
+        from chanas.prescheduler.models.proof.proving import prove
 
         watch = self.watch.copy()
         with watch.step("build"):

@@ -15,7 +15,7 @@ import numpy as np
 from chanas.errors import ModelError
 from chanas.network.inputs import KINDS, drawn_inputs
 from chanas.prescheduler.models.graph import Constant, Graph
-from chanas.prescheduler.models.rounding import STEPS, allowed, growths, moved_inputs
+from chanas.prescheduler.models.proof.rounding import STEPS, allowed, growths, moved_inputs
 from chanas.prescheduler.models.sources.model import Array, OpenedModel
 from chanas.prescheduler.workloads.comparison import Draw, difference
 

@@ -13,13 +13,13 @@ import numpy as np
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError
 from chanas.prescheduler.measuring.local.pool import Pool
-from chanas.prescheduler.models.comparing import build, compare
 from chanas.prescheduler.models.graph import numbered
 from chanas.prescheduler.models.lowering import with_outputs
 from chanas.prescheduler.models.module import ProgramModule, program_module
 from chanas.prescheduler.models.program import Program, TunedOperation
-from chanas.prescheduler.models.reference import Reference
-from chanas.prescheduler.models.rounding import STEPS, allowed, growths, moved_inputs
+from chanas.prescheduler.models.proof.comparing import build, compare
+from chanas.prescheduler.models.proof.reference import Reference
+from chanas.prescheduler.models.proof.rounding import STEPS, allowed, growths, moved_inputs
 from chanas.prescheduler.models.sources.onnx_models import values_of
 from chanas.prescheduler.workloads.comparison import Difference, Draw, difference
 

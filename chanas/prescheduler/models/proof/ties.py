@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from chanas.errors import ModelError
-from chanas.prescheduler.models.reference import Reference
-from chanas.prescheduler.models.rounding import STEPS, allowed, growths, moved_inputs
+from chanas.prescheduler.models.proof.reference import Reference
+from chanas.prescheduler.models.proof.rounding import STEPS, allowed, growths, moved_inputs
 from chanas.prescheduler.models.sources.onnx_models import values_of
 from chanas.prescheduler.workloads.comparison import Comparison, Difference, Draw
 

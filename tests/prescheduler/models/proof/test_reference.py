@@ -12,7 +12,7 @@ from onnx import helper
 
 from chanas.errors import ModelError
 from chanas.prescheduler.models import reference
-from chanas.prescheduler.models.reference import index_limits, reference_of
+from chanas.prescheduler.models.proof.reference import index_limits, reference_of
 
 from .onnx_files import model, opened_and_read
 

@@ -18,9 +18,9 @@ from chanas.prescheduler.models.graph import Graph
 from chanas.prescheduler.models.lowering import lower
 from chanas.prescheduler.models.module import ProgramModule, program_module
 from chanas.prescheduler.models.program import Program, TunedOperation
-from chanas.prescheduler.models.proof import Proof, prove
+from chanas.prescheduler.models.proof.proving import Proof, prove
+from chanas.prescheduler.models.proof.reference import reference_of
 from chanas.prescheduler.models.reading.reader import read_graph
-from chanas.prescheduler.models.reference import reference_of
 from chanas.prescheduler.tuning.default_points import ranked_points
 
 from .onnx_files import model, opened_and_read

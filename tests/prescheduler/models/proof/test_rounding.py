@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from chanas.prescheduler.models.rounding import STEPS, allowed, growths, moved_inputs
+from chanas.prescheduler.models.proof.rounding import STEPS, allowed, growths, moved_inputs
 
 from .onnx_files import model, opened_and_read
 

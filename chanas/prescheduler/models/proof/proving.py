@@ -13,11 +13,11 @@ from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidat
 from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
 from chanas.prescheduler.measuring.outcomes import Outcome
 from chanas.prescheduler.measuring.requests import BuildModule, MeasureModule
-from chanas.prescheduler.models.comparing import build, compare
 from chanas.prescheduler.models.module import ProgramModule
-from chanas.prescheduler.models.parting import first_difference
-from chanas.prescheduler.models.reference import Reference
-from chanas.prescheduler.models.ties import without_ties
+from chanas.prescheduler.models.proof.comparing import build, compare
+from chanas.prescheduler.models.proof.parting import first_difference
+from chanas.prescheduler.models.proof.reference import Reference
+from chanas.prescheduler.models.proof.ties import without_ties
 from chanas.prescheduler.workloads.comparison import Comparison, Difference
 
 _ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)

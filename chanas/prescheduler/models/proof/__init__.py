@@ -1,0 +1,1 @@
+"""Proof that a compiled network gives the outputs of its framework, within what rounding explains."""
