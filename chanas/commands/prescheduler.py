@@ -118,7 +118,7 @@ def tune(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Be done after so many minutes instead, or earlier, with all that is to be done."),
+        typer.Option(help="End after so many minutes instead: opening, building and comparing are within them."),
     ] = None,
     out: Annotated[
         Path | None,

@@ -26,7 +26,7 @@ def random_inputs(
 
 
 KINDS = ("normal", "0 to 255", "0 to 1", "flat", "nearly flat")
-"""What inputs of floats are like: standard normal numbers; pixels as they lie in a file; pixels as shares; one number
+"""Kinds of float inputs: standard normal numbers; pixels as they lie in a file; pixels as shares; one number
 everywhere; 20 ± 0.1, of which a mean of squares leaves little."""
 _MOST = 0.75
 """The share of truths that hold where they are mixed: few rows of a mask leave everything out."""

@@ -32,7 +32,7 @@ from chanas.prescheduler.workloads.space import Point
 
 _NUM_LIKELY = 3
 _GUESSED_S_PER_FLOP = 1e-10
-"""Where nothing was measured."""
+"""A guess for networks of which nothing was measured."""
 _SETTLE_S, _SETTLE_SHARE = 0.4, 0.2
 """Seconds for measuring the best points of an operator again, and the largest part of all time that they get."""
 _WORKER_BYTES = 300_000_000

@@ -383,14 +383,14 @@ class TunedModel:
         return self._instead(best) if best is not None and _is_faster(best, built) else built
 
     def _instead(self, best: BuiltModel, remark: str = "") -> BuiltModel:
-        """What was built on the way, with the count of all trials."""
+        """The network that was built on the way, with the count of all trials."""
         tuned = dataclasses.replace(self.tuned, choices=best.tuned.tuned.choices)
         watch = self.watch.copy()
         watch.seconds.update((name, s) for name, s in best.watch.seconds.items() if name not in watch.seconds)
         return dataclasses.replace(best, tuned=dataclasses.replace(self, tuned=tuned), watch=watch, remark=remark)
 
     def build_with(self, open_pool: OpenPool | None) -> BuiltModel:
-        """As `build`, in workers that are there."""
+        """Build the network as `build` does, in workers that are there."""
         from chanas.files.scratch import scratch_folder
         from chanas.prescheduler.models.module import program_module
         from chanas.prescheduler.models.proof.proving import prove

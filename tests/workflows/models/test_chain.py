@@ -20,7 +20,7 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, MeasureError, ModelError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.models import proof
+from chanas.prescheduler.models.proof import proving
 from chanas.prescheduler.models.reading import reader
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning import jobs
@@ -105,7 +105,7 @@ def test_schedules_that_do_not_work_together_leave_the_network_that_was_built_be
     def fail(*_: object, **__: object) -> None:
         raise MeasureError("the compiled network failed: crash")
 
-    monkeypatch.setattr(proof, "prove", fail)
+    monkeypatch.setattr(proving, "prove", fail)
     assert tuned.best is not None
     slower = {key: dataclasses.replace(c, point=(-1,)) for key, c in tuned.best.tuned.tuned.choices.items()}
     best = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Where a program that is wrong and its framework part: values between inputs and outputs beside those of the ONNX
+"""Places where a wrong program and its framework part: values between inputs and outputs beside those of the ONNX
 model that the program was read from, as ONNX Runtime or ONNX's reference evaluator has them."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Search:
         return f"the first to differ is {self._described(*found)}{more}"
 
     def _of_export(self) -> str:
-        """What is to be said where the ONNX model itself differs from its framework; empty where it does not."""
+        """Message for an ONNX model that itself differs from its framework; empty where it does not."""
         outputs = [o.name for o in self.opened.proto.graph.output]
         found = values_of(self.opened.proto, outputs, self.opened.inputs)([x.copy() for x in self.draw.inputs])
         for i, (got, wanted, bounds) in enumerate(zip(found, self.draw.outputs, self.draw.allowed, strict=True)):
@@ -117,7 +117,7 @@ class _Search:
 
 
 def _ancestors(program: Program) -> list[set[int]]:
-    """What each value is computed from, itself included."""
+    """Values from which each value is computed, itself included."""
     found = [{v} for v in range(len(program.inputs))]
     for operation in program.operations:
         reads = [r for r in operation.reads if isinstance(r, int)]

@@ -27,7 +27,7 @@ _TELLING = 1e-2
 
 @dataclass(frozen=True)
 class OutputProof:
-    """How near an output is to the framework's, where it is furthest away for what is allowed.
+    """Error of an output beside the framework's, where it is furthest off for what is allowed.
 
     error, bound  as shares of the output's largest magnitude in that draw
     draw          name of the inputs
@@ -114,7 +114,7 @@ def _output_proof(compared: Comparison, reference: Reference, output: int) -> Ou
 
 
 def _verdict(compared: Comparison, reference: Reference) -> tuple[str, int]:
-    """What is wrong, in one line, and the draw in which it is."""
+    """Message about the worst output, in one line, and the draw in which it is."""
     name = reference.opened.output_name
     draw, output, apart = _worst(compared, range(len(compared.draws[0])))
     if apart.excess <= 1.0:

@@ -1,4 +1,4 @@
-"""What a network's compiled program is compared with: inputs, and its framework's outputs for them.
+"""Inputs of a network and its framework's outputs for them, with which compiled programs are compared.
 
 Inputs are of several kinds (`chanas.network.inputs.KINDS`), as far as the framework's outputs for them are finite and
 there is time to ask it.
@@ -29,7 +29,7 @@ _PASSED_ON = ("reshape", "astype", "permute_dims", "slice", "strided_slice", "br
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What every program of a network is compared with; it is asked for once.
+    """The framework's answers with which every program of a network is compared; they are asked for once.
 
     draws     at least one; programs are timed on the first
     unproven  names of outputs that are alike for other inputs: comparing them with the framework's says nothing
@@ -164,7 +164,7 @@ def _unproven(draws: Sequence[Draw]) -> list[int]:
 
 
 def index_limits(graph: Graph) -> list[int | None]:
-    """What whole numbers of each input have to be below, since they choose rows of tables; None where they don't."""
+    """Limits of the whole numbers of each input, since they choose rows of tables; None where they don't."""
     limits: list[int | None] = []
     for number in range(len(graph.inputs)):
         carried, found = {number}, list[int]()

@@ -1,4 +1,4 @@
-"""How far two programs of one network may be apart that round differently.
+"""The distance that two programs of one network may have which round differently.
 
 An output is right if each of its numbers is within
 
@@ -29,7 +29,7 @@ _UNIT, _EACH, _SUM, _FACTOR = 2.0**-24, 8.0, 4.0, 32.0
 _TYPICAL = 0.99
 """The share of an output's numbers that move by less than what all may be apart: a few that jump allow no others to."""
 _UNMOVED = 1e-3
-"""What is allowed, as a share of the largest, where there was no time to move inputs: a hundred layers of sums in
+"""Allowed share of the largest, where there was no time to move inputs: a hundred layers of sums in
 another order, some by Winograd's transforms, are within 2e-4."""
 _MOVES = frozenset(
     [
@@ -83,7 +83,7 @@ def moved_inputs(inputs: Sequence[Array], steps: int, rng: np.random.Generator) 
 
 
 def allowed(expected: Array, moved: Sequence[Array], growth: float, are_fixed: bool = False) -> Array:
-    """How far from each number of an output another program's may be: float32, of its shape.
+    """Distance that another program's number may have from each number of an output: float32, of its shape.
 
     Args:
         expected: the framework's output.

@@ -23,7 +23,7 @@ from chanas.prescheduler.models.proof.reference import reference_of
 from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.tuning.default_points import ranked_points
 
-from .onnx_files import model, opened_and_read
+from ..onnx_files import model, opened_and_read
 
 HOST = load_target("cpu")
 IMAGE = ("x", "float32", [1, 3, 12, 12])

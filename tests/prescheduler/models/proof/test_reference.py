@@ -11,10 +11,10 @@ import pytest
 from onnx import helper
 
 from chanas.errors import ModelError
-from chanas.prescheduler.models import reference
+from chanas.prescheduler.models.proof import reference
 from chanas.prescheduler.models.proof.reference import index_limits, reference_of
 
-from .onnx_files import model, opened_and_read
+from ..onnx_files import model, opened_and_read
 
 node = helper.make_node
 X, Y = ("x", "float32", [2, 4]), ("y", "float32", [2, 4])

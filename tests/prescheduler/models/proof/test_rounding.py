@@ -10,7 +10,7 @@ from onnx import helper
 
 from chanas.prescheduler.models.proof.rounding import STEPS, allowed, growths, moved_inputs
 
-from .onnx_files import model, opened_and_read
+from ..onnx_files import model, opened_and_read
 
 UNIT = 2.0**-24
 
