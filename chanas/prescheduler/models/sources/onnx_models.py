@@ -17,14 +17,14 @@ from chanas.prescheduler.models.sources.model import (
     OpenedModel,
     Shapes,
     TensorFacts,
-    check_fits,
     checked_facts,
     file_name,
     own_type,
     sha256_of,
 )
+from chanas.prescheduler.models.sources.onnx_files import load_onnx
 
-_SHOWN, _MAX_TEXT = 3, 160
+_MAX_TEXT = 160
 _ONLY_FATAL = 4  # of ONNX Runtime's levels of its log
 
 
@@ -32,47 +32,15 @@ def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
     """Open an ONNX file; `shapes` are those of inputs that it leaves open.
 
     Raises:
-        ModelError: the file is damaged, its weights are missing, or a shape is open.
+        ModelError: as `load_onnx` says, or a shape is open or of a type that is not there.
     """
     import onnx
 
-    proto = _loaded(path)
+    proto = load_onnx(path)
     inputs = checked_facts(_inputs(proto, shapes, path), path.name)
     origin = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path), "onnx": onnx.__version__}
     outputs = tuple(output.name for output in proto.graph.output)
     return OpenedModel(file_name(path.stem), proto, inputs, _answer(path, proto, inputs), origin, outputs=outputs)
-
-
-def _loaded(path: Path) -> Any:
-    """The file, with weights that lie beside it.
-
-    Raises:
-        ModelError: it is no ONNX file, cut short, or weights are missing.
-    """
-    import onnx
-
-    try:
-        proto = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's own
-        raise ModelError(f"{path} is no ONNX file, or cut short ({type(error).__name__}); export it again") from error
-    if not proto.graph.node or not proto.graph.output:
-        raise ModelError(f"{path} is no ONNX file, or cut short (it has no nodes or no outputs); export it again")
-    opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    if opset > onnx.defs.onnx_opset_version():
-        raise ModelError(
-            f"{path} is of opset {opset}; onnx {onnx.__version__} knows them up to {onnx.defs.onnx_opset_version()}: "
-            "export it with a lower opset_version, or install a newer onnx"
-        )
-    names = sorted({e.value for t in proto.graph.initializer for e in t.external_data if e.key == "location"})
-    check_fits(path, sum(p.stat().st_size for p in (path.parent / name for name in names) if p.is_file()))
-    try:
-        onnx.load_external_data_for_model(proto, str(path.parent))
-    except Exception as error:
-        raise ModelError(
-            f"the weights of {path} lie in {', '.join(names[:_SHOWN]) or 'another file'}, which is missing or cut "
-            f"short ({type(error).__name__}); keep both in one folder"
-        ) from error
-    return proto
 
 
 def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
@@ -140,7 +108,7 @@ def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[
             feeds = {facts.name: a.astype(dtypes[facts.name]) for facts, a in zip(inputs, arrays, strict=True)}
             try:
                 if opener.__name__ not in opened:
-                    opened[opener.__name__] = opener(path, proto)
+                    opened[opener.__name__] = opener(proto)
                 with warnings.catch_warnings(), np.errstate(all="ignore"):  # numbers that are none are looked for later
                     warnings.simplefilter("ignore")
                     found = opened[opener.__name__].run(None, feeds)
@@ -154,16 +122,18 @@ def _answer(path: Path, proto: Any, inputs: Sequence[TensorFacts]) -> Callable[[
     return answer
 
 
-def _runtime(path: Path, proto: Any) -> Any:
+def _runtime(proto: Any) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_FATAL
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    # The checked model, not the file: its weights may lie anywhere, even at an address in memory.
+    content = proto.SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _reference(path: Path, proto: Any) -> Any:
+def _reference(proto: Any) -> Any:
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(proto)
