@@ -12,6 +12,7 @@ import math
 import os
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from chanas.prescheduler.models.graph import PRODUCTS, Graph
 from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.models.sources.model import OpenedModel, Shapes
 from chanas.prescheduler.models.sources.onnx_files import parse_onnx, tensors_of
-from chanas.prescheduler.models.sources.opening import TORCHVISION, open_model
+from chanas.prescheduler.models.sources.opening import PROGRAM, TORCHVISION, open_model
+from chanas.prescheduler.models.sources.torch_models import load_framework
 
 _COMMAND = ("-m", "chanas.prescheduler.models.importing")
 _TIMEOUT_S = 600.0
@@ -69,8 +71,10 @@ def import_network(
     """
     if str(source).startswith(TORCHVISION):
         return open_model(source, shapes)
-    with scratch_folder() as scratch:
+    with scratch_folder() as scratch, ThreadPoolExecutor(1) as meanwhile:
         request = OpenNetwork(source=str(source), shapes=shapes or {}, exported=scratch / "exported.onnx")
+        if Path(source).suffix == PROGRAM:
+            meanwhile.submit(load_framework)  # the other process takes one core
         _ask(request, str(source), command)
         return open_model(source, shapes, request.exported if request.exported.exists() else None)
 

@@ -14,6 +14,7 @@ from chanas.errors import ModelError
 from chanas.prescheduler.models.sources.model import OpenedModel, Shapes, check_fits
 
 TORCHVISION = "torchvision:"
+PROGRAM = ".pt2"
 KNOWN = f"FILE.onnx, FILE.pt2 (torch.export) or {TORCHVISION}NAME"
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
 _KERAS = 'load it with Keras 3 and write it with model.export("FILE.onnx", format="onnx")'
@@ -65,7 +66,7 @@ def _opened(source: str | Path, shapes: Shapes, exported: Path | None) -> Opened
         from chanas.prescheduler.models.sources.onnx_models import open_onnx
 
         return open_onnx(path, shapes)
-    if path.suffix == ".pt2":
+    if path.suffix == PROGRAM:
         from chanas.prescheduler.models.sources.torch_models import open_exported
 
         return open_exported(path, exported)
@@ -94,7 +95,7 @@ def check_no_pickle(path: Path) -> None:
     with open(path, "rb") as file:
         start = file.read(2)
     is_pickle = path.suffix in _PICKLES or (start[:1] == b"\x80" and start[1:] <= b"\x05")
-    if zipfile.is_zipfile(path) and path.suffix != ".pt2":
+    if zipfile.is_zipfile(path) and path.suffix != PROGRAM:
         with zipfile.ZipFile(path) as archive:
             is_pickle |= any(name.endswith(".pkl") for name in archive.namelist())
     if is_pickle:

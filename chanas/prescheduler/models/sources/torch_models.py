@@ -103,6 +103,11 @@ def take_statistics(network: Any, shape: tuple[int, ...]) -> None:
         norm.momentum = momentum
 
 
+def load_framework() -> None:
+    """Import what programs are opened with, which takes seconds."""
+    import torch  # noqa: F401
+
+
 def open_exported(path: Path, exported: Path | None = None) -> OpenedModel:
     """A program that `torch.export.save` wrote; `exported` is the ONNX model that was made of it, if it was.
 
@@ -139,8 +144,10 @@ def opened_program(name: str, program: Any, origin: dict[str, str], proto: Any =
     from torch.utils import _pytree as pytree
 
     inputs = _inputs(name, program)
-    _check_inference(name, program)
-    _check_stateless(name, program)
+    if proto is None:
+        _check_inference(name, program)
+        _check_stateless(name, program)
+        proto = _exported(name, program)
     network = program.module()
 
     def answer(arrays: Sequence[Array]) -> list[Array]:
@@ -149,7 +156,6 @@ def opened_program(name: str, program: Any, origin: dict[str, str], proto: Any =
             found = pytree.tree_leaves(network(*args, **kwargs))
         return [(v.float() if v.is_floating_point() else v).numpy().copy() for v in found]
 
-    proto = proto or _exported(name, program)
     if len(proto.graph.input) != len(inputs):
         raise ModelError(
             f"{name} has {len(inputs)} inputs, and {len(proto.graph.input)} as PyTorch exports it to ONNX; export it "
