@@ -40,6 +40,8 @@ _COMMAND = ("-m", "chanas.prescheduler.models.importing")
 _TIMEOUT_S = 600.0
 """PyTorch's exporter takes 10 s for the largest of torchvision's networks, and small boards are twenty times slower."""
 _SHARE_OF_FREE = 0.9
+_COPIES = 4
+"""Of weights: as a model, as arrays, folded, and in the framework."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,8 @@ def _ask(request: Request, source: str, command: Sequence[str]) -> Any:
 def open_network(request: OpenNetwork) -> None:
     """Do all that is done with a file before it is tuned."""
     opened = open_model(request.source, {name: tuple(shape) for name, shape in request.shapes.items()})
+    # What is computed of small weights may be large: from here on no more than a worker, beside the weights.
+    limit_memory(min(import_limit(), memory_limit() + _COPIES * opened.proto.ByteSize()))
     graph = simplify(read_graph(opened.proto, opened.inputs))
     check_values(graph, opened.name)
     opened.answer(opened.random_inputs())

@@ -20,7 +20,7 @@ from chanas.prescheduler.models.sources.external_data import check_stored, read_
 from chanas.prescheduler.models.sources.model import check_fits
 
 _SHOWN, _MAX_TEXT = 3, 160
-_MAX_NODES = 100_000
+_MAX_NODES = 50_000
 """The largest networks, unrolled, have some ten thousand."""
 _MAX_DEPTH = 50
 """Functions within functions; exporters write three or four."""
@@ -223,8 +223,8 @@ def _take_weights_in(path: Path, proto: Any) -> None:
 
     outside = []
     for tensor, holder in tensors_of(proto):
-        name = f"tensor {printable(tensor.name)[:_MAX_TEXT]}" if tensor.name else f"a tensor of {_described(holder)}"
-        name += f" of {path}"
+        of_node = "" if holder is None else f" of {_described(holder)}"
+        name = f"tensor {printable(tensor.name)[:_MAX_TEXT] or 'without a name'}{of_node} of {path}"
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             _check_content(tensor, name)
         else:
@@ -246,6 +246,8 @@ def _check_content(tensor: Any, name: str) -> None:
     from onnx import numpy_helper
 
     try:
+        if min(tensor.dims, default=0) < 0:
+            raise ValueError("a negative extent")
         numpy_helper.to_array(tensor)
     except Exception as error:  # numpy's or onnx's own, of whatever kind
         raise ModelError(
