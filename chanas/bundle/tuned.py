@@ -111,6 +111,7 @@ class TunedNetwork:
     _inputs: tuple[Any, ...] = ()
     _views: tuple[Array, ...] = ()
     _parameters: tuple[Any, ...] = ()
+    _output_shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def name(self) -> str:
@@ -154,22 +155,27 @@ class TunedNetwork:
         """The outputs of the compiled network for its inputs, in order, in the shapes of `tuned.json`.
 
         Raises:
-            ConfigError: there are more or fewer inputs, or one has another shape.
+            ConfigError: there are more or fewer inputs, or one has another shape, or a type that is not safely the
+                network's.
             TargetError: it was compiled for another device.
         """
-        entries = self.document["inputs"]
-        if len(inputs) != len(entries):
-            raise ConfigError(f"expected {len(entries)} inputs of {self.name}, got {len(inputs)}")
-        for given, entry in zip(inputs, entries, strict=True):
-            if list(np.shape(given)) != entry["shape"]:
-                raise ConfigError(f"expected input {entry['name']} {entry['shape']}, got {list(np.shape(given))}")
         function = self.load()
-        for view, given in zip(self._views, inputs, strict=True):
-            np.copyto(view, given)
+        if len(inputs) != len(self._views):
+            raise ConfigError(f"expected {len(self._views)} inputs of {self.name}, got {len(inputs)}")
+        for i, (view, given) in enumerate(zip(self._views, inputs, strict=True)):
+            array = np.asarray(given)
+            if array.shape != view.shape or not np.can_cast(array.dtype, view.dtype, "same_kind"):
+                entry = self.document["inputs"][i]
+                raise ConfigError(
+                    f"expected input {entry['name']} {entry['dtype']}{entry['shape']}, "
+                    f"got {array.dtype}{list(array.shape)}"
+                )
+            view[...] = array
         found = function(*self._inputs, *self._parameters)
         outputs = [found] if hasattr(found, "numpy") else found
-        shapes = (entry["shape"] for entry in self.document["outputs"])  # a mean of a map may have kept its axes
-        return [np.array(np.from_dlpack(o)).reshape(shape) for o, shape in zip(outputs, shapes, strict=True)]
+        # copied: one may be a weight, an input, or part of another; a mean of a map may have kept its axes
+        pairs = zip(outputs, self._output_shapes, strict=True)
+        return [np.array(np.from_dlpack(output)).reshape(shape) for output, shape in pairs]
 
     def classifier(self, changes: Mapping[str, Any] = MappingProxyType({}), labels: Path | None = None) -> Classifier:
         """The network as `chanas predict` uses it. Classes that have no names are numbered.
@@ -224,6 +230,7 @@ class TunedNetwork:
                 tvm.runtime.tensor(np.zeros(entry["shape"], entry["dtype"])) for entry in self.document["inputs"]
             )
             self._views = tuple(np.from_dlpack(tensor) for tensor in self._inputs)
+            self._output_shapes = tuple(tuple(entry["shape"]) for entry in self.document["outputs"])
             self._function = function
         return self._function
 

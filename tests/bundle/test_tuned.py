@@ -104,6 +104,13 @@ def test_another_shape_is_refused_rather_than_broadcast(tuned_folder: Path, shap
     assert str(list(shape)) in one_line(error)
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "U1"])
+def test_another_type_is_refused(tuned_folder: Path, dtype: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected input .* float32\[1, 3, 16, 16\], got ") as error:
+        TunedNetwork.open(tuned_folder).run(np.zeros(SHAPE, dtype))
+    one_line(error)
+
+
 @pytest.mark.parametrize("name", [MODULE, WEIGHTS])
 def test_a_missing_file_is_named(copied: Path, name: str) -> None:
     (copied / name).unlink()

@@ -1,7 +1,7 @@
 """Networks from strangers' files, opened in a process with limits before anything of them is opened in this one.
 
-A file may be made to exhaust memory, to compute for ever, or to end the process that reads it. So one of its own, run as
-`python -m chanas.prescheduler.models.importing`, does first all that this one will do: it opens the file, reads its
+A file may be made to exhaust memory, to compute for ever, or to end the process that reads it. So one of its own, run
+as `python -m chanas.prescheduler.models.importing`, does first all that this one will do: it opens the file, reads its
 graph, and asks its framework for an answer. What goes wrong there is one line here. Nothing that it made is unpickled:
 it says that it came to the end, and leaves what PyTorch has exported as an ONNX file.
 """
@@ -25,7 +25,7 @@ from chanas.core.units import format_bytes
 from chanas.errors import ChanasError, ModelError
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.measuring.answers import ErrorKind, WorkerError
-from chanas.prescheduler.measuring.local.worker import limit_memory, memory_limit, serve_requests
+from chanas.prescheduler.measuring.local.worker import Calls, limit_memory, memory_limit, serve_requests
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.requests import Ping, Request
 from chanas.prescheduler.models.folding import simplify
@@ -60,9 +60,7 @@ class FindOutside(Request):
     source: str
 
 
-def import_network(
-    source: str | Path, shapes: Shapes | None = None, command: Sequence[str] = _COMMAND
-) -> OpenedModel:
+def import_network(source: str | Path, shapes: Shapes | None = None, command: Sequence[str] = _COMMAND) -> OpenedModel:
     """A network as `open_model` opens it, and `read_graph` and `simplify` can read it.
 
     Args:
@@ -107,7 +105,7 @@ def _ask(request: Request, source: str, command: Sequence[str]) -> Any:
     raise ModelError(f"{source} cannot be opened ({error}); export the network again, or a smaller one")
 
 
-# ---- in the other process ---------------------------------------------------------------------------------------------
+# ---- in the other process --------------------------------------------------------------------------------------------
 def open_network(request: OpenNetwork) -> None:
     """Do all that is done with a file before it is tuned."""
     opened = open_model(request.source, {name: tuple(shape) for name, shape in request.shapes.items()})
@@ -175,7 +173,7 @@ def main() -> None:
     interrupts.die_with_parent()
     limit_memory(import_limit())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    calls = {Ping: _ready, OpenNetwork: open_network, FindOutside: find_outside}
+    calls: Calls = {Ping: _ready, OpenNetwork: open_network, FindOutside: find_outside}
     serve_requests(calls, describe, prepare=lambda: None)
 
 

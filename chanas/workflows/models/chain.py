@@ -79,8 +79,8 @@ class Model:
             shapes: of inputs by their names, where the file leaves them open.
 
         Raises:
-            ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there; or
-                opening it takes too much memory or time, or ends the process that does it.
+            ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there;
+                or opening it takes too much memory or time, or ends the process that does it.
         """
         from chanas.prescheduler.models.folding import simplify
         from chanas.prescheduler.models.importing import import_network

@@ -149,7 +149,7 @@ def _reciprocal(call: Call) -> Read:
 def _clip(call: Call) -> Read:
     """Bounds are attributes before operator set 11, and inputs since, which may be computed."""
     make, x = call.make, call.input(0)
-    bounds: list[Read | None] = [call.inputs[i] if call.has(i) else None for i in (1, 2)]
+    bounds: list[Read | None] = [call.input(i) if call.has(i) else None for i in (1, 2)]
     for i, name in enumerate(("min", "max")):
         if call.opset < 11 and name in call.given:
             bounds[i] = make.number(float(call.given[name]), x)

@@ -19,6 +19,17 @@ _SHOWN = 8  # values of an attribute in a message
 
 
 @dataclass(frozen=True, eq=False)
+class Listed:
+    """A sequence of values; operators on sequences alone read it."""
+
+    values: tuple[Read, ...]
+
+
+Given = Read | Listed
+"""What a name in a file stands for."""
+
+
+@dataclass(frozen=True, eq=False)
 class Call:
     """A node that an entry reads.
 
@@ -34,7 +45,7 @@ class Call:
     op: str
     place: str
     opset: int
-    inputs: tuple[Read | None, ...]
+    inputs: tuple[Given | None, ...]
     given: Mapping[str, Any]
     outputs: int
     make: Maker
@@ -51,12 +62,23 @@ class Call:
         """A value that the operator needs.
 
         Raises:
-            ModelError: it is not given.
+            ModelError: it is not given, or a sequence.
         """
         found = self.inputs[position] if position < len(self.inputs) else None
-        if found is None:
-            raise self.refused(f"has no input {position}")
+        if found is None or isinstance(found, Listed):
+            raise self.refused(f"has {'no' if found is None else 'a sequence as'} input {position}")
         return found
+
+    def items(self, position: int) -> tuple[Read, ...]:
+        """The values of a sequence.
+
+        Raises:
+            ModelError: it is not given, or no sequence.
+        """
+        found = self.inputs[position] if position < len(self.inputs) else None
+        if not isinstance(found, Listed):
+            raise self.refused(f"has no sequence as input {position}")
+        return found.values
 
     def shape(self, position: int) -> tuple[int, ...]:
         """The shape of an input."""
@@ -131,7 +153,7 @@ class Call:
         return ModelError(f"{self.op} (node {self.place}) {why}")
 
 
-Entry = Callable[[Call], "Read | Sequence[Read]"]
+Entry = Callable[[Call], "Given | Sequence[Given]"]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,16 @@ from typing import Any
 import numpy as np
 
 from chanas.errors import ChanasError, ModelError, describe
-from chanas.prescheduler.models.graph import Constant, Graph, Read, without_unread
-from chanas.prescheduler.models.reading import arithmetic, moving, products, recurrent, sums  # noqa: F401 -- the table
-from chanas.prescheduler.models.reading.call import TABLE, Call
+from chanas.prescheduler.models.graph import Constant, Graph, without_unread
+from chanas.prescheduler.models.reading import (  # noqa: F401 -- the table
+    arithmetic,
+    moving,
+    products,
+    recurrent,
+    sequences,
+    sums,
+)
+from chanas.prescheduler.models.reading.call import TABLE, Call, Given, Listed
 from chanas.prescheduler.models.reading.making import Maker
 from chanas.prescheduler.models.sources.model import OWN_TYPES, Array, TensorFacts
 
@@ -38,12 +45,17 @@ def read_graph(proto: Any, inputs: Sequence[TensorFacts]) -> Graph:
             there; names the node.
     """
     reader = _Reader(proto, inputs)
-    known: dict[str, Read] = {facts.name: i for i, facts in enumerate(inputs)}
+    known: dict[str, Given] = {facts.name: i for i, facts in enumerate(inputs)}
     scope = _Scope(reader.opset(proto.opset_import), known)
     reader.weights(proto.graph, scope)
     reader.walk(proto.graph.node, scope, {o.name for o in proto.graph.output})
-    outputs = tuple(scope.value(output.name, "the output") for output in proto.graph.output)
-    return without_unread(Graph(tuple(inputs), tuple(reader.make.nodes), outputs))
+    outputs = []
+    for output in proto.graph.output:
+        value = scope.value(output.name, "the output")
+        if isinstance(value, Listed):
+            raise ModelError(f"output {output.name} is a sequence; export the network with its values as outputs")
+        outputs.append(value)
+    return without_unread(Graph(tuple(inputs), tuple(reader.make.nodes), tuple(outputs)))
 
 
 @dataclass
@@ -55,10 +67,10 @@ class _Scope:
     """
 
     opset: int
-    values: dict[str, Read]
+    values: dict[str, Given]
     attributes: Mapping[str, Any] | None = None
 
-    def value(self, name: str, who: str) -> Read:
+    def value(self, name: str, who: str) -> Given:
         """
         Raises:
             ModelError: nothing before has given the value.
@@ -105,13 +117,13 @@ class _Reader:
                 scope.values[node.output[i]] = value
                 self._name(value, node.output[i])
 
-    def _name(self, value: Read, name: str) -> None:
+    def _name(self, value: Given, name: str) -> None:
         place = value - len(self.make.inputs) if isinstance(value, int) else -1
         if place >= 0 and not self.make.nodes[place].name:
             self.make.nodes[place] = replace(self.make.nodes[place], name=name)
 
     # ---- one node ------------------------------------------------------------------------------------------------
-    def node(self, node: Any, scope: _Scope, num_outputs: int) -> Sequence[Read | None]:
+    def node(self, node: Any, scope: _Scope, num_outputs: int) -> Sequence[Given | None]:
         """The outputs of a node; None for one that is left out.
 
         Raises:
@@ -136,7 +148,7 @@ class _Reader:
         known = all(i is None or isinstance(i, Constant) for i in inputs)
         if node.op_type in TABLE:
             found = self._entry(call)
-            if not known or all(isinstance(f, Constant) for f in found):
+            if not known or all(isinstance(f, Constant | Listed) for f in found):
                 return found
             return self._computed(node, inputs, scope) or found
         if known and (computed := self._computed(node, inputs, scope)):
@@ -146,7 +158,7 @@ class _Reader:
             raise self._missing(node)
         return self._function(body, inputs, {**_defaults(node, scope.opset), **given}, num_outputs)
 
-    def _entry(self, call: Call) -> Sequence[Read]:
+    def _entry(self, call: Call) -> Sequence[Given]:
         entry = TABLE[call.op]
         unknown = sorted(set(call.given) - entry.attributes)
         if unknown:
@@ -175,8 +187,8 @@ class _Reader:
 
     # ---- what a node stands for ------------------------------------------------------------------------------------
     def _function(
-        self, body: Any, inputs: Sequence[Read | None], given: Mapping[str, Any], num_outputs: int
-    ) -> Sequence[Read | None]:
+        self, body: Any, inputs: Sequence[Given | None], given: Mapping[str, Any], num_outputs: int
+    ) -> Sequence[Given | None]:
         """The outputs of a function's nodes; None for those that its call leaves out."""
         defaults = {a.name: _attribute(a, None) for a in body.attribute_proto}
         values = {name: value for name, value in zip(body.input, inputs, strict=False) if value is not None}
@@ -186,8 +198,8 @@ class _Reader:
         return [scope.values.get(name) for name in wanted]
 
     def _branch(
-        self, node: Any, inputs: Sequence[Read | None], given: Mapping[str, Any], scope: _Scope, num_outputs: int
-    ) -> Sequence[Read]:
+        self, node: Any, inputs: Sequence[Given | None], given: Mapping[str, Any], scope: _Scope, num_outputs: int
+    ) -> Sequence[Given]:
         """The branch that is taken, where that is known."""
         condition = inputs[0] if inputs else None
         if not isinstance(condition, Constant):
@@ -201,7 +213,7 @@ class _Reader:
         self.walk(graph.node, inner, {o.name for o in graph.output})
         return [inner.value(o.name, _described(node)) for o in graph.output[:num_outputs]]
 
-    def _computed(self, node: Any, inputs: Sequence[Read | None], scope: _Scope) -> list[Read]:
+    def _computed(self, node: Any, inputs: Sequence[Given | None], scope: _Scope) -> list[Constant]:
         """The outputs of a node whose inputs are known, by ONNX's own definition; empty where that has none."""
         import onnx
         from onnx.reference import ReferenceEvaluator
@@ -345,7 +357,7 @@ def _defaults(node: Any, opset: int) -> dict[str, Any]:
 
 
 def _schema_function(
-    node: Any, given: Mapping[str, Any], inputs: Sequence[Read | None], opset: int, make: Maker
+    node: Any, given: Mapping[str, Any], inputs: Sequence[Given | None], opset: int, make: Maker
 ) -> Any:
     """The body that ONNX gives an operator; None where there is none.
 
@@ -364,7 +376,7 @@ def _schema_function(
         types = []
         for value in inputs:
             kind = onnx.TypeProto()
-            if value is not None:
+            if value is not None and not isinstance(value, Listed):
                 dtype = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(make.dtype_of(value)))
                 kind = onnx.helper.make_tensor_type_proto(dtype, make.shape_of(value))
             types.append(kind.SerializeToString())
@@ -381,7 +393,7 @@ def _schema_function(
     return body
 
 
-def _without_absent(body: Any, values: Mapping[str, Read]) -> Iterable[Any]:
+def _without_absent(body: Any, values: Mapping[str, Given]) -> Iterable[Any]:
     """Nodes of a function, without the names of inputs that a call leaves out."""
     import onnx
 

@@ -1,7 +1,8 @@
 """Weights of ONNX files in other files: read from plain files in the folder of the ONNX file, and from nowhere else.
 
-A location is a text of a stranger. It is taken apart, and each part is opened in the folder before it without following
-a link, so that neither `..` nor a link leads out, whatever changes meanwhile. Sizes are checked before anything is read.
+A location is a text of a stranger. It is taken apart, and each part is opened in the folder before it without
+following a link, so that neither `..` nor a link leads out, whatever changes meanwhile. Sizes are checked before
+anything is read.
 onnx's own reader has had five holes here; its fixes looked at texts, then at the last part alone.
 """
 

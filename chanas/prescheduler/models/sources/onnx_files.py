@@ -30,7 +30,7 @@ _NARROW = {"uint2": 2, "int2": 2, "uint4": 4, "int4": 4, "float4_e2m1fn": 4, "fl
 
 
 def load_onnx(path: Path) -> Any:
-    """The `onnx.ModelProto` of a file, with the weights that lie beside it, and nodes in an order in which they can run.
+    """The `onnx.ModelProto` of a file, with the weights that lie beside it, and nodes in an order in which they run.
 
     Raises:
         ModelError: it is no ONNX file, cut short, of a version that is not known, too large, or contradicts itself; or
@@ -100,7 +100,7 @@ def _names_inside(descriptor: Any) -> frozenset[str]:
     return frozenset(inner.name for inner in found.values())
 
 
-# ---- versions, sizes, names -------------------------------------------------------------------------------------------
+# ---- versions, sizes, names ------------------------------------------------------------------------------------------
 def _check_version(path: Path, proto: Any) -> None:
     import onnx
 
@@ -121,7 +121,9 @@ def _check_size(path: Path, proto: Any) -> None:
     """
     functions = {(f.domain, f.name): f for f in proto.functions}
     counted: dict[tuple[str, str], int] = {}
-    too_many = ModelError(f"{path} has more than {_MAX_NODES} nodes, its functions expanded; expected a smaller network")
+    too_many = ModelError(
+        f"{path} has more than {_MAX_NODES} nodes, its functions expanded; expected a smaller network"
+    )
 
     def count(nodes: Iterable[Any], depth: int) -> int:
         total = 0
@@ -163,9 +165,7 @@ def _check_names(path: Path, graph: Any) -> None:
     names.update({tensor.name for tensor in graph.initializer} | {value.name for value in graph.input})
     twice = [name for name, num in names.items() if num > 1]
     if twice:
-        raise ModelError(
-            f"{path} gives {printable(twice[0])[:_MAX_TEXT]} twice; the file is damaged: export it again"
-        )
+        raise ModelError(f"{path} gives {printable(twice[0])[:_MAX_TEXT]} twice; the file is damaged: export it again")
 
 
 def _order(path: Path, graph: Any) -> None:
@@ -272,9 +272,9 @@ def _num_bytes(tensor: Any, name: str) -> int:
         raise ModelError(
             f"{name} is damaged: expected a shape and numbers, got {_shape(tensor.dims)} of type {tensor.data_type}"
         )
-    num_bits = math.prod(tensor.dims) * _NARROW.get(dtype.name, 8 * dtype.itemsize)
+    num_bits: int = math.prod(tensor.dims) * _NARROW.get(dtype.name, 8 * dtype.itemsize)
     return -(-num_bits // 8)
 
 
 def _shape(dims: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, dims[:_SHOWN * 3]))}{', …' if len(dims) > _SHOWN * 3 else ''}]"
+    return f"[{', '.join(map(str, dims[: _SHOWN * 3]))}{', …' if len(dims) > _SHOWN * 3 else ''}]"

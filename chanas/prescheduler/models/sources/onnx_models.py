@@ -77,7 +77,10 @@ def _dtype_of(value: Any) -> str:
 
     if not value.type.HasField("tensor_type"):
         return str(value.type.WhichOneof("value") or "of no type").removesuffix("_type")
-    return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
+    kind = value.type.tensor_type.elem_type
+    if kind not in onnx.TensorProto.DataType.values()[1:]:
+        return f"of type {kind}"
+    return str(onnx.helper.tensor_dtype_to_np_dtype(kind).name)
 
 
 def _wanted(extents: Sequence[int | str]) -> str:

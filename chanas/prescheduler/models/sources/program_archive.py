@@ -19,7 +19,10 @@ from typing import Any
 from chanas.errors import ModelError, describe
 
 _GRAPH, _SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
-_TENSORS = {"data/weights/": ("model_weights_config.json", "weight"), "data/constants/": ("model_constants_config.json", "tensor")}
+_TENSORS = {
+    "data/weights/": ("model_weights_config.json", "weight"),
+    "data/constants/": ("model_constants_config.json", "tensor"),
+}
 _FACTS = ("archive_format", "archive_version", ".data/version", "byteorder")
 _MAX_FACT, _MAX_MEMBERS, _MAX_TEXT = 64, 10_000, 160
 _CHUNK = 1 << 20
@@ -135,7 +138,9 @@ def _checked(path: Path, value: Any, key: str = "") -> Any:
     """
     if isinstance(value, dict):
         if "as_expr" in value:  # its text would be evaluated
-            raise ModelError(f"{path} has an open shape; export the network without dynamic_shapes: it is tuned for one")
+            raise ModelError(
+                f"{path} has an open shape; export the network without dynamic_shapes: it is tuned for one"
+            )
         for name in value:
             _check_text(path, name, _WORDS)
         return {n: _LEFT_OUT[n] if n in _LEFT_OUT else _checked(path, v, n) for n, v in value.items()}
@@ -174,4 +179,6 @@ def _check_containers(path: Path, spec: Any) -> None:
 
 def _check_text(path: Path, text: Any, allowed: re.Pattern[str]) -> None:
     if not isinstance(text, str) or not allowed.fullmatch(text):
-        raise ModelError(f"{path} has the name {str(text)[:_MAX_TEXT]!r}; expected letters, digits, dots and underscores")
+        raise ModelError(
+            f"{path} has the name {str(text)[:_MAX_TEXT]!r}; expected letters, digits, dots and underscores"
+        )

@@ -146,7 +146,6 @@ def opened_program(name: str, program: Any, origin: dict[str, str], proto: Any =
     inputs = _inputs(name, program)
     if proto is None:
         _check_inference(name, program)
-        _check_stateless(name, program)
         proto = _exported(name, program)
     network = program.module()
 
@@ -166,18 +165,22 @@ def opened_program(name: str, program: Any, origin: dict[str, str], proto: Any =
 
 
 def _exported(name: str, program: Any) -> Any:
-    """The ONNX model that PyTorch's exporter makes of a program.
+    """The ONNX model that PyTorch's exporter makes of a program; without its optimizer, since what is known is computed
+    where the model is read, in a small part of the time.
 
     Raises:
-        ModelError: it cannot.
+        ModelError: it cannot, or the program keeps state between calls.
     """
     import torch
 
     try:
         with _quiet():
-            exported = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False, external_data=False)
+            exported = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False, optimize=False)
         assert exported is not None
+        _check_stateless(name, exported.exported_program)
         return exported.model_proto
+    except ModelError:
+        raise
     except Exception as error:  # the exporter's own are of many kinds, with reports of thousands of lines
         cause = error
         while cause.__cause__ is not None:
@@ -264,15 +267,16 @@ def _check_inference(name: str, program: Any) -> None:
             )
 
 
-def _check_stateless(name: str, program: Any) -> None:
+def _check_stateless(name: str, decomposed: Any) -> None:
     """Refuse networks whose outputs depend on earlier calls.
+
+    Args:
+        decomposed: the program without operators that write in place, what they wrote to in its signature.
 
     Raises:
         ModelError: a call writes to a buffer; names the first.
     """
-    if not any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in program.graph.nodes):
-        return
-    for written in program.run_decompositions({}).graph_signature.buffers_to_mutate.values():
+    for written in decomposed.graph_signature.buffers_to_mutate.values():
         raise ModelError(
             f"{name} writes to {written} in each call, so that its outputs depend on earlier ones; write the "
             "network with such a state as an input and an output"
