@@ -6,7 +6,6 @@ It begins with what others have learned, tunes as `chanas jobs run` does, and le
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,27 +57,10 @@ def check_whole(path: Path) -> None:
     Raises:
         ModelError: it is such a file, or none of ONNX.
     """
-    import onnx
+    from chanas.prescheduler.models.importing import lies_outside
 
-    try:
-        proto = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's own
-        raise ModelError(
-            f"the upload is no ONNX file, or cut short ({type(error).__name__}); export it again"
-        ) from None
-    if any(message.external_data for message in _tensors(proto)):
+    if lies_outside(path):
         raise ModelError("the weights of the upload lie in another file; export the network with its weights inside")
-
-
-def _tensors(message: Any) -> Iterator[Any]:
-    """All tensors of a protobuf message, however deep."""
-    if message.DESCRIPTOR.name == "TensorProto":
-        yield message
-        return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for part in (value,) if hasattr(value, "DESCRIPTOR") else value:
-                yield from _tensors(part)
 
 
 def _search(plan: dict[str, Any], exchange: Exchange, latency_s: float) -> dict[str, Any]:

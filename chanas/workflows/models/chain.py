@@ -82,15 +82,16 @@ class Model:
             shapes: of inputs by their names, where the file leaves them open.
 
         Raises:
-            ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there.
+            ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there;
+                or opening it takes too much memory or time, or ends the process that does it.
         """
         from chanas.prescheduler.models.folding import simplify
+        from chanas.prescheduler.models.importing import import_network
         from chanas.prescheduler.models.reading.reader import read_graph
-        from chanas.prescheduler.models.sources.opening import open_model
 
         watch = _Watch(uuid.uuid4().hex, str(source))
         with watch.step("open"):
-            opened = open_model(source, shapes)
+            opened = import_network(source, shapes)
         with watch.step("read"):
             graph = read_graph(opened.proto, opened.inputs)
         with watch.step("simplify"):

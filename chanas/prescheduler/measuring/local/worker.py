@@ -65,10 +65,10 @@ def memory_limit() -> int:
     return min(4 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
 
 
-def _limit_memory() -> None:
-    """An allocation beyond the limit fails in this process, instead of the system ending some other one."""
+def limit_memory(num_bytes: int) -> None:
+    """An allocation beyond so many bytes fails in this process, instead of the system ending some other one."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = memory_limit() if hard == resource.RLIM_INFINITY else min(memory_limit(), hard)
+    limit = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -348,12 +348,24 @@ def describe(error: Exception) -> WorkerError:
     return WorkerError.of(error)
 
 
-def serve_requests(calls: Calls, describe: Callable[[Exception], WorkerError] = describe) -> None:
-    """Answer one request after the other until standard input closes; whatever else is printed goes to stderr."""
+def load_compiler() -> None:
+    """Import what workers compile with: that cost belongs to a worker's start, not to its first candidate."""
+    import tvm  # noqa: F401
+
+
+def serve_requests(
+    calls: Calls,
+    describe: Callable[[Exception], WorkerError] = describe,
+    prepare: Callable[[], None] = load_compiler,
+) -> None:
+    """Answer one request after the other until standard input closes; whatever else is printed goes to stderr.
+
+    Args:
+        prepare: what is done before the first.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import tvm  # noqa: F401  (the start-up cost belongs to the worker's start, not to its first candidate)
-
+    prepare()
     for line in sys.stdin:
         try:
             request = read_request(json.loads(line), calls)
@@ -367,7 +379,7 @@ def serve_requests(calls: Calls, describe: Callable[[Exception], WorkerError] = 
 def main() -> None:
     """Serve requests until standard input closes."""
     interrupts.die_with_parent()
-    _limit_memory()
+    limit_memory(memory_limit())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hide_torch()
     serve_requests(CALLS)

@@ -12,8 +12,10 @@ from typing import Any
 import numpy.typing as npt
 import psutil
 
+from chanas.core.units import format_bytes
 from chanas.errors import ModelError
 from chanas.network.inputs import random_inputs
+from chanas.prescheduler.measuring.local.worker import memory_limit
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -114,8 +116,13 @@ def check_fits(path: Path, num_bytes: int) -> None:
     """Refuse a network that memory will not hold.
 
     Raises:
-        ModelError: its files, of `num_bytes`, are too large for this machine's free memory.
+        ModelError: its files, of `num_bytes`, are too large for a worker, or for this machine's free memory.
     """
+    if 2 * num_bytes > memory_limit():  # a worker holds weights twice
+        raise ModelError(
+            f"{path} has {format_bytes(num_bytes)} of weights, and a worker has to hold them twice in "
+            f"{format_bytes(memory_limit())} of memory; tune a smaller network"
+        )
     needed, free = num_bytes * _MEMORY_PER_BYTE, psutil.virtual_memory().available
     if needed > free:
         gib = 1 << 30

@@ -17,15 +17,15 @@ from chanas.prescheduler.models.sources.model import (
     OpenedModel,
     Shapes,
     TensorFacts,
-    check_fits,
     checked_facts,
     file_name,
     own_type,
     sha256_of,
 )
+from chanas.prescheduler.models.sources.onnx_files import load_onnx
 
 Answer = Callable[[Sequence[Array]], list[Array]]
-_SHOWN, _MAX_TEXT = 3, 160
+_MAX_TEXT = 160
 _ONLY_FATAL = 4  # of ONNX Runtime's levels of its log
 
 
@@ -33,47 +33,15 @@ def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
     """Open an ONNX file; `shapes` are those of inputs that it leaves open.
 
     Raises:
-        ModelError: the file is damaged, its weights are missing, or a shape is open.
+        ModelError: as `load_onnx` says, or a shape is open or of a type that is not there.
     """
     import onnx
 
-    proto = _loaded(path)
+    proto = load_onnx(path)
     inputs = checked_facts(_inputs(proto, shapes, path), path.name)
     origin = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path), "onnx": onnx.__version__}
     outputs = tuple(output.name for output in proto.graph.output)
-    return OpenedModel(file_name(path.stem), proto, inputs, _answer(path, proto, inputs), origin, outputs=outputs)
-
-
-def _loaded(path: Path) -> Any:
-    """The file, with weights that lie beside it.
-
-    Raises:
-        ModelError: it is no ONNX file, cut short, or weights are missing.
-    """
-    import onnx
-
-    try:
-        proto = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's own
-        raise ModelError(f"{path} is no ONNX file, or cut short ({type(error).__name__}); export it again") from error
-    if not proto.graph.node or not proto.graph.output:
-        raise ModelError(f"{path} is no ONNX file, or cut short (it has no nodes or no outputs); export it again")
-    opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    if opset > onnx.defs.onnx_opset_version():
-        raise ModelError(
-            f"{path} is of opset {opset}; onnx {onnx.__version__} knows them up to {onnx.defs.onnx_opset_version()}: "
-            "export it with a lower opset_version, or install a newer onnx"
-        )
-    names = sorted({e.value for t in proto.graph.initializer for e in t.external_data if e.key == "location"})
-    check_fits(path, sum(p.stat().st_size for p in (path.parent / name for name in names) if p.is_file()))
-    try:
-        onnx.load_external_data_for_model(proto, str(path.parent))
-    except Exception as error:
-        raise ModelError(
-            f"the weights of {path} lie in {', '.join(names[:_SHOWN]) or 'another file'}, which is missing or cut "
-            f"short ({type(error).__name__}); keep both in one folder"
-        ) from error
-    return proto
+    return OpenedModel(file_name(path.stem), proto, inputs, _answer(str(path), proto, inputs), origin, outputs=outputs)
 
 
 def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
@@ -110,7 +78,10 @@ def _dtype_of(value: Any) -> str:
 
     if not value.type.HasField("tensor_type"):
         return str(value.type.WhichOneof("value") or "of no type").removesuffix("_type")
-    return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
+    kind = value.type.tensor_type.elem_type
+    if kind not in onnx.TensorProto.DataType.values()[1:]:
+        return f"of type {kind}"
+    return str(onnx.helper.tensor_dtype_to_np_dtype(kind).name)
 
 
 def _wanted(extents: Sequence[int | str]) -> str:
@@ -130,29 +101,18 @@ def _wanted(extents: Sequence[int | str]) -> str:
 
 
 def values_of(proto: Any, names: Sequence[str], inputs: Sequence[TensorFacts]) -> Answer:
-    """The answer of an ONNX model with these of its values as outputs.
-
-    Raises:
-        ModelError: it is too large to be copied.
-    """
+    """The answer of an ONNX model with these of its values as outputs."""
     import onnx
 
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     del copy.graph.output[:]
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    try:
-        return _answer(copy.SerializeToString(), copy, inputs)
-    except ValueError as error:  # protobuf's, beyond 2 GB
-        raise ModelError(f"a network of more than 2 GB is not looked into ({describe(error, _MAX_TEXT)})") from error
+    return _answer("the network", copy, inputs)
 
 
-def _answer(source: Path | bytes, proto: Any, inputs: Sequence[TensorFacts]) -> Answer:
-    """The answer of ONNX Runtime, where it is installed and runs the network; else ONNX's reference evaluator.
-
-    Args:
-        source: a file, or its content.
-    """
+def _answer(name: str, proto: Any, inputs: Sequence[TensorFacts]) -> Answer:
+    """The answer of ONNX Runtime, where it is installed and runs the network; else ONNX's reference evaluator."""
     dtypes = {value.name: _dtype_of(value) for value in proto.graph.input}
     runners = [_runtime] if importlib.util.find_spec("onnxruntime") is not None else []
     opened: dict[str, Any] = {}
@@ -163,31 +123,32 @@ def _answer(source: Path | bytes, proto: Any, inputs: Sequence[TensorFacts]) -> 
             feeds = {facts.name: a.astype(dtypes[facts.name]) for facts, a in zip(inputs, arrays, strict=True)}
             try:
                 if opener.__name__ not in opened:
-                    opened[opener.__name__] = opener(source, proto)
+                    opened[opener.__name__] = opener(proto)
                 with warnings.catch_warnings(), np.errstate(all="ignore"):  # numbers that are none are looked for later
                     warnings.simplefilter("ignore")
                     found = opened[opener.__name__].run(None, feeds)
                 return [np.array(value, own_type(str(np.asarray(value).dtype))) for value in found]
             except Exception as error:  # the runtime's own; the next one may know more operators
                 errors.append(describe(error, _MAX_TEXT))
-        named = source if isinstance(source, Path) else "the network"
         raise ModelError(
-            f"{named} is run neither by ONNX Runtime nor by ONNX's reference evaluator ({'; '.join(errors)})"
+            f"{name} is run neither by ONNX Runtime nor by ONNX's reference evaluator ({'; '.join(errors)})"
         )
 
     return answer
 
 
-def _runtime(source: Path | bytes, proto: Any) -> Any:
+def _runtime(proto: Any) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_FATAL
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    # The checked model, not the file: its weights may lie anywhere, even at an address in memory.
+    content = proto.SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _reference(source: Path | bytes, proto: Any) -> Any:
+def _reference(proto: Any) -> Any:
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(proto)

@@ -14,31 +14,49 @@ from chanas.errors import ModelError
 from chanas.prescheduler.models.sources.model import OpenedModel, Shapes, check_fits
 
 TORCHVISION = "torchvision:"
+PROGRAM = ".pt2"
 KNOWN = f"FILE.onnx, FILE.pt2 (torch.export) or {TORCHVISION}NAME"
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
+_KERAS = 'load it with Keras 3 and write it with model.export("FILE.onnx", format="onnx")'
+_WAYS = {
+    ".tflite": "convert it with `python -m tf2onnx.convert --opset 17 --tflite FILE.tflite --output FILE.onnx`",
+    ".h5": _KERAS,
+    ".hdf5": _KERAS,
+    ".keras": _KERAS,
+    ".pb": "convert it with `python -m tf2onnx.convert --saved-model FOLDER --output FILE.onnx` (--graphdef for a "
+    "frozen graph)",
+    ".pdmodel": "convert it with paddle2onnx",
+    ".mlmodel": "write it as ONNX with what it was trained with",
+    ".mlpackage": "write it as ONNX with what it was trained with",
+    ".safetensors": "it holds weights alone: load them into the network and save that with torch.export.save",
+}
+"""Ways to ONNX from files of other kinds, by their suffix."""
+_SAVED_MODEL = "saved_model.pb"
 
 
-def open_model(source: str | Path, shapes: Shapes | None = None) -> OpenedModel:
+def open_model(source: str | Path, shapes: Shapes | None = None, exported: Path | None = None) -> OpenedModel:
     """Open a network by its file, or by `torchvision:NAME`.
 
     Args:
         shapes: of inputs by their names, for those that the file leaves open; of a network of torchvision, `image`.
+        exported: the ONNX file that PyTorch has made of a program already; without it that is done here.
 
     Raises:
         ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there.
     """
     shapes = shapes or {}
-    opened = _opened(source, shapes)
+    opened = _opened(source, shapes, exported)
     return dataclasses.replace(opened, origin={**opened.origin, "source": str(source)}, shapes=shapes)
 
 
-def _opened(source: str | Path, shapes: Shapes) -> OpenedModel:
+def _opened(source: str | Path, shapes: Shapes, exported: Path | None) -> OpenedModel:
     text = str(source)
     if text.startswith(TORCHVISION):
         from chanas.prescheduler.models.sources.torch_models import open_torchvision
 
         return open_torchvision(text.removeprefix(TORCHVISION), shapes)
     path = Path(source)
+    check_kind(path)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise ModelError(f"expected a network as {KNOWN}; {path} {what}")
@@ -48,11 +66,24 @@ def _opened(source: str | Path, shapes: Shapes) -> OpenedModel:
         from chanas.prescheduler.models.sources.onnx_models import open_onnx
 
         return open_onnx(path, shapes)
-    if path.suffix == ".pt2":
+    if path.suffix == PROGRAM:
         from chanas.prescheduler.models.sources.torch_models import open_exported
 
-        return open_exported(path)
+        return open_exported(path, exported)
     raise ModelError(f"expected a network as {KNOWN}, got {path.name}")
+
+
+def check_kind(path: Path) -> None:
+    """Refuse networks of other kinds by name.
+
+    Raises:
+        ModelError: it is one; says how ONNX is made of it.
+    """
+    way = _WAYS.get(path.suffix.lower())
+    if way is None and (path / _SAVED_MODEL).is_file():
+        way = _WAYS[".pb"]
+    if way is not None:
+        raise ModelError(f"expected a network as {KNOWN}, got {path}: {way}")
 
 
 def check_no_pickle(path: Path) -> None:
@@ -64,7 +95,7 @@ def check_no_pickle(path: Path) -> None:
     with open(path, "rb") as file:
         start = file.read(2)
     is_pickle = path.suffix in _PICKLES or (start[:1] == b"\x80" and start[1:] <= b"\x05")
-    if zipfile.is_zipfile(path) and path.suffix != ".pt2":
+    if zipfile.is_zipfile(path) and path.suffix != PROGRAM:
         with zipfile.ZipFile(path) as archive:
             is_pickle |= any(name.endswith(".pkl") for name in archive.namelist())
     if is_pickle:

@@ -7,10 +7,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import logging
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import numpy as np
 
 from chanas.devices.cores import limited_to
 from chanas.errors import ModelError, describe, unknown_name
+from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.models.sources.model import (
     IMAGE,
     Array,
@@ -30,6 +29,8 @@ from chanas.prescheduler.models.sources.model import (
     own_type,
     sha256_of,
 )
+from chanas.prescheduler.models.sources.onnx_files import parse_onnx
+from chanas.prescheduler.models.sources.program_archive import copy_program
 
 _SIZES = {"inception_v3": 299}
 _SIZE = 224
@@ -102,64 +103,38 @@ def take_statistics(network: Any, shape: tuple[int, ...]) -> None:
         norm.momentum = momentum
 
 
-def open_exported(path: Path) -> OpenedModel:
-    """A program that `torch.export.save` wrote.
+def load_framework() -> None:
+    """Import what programs are opened with, which takes seconds."""
+    import torch  # noqa: F401
+
+
+def open_exported(path: Path, exported: Path | None = None) -> OpenedModel:
+    """A program that `torch.export.save` wrote; `exported` is the ONNX model that was made of it, if it was.
 
     Raises:
-        ModelError: it is damaged, of another version of torch, holds pickles, or has operators that are not there.
+        ModelError: as `copy_program` says, or it is damaged, of another version of torch, or has operators that are not
+            there.
     """
     import torch
 
-    for name in _pickled(path):
-        raise ModelError(
-            f"{path} holds a pickle ({name}), which may run any code when it is opened; export the network with plain "
-            "tensors as weights and inputs"
-        )
-    try:
-        with _quiet():
-            program = torch.export.load(path)
-    except Exception as error:  # the format's own errors are of many kinds
-        raise ModelError(
-            f"{path} is damaged or was written by another version of torch (here: {torch.__version__}; "
-            f"{describe(error, _MAX_TEXT)}); export it again with this one"
-        ) from error
+    with scratch_folder() as scratch:
+        copy = scratch / "program.pt2"
+        copy_program(path, copy)
+        try:
+            with _quiet():
+                program = torch.export.load(copy)
+        except Exception as error:  # the format's own errors are of many kinds
+            raise ModelError(
+                f"{path} is damaged or was written by another version of torch (here: {torch.__version__}; "
+                f"{describe(error, _MAX_TEXT)}); export it again with this one"
+            ) from error
     origin = {"kind": "torch.export", "name": path.name, "sha256": sha256_of(path), "torch": torch.__version__}
-    return opened_program(file_name(path.stem), program, origin)
+    proto = None if exported is None else parse_onnx(exported)
+    return opened_program(file_name(path.stem), program, origin, proto)
 
 
-def _pickled(path: Path) -> Iterator[str]:
-    """Names of parts of an archive that torch would open with pickle.
-
-    Raises:
-        ModelError: it is no such archive.
-    """
-    import torch
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            for name in names:
-                if name.endswith("_config.json"):
-                    for weight, entry in json.loads(archive.read(name)).get("config", {}).items():
-                        if entry.get("use_pickle", True):
-                            yield weight
-                elif "/sample_inputs/" in name:
-                    try:
-                        torch.load(io.BytesIO(archive.read(name)), weights_only=True)
-                    except Exception:  # an unsafe part: torch would then read it without the guard
-                        yield name
-                elif name.endswith((".pkl", "serialized_state_dict.pt", "serialized_constants.pt")):
-                    yield name
-            if not any(name.endswith("models/model.json") for name in names):
-                raise ModelError(f"{path} is no program of torch.export (expected models/model.json in it)")
-    except (zipfile.BadZipFile, ValueError, AttributeError) as error:
-        raise ModelError(
-            f"{path} is no program of torch.export, or cut short ({describe(error, _MAX_TEXT)}); export it again"
-        ) from error
-
-
-def opened_program(name: str, program: Any, origin: dict[str, str]) -> OpenedModel:
-    """A program of `torch.export` as an ONNX model.
+def opened_program(name: str, program: Any, origin: dict[str, str], proto: Any = None) -> OpenedModel:
+    """A program of `torch.export` as an ONNX model: `proto`, or what PyTorch makes of it.
 
     Raises:
         ModelError: a shape is open, what goes in or out is no tensor, it keeps state between calls, was exported for
@@ -169,7 +144,9 @@ def opened_program(name: str, program: Any, origin: dict[str, str]) -> OpenedMod
     from torch.utils import _pytree as pytree
 
     inputs = _inputs(name, program)
-    _check_inference(name, program)
+    if proto is None:
+        _check_inference(name, program)
+        proto = _exported(name, program)
     network = program.module()
 
     def answer(arrays: Sequence[Array]) -> list[Array]:
@@ -183,7 +160,6 @@ def opened_program(name: str, program: Any, origin: dict[str, str]) -> OpenedMod
             torch.set_num_threads(before)
         return [(v.float() if v.is_floating_point() else v).numpy().copy() for v in found]
 
-    proto = _exported(name, program)
     if len(proto.graph.input) != len(inputs):
         raise ModelError(
             f"{name} has {len(inputs)} inputs, and {len(proto.graph.input)} as PyTorch exports it to ONNX; export it "
