@@ -1,0 +1,549 @@
+"""Published networks through `chanas tune`'s way without the tuning, by every road that leads to it: opened, read,
+simplified, built with default schedules, run, and compared with the framework.
+
+    python benchmarks/model_matrix.py [--quick] [--only PART …] [--roads ROAD …] [--files FOLDER] [--workers N]
+        [--json ROWS.jsonl] [--write]
+
+Networks are torchvision's classifiers, networks of semantic segmentation and detectors, and `TIMM` (`pip install
+--no-deps timm`), with random weights; roads are a file of torch.export (`pt2`) and files of both of PyTorch's exporters
+to ONNX (`dynamo`, `torchscript`). With `--files`, the ONNX files of a folder as they are (`file`).
+
+Each network has a process of its own with limits of time and memory, so that whatever ends it is a row. Rows are kept in
+a file of JSON lines as they come; what is there is not done again. `--write` puts the tables of all machines' results
+into docs/models.md. `model_matrix_expected.json` has what is not right, with its line and cause: what differs from it, in
+either direction, is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import hashlib
+import json
+import math
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import Figure, finish, read_results
+
+ROADS = ("pt2", "dynamo", "torchscript")
+STAGES = ("make", "export", "open", "read", "simplify", "lower", "build", "run", "compare", "right")
+TIMM = (
+    *("resnet26d", "resnet50d", "resnetv2_50", "resnext50_32x4d", "seresnet50", "ecaresnet26t", "skresnet18"),
+    *("res2net50_26w_4s", "resnest14d", "gernet_s", "cspresnet50", "cspdarknet53", "darknet53", "dla34", "dpn68"),
+    *("ese_vovnet19b_dw", "selecsls42b", "hrnet_w18_small", "inception_v4", "xception41", "repvgg_a0", "mobileone_s0"),
+    *("regnetx_002", "regnety_004", "regnetz_b16", "nfnet_l0", "dm_nfnet_f0", "eca_nfnet_l0", "rdnet_tiny"),
+    *("mobilenetv3_large_100", "mobilenetv3_small_075", "mobilenetv4_conv_small", "mobilenetv4_hybrid_medium"),
+    *("efficientnet_lite0", "tf_efficientnet_b0", "tf_efficientnetv2_b0", "fbnetc_100", "fbnetv3_b", "spnasnet_100"),
+    *("lcnet_050", "tinynet_a", "ghostnet_100", "ghostnetv2_100", "mixnet_s", "rexnet_100", "hgnetv2_b0", "starnet_s1"),
+    *("repvit_m0_9", "convnext_atto", "convnextv2_atto", "convmixer_768_32", "inception_next_atto", "poolformer_s12"),
+    *("fastvit_t8", "edgenext_small", "mobilevit_s", "mobilevitv2_050", "levit_128s", "coatnet_0_rw_224"),
+    *("efficientvit_b0", "efficientformer_l1", "visformer_tiny", "caformer_s18", "cait_xxs24_224", "deit_tiny_patch16_224"),
+)
+"""Convolutional and hybrid networks that are much used, one or two of a family."""
+QUICK = ("torchvision:squeezenet1_1", 64)
+EXPECTED = Path(__file__).resolve().parent / "model_matrix_expected.json"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
+_MARKERS = "<!-- model_matrix begins -->", "<!-- model_matrix ends -->"
+_TOLERANCE = 1e-3
+_SECONDS, _GIB = 600.0, 8
+_MAX_TEXT = 300
+_PRODUCTS = ("conv2d", "conv", "upconv", "conv_transpose", "matmul", "einsum")
+_GOAL = 0.97
+_ROW = "ROW "
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network, and rows and columns of its image; 0: as its library says."""
+
+    name: str
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """The outcome of a network by one road.
+
+    stage      that it ends in, `right` where all is
+    line       what was said
+    seconds    of each stage; `run` is of the first call
+    operators  of the program, conversions between forms left out
+    without    shares without a schedule of their own: of these operators, and of the products' multiplications
+    error      the largest difference of an output, as a share of the output's own largest number
+    """
+
+    network: str
+    road: str
+    stage: str
+    line: str = ""
+    size: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    operators: int = 0
+    without: Mapping[str, float] = field(default_factory=dict)
+    error: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.network, self.road, self.size
+
+    @property
+    def verdict(self) -> str:
+        """`right`, `refused` (in one line), `wrong`, `crash`, or `unexported` where PyTorch's own exporter fails."""
+        if self.stage == "right":
+            return "right"
+        if self.stage in ("make", "export") and not self.line.startswith("refused"):
+            return "unexported"
+        if self.stage == "compare":
+            return "wrong"
+        return "refused" if self.line.startswith("refused") else "crash"
+
+
+# ---- one network, in a process of its own ----------------------------------------------------------------------------
+@dataclass
+class _Trial:
+    """The stage that a network is in, and the seconds of those before."""
+
+    stage: str = "make"
+    seconds: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def at(self, stage: str) -> Iterator[None]:
+        self.stage, start = stage, time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = round(time.monotonic() - start, 2)
+
+
+def rows_of(subject: Subject, roads: Sequence[str]) -> Iterator[Row]:
+    """Rows of a network, one by one; modules that are the same are built once."""
+    from chanas.errors import ChanasError
+
+    made: Any = None
+    built: dict[str, Any] = {}
+    for road in roads:
+        trial = _Trial()
+        try:
+            with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+                warnings.simplefilter("ignore")
+                if road == "file":
+                    opened, inputs, expected = _opened_file(Path(subject.name), trial)
+                else:
+                    with trial.at("make"):
+                        made = made or _made(subject)
+                    with trial.at("export"):
+                        path = _exported(made.module, made.shape, road, Path(folder))
+                    opened, inputs, expected = _opened(path, made, trial)
+                _prove(opened, inputs, expected, trial, built)
+        except ChanasError as error:
+            line = f"refused: {' '.join(str(error).split())}"
+        except Exception as error:
+            line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        else:
+            line, trial.stage = trial.facts.pop("line", ""), trial.facts.pop("stage", "right")
+        yield Row(subject.name, road, trial.stage, line[:_MAX_TEXT], subject.size, trial.seconds, **trial.facts)
+
+
+def _made(subject: Subject) -> Any:
+    """A network of a library, with random weights."""
+    from chanas.prescheduler.models.sources.libraries import made_network
+
+    library, _, name = subject.name.partition(":")
+    return made_network(library, name, {"image": (1, 3, subject.size, subject.size)} if subject.size else {})
+
+
+def _exported(module: Any, shape: Sequence[int], road: str, folder: Path) -> Path:
+    """The file of a road."""
+    import torch
+
+    from chanas.prescheduler.models.sources.torch_models import quiet
+
+    image = torch.zeros(*shape)
+    path = folder / f"network.{'pt2' if road == 'pt2' else 'onnx'}"
+    with quiet(), torch.no_grad():
+        if road == "pt2":
+            torch.export.save(torch.export.export(module, (image,)), path)
+        else:
+            torch.onnx.export(module, (image,), path, dynamo=road == "dynamo", verbose=False)
+    return path
+
+
+def _opened(path: Path, made: Any, trial: _Trial) -> tuple[Any, list[Any], list[Any]]:
+    """The opened file, random inputs, and what the network itself gives for them."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from chanas.prescheduler.models.sources.opening import open_model
+
+    with trial.at("open"):
+        opened = open_model(path)
+    inputs = opened.random_inputs()
+    with torch.inference_mode():
+        found = pytree.tree_leaves(made.module(*(torch.from_numpy(a.copy()) for a in inputs)))
+    return opened, inputs, [value.numpy().copy() for value in found]
+
+
+def _opened_file(path: Path, trial: _Trial) -> tuple[Any, list[Any], list[Any]]:
+    """An ONNX file, inputs, and what its framework gives for them."""
+    from chanas.prescheduler.models.sources.opening import open_model
+
+    with trial.at("open"):
+        opened = open_model(path)
+    inputs, expected = opened.finite_inputs()
+    return opened, inputs, expected
+
+
+def _prove(
+    opened: Any, inputs: Sequence[Any], expected: Sequence[Any], trial: _Trial, built: dict[str, Any]
+) -> None:
+    """Build an opened network with default schedules, run it and compare its outputs."""
+    import numpy as np
+    import tvm
+    from tvm import relax
+
+    from chanas.devices.host import load_target
+    from chanas.prescheduler.models.folding import simplify
+    from chanas.prescheduler.models.lowering import lower
+    from chanas.prescheduler.models.module import program_module
+    from chanas.prescheduler.models.reading.reader import read_graph
+    from chanas.prescheduler.tuning.default_points import ranked_points
+
+    target = load_target("cpu")
+    with trial.at("read"):
+        graph = read_graph(opened.proto, opened.inputs)
+    with trial.at("simplify"):
+        graph = simplify(graph)
+    with trial.at("lower"):
+        program = lower(graph, target)
+    kept = [o for o in program.others if not o.is_change]
+    trial.facts |= {"operators": len(program.tuned) + len(kept), "without": shares_without(program)}
+    with trial.at("build"):
+        chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], target, 1)[0]) for o in program.tuned}
+        made = program_module(program, chosen, target)
+        digest = hashlib.sha256(made.to_json().encode()).hexdigest()
+        if digest not in built:
+            with target.tvm_target() as device, tvm.transform.PassContext(opt_level=3):
+                built.clear()
+                built[digest] = tvm.compile(made.module, device)
+    with trial.at("run"):
+        machine = relax.VirtualMachine(built[digest], tvm.cpu())
+        arguments = (tvm.runtime.tensor(np.asarray(a, order="C")) for a in (*inputs, *made.parameters))
+        found = machine["main"](*arguments)
+        outputs = [o.numpy() for o in ([found] if hasattr(found, "numpy") else found)]
+    trial.facts["line"], trial.facts["error"] = difference(outputs, expected)
+    trial.facts["stage"] = "compare" if trial.facts["line"] else "right"
+
+
+def shares_without(program: Any) -> dict[str, float]:
+    """The shares of a program without schedules of their own: `operators`, and `products`, of multiplications."""
+    kept = [o for o in program.others if not o.is_change and o.name != "attention"]
+    num = len(program.tuned) + len([o for o in program.others if not o.is_change])
+    tuned = sum(o.choices[0].num_flops for o in program.tuned)
+    others = sum(_flops(program, o) for o in kept if o.name in _PRODUCTS)
+    return {
+        "operators": round(len(kept) / num, 4) if num else 0.0,
+        "products": round(others / (tuned + others), 4) if tuned + others else 0.0,
+    }
+
+
+def _flops(program: Any, operation: Any) -> float:
+    """Operations of a product that has no schedule of its own; of an einsum as of one matrix product."""
+    shapes = [r.shape if hasattr(r, "value") else program.value(r).shape for r in operation.reads]
+    if operation.name in ("matmul", "einsum"):
+        return 2.0 * math.prod(operation.value.shape) * shapes[0][-1]
+    pixels = operation.value.shape if operation.name in ("conv2d", "conv") else shapes[0]
+    return 2.0 * math.prod(pixels) * math.prod(shapes[1][1:])
+
+
+def difference(outputs: Sequence[Any], expected: Sequence[Any]) -> tuple[str, float | None]:
+    """What is wrong with outputs, empty where nothing is, and their largest difference, as a share of each one's own
+    largest number."""
+    import numpy as np
+
+    if len(outputs) != len(expected):
+        return f"{len(outputs)} outputs instead of {len(expected)}", None
+    worst = 0.0
+    for i, (got, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        if got.shape != wanted.shape:
+            return f"output {i}: {list(got.shape)} instead of {list(wanted.shape)}", None
+        if not np.isfinite(wanted).all():
+            return f"output {i}: the framework's own numbers are not finite", None
+        largest = float(np.abs(wanted).max(initial=0.0))
+        apart = float(np.abs(np.subtract(got, wanted, dtype=np.float64)).max(initial=0.0))
+        worst = max(worst, apart / largest if largest else apart)
+        if not worst <= _TOLERANCE:
+            return f"output {i} differs by {apart:.3g}, its largest number is {largest:.3g}", worst
+    return "", worst
+
+
+def work(subject: Subject, roads: Sequence[str], gib: int) -> None:
+    """Print the rows of a network, each as it is done."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_DATA, (gib << 30, gib << 30))
+    for row in rows_of(subject, roads):
+        print(_ROW + json.dumps(asdict(row)), flush=True)
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+def subjects(files: Path | None = None) -> list[Subject]:
+    """All networks, or the ONNX files of a folder."""
+    if files is not None:
+        return [Subject(str(path)) for path in sorted(files.rglob("*.onnx"))]
+    from torchvision import models
+
+    names = [*models.list_models(models), *models.list_models(models.segmentation), *models.list_models(models.detection)]
+    return [Subject(f"torchvision:{name}") for name in names] + [Subject(f"timm:{name}") for name in TIMM]
+
+
+def tried(subject: Subject, roads: Sequence[str], seconds: float = _SECONDS, gib: int = _GIB) -> Iterator[Row]:
+    """Rows of a network from processes of their own: what ends one is the row of the road that it was on."""
+    left = list(roads)
+    while left:
+        command = [sys.executable, __file__, "--worker", subject.name, "--size", str(subject.size), "--gib", str(gib)]
+        process = subprocess.Popen(
+            [*command, "--roads", *left], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said: list[str] = []
+        reader = threading.Thread(target=lambda pipe=process.stderr: said.extend(pipe))
+        reader.start()
+        timer = threading.Timer(seconds * len(left), process.kill)
+        timer.start()
+        try:
+            for line in process.stdout:
+                if line.startswith(_ROW):
+                    yield Row(**json.loads(line.removeprefix(_ROW)))
+                    left.pop(0)
+        finally:
+            is_late = timer.finished.is_set()
+            timer.cancel()
+            process.kill()
+            code = process.wait()
+            reader.join()
+        if left:
+            last = next((text.strip() for text in reversed(said) if text.strip()), "")
+            why = f"took more than {seconds:.0f} s" if is_late else f"ended with {code}: {last}"
+            yield Row(subject.name, left.pop(0), "process", f"the process {why}"[:_MAX_TEXT], subject.size)
+
+
+def all_tried(
+    asked: Sequence[tuple[Subject, Sequence[str]]], num_workers: int, keep: Callable[[Row], None], **limits: Any
+) -> None:
+    """Try networks, several at a time, and give each row to `keep`."""
+    from tqdm import tqdm
+
+    jobs: queue.SimpleQueue[tuple[Subject, Sequence[str]]] = queue.SimpleQueue()
+    for job in asked:
+        jobs.put(job)
+    lock = threading.Lock()
+    with tqdm(total=sum(len(roads) for _, roads in asked), desc="networks", smoothing=0.05) as bar:
+
+        def serve() -> None:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    for row in tried(*jobs.get_nowait(), **limits):
+                        with lock:
+                            keep(row)
+                            bar.set_postfix_str(f"{row.network} {row.road}: {row.stage}")
+                            bar.update()
+
+        threads = [threading.Thread(target=serve) for _ in range(num_workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def kept_rows(path: Path) -> list[Row]:
+    """Rows of a file of JSON lines, the last one of each network and road; a line that was cut short is left out."""
+    found: dict[tuple[str, str, int], Row] = {}
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError, TypeError):
+                row = Row(**json.loads(line))
+                found[row.key] = row
+    return list(found.values())
+
+
+# ---- what was expected -----------------------------------------------------------------------------------------------
+def surprises(rows: Iterable[Row], expected: Sequence[Mapping[str, str]]) -> list[str]:
+    """Lines about rows that are right and were not to be, or the other way, or that fail at another place or line."""
+    known = {(e["network"], e["road"]): e for e in expected}
+    found = []
+    for row in rows:
+        entry = known.get((row.network, row.road))
+        where = f"{row.network} {row.road}"
+        if entry is None and row.stage != "right":
+            found.append(f"{where}: {row.stage}: {row.line}; expected it to be right")
+        elif entry is not None and row.stage == "right":
+            found.append(f"{where}: right; expected {entry['stage']}: {entry['line']}")
+        elif entry is not None and (row.stage != entry["stage"] or entry["line"] not in row.line):
+            found.append(f"{where}: {row.stage}: {row.line}; expected {entry['stage']}: {entry['line']}")
+    return found
+
+
+def expected_failures() -> list[dict[str, str]]:
+    """What is not right, with network, road, stage, a part of the line, and the cause."""
+    content: list[dict[str, str]] = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    return content
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+def figures_of(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Shares that are right of those that PyTorch exports, and how often numbers are wrong or no line is said."""
+    counts = collections.Counter(row.verdict for row in rows)
+    num = len(rows) - counts["unexported"]
+    return {
+        "right": Figure(counts["right"] / num if num else None, _GOAL),
+        "wrong": Figure(counts["wrong"], 0, lower_is_better=True),
+        "crashes": Figure(counts["crash"], 0, lower_is_better=True),
+        "rows": Figure(len(rows)),
+    }
+
+
+def table(content: Mapping[str, Any]) -> str:
+    """A machine's result as text for the page: counts by library and road, then every network that is not right."""
+    rows = [Row(**row) for row in content["rows"]]
+    expected = {(e["network"], e["road"]): e["cause"] for e in expected_failures()}
+    names = {row.network for row in rows}
+    lines = [
+        f"On {content['machine']['cpu'].partition(' (')[0]}, {content['date'][:10]}: {len(names)} of "
+        f"{content['num_networks']} networks, {len(rows)} roads ({_versions(content['libraries'])}).",
+        "",
+        "| networks | road | tried | right | refused in one line | wrong | crash | not exported by PyTorch | seconds (median) |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for library in sorted({_library(row) for row in rows}):
+        for road in (*ROADS, "file"):
+            some = [row for row in rows if _library(row) == library and row.road == road]
+            if some:
+                counts = collections.Counter(row.verdict for row in some)
+                seconds = sorted(sum(row.seconds.values()) for row in some)[len(some) // 2]
+                cells = [counts[v] for v in ("right", "refused", "wrong", "crash", "unexported")]
+                lines.append(f"| {library} | {road} | {len(some)} | {' | '.join(map(str, cells))} | {seconds:.0f} |")
+    right = [row for row in rows if row.stage == "right"]
+    heavy = sorted({(row.without["products"], row.network) for row in right if row.without["products"] > 0.05})[::-1]
+    lines += ["", f"Largest error of the {len(right)} that are right: {max((r.error or 0 for r in right), default=0):.1e}."]
+    if heavy:
+        shares = dict((name, share) for share, name in reversed(heavy))
+        text = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda s: -s[1]))
+        lines += [f"More than 5 % of the multiplications in operators without a schedule: {text}."]
+    failures: dict[tuple[str, str, str], list[str]] = collections.defaultdict(list)
+    for row in rows:
+        if row.stage != "right":
+            cause = expected.get((row.network, row.road), row.line)
+            failures[row.network, row.stage, _cell(cause)].append(row.road)
+    if failures:
+        lines += ["", "| not right | roads | stage | cause |", "|---|---|---|---|"]
+        lines += [f"| {n} | {', '.join(roads)} | {s} | {c} |" for (n, s, c), roads in sorted(failures.items())]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/")
+
+
+def _library(row: Row) -> str:
+    return "files" if row.road == "file" else row.network.partition(":")[0]
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {versions[name]}" for name in ("torch", "torchvision", "timm", "onnx") if name in versions)
+
+
+def write_page(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put the tables of all kinds of machines between the page's markers.
+
+    Raises:
+        SystemExit: the markers are not there.
+    """
+    text, (begin, end) = path.read_text(encoding="utf-8"), _MARKERS
+    if begin not in text or end not in text:
+        raise SystemExit(f"expected {begin} and {end} in {path}")
+    tables = "\n\n".join(table(results[kind]) for kind in sorted(results))
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    path.write_text(pattern.sub(lambda _: f"{begin}\n{tables}\n{end}", text), encoding="utf-8")
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the libraries that the networks are of."""
+    from importlib import metadata
+
+    found = {}
+    for name in ("torch", "torchvision", "timm", "onnx", "onnxscript"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name).partition("+")[0]
+    return found
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one small network by one road")
+    parser.add_argument("--only", nargs="+", default=[], help="networks whose name has one of these in it, in this order")
+    parser.add_argument("--roads", nargs="+", choices=(*ROADS, "file"), help="all three, or the files themselves")
+    parser.add_argument("--files", type=Path, help="a folder: its ONNX files instead")
+    parser.add_argument("--size", type=int, default=0, help="rows and columns of images; as the library says by default")
+    parser.add_argument("--workers", type=int, default=1, help="networks at a time")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help="the most that one road may take")
+    parser.add_argument("--gib", type=int, default=_GIB, help="memory that one network may take")
+    parser.add_argument("--json", type=Path, default=Path("runs/model_matrix.jsonl"), help="where rows are kept")
+    parser.add_argument("--write", action="store_true", help="put the results into docs/models.md; nothing is run")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = parse(arguments)
+    roads = given.roads or (("file",) if given.files else ROADS)
+    if given.worker is not None:
+        work(Subject(given.worker, given.size), roads, given.gib)
+        return
+    if given.write:
+        write_page(PAGE, read_results("model_matrix"))
+        return
+    limits = {"seconds": given.seconds, "gib": given.gib}
+    if given.quick:
+        rows = list(tried(Subject(*QUICK), ROADS[:1], **limits))
+        finish("model_matrix", figures_of(rows), True, {})
+        return
+    every = subjects(given.files)
+    named = [next((s for s in every if s.name == only), None) for only in given.only]
+    chosen = [s for s in named if s is not None] or [s for s in every if not given.only]
+    chosen += [s for s in every if s not in chosen and any(only in s.name for only in given.only)]
+    chosen = [Subject(s.name, given.size) for s in chosen]
+    done = {row.key for row in kept_rows(given.json)}
+    left = [(s, [r for r in roads if (s.name, r, s.size) not in done]) for s in chosen]
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    with open(given.json, "a", encoding="utf-8") as file:
+
+        def keep(row: Row) -> None:
+            print(json.dumps(asdict(row)), file=file, flush=True)
+
+        all_tried([(s, r) for s, r in left if r], given.workers, keep, **limits)
+    rows = sorted(kept_rows(given.json), key=lambda row: row.key)
+    for row in rows:
+        if row.stage != "right":
+            print(f"{row.network} {row.road}: {row.stage}: {row.line}")
+    for line in surprises(rows, expected_failures()):
+        print(f"unexpected: {line}")
+    extra = {"num_networks": len(every), "libraries": package_versions(), "rows": [asdict(row) for row in rows]}
+    finish("model_matrix", figures_of(rows), bool(given.files or given.size), extra)
+
+
+if __name__ == "__main__":
+    main()
