@@ -8,10 +8,10 @@ Networks are torchvision's classifiers, networks of semantic segmentation and de
 --no-deps timm`), with random weights; roads are a file of torch.export (`pt2`) and files of both of PyTorch's exporters
 to ONNX (`dynamo`, `torchscript`). With `--files`, the ONNX files of a folder as they are (`file`).
 
-Each network has a process of its own with limits of time and memory, so that whatever ends it is a row. Rows are kept in
-a file of JSON lines as they come; what is there is not done again. `--write` puts the tables of all machines' results
-into docs/models.md. `model_matrix_expected.json` has what is not right, with its line and cause: what differs from it, in
-either direction, is printed.
+Each network has a process of its own with limits of time and memory, so that whatever ends it is a row. Rows are kept
+in a file of JSON lines as they come; what is there is not done again. `--write` puts the tables of all machines' results
+into docs/models.md. `model_matrix_expected.json` has what is not right, with its line and cause: what differs from it,
+in either direction, is printed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ import argparse
 import collections
 import contextlib
 import hashlib
+import importlib
 import json
 import math
+import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,7 +52,14 @@ TIMM = (
     *("lcnet_050", "tinynet_a", "ghostnet_100", "ghostnetv2_100", "mixnet_s", "rexnet_100", "hgnetv2_b0", "starnet_s1"),
     *("repvit_m0_9", "convnext_atto", "convnextv2_atto", "convmixer_768_32", "inception_next_atto", "poolformer_s12"),
     *("fastvit_t8", "edgenext_small", "mobilevit_s", "mobilevitv2_050", "levit_128s", "coatnet_0_rw_224"),
-    *("efficientvit_b0", "efficientformer_l1", "visformer_tiny", "caformer_s18", "cait_xxs24_224", "deit_tiny_patch16_224"),
+    *(
+        "efficientvit_b0",
+        "efficientformer_l1",
+        "visformer_tiny",
+        "caformer_s18",
+        "cait_xxs24_224",
+        "deit_tiny_patch16_224",
+    ),
 )
 """Convolutional and hybrid networks that are much used, one or two of a family."""
 QUICK = ("torchvision:squeezenet1_1", 64)
@@ -60,8 +70,8 @@ _TOLERANCE = 1e-3
 _SECONDS, _GIB = 600.0, 8
 _MAX_TEXT = 300
 _PRODUCTS = ("conv2d", "conv", "upconv", "conv_transpose", "matmul", "einsum")
-_GOAL = 0.97
-_ROW = "ROW "
+_GOAL, _MUCH = 0.97, 0.05
+_ROW, _END = "ROW ", "END "
 
 
 @dataclass(frozen=True)
@@ -191,6 +201,8 @@ def _opened(path: Path, made: Any, trial: _Trial) -> tuple[Any, list[Any], list[
     with trial.at("open"):
         opened = open_model(path)
     inputs = opened.random_inputs()
+    if made is None:
+        return opened, inputs, []
     with torch.inference_mode():
         found = pytree.tree_leaves(made.module(*(torch.from_numpy(a.copy()) for a in inputs)))
     return opened, inputs, [value.numpy().copy() for value in found]
@@ -206,9 +218,7 @@ def _opened_file(path: Path, trial: _Trial) -> tuple[Any, list[Any], list[Any]]:
     return opened, inputs, expected
 
 
-def _prove(
-    opened: Any, inputs: Sequence[Any], expected: Sequence[Any], trial: _Trial, built: dict[str, Any]
-) -> None:
+def _prove(opened: Any, inputs: Sequence[Any], expected: Sequence[Any], trial: _Trial, built: dict[str, Any]) -> None:
     """Build an opened network with default schedules, run it and compare its outputs."""
     import numpy as np
     import tvm
@@ -289,13 +299,47 @@ def difference(outputs: Sequence[Any], expected: Sequence[Any]) -> tuple[str, fl
     return "", worst
 
 
-def work(subject: Subject, roads: Sequence[str], gib: int) -> None:
-    """Print the rows of a network, each as it is done."""
+def serve(gib: int, seconds: float) -> None:
+    """Try networks that come in as lines, each in a child that inherits what takes long to import. Prints the rows of
+    each as they are done, and how the child ended."""
     import resource
 
-    resource.setrlimit(resource.RLIMIT_DATA, (gib << 30, gib << 30))
-    for row in rows_of(subject, roads):
-        print(_ROW + json.dumps(asdict(row)), flush=True)
+    _warm_up()
+    for line in sys.stdin:
+        name, size, roads = json.loads(line)
+        sys.stdout.flush()
+        with tempfile.TemporaryFile("w+", errors="replace") as said:
+            child = os.fork()
+            if not child:
+                os.dup2(said.fileno(), sys.stderr.fileno())
+                resource.setrlimit(resource.RLIMIT_DATA, (gib << 30, gib << 30))
+                for row in rows_of(Subject(name, size), roads):
+                    print(_ROW + json.dumps(asdict(row)), flush=True)
+                os._exit(0)
+            timer = threading.Timer(seconds * len(roads), os.kill, (child, signal.SIGKILL))
+            timer.start()
+            _, status = os.waitpid(child, 0)
+            is_late = timer.finished.is_set()
+            timer.cancel()
+            timer.join()
+            said.seek(0)
+            last = next((text.strip() for text in reversed(said.readlines()) if text.strip()), "")
+        why = f"took more than {seconds:.0f} s a road" if is_late else f"ended with {status}: {last}"
+        print(_END + json.dumps(f"the process {why}"), flush=True)
+
+
+def _warm_up() -> None:
+    """Import what all networks need, and what PyTorch's exporter looks up once; no thread is started."""
+    import torch
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = _exported(torch.nn.Conv2d(3, 4, 3).eval(), (1, 3, 8, 8), "dynamo", Path(folder))
+        for module in ("timm", "torchvision", "tvm.relax", "chanas.prescheduler.models.lowering"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+        _opened(path, None, _Trial())
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------
@@ -305,40 +349,48 @@ def subjects(files: Path | None = None) -> list[Subject]:
         return [Subject(str(path)) for path in sorted(files.rglob("*.onnx"))]
     from torchvision import models
 
-    names = [*models.list_models(models), *models.list_models(models.segmentation), *models.list_models(models.detection)]
+    names = [
+        *models.list_models(models),
+        *models.list_models(models.segmentation),
+        *models.list_models(models.detection),
+    ]
     return [Subject(f"torchvision:{name}") for name in names] + [Subject(f"timm:{name}") for name in TIMM]
 
 
-def tried(subject: Subject, roads: Sequence[str], seconds: float = _SECONDS, gib: int = _GIB) -> Iterator[Row]:
-    """Rows of a network from processes of their own: what ends one is the row of the road that it was on."""
-    left = list(roads)
-    while left:
-        command = [sys.executable, __file__, "--worker", subject.name, "--size", str(subject.size), "--gib", str(gib)]
-        process = subprocess.Popen(
-            [*command, "--roads", *left], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
-        )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        said: list[str] = []
-        reader = threading.Thread(target=lambda pipe=process.stderr: said.extend(pipe))
-        reader.start()
-        timer = threading.Timer(seconds * len(left), process.kill)
-        timer.start()
-        try:
-            for line in process.stdout:
+class Server:
+    """A process that tries networks in children of its own."""
+
+    def __init__(self, seconds: float = _SECONDS, gib: int = _GIB) -> None:
+        self.command = [sys.executable, __file__, "--serve", "--seconds", str(seconds), "--gib", str(gib)]
+        self.process: subprocess.Popen[str] | None = None
+
+    def tried(self, subject: Subject, roads: Sequence[str]) -> Iterator[Row]:
+        """Rows of a network; what ends a process is the row of the road that it was on."""
+        left = list(roads)
+        while left:
+            if self.process is None or self.process.poll() is not None:
+                quiet = subprocess.DEVNULL
+                pipe = subprocess.PIPE
+                self.process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, stderr=quiet, text=True)
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            self.process.stdin.write(json.dumps([subject.name, subject.size, left]) + "\n")
+            self.process.stdin.flush()
+            why = "the process that it was forked from ended"
+            for line in self.process.stdout:
                 if line.startswith(_ROW):
                     yield Row(**json.loads(line.removeprefix(_ROW)))
                     left.pop(0)
-        finally:
-            is_late = timer.finished.is_set()
-            timer.cancel()
-            process.kill()
-            code = process.wait()
-            reader.join()
-        if left:
-            last = next((text.strip() for text in reversed(said) if text.strip()), "")
-            why = f"took more than {seconds:.0f} s" if is_late else f"ended with {code}: {last}"
-            yield Row(subject.name, left.pop(0), "process", f"the process {why}"[:_MAX_TEXT], subject.size)
+                elif line.startswith(_END):
+                    why = json.loads(line.removeprefix(_END))
+                    break
+            if left:
+                yield Row(subject.name, left.pop(0), "process", why[:_MAX_TEXT], subject.size)
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
 
 
 def all_tried(
@@ -351,18 +403,18 @@ def all_tried(
     for job in asked:
         jobs.put(job)
     lock = threading.Lock()
-    with tqdm(total=sum(len(roads) for _, roads in asked), desc="networks", smoothing=0.05) as bar:
+    with tqdm(total=sum(len(roads) for _, roads in asked), desc="roads", smoothing=0.05) as bar:
 
-        def serve() -> None:
-            with contextlib.suppress(queue.Empty):
+        def take() -> None:
+            with contextlib.closing(Server(**limits)) as server, contextlib.suppress(queue.Empty):
                 while True:
-                    for row in tried(*jobs.get_nowait(), **limits):
+                    for row in server.tried(*jobs.get_nowait()):
                         with lock:
                             keep(row)
                             bar.set_postfix_str(f"{row.network} {row.road}: {row.stage}")
                             bar.update()
 
-        threads = [threading.Thread(target=serve) for _ in range(num_workers)]
+        threads = [threading.Thread(target=take) for _ in range(num_workers)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -425,7 +477,7 @@ def table(content: Mapping[str, Any]) -> str:
         f"On {content['machine']['cpu'].partition(' (')[0]}, {content['date'][:10]}: {len(names)} of "
         f"{content['num_networks']} networks, {len(rows)} roads ({_versions(content['libraries'])}).",
         "",
-        "| networks | road | tried | right | refused in one line | wrong | crash | not exported by PyTorch | seconds (median) |",
+        "| networks | road | tried | right | refused in one line | wrong | crash | not exported by PyTorch | median s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for library in sorted({_library(row) for row in rows}):
@@ -437,10 +489,10 @@ def table(content: Mapping[str, Any]) -> str:
                 cells = [counts[v] for v in ("right", "refused", "wrong", "crash", "unexported")]
                 lines.append(f"| {library} | {road} | {len(some)} | {' | '.join(map(str, cells))} | {seconds:.0f} |")
     right = [row for row in rows if row.stage == "right"]
-    heavy = sorted({(row.without["products"], row.network) for row in right if row.without["products"] > 0.05})[::-1]
-    lines += ["", f"Largest error of the {len(right)} that are right: {max((r.error or 0 for r in right), default=0):.1e}."]
-    if heavy:
-        shares = dict((name, share) for share, name in reversed(heavy))
+    worst = max((row.error or 0.0 for row in right), default=0.0)
+    lines += ["", f"Largest error of the {len(right)} that are right: {worst:.1e} of an output's largest number."]
+    shares = {row.network: row.without["products"] for row in right if row.without["products"] > _MUCH}
+    if shares:
         text = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda s: -s[1]))
         lines += [f"More than 5 % of the multiplications in operators without a schedule: {text}."]
     failures: dict[tuple[str, str, str], list[str]] = collections.defaultdict(list)
@@ -463,7 +515,9 @@ def _library(row: Row) -> str:
 
 
 def _versions(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {versions[name]}" for name in ("torch", "torchvision", "timm", "onnx") if name in versions)
+    return ", ".join(
+        f"{name} {versions[name]}" for name in ("torch", "torchvision", "timm", "onnx") if name in versions
+    )
 
 
 def write_page(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -494,31 +548,34 @@ def package_versions() -> dict[str, str]:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one small network by one road")
-    parser.add_argument("--only", nargs="+", default=[], help="networks whose name has one of these in it, in this order")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="networks whose name has one of these in it, in this order"
+    )
     parser.add_argument("--roads", nargs="+", choices=(*ROADS, "file"), help="all three, or the files themselves")
     parser.add_argument("--files", type=Path, help="a folder: its ONNX files instead")
-    parser.add_argument("--size", type=int, default=0, help="rows and columns of images; as the library says by default")
+    parser.add_argument("--size", type=int, default=0, help="rows and columns of images, instead of the library's")
     parser.add_argument("--workers", type=int, default=1, help="networks at a time")
     parser.add_argument("--seconds", type=float, default=_SECONDS, help="the most that one road may take")
     parser.add_argument("--gib", type=int, default=_GIB, help="memory that one network may take")
     parser.add_argument("--json", type=Path, default=Path("runs/model_matrix.jsonl"), help="where rows are kept")
     parser.add_argument("--write", action="store_true", help="put the results into docs/models.md; nothing is run")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = parse(arguments)
     roads = given.roads or (("file",) if given.files else ROADS)
-    if given.worker is not None:
-        work(Subject(given.worker, given.size), roads, given.gib)
+    if given.serve:
+        serve(given.gib, given.seconds)
         return
     if given.write:
         write_page(PAGE, read_results("model_matrix"))
         return
     limits = {"seconds": given.seconds, "gib": given.gib}
     if given.quick:
-        rows = list(tried(Subject(*QUICK), ROADS[:1], **limits))
+        rows: list[Row] = []
+        all_tried([(Subject(*QUICK), ROADS[:1])], 1, rows.append, **limits)
         finish("model_matrix", figures_of(rows), True, {})
         return
     every = subjects(given.files)
@@ -535,14 +592,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(json.dumps(asdict(row)), file=file, flush=True)
 
         all_tried([(s, r) for s, r in left if r], given.workers, keep, **limits)
-    rows = sorted(kept_rows(given.json), key=lambda row: row.key)
-    for row in rows:
+    kept = sorted(kept_rows(given.json), key=lambda row: row.key)
+    for row in kept:
         if row.stage != "right":
             print(f"{row.network} {row.road}: {row.stage}: {row.line}")
-    for line in surprises(rows, expected_failures()):
+    for line in surprises(kept, expected_failures()):
         print(f"unexpected: {line}")
-    extra = {"num_networks": len(every), "libraries": package_versions(), "rows": [asdict(row) for row in rows]}
-    finish("model_matrix", figures_of(rows), bool(given.files or given.size), extra)
+    extra = {"num_networks": len(every), "libraries": package_versions(), "rows": [asdict(row) for row in kept]}
+    finish("model_matrix", figures_of(kept), bool(given.files or given.size), extra)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,9 @@ def prescheduler(
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export) or torchvision:NAME.")],
+    model: Annotated[
+        str, typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export), torchvision:NAME or timm:NAME (where installed).")
+    ],
     trials: Annotated[
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 32 by default.")
     ] = None,
@@ -137,6 +139,10 @@ def tune(
     shape: Annotated[
         list[str] | None,
         typer.Option(help="Shape of an input that the file leaves open: NAME=1,3,224,224; repeatable."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="State dict of torchvision:NAME or timm:NAME, .safetensors or .pth; random ones without it."),
     ] = None,
     cost_model: CostModel = "gp",
     pretrained: Pretrained = None,
@@ -169,8 +175,11 @@ def tune(
     from chanas.workflows.models.saving import check_place, default_folder
 
     with named_wait(f"reading {model}"):
-        loaded = Model.load(model, shapes)
-    pictures = loaded.pictures(changes, labels) if changes or labels is not None else {}
+        loaded = Model.load(model, shapes, weights)
+    known = loaded.opened.pictures
+    pictures = loaded.pictures(changes, labels) if changes or known or labels is not None else {}
+    if known and preprocess is None and not as_json:
+        typer.echo(f"pictures   prepared as {loaded.opened.origin['pictures']} says; --preprocess and others change it")
     usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
     folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
     check_place(folder, run)

@@ -18,8 +18,8 @@ _MAX_TEXT, _SHOWN = 80, 3
 
 
 def read_tensors(path: Path) -> Mapping[str, Any]:
-    """What a file has by its own names: `.safetensors`, or what torch.save wrote, of which nothing but tensors and plain
-    containers is read.
+    """The content of a file by its own names: `.safetensors`, or what torch.save wrote, of which nothing but tensors
+    and plain containers is read.
 
     Raises:
         CheckpointError: it is not there, is damaged, holds code, or has no names.
@@ -33,7 +33,9 @@ def read_tensors(path: Path) -> Mapping[str, Any]:
         try:
             content = load_file(path)
         except Exception as error:  # the format's own are of many kinds
-            raise CheckpointError(f"{path} is not a whole file of safetensors ({one_line(error, _MAX_TEXT)})") from error
+            raise CheckpointError(
+                f"{path} is not a whole file of safetensors ({one_line(error, _MAX_TEXT)})"
+            ) from error
     else:
         content = _of_torch(path)
     for name in _NESTED:

@@ -1,7 +1,7 @@
 """Networks that libraries make by name, torchvision's and timm's: with random weights, or with those of a file.
 
-Detectors are opened up to the maps that they predict: what chooses boxes from these takes loops and shapes that depend on
-numbers. So one-stage detectors alone can be.
+Detectors are opened up to the maps that they predict: what chooses boxes from these takes loops and shapes that depend
+on numbers. So those of one stage alone can be.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def open_library_network(library: str, name: str, shapes: Shapes, weights: Path 
 
 
 def made_network(library: str, name: str, shapes: Shapes, weights: Path | None = None) -> MadeNetwork:
-    """A network of a library of `LIBRARIES`, for one image of the size that it is made for, or as `shapes` says.
+    """A network of a library of `MAKERS`, for one image of the size that it is made for, or as `shapes` says.
 
     Args:
         weights: a state dict, `.safetensors` or of torch.save; random weights without it.
@@ -93,7 +93,7 @@ def made_network(library: str, name: str, shapes: Shapes, weights: Path | None =
     """
     if importlib.util.find_spec(library) is None:
         raise ModelError(f"{library}:{name} needs {library}, which is not installed: pip install {library}")
-    found = LIBRARIES[library](name)
+    found = MAKERS[library](name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         tensors = None if weights is None else _tensors(weights)
@@ -191,7 +191,8 @@ class _Maps(nn.Module):
 
     def __init__(self, detector: nn.Module) -> None:
         super().__init__()
-        self.backbone, self.head = detector.backbone, detector.head
+        self.backbone: nn.Module = detector.get_submodule("backbone")
+        self.head: nn.Module = detector.get_submodule("head")
 
     def forward(self, image: Tensor) -> Any:
         found = self.backbone(image)
@@ -262,9 +263,7 @@ def _timm(name: str) -> LibraryNetwork:
     with quiet():
         timm: Any = importlib.import_module("timm")
     if ":" in name or "/" in name or not timm.is_model(name):
-        raise ModelError(
-            f"unknown network of timm '{name}'; timm.list_models() has {len(timm.list_models())} names"
-        )
+        raise ModelError(f"unknown network of timm '{name}'; timm.list_models() has {len(timm.list_models())} names")
 
     def make(classes: int | None, _tensors: Mapping[str, Tensor]) -> nn.Module:
         more = {} if classes is None else {"num_classes": classes}
@@ -283,5 +282,5 @@ def _timm(name: str) -> LibraryNetwork:
     return LibraryNetwork(make, how.input_size[-1], False, trained, f"timm's {name}")
 
 
-LIBRARIES: Mapping[str, Callable[[str], LibraryNetwork]] = {"torchvision": _torchvision, "timm": _timm}
+MAKERS: Mapping[str, Callable[[str], LibraryNetwork]] = {"torchvision": _torchvision, "timm": _timm}
 """How each library's network is made, by the library's name."""

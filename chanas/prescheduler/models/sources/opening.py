@@ -10,10 +10,10 @@ import dataclasses
 import zipfile
 from pathlib import Path
 
+from chanas.bundle.tuned import LIBRARIES
 from chanas.errors import ModelError
 from chanas.prescheduler.models.sources.model import OpenedModel, Shapes, check_fits
 
-LIBRARIES = ("torchvision", "timm")
 KNOWN = f"FILE.onnx, FILE.pt2 (torch.export), {' or '.join(f'{library}:NAME' for library in LIBRARIES)}"
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
 

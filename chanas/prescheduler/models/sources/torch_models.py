@@ -22,7 +22,6 @@ from chanas.errors import ModelError, describe
 from chanas.prescheduler.models.sources.model import (
     Array,
     OpenedModel,
-    Shapes,
     TensorFacts,
     checked_facts,
     file_name,
