@@ -9,9 +9,9 @@ Networks are torchvision's classifiers, networks of semantic segmentation and de
 to ONNX (`dynamo`, `torchscript`). With `--files`, the ONNX files of a folder as they are (`file`).
 
 Each network has a process of its own with limits of time and memory, so that whatever ends it is a row. Rows are kept
-in a file of JSON lines as they come; what is there is not done again. `--write` puts the tables of all machines' results
-into docs/models.md. `model_matrix_expected.json` has what is not right, with its line and cause: what differs from it,
-in either direction, is printed.
+in a file of JSON lines as they come; what is there is not done again. `--write` puts the tables of all machines'
+results into docs/models.md. `model_matrix_expected.json` has what is not right, with its line and cause: what differs
+from it, in either direction, is printed.
 """
 
 from __future__ import annotations
@@ -477,7 +477,7 @@ def table(content: Mapping[str, Any]) -> str:
         f"On {content['machine']['cpu'].partition(' (')[0]}, {content['date'][:10]}: {len(names)} of "
         f"{content['num_networks']} networks, {len(rows)} roads ({_versions(content['libraries'])}).",
         "",
-        "| networks | road | tried | right | refused in one line | wrong | crash | not exported by PyTorch | median s |",
+        "| networks | road | tried | right | refused in one line | wrong | crash | not exported | median s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for library in sorted({_library(row) for row in rows}):
