@@ -147,9 +147,10 @@ def _share(make: Maker, x: Read, axis: int, op: str) -> Read:
 def _batch_norm(call: Call) -> Read:
     """x · scale + shift by channel; before operator set 9 by number, too (`spatial`)."""
     make, x = call.make, call.input(0)
-    if call.attribute("training_mode", 0) or (
+    of_batch = call.attribute("training_mode", 0) or (
         call.opset < 7 and call.attribute("is_test", 0) == 0 and call.outputs > 1
-    ):
+    )
+    if of_batch and not isinstance(x, Constant):  # of weights: they are standardised, in whatever mode
         raise call.refused("is in training mode; export the network for inference (call eval() before it)")
     shape = call.shape(0)
     by_channel = (1, -1, *[1] * (len(shape) - 2)) if len(shape) > 1 else (-1,)
@@ -160,6 +161,9 @@ def _batch_norm(call: Call) -> Read:
         wanted = tuple(math.prod(own) if e == -1 else e for e in by_channel) if is_spatial else (1, *shape[1:])
         parts.append(make.reshape(call.input(i), wanted))
     epsilon = float(call.attribute("epsilon", 1e-5))
+    if of_batch and isinstance(x, Constant):
+        axes = tuple(a for a in range(len(shape)) if a != 1)
+        parts[2:] = [constant(of(x.value, axes, keepdims=True, dtype=np.float64)) for of in (np.mean, np.var)]
     if all(isinstance(p, Constant) for p in parts):
         gamma, beta, mean, variance = (p.value.astype(np.float64) for p in parts if isinstance(p, Constant))
         scale = gamma / np.sqrt(variance + epsilon)
