@@ -19,6 +19,8 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import copy
+import functools
 import hashlib
 import importlib
 import json
@@ -150,14 +152,18 @@ def rows_of(subject: Subject, roads: Sequence[str]) -> Iterator[Row]:
             with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
                 warnings.simplefilter("ignore")
                 if road == "file":
-                    opened, inputs, expected = _opened_file(Path(subject.name), trial)
+                    opened = _opened(Path(subject.name), trial)
+                    (inputs, expected), exact = opened.finite_inputs(), None
                 else:
                     with trial.at("make"):
                         made = made or _made(subject)
                     with trial.at("export"):
                         path = _exported(made.module, made.shape, road, Path(folder))
-                    opened, inputs, expected = _opened(path, made, trial)
-                _prove(opened, inputs, expected, trial, built)
+                    opened = _opened(path, trial)
+                    inputs = opened.random_inputs()
+                    expected = _answer(made.module, inputs)
+                    exact = functools.partial(_exact_answer, made.module, inputs)
+                _prove(opened, inputs, expected, exact, trial, built)
         except ChanasError as error:
             line = f"refused: {' '.join(str(error).split())}"
         except Exception as error:
@@ -191,34 +197,36 @@ def _exported(module: Any, shape: Sequence[int], road: str, folder: Path) -> Pat
     return path
 
 
-def _opened(path: Path, made: Any, trial: _Trial) -> tuple[Any, list[Any], list[Any]]:
-    """The opened file, random inputs, and what the network itself gives for them."""
+def _opened(path: Path, trial: _Trial) -> Any:
+    from chanas.prescheduler.models.sources.opening import open_model
+
+    with trial.at("open"):
+        return open_model(path)
+
+
+def _answer(module: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a network itself."""
     import torch
     from torch.utils import _pytree as pytree
 
-    from chanas.prescheduler.models.sources.opening import open_model
-
-    with trial.at("open"):
-        opened = open_model(path)
-    inputs = opened.random_inputs()
-    if made is None:
-        return opened, inputs, []
     with torch.inference_mode():
-        found = pytree.tree_leaves(made.module(*(torch.from_numpy(a.copy()) for a in inputs)))
-    return opened, inputs, [value.numpy().copy() for value in found]
+        found = pytree.tree_leaves(module(*(torch.from_numpy(a.copy()) for a in inputs)))
+    return [value.numpy().copy() for value in found]
 
 
-def _opened_file(path: Path, trial: _Trial) -> tuple[Any, list[Any], list[Any]]:
-    """An ONNX file, inputs, and what its framework gives for them."""
-    from chanas.prescheduler.models.sources.opening import open_model
-
-    with trial.at("open"):
-        opened = open_model(path)
-    inputs, expected = opened.finite_inputs()
-    return opened, inputs, expected
+def _exact_answer(module: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a network in float64."""
+    return _answer(copy.deepcopy(module).double(), [a.astype("float64") for a in inputs])
 
 
-def _prove(opened: Any, inputs: Sequence[Any], expected: Sequence[Any], trial: _Trial, built: dict[str, Any]) -> None:
+def _prove(
+    opened: Any,
+    inputs: Sequence[Any],
+    expected: Sequence[Any],
+    exact: Callable[[], Sequence[Any]] | None,
+    trial: _Trial,
+    built: dict[str, Any],
+) -> None:
     """Build an opened network with default schedules, run it and compare its outputs."""
     import numpy as np
     import tvm
@@ -348,7 +356,7 @@ def _warm_up() -> None:
         for module in ("timm", "torchvision", "tvm.relax", "chanas.prescheduler.models.lowering"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
-        _opened(path, None, _Trial())
+        _opened(path, _Trial())
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------
@@ -377,7 +385,7 @@ class Server:
         """Rows of a network; what ends a process is the row of the road that it was on."""
         left = list(roads)
         while left:
-            if self.process is None or self.process.poll() is not None:
+            if self.process is None:
                 quiet = subprocess.DEVNULL
                 pipe = subprocess.PIPE
                 self.process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, stderr=quiet, text=True)
@@ -393,6 +401,8 @@ class Server:
                 elif line.startswith(_END):
                     why = json.loads(line.removeprefix(_END))
                     break
+            else:
+                self.close()
             if left:
                 yield Row(subject.name, left.pop(0), "process", why[:_MAX_TEXT], subject.size)
 
@@ -400,6 +410,7 @@ class Server:
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
+            self.process = None
 
 
 def all_tried(

@@ -19,6 +19,7 @@ from chanas.prescheduler.models.graph import Constant, Graph, Read, without_unre
 from chanas.prescheduler.models.reading import arithmetic, moving, products, recurrent, sums  # noqa: F401 -- the table
 from chanas.prescheduler.models.reading.call import TABLE, Call
 from chanas.prescheduler.models.reading.making import Maker
+from chanas.prescheduler.models.reading.types import check_types
 from chanas.prescheduler.models.sources.model import OWN_TYPES, Array, TensorFacts
 
 _DOMAINS = ("", "ai.onnx")
@@ -151,6 +152,7 @@ class _Reader:
         unknown = sorted(set(call.given) - entry.attributes)
         if unknown:
             raise call.refused(f"has the attribute {unknown[0]}, which is not there")
+        check_types(call)
         try:
             found = entry.read(call)
         except ChanasError:

@@ -21,11 +21,16 @@ def _square(make: Maker, x: Read) -> Read:
 
 
 def _log(make: Maker, x: Read) -> Read:
-    return make.each("log", x)
+    return _in_floats(make, "log", x)
 
 
 def _sqrt(make: Maker, x: Read) -> Read:
-    return make.each("sqrt", x)
+    return _in_floats(make, "sqrt", x)
+
+
+def _in_floats(make: Maker, op: str, x: Read) -> Read:
+    """A function of floats; of whole numbers as ONNX's own bodies have it, through floats and back."""
+    return make.cast(make.each(op, make.cast(x, "float32")), make.dtype_of(x))
 
 
 def _same(make: Maker, x: Read) -> Read:
@@ -71,12 +76,13 @@ def _reduce(call: Call) -> Read:
 @reads("ReduceLogSumExp", attributes=["axes", "keepdims", "noop_with_empty_axes"])
 def _reduce_log_sum_exp(call: Call) -> Read:
     """max + log Σ e^(x − max), which is finite for every finite x."""
-    make, x, axes = call.make, call.input(0), _axes(call)
+    make, axes, dtype = call.make, _axes(call), call.make.dtype_of(call.input(0))
+    x = make.cast(call.input(0), "float32")
     largest = make.fold("max", x, axes, True)
     limits = np.finfo(np.float32)
     largest = make.clip(largest, float(limits.min), float(limits.max))
     total = make.fold("sum", make.each("exp", make.each("subtract", x, largest)), axes, True)
-    found = make.each("add", make.each("log", total), largest)
+    found = make.cast(make.each("add", make.each("log", total), largest), dtype)
     return found if call.attribute("keepdims", 1) else make.fold("sum", found, axes, False)
 
 
