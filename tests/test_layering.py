@@ -19,6 +19,7 @@ STAGES = ("supernet", "prescheduler", "search", "report")
 
 TORCH = {"torch", "torchvision"}
 TORCH_ANYWHERE = (
+    "network/state_dicts.py",
     "network/static.py",
     "bundle/",
     "supernet/",
@@ -27,6 +28,7 @@ TORCH_ANYWHERE = (
     "prescheduler/tables/eager.py",
     "prescheduler/tuning/offline/fit.py",
     "prescheduler/tuning/offline/networks.py",
+    "prescheduler/models/sources/libraries.py",
     "prescheduler/models/sources/torch_models.py",
 )
 TORCH_IN_FUNCTIONS = ("workflows/", "devices/cores.py")

@@ -34,6 +34,8 @@ SCHEMA = 2
 _OLDER = (1,)
 """Schemas without workloads of operators, preprocessing, and names of classes."""
 DOCUMENT, WEIGHTS, MODULE, SOURCE = "tuned.json", "weights.safetensors", "module.so", "module.json"
+LIBRARIES = ("torchvision", "timm")
+"""Kinds of networks that a library makes by name."""
 RANDOM_WEIGHTS = "random weights: for timing only"
 """The remark on networks of torchvision's, wherever they go: their outputs mean nothing."""
 _NUM_WARM_UP = 3
@@ -41,7 +43,8 @@ _NUM_WARM_UP = 3
 
 def remark_of(origin: Mapping[str, str]) -> str:
     """The remark for users of a network of that origin; empty without one."""
-    return RANDOM_WEIGHTS if origin.get("kind") == "torchvision" else ""
+    is_random = origin.get("kind") in LIBRARIES and not origin.get("weights")
+    return "; ".join(filter(None, (RANDOM_WEIGHTS if is_random else "", origin.get("part", ""))))
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,9 @@ def prescheduler(
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export) or torchvision:NAME.")],
+    model: Annotated[
+        str, typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export), torchvision:NAME or timm:NAME (where installed).")
+    ],
     trials: Annotated[
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 32 by default.")
     ] = None,
@@ -141,6 +143,10 @@ def tune(
     shape: Annotated[
         list[str] | None,
         typer.Option(help="Shape of an input that the file leaves open: NAME=1,3,224,224; repeatable."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="State dict of torchvision:NAME or timm:NAME, .safetensors or .pth; random ones without it."),
     ] = None,
     cost_model: CostModel = "gp",
     pretrained: Pretrained = None,
@@ -174,9 +180,14 @@ def tune(
 
     with _failure_as_json(as_json):
         with named_wait(f"reading {model}"):
-            loaded = Model.load(model, shapes)
-        if changes or labels is not None:
+            loaded = Model.load(model, shapes, weights)
+        known = loaded.opened.pictures
+        if changes or known or labels is not None:
             loaded = loaded.for_pictures(changes, labels)
+        if known and preprocess is None and not as_json:
+            typer.echo(
+                f"pictures   prepared as {loaded.opened.origin['pictures']} says; --preprocess and others change it"
+            )
         usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
         folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
         check_place(folder, run)

@@ -33,7 +33,7 @@ from chanas.prescheduler.models.graph import PRODUCTS, Graph
 from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.models.sources.model import OpenedModel, Shapes
 from chanas.prescheduler.models.sources.onnx_files import parse_onnx, tensors_of
-from chanas.prescheduler.models.sources.opening import PROGRAM, TORCHVISION, open_model
+from chanas.prescheduler.models.sources.opening import PROGRAM, library_of, open_model
 from chanas.prescheduler.models.sources.torch_models import load_framework
 
 _COMMAND = ("-m", "chanas.prescheduler.models.importing")
@@ -60,23 +60,26 @@ class FindOutside(Request):
     source: str
 
 
-def import_network(source: str | Path, shapes: Shapes | None = None, command: Sequence[str] = _COMMAND) -> OpenedModel:
+def import_network(
+    source: str | Path, shapes: Shapes | None = None, weights: Path | None = None, command: Sequence[str] = _COMMAND
+) -> OpenedModel:
     """A network as `open_model` opens it, and `read_graph` and `simplify` can read it.
 
     Args:
+        weights: of a library's network.
         command: what Python runs in the other process.
 
     Raises:
         ModelError: as these say, or it takes too much memory or time, or ends the process that opens it.
     """
-    if str(source).startswith(TORCHVISION):
-        return open_model(source, shapes)
+    if library_of(source) is not None or weights is not None:
+        return open_model(source, shapes, weights)
     with scratch_folder() as scratch, ThreadPoolExecutor(1) as meanwhile:
         request = OpenNetwork(source=str(source), shapes=shapes or {}, exported=scratch / "exported.onnx")
         if Path(source).suffix == PROGRAM:
             meanwhile.submit(load_framework)  # the other process takes one core
         _ask(request, str(source), command)
-        return open_model(source, shapes, request.exported if request.exported.exists() else None)
+        return open_model(source, shapes, exported=request.exported if request.exported.exists() else None)
 
 
 def lies_outside(path: Path, command: Sequence[str] = _COMMAND) -> bool:

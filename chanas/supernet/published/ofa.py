@@ -8,16 +8,15 @@ A file holds tensors by name, or these under `state_dict`. Names differ from rel
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from chanas.core.arch import SearchSpace
-from chanas.errors import CheckpointError, ConfigError, one_line, unknown_name
+from chanas.errors import CheckpointError, ConfigError, unknown_name
+from chanas.network.state_dicts import checked_tensor, describe_differences, differences, read_tensors
 from chanas.supernet.elastic.network import Supernet
 
 SPACES = ("ofa-mbv3-w1.0", "ofa-mbv3-w1.2")
@@ -25,7 +24,6 @@ NUM_CLASSES = 1000
 _FIRST = "first_conv.conv.weight"
 _COUNTER = "num_batches_tracked"
 _BN = ("weight", "bias", "running_mean", "running_var")
-_SHOWN = 3
 
 
 def load_ofa(path: Path, space: SearchSpace | None = None) -> Supernet:
@@ -42,34 +40,12 @@ def load_ofa(path: Path, space: SearchSpace | None = None) -> Supernet:
     """
     if space is not None and space.name not in SPACES:
         raise ConfigError(unknown_name("space of a published once-for-all supernet", space.name, SPACES))
-    tensors = _by_plain_name(path, _read(path))
+    tensors = _by_plain_name(path, read_tensors(path))
     supernet = Supernet(space or _space_of(tensors), NUM_CLASSES).eval().requires_grad_(False)
     state, names = supernet.state_dict(), dict(_names(supernet.space))
     _check(path, supernet.space, tensors, {theirs: tuple(state[ours].shape) for theirs, ours in names.items()})
     supernet.load_state_dict({ours: tensors[theirs].view_as(state[ours]) for theirs, ours in names.items()})
     return supernet
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """The file's tensors by its own names."""
-    if not path.is_file():
-        raise CheckpointError(f"once-for-all checkpoint {path} does not exist")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of pickle protocols, before it refuses them
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged bytes may lead torch's reader to any
-        if type(error).__name__ == "UnpicklingError":
-            raise CheckpointError(
-                f"{path} holds more than tensors, so that opening it might run code, or is damaged: it was not opened; "
-                f"expected what torch.save writes of a state_dict ({one_line(error, 80)})"
-            ) from None
-        raise CheckpointError(f"{path} is not a whole file of torch.save ({one_line(error, 80)})") from error
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
-        content = content["state_dict"]
-    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise CheckpointError(f"expected tensors by name in {path}, got {type(content).__name__}")
-    return content
 
 
 def _by_plain_name(path: Path, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -82,11 +58,7 @@ def _by_plain_name(path: Path, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
             continue
         if plain in found:
             raise CheckpointError(f"{path} has two tensors that are {plain} (the second: {name})")
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise CheckpointError(f"expected floating-point numbers as {name} in {path}, got {type(tensor).__name__}")
-        if not bool(tensor.isfinite().all()):
-            raise CheckpointError(f"{name} in {path} has values that are no finite numbers")
-        found[plain] = tensor.float()
+        found[plain] = checked_tensor(path, name, tensor)
     return found
 
 
@@ -100,27 +72,15 @@ def _space_of(tensors: Mapping[str, Tensor]) -> SearchSpace:
 
 def _check(path: Path, space: SearchSpace, tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> None:
     """Raises CheckpointError: names or numbers of values are not those of the space's supernet."""
-    misshapen = [
-        f"{name} {list(tensors[name].shape)} instead of {list(shape)}"
-        for name, shape in shapes.items()
-        if name in tensors and [n for n in tensors[name].shape if n != 1] != [n for n in shape if n != 1]
-    ]
-    faults = {
-        "missing": [name for name in shapes if name not in tensors],
-        "surplus": [name for name in tensors if name not in shapes],
-        "misshapen": misshapen,
-    }
-    if not any(faults.values()):
+    found = differences(tensors, shapes)
+    if not found:
         return
     other = _space_of(tensors).name
-    is_other_width = other != space.name and not faults["missing"] and not faults["surplus"]
+    is_other_width = other != space.name and set(found) == {"misshapen"}
     advice = f"it is of space '{other}'; " if is_other_width else ""
-    texts = (f"{len(names)} {what} ({_some(names)})" for what, names in faults.items() if names)
-    raise CheckpointError(f"{path} is not a checkpoint of space '{space.name}': {advice}tensors {', '.join(texts)}")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    raise CheckpointError(
+        f"{path} is not a checkpoint of space '{space.name}': {advice}tensors {describe_differences(found)}"
+    )
 
 
 def _names(space: SearchSpace) -> Iterator[tuple[str, str]]:

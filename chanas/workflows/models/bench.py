@@ -45,16 +45,17 @@ def open_origin(network: TunedNetwork, model: str | Path | None = None) -> Opene
     Raises:
         ModelError: it is not there, cannot be opened, or is another one than was tuned.
     """
+    from chanas.bundle.tuned import LIBRARIES
     from chanas.prescheduler.models.sources.model import IMAGE, sha256_of
-    from chanas.prescheduler.models.sources.opening import TORCHVISION, open_model
+    from chanas.prescheduler.models.sources.opening import open_model
 
     origin, inputs = network.document["origin"], network.document["inputs"]
-    of_torchvision = origin["kind"] == "torchvision"
-    source = model or origin.get("source") or (f"{TORCHVISION}{origin['name']}" if of_torchvision else None)
+    of_library = origin["kind"] in LIBRARIES
+    source = model or origin.get("source") or (f"{origin['kind']}:{origin['name']}" if of_library else None)
     if source is None:
         raise ModelError(f"{network.folder} does not say where {origin['name']} lay; give it as --model FILE")
     path = Path(source)
-    if model is None and not of_torchvision and not path.is_file():
+    if model is None and not of_library and not path.is_file():
         raise ModelError(f"{path}, which {network.folder} was tuned from, is not there; give it as --model FILE")
     other = ModelError(
         f"{source} is not the network that {network.folder} was tuned from, or gives other weights here (expected "
@@ -62,7 +63,9 @@ def open_origin(network: TunedNetwork, model: str | Path | None = None) -> Opene
     )
     if path.is_file() and sha256_of(path) != origin["sha256"]:
         raise other
-    opened = open_model(source, {IMAGE if of_torchvision else entry["name"]: tuple(entry["shape"]) for entry in inputs})
+    shapes = {IMAGE if of_library else entry["name"]: tuple(entry["shape"]) for entry in inputs}
+    weights = origin.get("weights") if model is None else None
+    opened = open_model(source, shapes, None if weights is None else Path(weights))
     if opened.origin["sha256"] != origin["sha256"]:
         raise other
     return opened

@@ -75,15 +75,19 @@ class Model:
     """The beginning of the chain: a finished network opened, or a tuned one."""
 
     @staticmethod
-    def load(source: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> LoadedModel:
-        """Open a network: an ONNX file, a program of `torch.export` (.pt2), or `torchvision:NAME`.
+    def load(
+        source: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None, weights: Path | None = None
+    ) -> LoadedModel:
+        """Open a network: an ONNX file, a program of `torch.export` (.pt2), `torchvision:NAME` or `timm:NAME`.
 
         Args:
             shapes: of inputs by their names, where the file leaves them open.
+            weights: of a network by name, a state dict; random ones without it.
 
         Raises:
             ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there;
                 or opening it takes too much memory or time, or ends the process that does it.
+            CheckpointError: the weights are missing, damaged, or those of another network.
         """
         from chanas.prescheduler.models.folding import simplify
         from chanas.prescheduler.models.importing import import_network
@@ -91,7 +95,7 @@ class Model:
 
         watch = _Watch(uuid.uuid4().hex, str(source))
         with watch.step("open"):
-            opened = import_network(source, shapes)
+            opened = import_network(source, shapes, weights)
         with watch.step("read"):
             graph = read_graph(opened.proto, opened.inputs)
         with watch.step("simplify"):
@@ -162,8 +166,8 @@ class LoadedModel:
         return self.opened.name
 
     def for_pictures(self, changes: Mapping[str, Any], labels: Path | None = None) -> LoadedModel:
-        """The network with what `save` keeps for `chanas predict`: how pictures are prepared (`preprocess_of`), and the
-        names of classes.
+        """The network with what `save` keeps for `chanas predict`: how pictures are prepared (`preprocess_of`; as is
+        known of the weights, where no preset is named), and the names of classes.
 
         Raises:
             ConfigError: the network is no classifier of pictures, or the labels do not fit.
@@ -171,6 +175,8 @@ class LoadedModel:
         from chanas.bundle.classes import num_classes, read_labels
         from chanas.network.preprocess import preprocess_of
 
+        if "preset" not in changes:
+            changes = {**self.opened.pictures, **changes}
         nodes = [self.graph.node_of(read) for read in self.graph.outputs]
         inputs = [{"shape": facts.shape, "dtype": facts.dtype} for facts in self.graph.inputs]
         outputs = [{"shape": node.shape, "dtype": node.dtype} for node in nodes if node is not None]

@@ -34,6 +34,7 @@ class TimeUntuned(CompileRequest):
     """Compile a network without schedules, time it, and leave its outputs for its random inputs in a file."""
 
     source: str
+    weights: Path | None
     shapes: Mapping[str, Sequence[int]]
     outputs: Path
 
@@ -50,7 +51,11 @@ def untuned_network(
         ModelError: it does not compile, or takes too long.
     """
     outputs = scratch / "untuned.npz"
-    request = TimeUntuned(target=target, source=opened.origin["source"], shapes=opened.shapes, outputs=outputs)
+    origin = opened.origin
+    weights = Path(origin["weights"]) if "weights" in origin else None
+    request = TimeUntuned(
+        target=target, source=origin["source"], weights=weights, shapes=opened.shapes, outputs=outputs
+    )
     worker = WorkerProcess(target.num_threads, split_cores(target.num_threads)[0], command)
     try:
         answer = worker.call(request, _TIMEOUT_S)
@@ -67,7 +72,7 @@ def time_untuned(request: TimeUntuned) -> dict[str, float]:
     from chanas.prescheduler.codegen.cpu.untuned import stock_module, stock_network
     from chanas.prescheduler.models.sources.opening import open_model
 
-    opened = open_model(request.source, {name: tuple(shape) for name, shape in request.shapes.items()})
+    opened = open_model(request.source, {name: tuple(shape) for name, shape in request.shapes.items()}, request.weights)
     shapes = {facts.name: list(facts.shape) for facts in opened.inputs}
     types = {facts.name: facts.dtype for facts in opened.inputs}
     module = stock_module(opened.proto, opened.program, shapes, types)

@@ -155,7 +155,7 @@ def _heads(places: Array, shape: tuple[int, ...]) -> int | None:
     steps = places[:, 0, 0] - first
     heads = int((steps == np.arange(num) * size).cumprod().sum())
     heads = min(heads, columns // size)
-    if first >= columns or num % heads or len(shape) > 3:
+    if not heads or first >= columns or num % heads or len(shape) > 3:
         return None
     each = np.arange(num // heads)[:, None, None, None] * (tokens * columns) + np.arange(heads)[:, None, None] * size
     expected = each + np.arange(tokens)[:, None] * columns + np.arange(size) + first

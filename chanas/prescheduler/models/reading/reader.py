@@ -26,6 +26,7 @@ from chanas.prescheduler.models.reading import (  # noqa: F401 -- the table
 )
 from chanas.prescheduler.models.reading.call import TABLE, Call, Given, Listed
 from chanas.prescheduler.models.reading.making import Maker
+from chanas.prescheduler.models.reading.types import check_types
 from chanas.prescheduler.models.sources.model import OWN_TYPES, Array, TensorFacts
 
 _DOMAINS = ("", "ai.onnx")
@@ -163,6 +164,7 @@ class _Reader:
         unknown = sorted(set(call.given) - entry.attributes)
         if unknown:
             raise call.refused(f"has the attribute {unknown[0]}, which is not there")
+        check_types(call)
         try:
             found = entry.read(call)
         except ChanasError:

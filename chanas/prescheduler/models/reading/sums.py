@@ -21,11 +21,16 @@ def _square(make: Maker, x: Read) -> Read:
 
 
 def _log(make: Maker, x: Read) -> Read:
-    return make.each("log", x)
+    return _in_floats(make, "log", x)
 
 
 def _sqrt(make: Maker, x: Read) -> Read:
-    return make.each("sqrt", x)
+    return _in_floats(make, "sqrt", x)
+
+
+def _in_floats(make: Maker, op: str, x: Read) -> Read:
+    """A function of floats; of whole numbers as ONNX's own bodies have it, through floats and back."""
+    return make.cast(make.each(op, make.cast(x, "float32")), make.dtype_of(x))
 
 
 def _same(make: Maker, x: Read) -> Read:
@@ -71,12 +76,13 @@ def _reduce(call: Call) -> Read:
 @reads("ReduceLogSumExp", attributes=["axes", "keepdims", "noop_with_empty_axes"])
 def _reduce_log_sum_exp(call: Call) -> Read:
     """max + log Σ e^(x − max), which is finite for every finite x."""
-    make, x, axes = call.make, call.input(0), _axes(call)
+    make, axes, dtype = call.make, _axes(call), call.make.dtype_of(call.input(0))
+    x = make.cast(call.input(0), "float32")
     largest = make.fold("max", x, axes, True)
     limits = np.finfo(np.float32)
     largest = make.clip(largest, float(limits.min), float(limits.max))
     total = make.fold("sum", make.each("exp", make.each("subtract", x, largest)), axes, True)
-    found = make.each("add", make.each("log", total), largest)
+    found = make.cast(make.each("add", make.each("log", total), largest), dtype)
     return found if call.attribute("keepdims", 1) else make.fold("sum", found, axes, False)
 
 
@@ -147,9 +153,10 @@ def _share(make: Maker, x: Read, axis: int, op: str) -> Read:
 def _batch_norm(call: Call) -> Read:
     """x · scale + shift by channel; before operator set 9 by number, too (`spatial`)."""
     make, x = call.make, call.input(0)
-    if call.attribute("training_mode", 0) or (
+    of_batch = call.attribute("training_mode", 0) or (
         call.opset < 7 and call.attribute("is_test", 0) == 0 and call.outputs > 1
-    ):
+    )
+    if of_batch and not isinstance(x, Constant):  # of weights: they are standardised, in whatever mode
         raise call.refused("is in training mode; export the network for inference (call eval() before it)")
     shape = call.shape(0)
     by_channel = (1, -1, *[1] * (len(shape) - 2)) if len(shape) > 1 else (-1,)
@@ -160,6 +167,9 @@ def _batch_norm(call: Call) -> Read:
         wanted = tuple(math.prod(own) if e == -1 else e for e in by_channel) if is_spatial else (1, *shape[1:])
         parts.append(make.reshape(call.input(i), wanted))
     epsilon = float(call.attribute("epsilon", 1e-5))
+    if of_batch and isinstance(x, Constant):
+        axes = tuple(a for a in range(len(shape)) if a != 1)
+        parts[2:] = [constant(of(x.value, axes, keepdims=True, dtype=np.float64)) for of in (np.mean, np.var)]
     if all(isinstance(p, Constant) for p in parts):
         gamma, beta, mean, variance = (p.value.astype(np.float64) for p in parts if isinstance(p, Constant))
         scale = gamma / np.sqrt(variance + epsilon)

@@ -24,7 +24,7 @@ TYPES = ("float32", "int32", "int64", "bool", "int8", "uint8", "int16", "uint16"
 OWN_TYPES = {"float16": "float32", "float64": "float32", "bfloat16": "float32"}
 """Floats of other widths, and what they become."""
 IMAGE = "image"
-"""The name that the input of every network of torchvision has for `Shapes`."""
+"""The name that the input of every network that a library makes by name has for `Shapes`."""
 
 
 def own_type(dtype: str) -> str:
@@ -58,6 +58,7 @@ class OpenedModel:
     program    of `torch.export`; None for a network from an ONNX file
     shapes     of inputs by their names, as they were given to open it
     outputs    names of the outputs, in order; empty: numbered
+    pictures   how its weights want pictures prepared, as far as that is known: changes for `preprocess_of`
     """
 
     name: str
@@ -68,6 +69,7 @@ class OpenedModel:
     program: Any = None
     shapes: Shapes = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+    pictures: Mapping[str, Any] = field(default_factory=dict)
 
     def output_name(self, index: int) -> str:
         """The network's name of an output, or `output0`."""

@@ -1,4 +1,4 @@
-"""Finished networks as users bring them: an ONNX file, a program of `torch.export`, or a network of torchvision.
+"""Finished networks as users bring them: an ONNX file, a program of `torch.export`, or a network of a library.
 
 Each becomes an ONNX model with its weights inside, and keeps a way to ask the framework that it came from for the right
 answer. Pickles are refused before anything of them is read.
@@ -10,12 +10,12 @@ import dataclasses
 import zipfile
 from pathlib import Path
 
+from chanas.bundle.tuned import LIBRARIES
 from chanas.errors import ModelError
 from chanas.prescheduler.models.sources.model import OpenedModel, Shapes, check_fits
 
-TORCHVISION = "torchvision:"
 PROGRAM = ".pt2"
-KNOWN = f"FILE.onnx, FILE.pt2 (torch.export) or {TORCHVISION}NAME"
+KNOWN = f"FILE.onnx, FILE.pt2 (torch.export), {' or '.join(f'{library}:NAME' for library in LIBRARIES)}"
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
 _KERAS = 'load it with Keras 3 and write it with model.export("FILE.onnx", format="onnx")'
 _WAYS = {
@@ -34,27 +34,39 @@ _WAYS = {
 _SAVED_MODEL = "saved_model.pb"
 
 
-def open_model(source: str | Path, shapes: Shapes | None = None, exported: Path | None = None) -> OpenedModel:
-    """Open a network by its file, or by `torchvision:NAME`.
+def open_model(
+    source: str | Path, shapes: Shapes | None = None, weights: Path | None = None, exported: Path | None = None
+) -> OpenedModel:
+    """Open a network by its file, by `torchvision:NAME` or `timm:NAME`.
 
     Args:
-        shapes: of inputs by their names, for those that the file leaves open; of a network of torchvision, `image`.
+        shapes: of inputs by their names, for those that the file leaves open; of a library's network, `image`.
+        weights: of a library's network, a state dict; random ones without it.
         exported: the ONNX file that PyTorch has made of a program already; without it that is done here.
 
     Raises:
         ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there.
+        CheckpointError: the weights are missing, damaged, or those of another network.
     """
     shapes = shapes or {}
-    opened = _opened(source, shapes, exported)
+    opened = _opened(source, shapes, weights, exported)
     return dataclasses.replace(opened, origin={**opened.origin, "source": str(source)}, shapes=shapes)
 
 
-def _opened(source: str | Path, shapes: Shapes, exported: Path | None) -> OpenedModel:
-    text = str(source)
-    if text.startswith(TORCHVISION):
-        from chanas.prescheduler.models.sources.torch_models import open_torchvision
+def library_of(source: str | Path) -> str | None:
+    """The library that makes a network of that name; None of a file."""
+    library, colon, _ = str(source).partition(":")
+    return library if colon and library in LIBRARIES else None
 
-        return open_torchvision(text.removeprefix(TORCHVISION), shapes)
+
+def _opened(source: str | Path, shapes: Shapes, weights: Path | None, exported: Path | None) -> OpenedModel:
+    library = library_of(source)
+    if library is not None:
+        from chanas.prescheduler.models.sources.libraries import open_library_network
+
+        return open_library_network(library, str(source).removeprefix(f"{library}:"), shapes, weights)
+    if weights is not None:
+        raise ModelError(f"{source} has weights of its own; --weights is for {' and '.join(LIBRARIES)}:NAME")
     path = Path(source)
     check_kind(path)
     if not path.is_file():

@@ -1,28 +1,26 @@
-"""Networks of PyTorch: programs of `torch.export` in files, and those of torchvision by name (random weights).
+"""Networks of PyTorch: programs of `torch.export`.
 
 PyTorch's own exporter makes ONNX models of them; PyTorch itself gives the answer to compare with."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from chanas.devices.cores import limited_to
-from chanas.errors import ModelError, describe, unknown_name
+from chanas.errors import ModelError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.prescheduler.models.sources.model import (
-    IMAGE,
     Array,
     OpenedModel,
-    Shapes,
     TensorFacts,
     checked_facts,
     file_name,
@@ -32,59 +30,22 @@ from chanas.prescheduler.models.sources.model import (
 from chanas.prescheduler.models.sources.onnx_files import parse_onnx
 from chanas.prescheduler.models.sources.program_archive import copy_program
 
-_SIZES = {"inception_v3": 299}
-_SIZE = 224
 _OPSET = 20
 _MAX_TEXT = 160
-
-
-def open_torchvision(name: str, shapes: Shapes) -> OpenedModel:
-    """A classifier of torchvision with random weights: one image of the size that it is made for, or as `shapes` says.
-
-    Raises:
-        ModelError: torchvision has no such network, or it cannot be exported for such an image.
-    """
-    import torch
-    import torchvision
-
-    known = torchvision.models.list_models(torchvision.models)
-    if name not in known:
-        raise ModelError(unknown_name("network of torchvision", name, known))
-    size = _SIZES.get(name, _SIZE)
-    shape = shapes.get(IMAGE, (1, 3, size, size))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        options = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
-        network = torchvision.models.get_model(name, weights=None, **options).eval()
-        try:
-            fill_zeros(network)
-            take_statistics(network, shape)
-            program = torch.export.export(network, (torch.zeros(shape),))
-        except Exception as error:  # whatever a network's own code raises on a shape that it was not made for
-            raise ModelError(
-                f"torchvision's {name} does not take an image {list(shape)} ({describe(error, _MAX_TEXT)}); give "
-                "another one with --shape"
-            ) from error
-    weights = hashlib.sha256()
-    for value in network.state_dict().values():
-        weights.update(value.numpy().tobytes())
-    origin = {
-        "kind": "torchvision",
-        "name": name,
-        "sha256": weights.hexdigest(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-    }
-    return opened_program(name, program, origin)
+_ALMOST_ZERO = 1e-4  # scales of residual branches begin as 1e-4 (EfficientFormer), 1e-5 (CaiT) or 1e-6 (ConvNeXt)
 
 
 def fill_zeros(network: Any) -> None:
-    """Give weights that begin as zeros random values (ViT's last layer): outputs of zeros prove nothing."""
+    """Give weights that begin as zeros random values (ViT's last layer, scales of residual branches), also those that
+    are almost zero: what depends on none of a network's weights proves nothing."""
     import torch
 
-    for parameter in network.parameters():
-        if parameter.ndim > 1 and not parameter.any():
+    for name, parameter in network.named_parameters():
+        largest = parameter.abs().max() if parameter.numel() else 1.0
+        if parameter.ndim > 1 and largest == 0:
             torch.nn.init.normal_(parameter, std=0.02)
+        elif largest <= _ALMOST_ZERO and not name.endswith("bias"):
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
 
 
 def take_statistics(network: Any, shape: tuple[int, ...]) -> None:
@@ -93,6 +54,8 @@ def take_statistics(network: Any, shape: tuple[int, ...]) -> None:
     import torch
 
     norms = [m for m in network.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        return
     momenta = [m.momentum for m in norms]
     for norm in norms:
         norm.momentum = 1.0
@@ -121,7 +84,7 @@ def open_exported(path: Path, exported: Path | None = None) -> OpenedModel:
         copy = scratch / "program.pt2"
         copy_program(path, copy)
         try:
-            with _quiet():
+            with quiet():
                 program = torch.export.load(copy)
         except Exception as error:  # the format's own errors are of many kinds
             raise ModelError(
@@ -133,8 +96,17 @@ def open_exported(path: Path, exported: Path | None = None) -> OpenedModel:
     return opened_program(file_name(path.stem), program, origin, proto)
 
 
-def opened_program(name: str, program: Any, origin: dict[str, str], proto: Any = None) -> OpenedModel:
+def opened_program(
+    name: str,
+    program: Any,
+    origin: dict[str, str],
+    proto: Any = None,
+    pictures: Mapping[str, Any] = MappingProxyType({}),
+) -> OpenedModel:
     """A program of `torch.export` as an ONNX model: `proto`, or what PyTorch makes of it.
+
+    Args:
+        pictures: how its weights want pictures prepared.
 
     Raises:
         ModelError: a shape is open, what goes in or out is no tensor, it keeps state between calls, was exported for
@@ -166,7 +138,19 @@ def opened_program(name: str, program: Any, origin: dict[str, str], proto: Any =
             "without those that are not used"
         )
     named = tuple(TensorFacts(v.name, f.shape, f.dtype) for v, f in zip(proto.graph.input, inputs, strict=True))
-    return OpenedModel(name, proto, named, answer, origin, program)
+    return OpenedModel(name, proto, named, answer, origin, program, outputs=_output_names(program), pictures=pictures)
+
+
+def _output_names(program: Any) -> tuple[str, ...]:
+    """Names of the outputs, in order, of a program that gives a dictionary: its keys, and numbers where these have
+    several; empty for any other."""
+    from torch.utils import _pytree as pytree
+
+    given = program.call_spec.out_spec
+    leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(given.num_leaves)), given))
+    paths = [[str(getattr(key, "key", getattr(key, "idx", key))) for key in path] for path, _ in leaves]
+    is_named = all(path and isinstance(path[0], pytree.MappingKey) for path, _ in leaves)
+    return tuple(".".join(path) for path in paths) if is_named else ()
 
 
 def _exported(name: str, program: Any) -> Any:
@@ -179,8 +163,10 @@ def _exported(name: str, program: Any) -> Any:
     import torch
 
     try:
-        with _quiet():
-            exported = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False, optimize=False)
+        with quiet():
+            exported = torch.onnx.export(
+                program, dynamo=True, opset_version=_OPSET, verbose=False, optimize=False, external_data=False
+            )
         assert exported is not None
         proto = exported.model_proto
     except Exception as error:  # the exporter's own are of many kinds, with reports of thousands of lines
@@ -196,7 +182,7 @@ def _exported(name: str, program: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep back what PyTorch's exporters log, print and warn about in the body."""
     loggers = [logging.getLogger(n) for n in ("torch", "torch.export", "torch._export", "torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]

@@ -255,6 +255,7 @@ def test_dictionaries_and_named_inputs_are_taken_apart(tmp_path: Path) -> None:
     network = ByName().eval()
     torch.export.save(torch.export.export(network, ({"a": a, "b": b},), {"z": z}), tmp_path / "net.pt2")
     model = open_model(tmp_path / "net.pt2")
+    assert model.outputs == ("sum", "z")
     expected = network({"a": a, "b": b}, z=z)
     for got, name in zip(model.answer([a.numpy(), b.numpy(), z.numpy()]), ("sum", "z"), strict=True):
         np.testing.assert_allclose(got, expected[name].detach().numpy(), rtol=1e-6)
