@@ -41,7 +41,7 @@ _TIMEOUT_S = 600.0
 """PyTorch's exporter takes 10 s for the largest of torchvision's networks, and small boards are twenty times slower."""
 _SHARE_OF_FREE = 0.9
 _COPIES = 4
-"""Of weights: as a model, as arrays, folded, and in the framework."""
+"""Copies of weights: as a model, as arrays, folded, and in the framework."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class OpenNetwork(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class FindOutside(Request):
-    """Whether tensors of an ONNX file lie in other files."""
+    """Find out whether tensors of an ONNX file lie in other files."""
 
     source: str
 

@@ -44,7 +44,7 @@ def _refused(call: Call, why: str) -> ModelError:
 
 
 def _formal(schema: Any, position: int) -> Any:
-    """What a schema says about an input; the last one may stand for any number. None beyond the last."""
+    """The schema's words about an input; the last one may stand for any number. None beyond the last."""
     import onnx
 
     formals = schema.inputs

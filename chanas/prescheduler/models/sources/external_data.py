@@ -20,7 +20,7 @@ from chanas.errors import ModelError, printable
 
 _MAX_TEXT = 160
 _IN_MEMORY = "_ORT_MEM_ADDR_"
-"""What ONNX Runtime takes for an address in its own memory instead of a file."""
+"""The location that ONNX Runtime takes for an address in its own memory instead of a file."""
 
 
 @dataclass(frozen=True)

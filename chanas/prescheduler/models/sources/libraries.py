@@ -283,4 +283,4 @@ def _timm(name: str) -> LibraryNetwork:
 
 
 MAKERS: Mapping[str, Callable[[str], LibraryNetwork]] = {"torchvision": _torchvision, "timm": _timm}
-"""How each library's network is made, by the library's name."""
+"""Makers of each library's networks, by the library's name."""
