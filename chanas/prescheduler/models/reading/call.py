@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from chanas.prescheduler.models.reading.making import Maker
 
 _SHOWN = 8  # values of an attribute in a message
+MAX_STEPS = 1024
+"""Steps of a loop that are written out at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +31,7 @@ class Call:
     given    attributes of the node by name
     outputs  the number of outputs that anything reads, up to the last one that is
     make     the graph that is built
+    body     the outputs of a graph in an attribute, for values of its inputs
     """
 
     op: str
@@ -38,6 +41,7 @@ class Call:
     given: Mapping[str, Any]
     outputs: int
     make: Maker
+    body: Callable[[Any, Sequence[Read]], list[Read]]
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute, or its default."""

@@ -166,12 +166,7 @@ def _slice(call: Call) -> Read:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = call.in_range(axis, len(before))
         parts[axis] = range(before[axis])[start : _end(end, step, before[axis]) : step]
-    if all(p.step == 1 for p in parts) and sum(len(p) != e for p, e in zip(parts, before, strict=True)) <= 1:
-        for axis, part in enumerate(parts):
-            x = make.slice(x, axis, part.start, len(part))
-        return x
-    begins, shape = tuple(p.start if len(p) else 0 for p in parts), [len(p) for p in parts]
-    return make.node("strided_slice", [x], shape, make.dtype_of(x), begins=begins, steps=tuple(p.step for p in parts))
+    return make.part(x, parts)
 
 
 def _end(end: int, step: int, extent: int) -> int | None:
@@ -209,6 +204,18 @@ def _center_crop_pad(call: Call) -> Read:
     return make.pad(x, before, after, make.number(0.0, x))
 
 
+@reads("ConstantOfShape", attributes=["value"])
+def _constant_of_shape(call: Call) -> Read:
+    value = np.asarray(call.attribute("value", np.zeros(1, np.float32)))
+    return Constant(np.full(extents_of(call.known(0, "shape")), value.ravel()[0]))
+
+
+@reads("Range")
+def _range(call: Call) -> Read:
+    start, limit, step = (call.known(i, what).ravel()[0] for i, what in enumerate(("start", "limit", "step")))
+    return Constant(np.arange(start, limit, step, dtype=start.dtype))
+
+
 # ---- copies ---------------------------------------------------------------------------------------------------------
 @reads("Tile")
 def _tile(call: Call) -> Read:
@@ -218,10 +225,7 @@ def _tile(call: Call) -> Read:
         times[int(call.known(2, "axis").ravel()[0])] = int(call.known(1, "repeats").ravel()[0])
     else:
         times = list(extents_of(call.known(1, "repeats")))
-    shape = [e * t for e, t in zip(before, times, strict=True)]
-    if all(e == 1 or t == 1 for e, t in zip(before, times, strict=True)):
-        return make.broadcast(x, shape)
-    return make.node("tile", [x], shape, make.dtype_of(x))
+    return make.tile(x, times)
 
 
 @reads("Trilu", attributes=["upper"])

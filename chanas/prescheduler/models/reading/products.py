@@ -194,7 +194,6 @@ def _lp_pool(call: Call) -> Read:
     """(Σ |x|^p)^(1 / p): sums are means of windows with their padding, times the numbers of these."""
     make, p = call.make, float(call.attribute("p", 2))
     powers = _power(make, call.input(0), p)
-    inner = Call(call.op, call.place, call.opset, (powers,), call.given, 1, make)
     kernel = tuple(call.attribute("kernel_shape"))
     shape = call.shape(0)
     window = window_of(call, shape[2:], kernel)
@@ -210,7 +209,7 @@ def _lp_pool(call: Call) -> Read:
         )
     ]
     window = Window(kernel, window.strides, window.dilation, window.before, tuple(after))
-    x, weight = inner.input(0), ones
+    x, weight = powers, ones
     if num == 1:
         x, wide = _in_two(call, x, ones)
         assert isinstance(wide, Constant)
