@@ -19,8 +19,12 @@ from chanas.prescheduler.models.reading import (  # noqa: F401 -- the table
     arithmetic,
     control,
     moving,
+    places,
     products,
+    quantised,
     recurrent,
+    regions,
+    signals,
     sums,
 )
 from chanas.prescheduler.models.reading.call import TABLE, Call
@@ -269,12 +273,12 @@ def own_array(value: Array, name: str) -> Array:
 def _dense(sparse: Any) -> Array:
     from onnx import numpy_helper
 
-    values, places = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    values, where = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     found = np.zeros(tuple(sparse.dims), values.dtype)
-    if places.ndim == 1:
-        found.ravel()[places] = values
+    if where.ndim == 1:
+        found.ravel()[where] = values
     else:
-        found[tuple(places.T)] = values
+        found[tuple(where.T)] = values
     return found
 
 
