@@ -105,12 +105,13 @@ def _light() -> Iterator[Case]:
 
 
 def with_weights(case: Case) -> Case | None:
-    """The case with all inputs but the first one of floats as weights; None of a case with one input."""
+    """The case with all inputs but the first one of floats as weights; None of one with one input, or with texts."""
     import onnx
     from onnx import numpy_helper
 
     names = [v.name for v in case.model.graph.input]
-    if len(case.inputs) < 2 or len(names) != len(case.inputs) or any(i is None for i in case.inputs):
+    are_arrays = all(isinstance(a, np.ndarray | np.generic) and np.asarray(a).dtype != object for a in case.inputs)
+    if len(case.inputs) < 2 or len(names) != len(case.inputs) or not are_arrays:
         return None
     floats = [i for i, a in enumerate(case.inputs) if np.asarray(a).dtype == np.float32]
     if not floats:
