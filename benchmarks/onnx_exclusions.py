@@ -120,8 +120,8 @@ def _is_training(model: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> b
 
 
 def _has_no_judge(model: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-    """Corners that stay corners, with a scale that leaves a fraction of a number: ONNX's evaluator alone takes the length
-    to have that fraction; ONNX Runtime and PyTorch take the length that comes out."""
+    """Corners that stay corners, with a scale that leaves a fraction of a number: ONNX's evaluator alone takes the
+    length to have that fraction; ONNX Runtime and PyTorch take the length that comes out."""
     weights = {t.name: t for t in model.graph.initializer}
     for node in _nodes(model.graph):
         rules = [a.s for a in node.attribute if a.name == "coordinate_transformation_mode"]
