@@ -47,7 +47,7 @@ _FREE = ("ConstantOfShape", "Shape", "Size")  # what they give depends on shapes
 _TRAINING = ("Adagrad", "Adam", "Gradient", "Momentum")
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 _NO_TENSORS = ("ImageDecoder", "Optional", "RegexFullMatch", "Sequence", "SplitToSequence", "String", "TfIdfVectorizer")
-_FLOAT, _FLOAT64 = 1, 11
+_FLOAT64 = 11
 _BEYOND = (*range(17, 30), 14, 15)  # float8 and below, whole numbers of four bits and fewer, complex numbers
 
 
@@ -142,12 +142,17 @@ def _is_beyond(model: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> boo
     values = [*model.graph.input, *model.graph.output]
     if any(v.type.tensor_type.elem_type in _BEYOND for v in values):
         return True
+    if _has("BitCast")(model, inputs, outputs) and any(v.type.tensor_type.elem_type == _FLOAT64 for v in values):
+        return True  # the bits of a number that is computed in float32
     floats = [np.asarray(a) for a in (*inputs, *outputs) if a is not None and np.asarray(a).dtype == np.float64]
     return any(np.isfinite(a).all() and (np.abs(a) > np.finfo(np.float32).max).any() for a in floats)
 
 
 RULES: Mapping[str, Rule] = {
     "texts, sequences or optionals": _no_tensors,
+    "an operator of another domain than ai.onnx": lambda model, inputs, outputs: any(
+        node.domain not in ("", "ai.onnx", "ai.onnx.preview.training") for node in _nodes(model.graph)
+    ),
     "training": _is_training,
     "random numbers": lambda model, inputs, outputs: any(node.op_type in _RANDOM for node in _nodes(model.graph)),
     "numbers beyond float32 and whole ones of eight bits and more": _is_beyond,

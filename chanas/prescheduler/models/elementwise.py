@@ -186,6 +186,18 @@ def _np_divide(a: Array, b: Array) -> Array:
     return np.where(b == 0, 0, np.trunc(a / safe).astype(a.dtype))
 
 
+def _shifted(shift: Callable[[Any, Any], Any], a: Any, b: Any, of_negative: int) -> Any:
+    """A shift by bits; by as many as there are, or by fewer than none, all bits go: 0 is left, or a number below 0
+    becomes another one. Processors would take the rest of such a number of bits."""
+    from tvm import tirx
+
+    bits, zero = 8 * np.dtype(str(a.ty.dtype)).itemsize, _const(0, a)
+    is_inside = tirx.all(b >= _const(0, b), b < _const(bits, b))
+    is_signed = str(a.ty.dtype).startswith("int")
+    gone = tirx.Select(a < zero, _const(of_negative, a), zero) if is_signed else zero
+    return tirx.Select(is_inside, shift(a, tirx.Select(is_inside, b, _const(0, b))), gone)
+
+
 _FLOAT_FUNCTIONS: Mapping[str, tuple[Any, Any]] = {
     "exp": (np.exp, _exp),
     "log": (np.log, _intrinsic("log")),
@@ -234,8 +246,8 @@ _OTHERS: Mapping[str, tuple[Any, Any]] = {
     "bitwise_or": (np.bitwise_or, lambda a, b: a | b),
     "bitwise_xor": (np.bitwise_xor, lambda a, b: a ^ b),
     "bitwise_not": (np.bitwise_not, lambda x: ~x),
-    "left_shift": (np.left_shift, lambda a, b: a << b),
-    "right_shift": (np.right_shift, lambda a, b: a >> b),
+    "left_shift": (np.left_shift, lambda a, b: _shifted(lambda x, n: x << n, a, b, 0)),
+    "right_shift": (np.right_shift, lambda a, b: _shifted(lambda x, n: x >> n, a, b, -1)),
 }
 ELEMENTWISE: Mapping[str, Elementwise] = {
     **{name: Elementwise(known, tir) for name, (known, tir) in _FLOAT_FUNCTIONS.items()},

@@ -217,8 +217,8 @@ def _exported(name: str, program: Any) -> Any:
 def _write_out_masked_attention(program: Any) -> None:
     """Write attention with a mask as products around PyTorch's own softmax, which gives zeros where a query has no key.
 
-    Its exporter has a plain softmax there: NaN for masks of −∞, and for truths, which it makes the lowest finite number,
-    shares of one by the number of keys."""
+    Its exporter has a plain softmax there: NaN for masks of −∞, and for truths, which it makes the lowest finite
+    number, shares of one by the number of keys."""
     import torch
 
     aten = torch.ops.aten
