@@ -36,6 +36,7 @@ SCRIPTS = (
     "lut_error",
     "network_latency",
     "offline_models",
+    "onnx_tests",
     "operator_peak",
     "subspace_rules",
     "transfer",

@@ -169,6 +169,13 @@ def _number(x: Any) -> Any:
     return x.astype("int8") if str(x.ty.dtype) == "bool" else x
 
 
+def _differ(a: Any, b: Any) -> Any:
+    """a ≠ b; true where one is NaN, of which LLVM's comparison of TVM's says that it is false."""
+    from tvm import tirx
+
+    return tirx.any(a != b, tirx.isnan(a), tirx.isnan(b)) if is_float(a) else a != b
+
+
 def _np_sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
@@ -216,7 +223,7 @@ _FLOAT_FUNCTIONS: Mapping[str, tuple[Any, Any]] = {
 }
 _TRUTHS: Mapping[str, tuple[Any, Any]] = {
     "equal": (np.equal, lambda a, b: _number(a) == _number(b)),
-    "not_equal": (np.not_equal, lambda a, b: _number(a) != _number(b)),
+    "not_equal": (np.not_equal, lambda a, b: _differ(_number(a), _number(b))),
     "less": (np.less, lambda a, b: a < b),
     "less_equal": (np.less_equal, lambda a, b: a <= b),
     "greater": (np.greater, lambda a, b: a > b),
@@ -263,7 +270,7 @@ def cast(dtype: str) -> Callable[[Any], Any]:
     """Conversion of a scalar expression: to bool by its difference from zero, to whole numbers towards zero."""
 
     def of(x: Any) -> Any:
-        return x != _const(0, x) if dtype == "bool" else x.astype(dtype)
+        return _differ(x, _const(0, x)) if dtype == "bool" else x.astype(dtype)
 
     return of
 

@@ -210,7 +210,7 @@ def _constant_of_shape(call: Call) -> Read:
     return Constant(np.full(extents_of(call.known(0, "shape")), value.ravel()[0]))
 
 
-@reads("Range")
+@reads("Range", attributes=["stash_type"])
 def _range(call: Call) -> Read:
     start, limit, step = (call.known(i, what).ravel()[0] for i, what in enumerate(("start", "limit", "step")))
     return Constant(np.arange(start, limit, step, dtype=start.dtype))
