@@ -36,7 +36,6 @@ SCRIPTS = (
     "lut_error",
     "network_latency",
     "offline_models",
-    "onnx_tests",
     "operator_peak",
     "subspace_rules",
     "transfer",
