@@ -21,7 +21,7 @@ from chanas.prescheduler.models.graph import Node
 from chanas.prescheduler.models.loops import IN_ORDER, from_start
 from chanas.prescheduler.models.program import tiled_rows
 from chanas.prescheduler.models.reducers import LARGEST, PRODUCT, SMALLEST
-from chanas.prescheduler.models.sampling import grid_sample, interpolate, roi_align
+from chanas.prescheduler.models.sampling import deformed, grid_sample, interpolate, roi_align
 from chanas.prescheduler.workloads.expressions import epilogue, exp
 
 OPAQUE = 8
@@ -83,6 +83,11 @@ def _activation(node: Node, lanes: int, x: Any) -> Any:
 @_defines("astype")
 def _astype(node: Node, lanes: int, x: Any) -> Any:
     return mapped(elementwise.cast(node.dtype), "cast", x)
+
+
+@_defines("bit_cast")
+def _bit_cast(node: Node, lanes: int, x: Any) -> Any:
+    return mapped(functools.partial(tirx.reinterpret, node.dtype), "bits", x)
 
 
 @_defines("clip")
@@ -566,4 +571,4 @@ def _neighbours(node: Node, lanes: int, x: Any) -> Any:
     return te.compute(node.shape, term, name="neighbours")
 
 
-_DEFINED |= {"interpolate": interpolate, "grid_sample": grid_sample, "roi_align": roi_align}
+_DEFINED |= {"deformed": deformed, "interpolate": interpolate, "grid_sample": grid_sample, "roi_align": roi_align}

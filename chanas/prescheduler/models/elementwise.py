@@ -169,6 +169,13 @@ def _number(x: Any) -> Any:
     return x.astype("int8") if str(x.ty.dtype) == "bool" else x
 
 
+def _differ(a: Any, b: Any) -> Any:
+    """a ≠ b; true where one is NaN, of which LLVM's comparison of TVM's says that it is false."""
+    from tvm import tirx
+
+    return tirx.any(a != b, tirx.isnan(a), tirx.isnan(b)) if is_float(a) else a != b
+
+
 def _np_sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
@@ -184,6 +191,18 @@ def _np_divide(a: Array, b: Array) -> Array:
         return np.asarray(np.divide(a, b))
     safe = np.where(b == 0, 1, b)
     return np.where(b == 0, 0, np.trunc(a / safe).astype(a.dtype))
+
+
+def _shifted(shift: Callable[[Any, Any], Any], a: Any, b: Any, of_negative: int) -> Any:
+    """A shift by bits; by as many as there are, or by fewer than none, all bits go: 0 is left, or a number below 0
+    becomes another one. Processors would take the rest of such a number of bits."""
+    from tvm import tirx
+
+    bits, zero = 8 * np.dtype(str(a.ty.dtype)).itemsize, _const(0, a)
+    is_inside = tirx.all(b >= _const(0, b), b < _const(bits, b))
+    is_signed = str(a.ty.dtype).startswith("int")
+    gone = tirx.Select(a < zero, _const(of_negative, a), zero) if is_signed else zero
+    return tirx.Select(is_inside, shift(a, tirx.Select(is_inside, b, _const(0, b))), gone)
 
 
 _FLOAT_FUNCTIONS: Mapping[str, tuple[Any, Any]] = {
@@ -204,7 +223,7 @@ _FLOAT_FUNCTIONS: Mapping[str, tuple[Any, Any]] = {
 }
 _TRUTHS: Mapping[str, tuple[Any, Any]] = {
     "equal": (np.equal, lambda a, b: _number(a) == _number(b)),
-    "not_equal": (np.not_equal, lambda a, b: _number(a) != _number(b)),
+    "not_equal": (np.not_equal, lambda a, b: _differ(_number(a), _number(b))),
     "less": (np.less, lambda a, b: a < b),
     "less_equal": (np.less_equal, lambda a, b: a <= b),
     "greater": (np.greater, lambda a, b: a > b),
@@ -234,8 +253,8 @@ _OTHERS: Mapping[str, tuple[Any, Any]] = {
     "bitwise_or": (np.bitwise_or, lambda a, b: a | b),
     "bitwise_xor": (np.bitwise_xor, lambda a, b: a ^ b),
     "bitwise_not": (np.bitwise_not, lambda x: ~x),
-    "left_shift": (np.left_shift, lambda a, b: a << b),
-    "right_shift": (np.right_shift, lambda a, b: a >> b),
+    "left_shift": (np.left_shift, lambda a, b: _shifted(lambda x, n: x << n, a, b, 0)),
+    "right_shift": (np.right_shift, lambda a, b: _shifted(lambda x, n: x >> n, a, b, -1)),
 }
 ELEMENTWISE: Mapping[str, Elementwise] = {
     **{name: Elementwise(known, tir) for name, (known, tir) in _FLOAT_FUNCTIONS.items()},
@@ -251,7 +270,7 @@ def cast(dtype: str) -> Callable[[Any], Any]:
     """Conversion of a scalar expression: to bool by its difference from zero, to whole numbers towards zero."""
 
     def of(x: Any) -> Any:
-        return x != _const(0, x) if dtype == "bool" else x.astype(dtype)
+        return _differ(x, _const(0, x)) if dtype == "bool" else x.astype(dtype)
 
     return of
 

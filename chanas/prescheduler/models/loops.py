@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -143,11 +144,49 @@ def topk(node: Node, lanes: int, x: Any) -> Any:
     return _in_order(node, [x], body)
 
 
+def eliminated(node: Node, lanes: int, x: Any) -> Any:
+    """Matrices [B, n, n] as Gauss's elimination leaves them, of each column the largest number first: [B, n + 2, n]
+    with a row that has the sign of their rows' order, and one in which rows are held while they change places."""
+    num, n = int(node.shape[0]), int(node.shape[2])
+
+    def body(sources: Sequence[Any], out: Any) -> Sequence[Any]:
+        def at(*i: Any) -> Any:
+            return tirx.BufferLoad(out, i)
+
+        def put(value: Any, *i: Any) -> Any:
+            return tirx.BufferStore(out, value, i)
+
+        def start(b: Any, i: Any, j: Any) -> Any:
+            value = tirx.BufferLoad(sources[0], [b, tirx.min(i, n - 1), j])
+            return put(tirx.if_then_else(i < n, value, tirx.const(1.0, node.dtype)), b, i, j)
+
+        def swap(b: Any, k: Any, i: Any) -> Any:
+            moves = ((n + 1, k), (k, i), (i, n + 1))
+            rows = [_loops([n], lambda j, to=to, come=come: put(at(b, come, j), b, to, j)) for to, come in moves]
+            turn = _loops([n], lambda j: put(at(b, n, j) * tirx.const(-1.0, node.dtype), b, n, j))
+            is_larger = tirx.all(i > k, tirx.abs(at(b, i, k)) > tirx.abs(at(b, k, k)))
+            return tirx.IfThenElse(is_larger, tirx.SeqStmt([*rows, turn]), None)
+
+        def subtract(b: Any, k: Any, i: Any, j: Any) -> Any:
+            new = at(b, i, j) - at(b, i, k) / at(b, k, k) * at(b, k, j)
+            is_left = tirx.all(i > k, j > k, at(b, k, k) != tirx.const(0.0, node.dtype))
+            return tirx.IfThenElse(is_left, put(new, b, i, j), None)
+
+        def step(b: Any, k: Any) -> Any:
+            swaps = _loops([n], functools.partial(swap, b, k))
+            return tirx.SeqStmt([swaps, _loops([n, n], functools.partial(subtract, b, k))])
+
+        return [_loops([num, n + 2, n], start), _loops([num, n], step)]
+
+    return _in_order(node, [x], body)
+
+
 IN_ORDER: Mapping[str, Callable[..., Any]] = {
     "scatter_elements": scatter_elements,
     "scatter_nd": scatter_nd,
     "cumsum": cumulative,
     "cumprod": cumulative,
+    "eliminated": eliminated,
     "topk": topk,
 }
 """These operators by name: they are neither fused nor scheduled."""

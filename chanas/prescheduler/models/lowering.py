@@ -332,7 +332,7 @@ class _Lowering:
 
     def _same(self, node: Node, value: Value) -> OtherOperation | None:
         """A reshape of one pixel, or of rows: channels stay where they are."""
-        if node.op != "reshape":
+        if node.op != "reshape" or not node.shape:
             return None
         before = self.form(node.reads[0])  # type: ignore[arg-type]
         is_pixel = before.pixels == value.pixels == 1 and value.channels == before.channels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import te, tirx
@@ -28,15 +28,17 @@ def interpolate(node: Node, lanes: int, x: Any, places: Any, weights: Any) -> An
 
 def _linear(lead: Sequence[Any], at: Sequence[Any], tap: Callable[..., Any]) -> Any:
     """The linear interpolation at a place of fractions, of the numbers that `tap` gives for whole places."""
+    return functools.reduce(lambda a, b: a + b, _corners(lead, at, tap))
+
+
+def _corners(lead: Sequence[Any], at: Sequence[Any], tap: Callable[..., Any]) -> Iterator[Any]:
+    """The numbers at the whole places around one of fractions, each by its share."""
     low = [tirx.floor(p) for p in at]
-    total: Any = None
     for corner in itertools.product((0, 1), repeat=len(at)):
         weight: Any = tirx.const(1.0, "float32")
         for p, left, c in zip(at, low, corner, strict=True):
             weight = weight * ((p - left) if c else (1.0 - (p - left)))
-        term = weight * tap(lead, [left + float(c) for left, c in zip(low, corner, strict=True)])
-        total = term if total is None else total + term
-    return total
+        yield weight * tap(lead, [left + float(c) for left, c in zip(low, corner, strict=True)])
 
 
 def _cubic_weights(t: Any, a: float) -> list[Any]:
@@ -140,16 +142,41 @@ def roi_align(node: Node, lanes: int, x: Any, rois: Any, batches: Any) -> Any:
         zero = tirx.const(0.0, "float32")
         lead = (batches[r].astype("int32"), c)
         if a["mode"] == "avg":
-            return tirx.Select(tirx.all(y_in, z_in), _linear(lead, (y, z), tap), zero)
-        low = [tirx.floor(p) for p in (y, z)]
-        weighted = []
-        for dy in (0, 1):
-            for dx in (0, 1):
-                weight = (y - low[0] if dy else 1.0 - (y - low[0])) * (z - low[1] if dx else 1.0 - (z - low[1]))
-                weighted.append(weight * tap(lead, (low[0] + float(dy), low[1] + float(dx))))
-        return tirx.Select(tirx.all(y_in, z_in), functools.reduce(elementwise.maximum, weighted), zero)
+            value = _linear(lead, (y, z), tap)
+        else:
+            value = functools.reduce(elementwise.maximum, _corners(lead, (y, z), tap))
+        return tirx.Select(tirx.all(y_in, z_in), value, zero)
 
     fold = te.sum if a["mode"] == "avg" else LARGEST
     found = te.compute(node.shape, lambda *i: fold(sample(*i), axis=[ky, kx]), name="region")
     share = tirx.const(1.0 / samples**2 if a["mode"] == "avg" else 1.0, "float32")
     return te.compute(node.shape, lambda *i: found[i] * share, name="aligned")
+
+
+def deformed(node: Node, lanes: int, x: Any, offsets: Any, mask: Any = None) -> Any:
+    """Samples of maps [N, C, H, W] for each tap of a window that moves over them, [N, C · taps, oh, ow]: each tap lies
+    where `offsets`, [N, groups · taps · 2, oh, ow], move it to, and counts as much as `mask`,
+    [N, groups · taps, oh, ow], says. Outside the maps there are zeros."""
+    a = node.attributes
+    extents = [int(e) for e in x.shape[2:]]
+    (kh, kw), groups = a["kernel"], a["offset_groups"]
+    taps, each = kh * kw, int(x.shape[1]) // groups
+
+    def tap(lead: Sequence[Any], at: Sequence[Any]) -> Any:
+        safe = [tirx.max(tirx.min(p, float(e - 1)), 0.0).astype("int32") for p, e in zip(at, extents, strict=True)]
+        inside = tirx.all(*(tirx.all(p >= 0.0, p <= float(e - 1)) for p, e in zip(at, extents, strict=True)))
+        return tirx.Select(inside, x[(*lead, *safe)], tirx.const(0.0, "float32"))
+
+    def element(n: Any, row: Any, *i: Any) -> Any:
+        c, t = row // taps, row % taps
+        place = c // each * taps + t
+        at = [
+            (j * s + number * d - b).astype("float32") + offsets[(n, place * 2 + axis, *i)]
+            for axis, (j, s, number, d, b) in enumerate(
+                zip(i, a["strides"], (t // kw, t % kw), a["dilation"], a["padding"][:2], strict=True)
+            )
+        ]
+        value = _linear((n, c), at, tap)
+        return value if mask is None else value * mask[(n, place, *i)]
+
+    return te.compute(node.shape, element, name="deformed")

@@ -409,6 +409,22 @@ def test_rows_that_are_masked_altogether_give_zeros(run: Run) -> None:
     assert ran.error < 1e-5
 
 
+@pytest.mark.parametrize("is_truth", [True, False], ids=["truths", "numbers"])
+def test_queries_without_a_key_give_zeros_in_pytorchs_own_attention(run: Run, is_truth: bool) -> None:
+    kept = torch.eye(14) < 1
+    kept[3] = False
+
+    def attended(n: nn.Module, x: Tensor) -> Tensor:
+        q, k, v = n.rows(x).reshape(1, 14, 3, 2, 32).permute(2, 0, 3, 1, 4)
+        mask = kept & (x[0, :, :1] < 100.0)
+        mask = mask if is_truth else torch.where(mask, 0.0, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(1, 14, 64)
+
+    ran = run(Of(attended, rows=nn.Linear(64, 192)), (1, 14, 64))
+    assert ran.others["attention"] == 1
+    assert ran.error < 1e-5
+
+
 def test_other_functions_of_scores_are_computed_all_the_same(run: Run) -> None:
     functions: list[Callable[[Tensor], Tensor]] = [
         lambda s: s.abs(),

@@ -106,17 +106,17 @@ def _softmax(graph: Graph, read: Read) -> tuple[Node | None, bool]:
 
 
 def _is_all_masked(graph: Graph, read: Read, softmax: Node) -> bool:
-    """True of a value that says whether all scores of a row are -inf: not any(not(scores == -inf)), or, as PyTorch's
-    exporter writes it, that their softmax is NaN."""
+    """True of a value that says whether all scores of a row are -inf, which PyTorch's exporter writes in three ways:
+    not any(not(scores == -inf)), the smallest of these truths as numbers, or that the softmax is NaN."""
     names: list[str] = []
     node = graph.node_of(read)
     if node is not None and node.op == "isnan":
         return graph.node_of(node.reads[0]) is softmax
-    while node is not None and node.op in ("logical_not", "astype", "max"):
+    while node is not None and node.op in ("logical_not", "astype", "max", "min"):
         names += [node.op] if node.op != "astype" else []
         node = graph.node_of(node.reads[0])
     limit = None if node is None or node.op != "equal" else node.constant(1)
-    if node is None or limit is None or names != ["logical_not", "max", "logical_not"]:
+    if node is None or limit is None or names not in (["logical_not", "max", "logical_not"], ["min"]):
         return False
     return limit.scalar == -math.inf and node.reads[0] == softmax.reads[0]
 

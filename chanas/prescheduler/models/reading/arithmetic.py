@@ -194,6 +194,16 @@ def type_of(call: Call, number: int | str) -> str:
     return found
 
 
+@reads("BitCast", attributes=["to"])
+def _bit_cast(call: Call) -> Read:
+    """The same bits as a number of another type that is as wide."""
+    make, x = call.make, call.input(0)
+    before, dtype = make.dtype_of(x), type_of(call, call.attribute("to"))
+    if np.dtype(before).itemsize != np.dtype(dtype).itemsize:
+        raise call.refused(f"reads the bits of {before} as {dtype}, which is not as wide")
+    return make.cast(x, dtype) if "bool" in (before, dtype) else make.node("bit_cast", [x], call.shape(0), dtype)
+
+
 # ---- activations ----------------------------------------------------------------------------------------------------
 def _if_positive(call: Call, x: Read, otherwise: Read) -> Read:
     """x where it is above 0, else another value; NaN stays NaN."""
@@ -320,39 +330,3 @@ def _shrink(call: Call) -> Read:
 def _softsign(call: Call) -> Read:
     make, x = call.make, call.input(0)
     return make.each("divide", x, make.scaled(make.each("abs", x), shift=1.0))
-
-
-# ---- whole numbers of few bits ---------------------------------------------------------------------------------------
-def _by_axis(call: Call, position: int, axis: int) -> Read:
-    """A scale or a zero point as broadcast along an axis."""
-    x = call.input(position)
-    own, rank = call.make.shape_of(x), len(call.shape(0))
-    if len(own) != 1 or own[0] == 1 or rank < 2:
-        return call.make.reshape(x, ()) if math.prod(own) == 1 else x
-    return call.make.reshape(x, tuple(own[0] if a == axis else 1 for a in range(rank)))
-
-
-@reads("DequantizeLinear", attributes=["axis", "block_size", "output_dtype"])
-def _dequantize(call: Call) -> Read:
-    call.unused("block_size", 0)
-    make, x = call.make, call.make.cast(call.input(0), "float32")
-    axis = call.axis("axis", 1, max(len(call.shape(0)), 1)) if len(call.shape(0)) > 1 else 0
-    if call.has(2):
-        x = make.each("subtract", x, make.cast(_by_axis(call, 2, axis), "float32"))
-    return make.each("multiply", x, _by_axis(call, 1, axis))
-
-
-@reads("QuantizeLinear", attributes=["axis", "block_size", "output_dtype", "saturate", "precision"])
-def _quantize(call: Call) -> Read:
-    call.unused("block_size", 0)
-    make, x = call.make, call.input(0)
-    axis = call.axis("axis", 1, max(len(call.shape(0)), 1)) if len(call.shape(0)) > 1 else 0
-    number = int(call.attribute("output_dtype", 0))
-    dtype = make.dtype_of(call.input(2)) if call.has(2) else type_of(call, number) if number else "uint8"
-    if dtype not in ("int8", "uint8", "int16", "uint16"):
-        raise call.refused(f"gives {dtype}, which is not there")
-    found = make.each("round", make.each("divide", x, _by_axis(call, 1, axis)))
-    if call.has(2):
-        found = make.each("add", found, make.cast(_by_axis(call, 2, axis), "float32"))
-    limits = np.iinfo(dtype)
-    return make.cast(make.clip(found, float(limits.min), float(limits.max)), dtype)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from chanas.prescheduler.models.reading.making import Maker
 
 _SHOWN = 8  # values of an attribute in a message
+MAX_STEPS = 1024
+"""Steps of a loop that are written out at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,7 @@ class Call:
     given    attributes of the node by name
     outputs  the number of outputs that anything reads, up to the last one that is
     make     the graph that is built
+    body     the outputs of a graph in an attribute, for values of its inputs
     """
 
     op: str
@@ -49,6 +52,7 @@ class Call:
     given: Mapping[str, Any]
     outputs: int
     make: Maker
+    body: Callable[[Any, Sequence[Given]], list[Given]]
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute, or its default."""
@@ -58,15 +62,26 @@ class Call:
         """True if an input is given."""
         return position < len(self.inputs) and self.inputs[position] is not None
 
+    def value(self, position: int) -> Given:
+        """A value or a sequence that the operator needs.
+
+        Raises:
+            ModelError: it is not given.
+        """
+        found = self.inputs[position] if position < len(self.inputs) else None
+        if found is None:
+            raise self.refused(f"has no input {position}")
+        return found
+
     def input(self, position: int) -> Read:
         """A value that the operator needs.
 
         Raises:
             ModelError: it is not given, or a sequence.
         """
-        found = self.inputs[position] if position < len(self.inputs) else None
-        if found is None or isinstance(found, Listed):
-            raise self.refused(f"has {'no' if found is None else 'a sequence as'} input {position}")
+        found = self.value(position)
+        if isinstance(found, Listed):
+            raise self.refused(f"has a sequence as input {position}")
         return found
 
     def items(self, position: int) -> tuple[Read, ...]:

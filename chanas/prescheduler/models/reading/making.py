@@ -10,6 +10,7 @@ import numpy as np
 
 from chanas.prescheduler.models.elementwise import ELEMENTWISE, result_dtype
 from chanas.prescheduler.models.graph import Constant, Node, Read, Rewriter
+from chanas.prescheduler.models.known import computed
 from chanas.prescheduler.models.sources.model import Array
 
 
@@ -18,9 +19,15 @@ class Maker(Rewriter):
 
     def node(
         self, op: str, reads: Sequence[Read], shape: Sequence[int], dtype: str = "float32", **attributes: Any
-    ) -> int:
-        """Append a node."""
-        return self.add(Node(op, tuple(reads), tuple(int(e) for e in shape), dtype, attributes))
+    ) -> Read:
+        """Append a node; where all that it reads is known, or it has no numbers, its output is a constant."""
+        made = Node(op, tuple(reads), tuple(int(e) for e in shape), dtype, attributes)
+        if 0 in made.shape:
+            return Constant(np.zeros(made.shape, dtype))
+        known = [r.value for r in reads if isinstance(r, Constant)]
+        if len(known) == len(made.reads):
+            return Constant(computed(made, known))
+        return self.add(made)
 
     def dtype_of(self, read: Read) -> str:
         """The type of a value."""
@@ -124,11 +131,36 @@ class Maker(Rewriter):
         reads = [x, value] if mode == "constant" else [x]
         return self.node("pad", reads, shape, self.dtype_of(x), before=tuple(before), mode=mode)
 
+    def tile(self, x: Read, times: Sequence[int]) -> Read:
+        """Each axis as often as `times` says."""
+        shape = [e * t for e, t in zip(self.shape_of(x), times, strict=True)]
+        if isinstance(x, Constant):
+            return Constant(np.tile(x.value, tuple(times)))
+        if all(e == 1 or t == 1 for e, t in zip(self.shape_of(x), times, strict=True)):
+            return self.broadcast(x, shape)
+        return self.node("tile", [x], shape, self.dtype_of(x))
+
+    def part(self, x: Read, ranges: Sequence[range]) -> Read:
+        """The places of each axis that a range has, whose step may be negative."""
+        before, shape = self.shape_of(x), [len(r) for r in ranges]
+        if isinstance(x, Constant):
+            return Constant(np.ascontiguousarray(x.value[np.ix_(*ranges)]) if ranges else x.value)
+        if all(r.step == 1 for r in ranges) and sum(n != e for n, e in zip(shape, before, strict=True)) <= 1:
+            for axis, places in enumerate(ranges):
+                x = self.slice(x, axis, places.start, len(places))
+            return x
+        begins = tuple(r.start if len(r) else 0 for r in ranges)
+        return self.node(
+            "strided_slice", [x], shape, self.dtype_of(x), begins=begins, steps=tuple(r.step for r in ranges)
+        )
+
     def take(self, x: Read, numbers: Read, axis: int) -> Read:
         """Parts along an axis by their places, which negative ones count from the end."""
         before = self.shape_of(x)
         if isinstance(numbers, Constant):
             numbers = Constant(np.where(numbers.value < 0, numbers.value + before[axis], numbers.value))
+            if isinstance(x, Constant):
+                return Constant(np.take(x.value, numbers.value, axis, mode="clip"))
         shape = (*before[:axis], *self.shape_of(numbers), *before[axis + 1 :])
         return self.node("take", [x, numbers], shape, self.dtype_of(x), axis=axis)
 
@@ -159,7 +191,20 @@ class Maker(Rewriter):
         shape = kept if keepdims else [e for a, e in enumerate(before) if a not in axes]
         if not axes or math.prod(before[a] for a in axes) == 1:
             return self.reshape(x, shape)
+        if math.prod(before[a] for a in axes) == 0:
+            return self.broadcast(Constant(_of_nothing(op, self.dtype_of(x))), shape)
         return self.node(op, [x], shape, self.dtype_of(x), axis=axes, keepdims=keepdims)
+
+
+def _of_nothing(op: str, dtype: str) -> Array:
+    """What a reduction gives of no numbers."""
+    if op in ("sum", "mean", "prod"):
+        return np.asarray({"sum": 0, "mean": math.nan, "prod": 1}[op], dtype)
+    sign = -1 if op == "max" else 1
+    if dtype == "float32":
+        return np.asarray(sign * math.inf, dtype)
+    limits = np.iinfo(dtype)
+    return np.asarray(limits.min if op == "max" else limits.max, dtype)
 
 
 def constant(value: Any, dtype: str = "float32") -> Constant:

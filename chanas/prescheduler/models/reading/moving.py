@@ -1,4 +1,4 @@
-"""Operators that move numbers: shapes, parts, copies, padding, places in tables, enlarging."""
+"""Operators that move numbers: shapes, parts, copies, padding, enlarging."""
 
 from __future__ import annotations
 
@@ -177,12 +177,7 @@ def _slice(call: Call) -> Read:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = call.in_range(axis, len(before))
         parts[axis] = range(before[axis])[start : _end(end, step, before[axis]) : step]
-    if all(p.step == 1 for p in parts) and sum(len(p) != e for p, e in zip(parts, before, strict=True)) <= 1:
-        for axis, part in enumerate(parts):
-            x = make.slice(x, axis, part.start, len(part))
-        return x
-    begins, shape = tuple(p.start if len(p) else 0 for p in parts), [len(p) for p in parts]
-    return make.node("strided_slice", [x], shape, make.dtype_of(x), begins=begins, steps=tuple(p.step for p in parts))
+    return make.part(x, parts)
 
 
 def _end(end: int, step: int, extent: int) -> int | None:
@@ -220,6 +215,18 @@ def _center_crop_pad(call: Call) -> Read:
     return make.pad(x, before, after, make.number(0.0, x))
 
 
+@reads("ConstantOfShape", attributes=["value"])
+def _constant_of_shape(call: Call) -> Read:
+    value = np.asarray(call.attribute("value", np.zeros(1, np.float32)))
+    return Constant(np.full(extents_of(call.known(0, "shape")), value.ravel()[0]))
+
+
+@reads("Range", attributes=["stash_type"])
+def _range(call: Call) -> Read:
+    start, limit, step = (call.known(i, what).ravel()[0] for i, what in enumerate(("start", "limit", "step")))
+    return Constant(np.arange(start, limit, step, dtype=start.dtype))
+
+
 # ---- copies ---------------------------------------------------------------------------------------------------------
 @reads("Tile")
 def _tile(call: Call) -> Read:
@@ -229,10 +236,7 @@ def _tile(call: Call) -> Read:
         times[int(call.known(2, "axis").ravel()[0])] = int(call.known(1, "repeats").ravel()[0])
     else:
         times = list(extents_of(call.known(1, "repeats")))
-    shape = [e * t for e, t in zip(before, times, strict=True)]
-    if all(e == 1 or t == 1 for e, t in zip(before, times, strict=True)):
-        return make.broadcast(x, shape)
-    return make.node("tile", [x], shape, make.dtype_of(x))
+    return make.tile(x, times)
 
 
 @reads("Trilu", attributes=["upper"])
@@ -268,80 +272,6 @@ def _one_hot(call: Call) -> Read:
     is_hot = make.each("equal", make.reshape(numbers, (*before[:axis], 1, *before[axis:])), places)
     off, on = (make.reshape(make.slice(values, 0, i, 1), ()) for i in (0, 1))
     return make.each("where", is_hot, on, off)
-
-
-# ---- places in tables -----------------------------------------------------------------------------------------------
-@reads("Gather", attributes=["axis"])
-def _gather(call: Call) -> Read:
-    make, x, numbers = call.make, call.input(0), call.input(1)
-    before = call.shape(0)
-    axis = call.axis("axis", 0, len(before))
-    if isinstance(numbers, Constant):
-        places = numbers.value.astype(np.int64)
-        if places.size and not (-before[axis] <= places.min() and places.max() < before[axis]):
-            raise call.refused(f"takes place {int(places.max())} of {before[axis]} along axis {axis}")
-        flat = np.where(places < 0, places + before[axis], places).ravel()
-        if flat.size and (np.diff(flat) == 1).all():  # a part
-            part = make.slice(x, axis, int(flat[0]), flat.size)
-            return make.reshape(part, (*before[:axis], *places.shape, *before[axis + 1 :]))
-    return make.take(x, numbers, axis)
-
-
-@reads("GatherElements", attributes=["axis"])
-def _gather_elements(call: Call) -> Read:
-    axis = call.axis("axis", 0, len(call.shape(0)))
-    return call.make.node(
-        "gather_elements", [call.input(0), call.input(1)], call.shape(1), call.make.dtype_of(call.input(0)), axis=axis
-    )
-
-
-@reads("GatherND", attributes=["batch_dims"])
-def _gather_nd(call: Call) -> Read:
-    batch, data, numbers = int(call.attribute("batch_dims", 0)), call.shape(0), call.shape(1)
-    shape = (*numbers[:-1], *data[batch + numbers[-1] :])
-    return call.make.node(
-        "gather_nd", [call.input(0), call.input(1)], shape, call.make.dtype_of(call.input(0)), batch_dims=batch
-    )
-
-
-@reads("ScatterElements", "Scatter", attributes=["axis", "reduction"])
-def _scatter_elements(call: Call) -> Read:
-    facts = {"axis": call.axis("axis", 0, len(call.shape(0))), "reduction": _reduction(call)}
-    return _scatter(call, "scatter_elements", facts)
-
-
-@reads("ScatterND", attributes=["reduction"])
-def _scatter_nd(call: Call) -> Read:
-    return _scatter(call, "scatter_nd", {"reduction": _reduction(call)})
-
-
-def _reduction(call: Call) -> str:
-    return call.choice("reduction", "none", ("none", "add", "mul", "max", "min"))
-
-
-def _scatter(call: Call, op: str, facts: dict[str, object]) -> Read:
-    inputs = [call.input(i) for i in range(3)]
-    return call.make.node(op, inputs, call.shape(0), call.make.dtype_of(inputs[0]), **facts)
-
-
-@reads("Compress", attributes=["axis"])
-def _compress(call: Call) -> Read:
-    """Parts whose condition, which has to be known, is true."""
-    make, x = call.make, call.input(0)
-    kept = np.flatnonzero(call.known(1, "condition"))
-    if "axis" not in call.given:
-        x = make.reshape(x, (math.prod(call.shape(0)),))
-    axis = call.axis("axis", 0, make.rank(x))
-    return make.take(x, constant(kept, "int64"), axis)
-
-
-@reads("ReverseSequence", attributes=["batch_axis", "time_axis"])
-def _reverse_sequence(call: Call) -> Read:
-    make, x = call.make, call.input(0)
-    facts = {
-        name: call.axis(name, default, len(call.shape(0))) for name, default in (("batch_axis", 1), ("time_axis", 0))
-    }
-    return make.node("reverse_sequence", [x, call.input(1)], call.shape(0), make.dtype_of(x), **facts)
 
 
 # ---- enlarging ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Operators that multiply and add along axes: convolutions, products of matrices, windows, regions."""
+"""Operators that multiply and add along axes: convolutions, products of matrices, windows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from chanas.prescheduler.models.graph import Constant, Read
-from chanas.prescheduler.models.reading.call import Call, reads
+from chanas.prescheduler.models.reading.call import Call, extents_of, reads
 from chanas.prescheduler.models.reading.making import Maker, constant
 
-_WINDOW = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
+WINDOW = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
+"""Attributes of a node with a window."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _two(window: Window) -> Window:
     )
 
 
-@reads("Conv", attributes=[*_WINDOW, "group"])
+@reads("Conv", attributes=[*WINDOW, "group"])
 def _conv(call: Call) -> Read:
     make, x, weight = call.make, call.input(0), call.input(1)
     shape, own, groups = call.shape(0), call.shape(1), int(call.attribute("group", 1))
@@ -132,7 +133,7 @@ def _conv(call: Call) -> Read:
     return make.reshape(found, out)
 
 
-@reads("ConvTranspose", attributes=[*_WINDOW, "group", "output_padding", "output_shape"])
+@reads("ConvTranspose", attributes=[*WINDOW, "group", "output_padding", "output_shape"])
 def _conv_transpose(call: Call) -> Read:
     make, x, weight = call.make, call.input(0), call.input(1)
     shape, own, groups = call.shape(0), call.shape(1), int(call.attribute("group", 1))
@@ -176,7 +177,7 @@ def _conv_transpose(call: Call) -> Read:
 
 
 # ---- windows --------------------------------------------------------------------------------------------------------
-@reads("MaxPool", attributes=[*_WINDOW, "ceil_mode", "storage_order"])
+@reads("MaxPool", attributes=[*WINDOW, "ceil_mode", "storage_order"])
 def _max_pool(call: Call) -> Sequence[Read]:
     found = [_pool(call, "max_pool2d")]
     if call.outputs > 1:
@@ -184,17 +185,16 @@ def _max_pool(call: Call) -> Sequence[Read]:
     return found
 
 
-@reads("AveragePool", attributes=[*_WINDOW, "ceil_mode", "count_include_pad"])
+@reads("AveragePool", attributes=[*WINDOW, "ceil_mode", "count_include_pad"])
 def _average_pool(call: Call) -> Read:
     return _pool(call, "avg_pool2d", count_include_pad=bool(call.attribute("count_include_pad", 0)))
 
 
-@reads("LpPool", attributes=[*_WINDOW, "ceil_mode", "p"])
+@reads("LpPool", attributes=[*WINDOW, "ceil_mode", "p"])
 def _lp_pool(call: Call) -> Read:
     """(Σ |x|^p)^(1 / p): sums are means of windows with their padding, times the numbers of these."""
     make, p = call.make, float(call.attribute("p", 2))
     powers = _power(make, call.input(0), p)
-    inner = Call(call.op, call.place, call.opset, (powers,), call.given, 1, make)
     kernel = tuple(call.attribute("kernel_shape"))
     shape = call.shape(0)
     window = window_of(call, shape[2:], kernel)
@@ -210,7 +210,7 @@ def _lp_pool(call: Call) -> Read:
         )
     ]
     window = Window(kernel, window.strides, window.dilation, window.before, tuple(after))
-    x, weight = inner.input(0), ones
+    x, weight = powers, ones
     if num == 1:
         x, wide = _in_two(call, x, ones)
         assert isinstance(wide, Constant)
@@ -254,6 +254,22 @@ def _pool(call: Call, op: str, **facts: Any) -> Read:
     return make.reshape(found, out)
 
 
+@reads("Col2Im", attributes=["dilations", "pads", "strides"])
+def _col2im(call: Call) -> Read:
+    """Columns of windows, [N, C · kernel, places], added up where these lie: a transposed convolution with ones."""
+    make, shape = call.make, call.shape(0)
+    extents, kernel = extents_of(call.known(1, "shape")), extents_of(call.known(2, "window"))
+    num, size = len(extents), math.prod(kernel)
+    window = window_of(call, extents, kernel)
+    places, maps = window.outputs(extents), shape[0] * shape[1] // size
+    if math.prod(places) != shape[2]:
+        raise call.refused(f"has {shape[2]} columns for {math.prod(places)} windows of {list(kernel)}")
+    x = make.reshape(call.input(0), (maps, size, *places))
+    ones = constant(np.eye(size).reshape(size, 1, *kernel))
+    found = make.node("conv_transpose", [x, ones], (maps, 1, *extents), make.dtype_of(x), **window.facts(), groups=1)
+    return make.reshape(found, (shape[0], shape[1] // size, *extents[:num]))
+
+
 @reads("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", attributes=["p", "consumed_inputs"])
 def _global_pool(call: Call) -> Read:
     make, x = call.make, call.input(0)
@@ -287,6 +303,18 @@ def _gemm(call: Call) -> Read:
     if not call.has(2) or beta == 0.0:
         return found
     return make.each("add", found, make.scaled(call.input(2), beta))
+
+
+@reads("Det")
+def _det(call: Call) -> Read:
+    """The product of the diagonal that elimination leaves, with the sign of the rows' order, which stands under it."""
+    make, shape = call.make, call.shape(0)
+    *batch, n, _ = shape
+    num = math.prod(batch)
+    left = make.node("eliminated", [make.reshape(call.input(0), (num, n, n))], (num, n + 2, n))
+    numbers = make.reshape(left, (num, (n + 2) * n))
+    diagonal = [*range(0, n * n, n + 1), n * n]
+    return make.reshape(make.fold("prod", make.take(numbers, constant(diagonal, "int64"), 1), (1,), False), batch)
 
 
 @reads("Einsum", attributes=["equation"])
@@ -356,44 +384,3 @@ def _as_matmul(make: Maker, operands: Sequence[str], values: list[Read], output:
     product = make.matmul(a, b)
     letters = [*batch, *rows, *columns]
     return make.transpose(make.reshape(product, [extents[c] for c in letters]), [letters.index(c) for c in output])
-
-
-# ---- places that are computed ---------------------------------------------------------------------------------------
-@reads("GridSample", attributes=["align_corners", "mode", "padding_mode"])
-def _grid_sample(call: Call) -> Read:
-    shape, grid = call.shape(0), call.shape(1)
-    mode = call.choice("mode", "linear", ("linear", "bilinear", "nearest", "cubic", "bicubic"))
-    facts: dict[str, Any] = {
-        "mode": mode.removeprefix("bi"),
-        "padding_mode": call.choice("padding_mode", "zeros", ("zeros", "border", "reflection")),
-        "align_corners": bool(call.attribute("align_corners", 0)),
-    }
-    return call.make.node("grid_sample", [call.input(0), call.input(1)], (*shape[:2], *grid[1:-1]), **facts)
-
-
-@reads(
-    "RoiAlign",
-    attributes=[
-        "coordinate_transformation_mode",
-        "mode",
-        "output_height",
-        "output_width",
-        "sampling_ratio",
-        "spatial_scale",
-    ],
-)
-def _roi_align(call: Call) -> Read:
-    samples = int(call.attribute("sampling_ratio", 0))
-    if samples < 1:
-        raise call.refused("has sampling_ratio 0, a number of samples that depends on each region; export it with 2")
-    half = "half_pixel" if call.opset >= 16 else "output_half_pixel"
-    rule = call.choice("coordinate_transformation_mode", half, ("half_pixel", "output_half_pixel"))
-    size = (int(call.attribute("output_height", 1)), int(call.attribute("output_width", 1)))
-    facts: dict[str, Any] = {
-        "mode": call.choice("mode", "avg", ("avg", "max")),
-        "scale": float(call.attribute("spatial_scale", 1.0)),
-        "half_pixel": rule == "half_pixel",
-        "samples": samples,
-    }
-    inputs = [call.input(i) for i in range(3)]
-    return call.make.node("roi_align", inputs, (call.shape(1)[0], call.shape(0)[1], *size), **facts)

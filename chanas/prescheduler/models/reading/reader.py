@@ -7,7 +7,6 @@ looked at, or the node is refused.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +17,15 @@ from chanas.errors import ChanasError, ModelError, describe
 from chanas.prescheduler.models.graph import Constant, Graph, without_unread
 from chanas.prescheduler.models.reading import (  # noqa: F401 -- the table
     arithmetic,
+    control,
     moving,
+    places,
     products,
+    quantised,
     recurrent,
+    regions,
     sequences,
+    signals,
     sums,
 )
 from chanas.prescheduler.models.reading.call import TABLE, Call, Given, Listed
@@ -31,7 +35,6 @@ from chanas.prescheduler.models.sources.model import OWN_TYPES, Array, TensorFac
 
 _DOMAINS = ("", "ai.onnx")
 _MAX_TEXT, _SHOWN = 160, 3
-_CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
@@ -138,22 +141,17 @@ class _Reader:
             return self._function(self.functions[node.domain, node.op_type], inputs, given, num_outputs)
         if node.domain not in _DOMAINS:
             raise self._missing(node)
-        if node.op_type == "If":
-            return self._branch(node, inputs, given, scope, num_outputs)
-        if node.op_type in _CONTROL or node.op_type in _RANDOM:
-            what = "a loop" if node.op_type in _CONTROL else "a random number"
-            raise ModelError(f"{who} is {what}, which can't be tuned as one program; export the network without")
+        if node.op_type in _RANDOM:
+            raise ModelError(f"{who} is a random number, which can't be tuned; export the network without")
         if node.op_type == "Constant":
             return [Constant(_constant(given, who))]
-        call = Call(node.op_type, _place(node), scope.opset, inputs, given, num_outputs, self.make)
-        known = all(i is None or isinstance(i, Constant) for i in inputs)
         if node.op_type in TABLE:
-            found = self._entry(call)
-            if not known or all(isinstance(f, Constant | Listed) for f in found):
-                return found
-            return self._computed(node, inputs, scope) or found
-        if known and (computed := self._computed(node, inputs, scope)):
-            return computed
+            return self._entry(
+                Call(
+                    *(node.op_type, _place(node), scope.opset, inputs, given, num_outputs, self.make),
+                    lambda graph, values: self._body(graph, values, scope, who),
+                )
+            )
         body = _schema_function(node, given, inputs, scope.opset, self.make)
         if body is None:
             raise self._missing(node)
@@ -199,53 +197,13 @@ class _Reader:
         self.walk(_without_absent(body, values), scope, set(wanted))
         return [scope.values.get(name) for name in wanted]
 
-    def _branch(
-        self, node: Any, inputs: Sequence[Given | None], given: Mapping[str, Any], scope: _Scope, num_outputs: int
-    ) -> Sequence[Given]:
-        """The branch that is taken, where that is known."""
-        condition = inputs[0] if inputs else None
-        if not isinstance(condition, Constant):
-            raise ModelError(
-                f"{_described(node)} is a branch that depends on the network's input, which can't be tuned as one "
-                "program; export the network without"
-            )
-        graph = given["then_branch" if bool(condition.value.ravel()[0]) else "else_branch"]
-        inner = _Scope(scope.opset, dict(scope.values), scope.attributes)
+    def _body(self, graph: Any, values: Sequence[Given], scope: _Scope, who: str) -> list[Given]:
+        """The outputs of a graph in a node's attribute, for values of its inputs; it reads those around it, too."""
+        names = [value.name for value in graph.input]
+        inner = _Scope(scope.opset, {**scope.values, **dict(zip(names, values, strict=True))}, scope.attributes)
         self.weights(graph, inner)
         self.walk(graph.node, inner, {o.name for o in graph.output})
-        return [inner.value(o.name, _described(node)) for o in graph.output[:num_outputs]]
-
-    def _computed(self, node: Any, inputs: Sequence[Given | None], scope: _Scope) -> list[Constant]:
-        """The outputs of a node whose inputs are known, by ONNX's own definition; empty where that has none."""
-        import onnx
-        from onnx.reference import ReferenceEvaluator
-
-        arrays = {f"x{i}": value.value for i, value in enumerate(inputs) if isinstance(value, Constant)}
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        del copy.input[:], copy.output[:]
-        copy.input.extend(f"x{i}" if value is not None else "" for i, value in enumerate(inputs))
-        copy.output.extend(f"y{i}" for i in range(len(node.output)))
-        if any(a.ref_attr_name for a in copy.attribute):
-            return []
-        helper = onnx.helper
-        graph = helper.make_graph(
-            [copy],
-            "one",
-            [
-                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-                for n, a in arrays.items()
-            ],
-            [helper.make_tensor_value_info(n, onnx.TensorProto.UNDEFINED, None) for n in copy.output],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", scope.opset)])
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                found = ReferenceEvaluator(model).run(None, arrays)
-            return [Constant(own_array(np.asarray(value), node.op_type)) for value in found]
-        except Exception:  # it knows not all of them
-            return []
+        return [inner.value(o.name, who) for o in graph.output]
 
 
 # ---- protobuf -------------------------------------------------------------------------------------------------------
@@ -323,12 +281,12 @@ def own_array(value: Array, name: str) -> Array:
 def _dense(sparse: Any) -> Array:
     from onnx import numpy_helper
 
-    values, places = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    values, where = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     found = np.zeros(tuple(sparse.dims), values.dtype)
-    if places.ndim == 1:
-        found.ravel()[places] = values
+    if where.ndim == 1:
+        found.ravel()[where] = values
     else:
-        found[tuple(places.T)] = values
+        found[tuple(where.T)] = values
     return found
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chanas.prescheduler.models.graph import Read
-from chanas.prescheduler.models.reading.call import Call, reads
+from chanas.prescheduler.models.graph import Constant, Read
+from chanas.prescheduler.models.reading.call import MAX_STEPS, Call, reads
 from chanas.prescheduler.models.reading.making import constant
 
 _ATTRIBUTES = (
@@ -24,7 +24,6 @@ _ATTRIBUTES = (
     "layout",
     "output_sequence",
 )
-_MAX_STEPS = 1024
 Function = Callable[[Read], Read]
 
 
@@ -63,8 +62,8 @@ def _layer(call: Call, num_gates: int, names: Sequence[str], step: Step, *, adde
     is_first = bool(call.attribute("layout", 0))
     x = make.transpose(call.input(0), (1, 0, 2)) if is_first else call.input(0)
     length, num, _ = make.shape_of(x)
-    if length > _MAX_STEPS:
-        raise call.refused(f"has {length} steps, of which at most {_MAX_STEPS} are written out; give a shorter --shape")
+    if length > MAX_STEPS:
+        raise call.refused(f"has {length} steps, of which at most {MAX_STEPS} are written out; give a shorter --shape")
     hidden = int(call.attribute("hidden_size", call.shape(2)[-1]))
     way = call.choice("direction", "forward", ("forward", "reverse", "bidirectional"))
     backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[way]
@@ -80,7 +79,7 @@ def _layer(call: Call, num_gates: int, names: Sequence[str], step: Step, *, adde
             new_h, new_c = step(direction, direction.x[t], h, c)
             out = new_h
             if lengths is not None:  # a sequence that has ended keeps its state and gives zeros
-                is_on = constant((t < lengths)[:, None], "bool")
+                is_on = make.each("greater", lengths, make.number(t, lengths))
                 out = make.each("where", is_on, new_h, make.number(0.0, new_h))
                 new_h, new_c = make.each("where", is_on, new_h, h), make.each("where", is_on, new_c, c)
             h, c, found[t] = new_h, new_c, out
@@ -98,12 +97,14 @@ def _layer(call: Call, num_gates: int, names: Sequence[str], step: Step, *, adde
     return [y, *ends]
 
 
-def _lengths(call: Call, length: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
-    """Lengths of the sequences where some are shorter."""
+def _lengths(call: Call, length: int) -> Read | None:
+    """Lengths of the sequences, [N, 1], where some may be shorter."""
     if not call.has(4):
         return None
-    found = call.known(4, "lengths of sequences").astype(np.int64)
-    return None if (found >= length).all() else found
+    found = call.input(4)
+    if isinstance(found, Constant) and (found.value >= length).all():
+        return None
+    return call.make.reshape(found, (*call.shape(4), 1))
 
 
 def _direction(

@@ -121,8 +121,9 @@ def _table(at: Array, old: int, scale: float, how: Resizing) -> tuple[Array, Arr
     raw = first[:, None] + np.arange(taps)
     distance = (raw - at[:, None]) * scale
     weights = np.maximum(1 - np.abs(distance), 0) if how.mode == "linear" else _cubic(distance, how.cubic)
-    if how.exclude_outside or how.antialias:
+    if how.exclude_outside:
         weights = np.where((raw < 0) | (raw >= old), 0.0, weights)
+    if how.exclude_outside or how.antialias:
         weights = weights / weights.sum(axis=1, keepdims=True)
     places = raw.clip(0, old - 1)
     used = np.flatnonzero(np.abs(weights).max(axis=0) > 0)

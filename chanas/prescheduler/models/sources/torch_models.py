@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -162,6 +163,7 @@ def _exported(name: str, program: Any) -> Any:
     """
     import torch
 
+    _write_out_masked_attention(program)
     try:
         with quiet():
             exported = torch.onnx.export(
@@ -179,6 +181,41 @@ def _exported(name: str, program: Any) -> Any:
         ) from error
     _check_stateless(name, exported.exported_program)
     return proto
+
+
+def _write_out_masked_attention(program: Any) -> None:
+    """Write attention with a mask as products around PyTorch's own softmax, which gives zeros where a query has no key.
+
+    Its exporter has a plain softmax there: NaN for masks of −∞, and for truths, which it makes the lowest finite
+    number, shares of one by the number of keys."""
+    import torch
+
+    aten = torch.ops.aten
+    for node in list(program.graph.nodes):
+        if node.target is not aten.scaled_dot_product_attention.default:
+            continue
+        names = [argument.name for argument in node.target._schema.arguments]
+        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        mask = given.get("attn_mask")
+        if mask is None or given.get("dropout_p") or given.get("enable_gqa"):
+            continue
+
+        def call(operator: Any, *args: Any, before: Any = node) -> Any:
+            with program.graph.inserting_before(before):
+                made = program.graph.call_function(operator, args)
+            made.meta["val"] = operator(*(a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in args))
+            return made
+
+        query, dtype = given["query"], given["query"].meta["val"].dtype
+        if mask.meta["val"].dtype == torch.bool:
+            mask = call(aten.to.dtype, call(aten.where.Scalar, mask, 0.0, -math.inf), dtype)
+        scale = given.get("scale") or query.meta["val"].shape[-1] ** -0.5
+        scaled = call(aten.mul.Tensor, query, scale)
+        scores = call(aten.matmul.default, scaled, call(aten.transpose.int, given["key"], -2, -1))
+        shares = call(aten._safe_softmax.default, call(aten.add.Tensor, scores, mask), -1)
+        node.replace_all_uses_with(call(aten.matmul.default, shares, given["value"]), propagate_meta=False)
+        program.graph.erase_node(node)
+    program.graph_module.recompile()
 
 
 @contextlib.contextmanager

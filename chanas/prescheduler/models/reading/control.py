@@ -1,0 +1,129 @@
+"""Branches and loops, written out: the branch that is taken, and each round of what goes round a known number of times.
+
+Whether a loop goes on has to be known in each round, as it is where its body only counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chanas.prescheduler.models.graph import Constant, Read
+from chanas.prescheduler.models.reading.call import MAX_STEPS, Call, Given, Listed, reads
+from chanas.prescheduler.models.reading.making import Maker, constant
+
+
+@reads("If", attributes=["then_branch", "else_branch"])
+def _if(call: Call) -> Sequence[Given]:
+    condition = call.input(0)
+    if not isinstance(condition, Constant):
+        raise call.refused(
+            "is a branch that depends on the network's input, which can't be tuned as one program; export the network "
+            "without"
+        )
+    return call.body(call.attribute("then_branch" if condition.value.ravel()[0] else "else_branch"), [])
+
+
+@reads("Loop", attributes=["body"])
+def _loop(call: Call) -> Sequence[Given]:
+    """What goes round at the end, and what each round gives, one after the other."""
+    graph = call.attribute("body")
+    limit = int(call.known(0, "number of rounds").ravel()[0]) if call.has(0) else None
+    goes_on: Given = call.input(1) if call.has(1) else constant(True, "bool")
+    state = [call.value(i) for i in range(2, len(call.inputs))]
+    given: list[list[Given]] = [[] for _ in range(len(graph.output) - 1 - len(state))]
+    num = 0
+    while limit is None or num < limit:
+        if not isinstance(goes_on, Constant):
+            raise call.refused(
+                "is a loop that ends when numbers of the network's input say so, which can't be tuned as one program; "
+                "export the network without"
+            )
+        if not goes_on.value.ravel()[0]:
+            break
+        _check_steps(call, num + 1)
+        goes_on, *found = call.body(graph, [constant(num, "int64"), goes_on, *state])
+        state = found[: len(state)]
+        for values, value in zip(given, found[len(state) :], strict=True):
+            values.append(value)
+        num += 1
+    if given and not num:
+        raise call.refused("is a loop of no rounds, whose outputs have no shape")
+    return [*state, *(_stacked(call, values, 0) for values in given)]
+
+
+@reads(
+    "Scan",
+    attributes=[
+        "body",
+        "directions",
+        "num_scan_inputs",
+        "scan_input_axes",
+        "scan_input_directions",
+        "scan_output_axes",
+        "scan_output_directions",
+    ],
+)
+def _scan(call: Call) -> Sequence[Given]:
+    """Before operator set 9 all values have one more axis in front, of sequences that go through the loop alone."""
+    values = [call.input(i) for i in range(call.opset < 9, len(call.inputs))]
+    if call.opset >= 9:
+        return _scanned(call, values)
+    if call.has(0):
+        raise call.refused("has lengths of sequences, which are not there")
+    make, num = call.make, call.make.shape_of(values[0])[0]
+    alone = [[make.reshape(make.slice(v, 0, n, 1), make.shape_of(v)[1:]) for v in values] for n in range(num)]
+    return [_stacked(call, parts, 0) for parts in zip(*(_scanned(call, own) for own in alone), strict=True)]
+
+
+def _scanned(call: Call, values: Sequence[Read]) -> list[Given]:
+    make, graph, num = call.make, call.attribute("body"), int(call.attribute("num_scan_inputs"))
+    state: list[Given] = list(values[: len(values) - num])
+    sources = values[len(values) - num :]
+    ways = call.attribute("scan_input_directions" if call.opset >= 9 else "directions", (0,) * num)
+    axes = [
+        call.in_range(a, make.rank(s))
+        for a, s in zip(call.attribute("scan_input_axes", (0,) * num), sources, strict=True)
+    ]
+    lengths = {make.shape_of(s)[a] for a, s in zip(axes, sources, strict=True)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise call.refused(f"goes along axes of {sorted(lengths)} numbers; expected one length above 0")
+    (length,) = lengths
+    _check_steps(call, length)
+    num_given = len(graph.output) - len(state)
+    given: list[list[Given]] = [[] for _ in range(num_given)]
+    for t in range(length):
+        parts = [
+            _without(make, make.slice(s, a, length - 1 - t if way else t, 1), a)
+            for s, a, way in zip(sources, axes, ways, strict=True)
+        ]
+        found = call.body(graph, [*state, *parts])
+        state = found[: len(state)]
+        for rounds, value in zip(given, found[len(state) :], strict=True):
+            rounds.append(value)
+    backwards = call.attribute("scan_output_directions", (0,) * num_given)
+    into = call.attribute("scan_output_axes", (0,) * num_given)
+    outs = [
+        _stacked(call, rounds[::-1] if way else rounds, a)
+        for rounds, a, way in zip(given, into, backwards, strict=True)
+    ]
+    return [*state, *outs]
+
+
+def _check_steps(call: Call, num: int) -> None:
+    if num > MAX_STEPS:
+        raise call.refused(f"has {num} rounds or more, of which at most {MAX_STEPS} are written out")
+
+
+def _without(make: Maker, x: Read, axis: int) -> Read:
+    shape = make.shape_of(x)
+    return make.reshape(x, (*shape[:axis], *shape[axis + 1 :]))
+
+
+def _stacked(call: Call, rounds: Sequence[Given], axis: int) -> Read:
+    """Values of one shape along a new axis."""
+    make, values = call.make, [r for r in rounds if not isinstance(r, Listed)]
+    if len(values) != len(rounds):
+        raise call.refused("gives a sequence in each round, which is not there")
+    shape = make.shape_of(values[0])
+    axis = call.in_range(axis, len(shape) + 1)
+    return make.concat([make.reshape(v, (*shape[:axis], 1, *shape[axis:])) for v in values], axis)
