@@ -25,7 +25,7 @@ def _if(call: Call) -> Sequence[Given]:
 
 @reads("Loop", attributes=["body"])
 def _loop(call: Call) -> Sequence[Given]:
-    """What goes round at the end, and what each round gives, one after the other."""
+    """Values that go round, at the end, and those that each round gives, one after the other."""
     graph = call.attribute("body")
     limit = int(call.known(0, "number of rounds").ravel()[0]) if call.has(0) else None
     goes_on: Given = call.input(1) if call.has(1) else constant(True, "bool")
@@ -64,7 +64,7 @@ def _loop(call: Call) -> Sequence[Given]:
     ],
 )
 def _scan(call: Call) -> Sequence[Given]:
-    """Before operator set 9 all values have one more axis in front, of sequences that go through the loop alone."""
+    """Values that go round, and those of each round. Before operator set 9 all have one more axis in front, of sequences that go through the loop alone."""
     values = [call.input(i) for i in range(call.opset < 9, len(call.inputs))]
     if call.opset >= 9:
         return _scanned(call, values)

@@ -197,7 +197,7 @@ class Maker(Rewriter):
 
 
 def _of_nothing(op: str, dtype: str) -> Array:
-    """What a reduction gives of no numbers."""
+    """The result of a reduction of no numbers."""
     if op in ("sum", "mean", "prod"):
         return np.asarray({"sum": 0, "mean": math.nan, "prod": 1}[op], dtype)
     sign = -1 if op == "max" else 1

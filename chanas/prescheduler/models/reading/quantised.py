@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from chanas.prescheduler.models.graph import Read
+from chanas.prescheduler.models.graph import Constant, Read
 from chanas.prescheduler.models.reading.arithmetic import type_of
 from chanas.prescheduler.models.reading.call import TABLE, Call, reads
 from chanas.prescheduler.models.reading.products import WINDOW
