@@ -64,7 +64,10 @@ def _loop(call: Call) -> Sequence[Given]:
     ],
 )
 def _scan(call: Call) -> Sequence[Given]:
-    """Values that go round, and those of each round. Before operator set 9 all have one more axis in front, of sequences that go through the loop alone."""
+    """Values that go round, at the end, and those of each round, along an axis of theirs.
+
+    Before operator set 9 all have one more axis in front, of sequences that go through the loop alone.
+    """
     values = [call.input(i) for i in range(call.opset < 9, len(call.inputs))]
     if call.opset >= 9:
         return _scanned(call, values)
