@@ -145,9 +145,10 @@ def test_the_line_that_is_printed_continues_the_stage(bench: Bench, name: str) -
     assert "Traceback" not in said
     bench.wait_for_nobody()
     line = said.strip().splitlines()[-1]
-    kept = re.search(r"interrupted, (\d+) of (\d+) \w+ are kept; continue with: (.*)", line)
+    what = r"\d+ of \d+ \w+|all trials and, in .+, a network of .+"
+    kept = re.search(rf"interrupted, ({what}) are kept; continue with: (.*)", line)
     assert kept is not None, said
-    program, *words = shlex.split(kept[3])
+    program, *words = shlex.split(kept[2])
     assert Path(program).name == Path(INVENTED[0]).name
     assert words == [word for word in stage.words if word != "--overwrite"]
     before = rows_of(bench.run("a run"))

@@ -201,6 +201,20 @@ def _parallelise_bands(sch: Any, point: BlockConvPoint | WinogradPoint, outer: l
     parallelise(sch, min(point.num_fused, 1 if _is_padded_around_blocks(point) else 2), outer)
 
 
+def _order_sums(sch: Any, acc: Any, point: BlockConvPoint | GroupConvPoint) -> Any:
+    """for c, h, w, v, k, rh, rw  ->  for k_o, rh, rw (or rh, rw, k_o): [k_i, h, w, c] written out, v a vector; returns
+    the outermost of these loops."""
+    c, h, w, v, k, rh, rw = sch.get_loops(acc)[-7:]
+    k_o, k_i = sch.split(k, list(point.k))
+    reduction = [rh, rw, k_o] if point.reduction is ReductionOrder.TAPS_OUTSIDE else [k_o, rh, rw]
+    sch.reorder(*reduction, k_i, h, w, c, v)
+    sch.vectorize(v)
+    unroll(sch, k_i, h, w, c)
+    if point.writes_columns_out:
+        sch.unroll(rw)
+    return reduction[0]
+
+
 def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, parallel: bool) -> None:
     """for c, h, w, v, k, rh, rw  ->  for c_o, band (or band, c_o), h_m, w_o: for k_o, rh, rw (or rh, rw, k_o):
     [k_i, h_i, w_i, c_i] written out, v a vector."""
@@ -217,21 +231,14 @@ def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, 
     sch.vectorize(v)
     unroll(sch, h_i, w_i, c_i)
     sch.compute_at(acc, w_o, preserve_unit_loops=True)
-    a_c, a_h, a_w, a_v, k, rh, rw = sch.get_loops(acc)[-7:]
-    k_o, k_i = sch.split(k, list(point.k))
-    reduction = [rh, rw, k_o] if point.reduction is ReductionOrder.TAPS_OUTSIDE else [k_o, rh, rw]
-    sch.reorder(*reduction, k_i, a_h, a_w, a_c, a_v)
-    sch.vectorize(a_v)
-    unroll(sch, k_i, a_h, a_w, a_c)
-    if point.writes_columns_out:
-        sch.unroll(rw)
+    reduce_outer = _order_sums(sch, acc, point)
     if point.padding is Padding.BY_BAND:
         sch.compute_at(pad, band, preserve_unit_loops=True)
     if point.padding is not Padding.IN_LOADS:
         _vectorise_padding(sch, pad, point.padding, parallel)
     if parallel:
         _parallelise_bands(sch, point, outer)
-    zero_first(sch, acc, reduction[0], 3)
+    zero_first(sch, acc, reduce_outer, 3)
 
 
 def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, parallel: bool) -> None:
@@ -258,14 +265,7 @@ def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, 
         sch.vectorize(s_v)
         unroll(sch, s_h, s_w, s_i)
         sch.compute_at(acc, s_o, preserve_unit_loops=True)
-    a_c, a_h, a_w, a_v, k, rh, rw = sch.get_loops(acc)[-7:]
-    k_o, k_i = sch.split(k, list(point.k))
-    reduction = [rh, rw, k_o] if point.reduction is ReductionOrder.TAPS_OUTSIDE else [k_o, rh, rw]
-    sch.reorder(*reduction, k_i, a_h, a_w, a_c, a_v)
-    sch.vectorize(a_v)
-    unroll(sch, k_i, a_h, a_w, a_c)
-    if point.writes_columns_out:
-        sch.unroll(rw)
+    reduce_outer = _order_sums(sch, acc, point)
     if point.padding is Padding.BY_BAND:
         sch.compute_at(pad, band, preserve_unit_loops=True)
     elif parallel:
@@ -278,7 +278,7 @@ def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, 
     sch.vectorize(side_by_side)
     if parallel:
         parallelise(sch, point.num_fused, outer)
-    zero_first(sch, acc, reduction[0], 3)
+    zero_first(sch, acc, reduce_outer, 3)
 
 
 def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:

@@ -6,6 +6,7 @@ loop always the parallel one, so neither is encoded."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from chanas.operators.grouped import abreast
 from chanas.operators.transposed import phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
+    Axis,
     Workload,
     ends_in_half_a_block,
     scales_weights,
@@ -265,6 +267,14 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
     return ScheduleSpace(workload, coordinates, ConvPoint.of, legal)
 
 
+def _tile_of_sums(columns: Axis, h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
+    """The tile of a convolution of windows whose reduction is ordered so."""
+    if reduction == ReductionOrder.TAPS_OUTSIDE:
+        return Tile(h_i * w_i, n_i, k_i, h_i * w_i)
+    # Innermost, a row of the kernel is written out by the compiler itself, and reads neighbouring columns.
+    return Tile(h_i * w_i, n_i, k_i * columns.kernel, h_i * columns.read_by(w_i))
+
+
 def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[BlockConvPoint]:
     """Bands of rows in three levels (band, row of the band, row of the tile); columns, channel blocks and the reduction
     in two. A band is what is padded at once, and what all channel blocks are computed from before the next.
@@ -292,12 +302,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
         _padding_choice(workload) if pads else Coordinate.choice("pad_at", Padding.IN_LOADS),
     )
 
-    def tile(h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
-        if reduction == ReductionOrder.TAPS_OUTSIDE:
-            return Tile(h_i * w_i, n_i, k_i, h_i * w_i)
-        # Innermost, a row of the kernel is written out by the compiler itself, and reads neighbouring columns.
-        return Tile(h_i * w_i, n_i, k_i * columns.kernel, h_i * columns.read_by(w_i))
-
+    tile = functools.partial(_tile_of_sums, columns)
     shapes = [
         (tile_rows, w_i, n_i)
         for _, tile_rows in factorisations(rows.output, 2, limit)
@@ -357,11 +362,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
     def fits(n: Vectors) -> bool:
         return n.passes * n.inner == shared.vectors or (n.passes == 1 and n.inner % shared.vectors == 0)
 
-    def tile(h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:  # as in `blockconv`
-        if reduction == ReductionOrder.TAPS_OUTSIDE:
-            return Tile(h_i * w_i, n_i, k_i, h_i * w_i)
-        return Tile(h_i * w_i, n_i, k_i * columns.kernel, h_i * columns.read_by(w_i))
-
+    tile = functools.partial(_tile_of_sums, columns)
     by_name = {c.name: c.options for c in coordinates}
     shapes = {
         (tile_rows, w_i, n_i)

@@ -15,7 +15,7 @@ import numpy as np
 from chanas.errors import ModelError
 from chanas.network.inputs import KINDS, drawn_inputs
 from chanas.prescheduler.models.graph import Constant, Graph
-from chanas.prescheduler.models.proof.rounding import STEPS, allowed, growths, moved_inputs
+from chanas.prescheduler.models.proof.rounding import allowed, growths, moved_answers
 from chanas.prescheduler.models.sources.model import Array, OpenedModel
 from chanas.prescheduler.workloads.comparison import Draw, difference
 
@@ -119,11 +119,10 @@ class _Asking:
             )
         if any(np.isnan(o).any() or not np.isfinite(o).any() for o in outputs):
             return None
-        rng, moved = np.random.default_rng(self.seed), list[list[Array]]()
-        for steps in STEPS if self.can_move else ():
-            if self.is_late:
-                break
-            moved.append(self.answer(moved_inputs(inputs, steps, rng)))
+        asked = moved_answers(self.answer, inputs, self.seed) if self.can_move else iter(())
+        moved = []
+        while not self.is_late and (found := next(asked, None)) is not None:
+            moved.append(found)
         return Draw(
             name,
             tuple(inputs),

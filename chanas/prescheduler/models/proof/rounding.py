@@ -15,12 +15,12 @@ as uncertain as ours. Whole numbers and truths are equal, but where they move.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from chanas.prescheduler.models.graph import MAP_PRODUCTS, Constant, Graph, Node, numbered
-from chanas.prescheduler.models.sources.model import Array
+from chanas.prescheduler.models.sources.model import Answer, Array
 from chanas.prescheduler.workloads.comparison import largest_of
 
 STEPS = (1, 1, 1, 32, 32)
@@ -80,6 +80,13 @@ def moved_inputs(inputs: Sequence[Array], steps: int, rng: np.random.Generator) 
         return np.asarray(x + np.where(x == 0, 0, signs * np.spacing(x)), x.dtype)
 
     return [moved(x) for x in inputs]
+
+
+def moved_answers(answer: Answer, inputs: Sequence[Array], seed: int = 0) -> Iterator[list[Array]]:
+    """A framework's outputs for inputs moved by each of the `STEPS`, of which each is asked for when it is taken."""
+    rng = np.random.default_rng(seed)
+    for steps in STEPS:
+        yield answer(moved_inputs(inputs, steps, rng))
 
 
 def allowed(expected: Array, moved: Sequence[Array], growth: float, are_fixed: bool = False) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from chanas.errors import ModelError
 from chanas.prescheduler.models.proof.reference import Reference
-from chanas.prescheduler.models.proof.rounding import STEPS, allowed, growths, moved_inputs
+from chanas.prescheduler.models.proof.rounding import allowed, growths, moved_answers
 from chanas.prescheduler.models.sources.onnx_models import values_of
 from chanas.prescheduler.workloads.comparison import Comparison, Difference, Draw
 
@@ -36,8 +36,7 @@ def _with_ties(reference: Reference, draw: Draw, output: int, apart: Difference)
     try:
         answer = values_of(reference.opened.proto, [node.input[0]], reference.opened.inputs)
         [numbers] = answer([x.copy() for x in draw.inputs])
-        rng = np.random.default_rng(0)
-        moved = [answer(moved_inputs(draw.inputs, steps, rng))[0] for steps in STEPS]
+        moved = [outputs[0] for outputs in moved_answers(answer, draw.inputs)]
     except ModelError:  # no framework gives the numbers themselves
         return given
     axis = attributes.get("axis", -1 if node.op_type == "TopK" else 0) % numbers.ndim

@@ -18,6 +18,7 @@ from chanas.network.inputs import random_inputs
 from chanas.prescheduler.measuring.local.worker import memory_limit
 
 Array = npt.NDArray[Any]
+Answer = Callable[[Sequence[Array]], list[Array]]
 Shapes = Mapping[str, tuple[int, ...]]
 TYPES = ("float32", "int32", "int64", "bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
 """Types of a graph's values; floats of other widths are computed in float32."""
@@ -64,7 +65,7 @@ class OpenedModel:
     name: str
     proto: Any
     inputs: tuple[TensorFacts, ...]
-    answer: Callable[[Sequence[Array]], list[Array]]
+    answer: Answer
     origin: Mapping[str, str]
     program: Any = None
     shapes: Shapes = field(default_factory=dict)

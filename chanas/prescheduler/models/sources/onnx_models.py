@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from chanas.errors import ModelError, describe
 from chanas.prescheduler.models.sources.model import (
+    Answer,
     Array,
     OpenedModel,
     Shapes,
@@ -24,7 +25,6 @@ from chanas.prescheduler.models.sources.model import (
 )
 from chanas.prescheduler.models.sources.onnx_files import load_onnx
 
-Answer = Callable[[Sequence[Array]], list[Array]]
 _MAX_TEXT = 160
 _ONLY_FATAL = 4  # of ONNX Runtime's levels of its log
 

@@ -124,13 +124,9 @@ def opened_program(
 
     def answer(arrays: Sequence[Array]) -> list[Array]:
         args, kwargs = call_arguments(program, arrays)
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)  # threads that wait for each other take twenty times as long on a busy machine
-        try:
-            with torch.inference_mode():
-                found = pytree.tree_leaves(network(*args, **kwargs))
-        finally:
-            torch.set_num_threads(before)
+        # threads that wait for each other take twenty times as long on a busy machine
+        with limited_to(1), torch.inference_mode():
+            found = pytree.tree_leaves(network(*args, **kwargs))
         return [(v.float() if v.is_floating_point() else v).numpy().copy() for v in found]
 
     if len(proto.graph.input) != len(inputs):
