@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under 30 minutes, on a bare machine with a GPU and Python with PyTorch.
+# Everything that needs a GPU, in about half an hour, on a bare machine with a GPU and Python with PyTorch.
 #
 #   benchmarks/cuda_all.sh [FOLDER] [PART...]
 #
@@ -12,10 +12,10 @@
 # and what these need, for the machine's Python: `pip download --no-deps --only-binary=:all: --python-version 3.12 …`.
 # Parts, all by default and in this order, each with a time limit of its own (seconds, in brackets); what one has
 # installed or written is there for another call of the script:
-#   install (120)   the packages of FOLDER, into a folder of their own
-#   check (90)      chanas target check cuda: the first thing to read when the rest fails
-#   tests (200)     pytest -m cuda
-#   demo (310)      chanas demo --target cuda
+#   install (60)    the packages of FOLDER, into a folder of their own
+#   check (60)      chanas target check cuda: the first thing to read when the rest fails
+#   tests (280)     pytest -m cuda
+#   demo (420)      chanas demo --target cuda
 #   table (480)     the latency table of four sub-spaces of mbv3 at 224 and 192 pixels, calibrated
 #   figures (620)   benchmarks/cuda_networks.py: batch 1 and 32 beside eager, the table, then torch.compile
 # Results are written to $OUT (./cuda-results without it) as they come: a log of each part, tables and figures as JSON,
@@ -107,7 +107,7 @@ export -f install_packages make_table make_figures
 export folder site run python out
 
 say "$(date -u +%FT%TZ) $(git rev-parse --short HEAD 2> /dev/null) $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null || echo 'no GPU')"
-part install 120 bash -c install_packages
+part install 60 bash -c install_packages
 code=0
 "$python" -c 'import sys; from chanas.devices.driver import find_gpu; sys.exit(3 if find_gpu() is None else 0)' \
     2> "$out/gpu.log" || code=$?
@@ -119,11 +119,11 @@ if [[ $code -ne 0 ]]; then
     done
     exit 1
 fi
-part check 90 "$python" -m chanas target check cuda
+part check 60 "$python" -m chanas target check cuda
 # warnings of versions that were never tried are no failures here; other tests may need what is not installed
 mapfile -t cuda_tests < <(grep -rl --include='*.py' 'pytest\.mark\.cuda' tests)
-part tests 200 "$python" -m pytest -q -p no:cacheprovider -m cuda -W default --durations 5 "${cuda_tests[@]}"
-part demo 310 "$python" -m chanas demo --target cuda --run "$run-demo"
+part tests 280 "$python" -m pytest -q -p no:cacheprovider -m cuda -W default --durations 5 "${cuda_tests[@]}"
+part demo 420 "$python" -m chanas demo --target cuda --run "$run-demo"
 part table 480 bash -c make_table
 part figures 620 bash -c make_figures
 exit $failed
