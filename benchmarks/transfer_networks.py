@@ -56,7 +56,8 @@ from chanas.prescheduler.workloads.space import Point
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.prescheduler.models.program import Program
-    from chanas.workflows.models.chain import Effort, LoadedModel
+    from chanas.workflows.models.chain import LoadedModel
+    from chanas.workflows.models.effort import Effort
 
 NETWORKS = ("resnet50", "mobilenet_v2", "inception_v3")
 COLD, WARM, LIKE, SHARE, TAUGHT, SOURCE, TWIN = "cold", "warm", "like", "share", "taught", "source", "twin"
@@ -86,7 +87,7 @@ def tuned_network(loaded: LoadedModel, folder: Path, threads: int, effort: Effor
 
 def effort_of(way: str, source: str, options: argparse.Namespace) -> Effort:
     """How a way tunes, with the records `source`."""
-    from chanas.workflows.models.chain import Effort
+    from chanas.workflows.models.effort import Effort
 
     plain = Effort(minutes=options.minutes)
     if way == TAUGHT:
@@ -196,7 +197,7 @@ def reached(curve: Sequence[tuple[float, float]], limit_s: float) -> dict[str, f
 
 def tune_all(loaded: LoadedModel, place: Path, options: argparse.Namespace) -> dict[str, TunedNetwork]:
     """The network tuned in each way, after the tunings that records are taken from."""
-    from chanas.workflows.models.chain import Effort
+    from chanas.workflows.models.effort import Effort
 
     sources, networks = dict.fromkeys(WAYS, options.source or ""), {}
     plain = Effort(minutes=options.minutes)

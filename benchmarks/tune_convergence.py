@@ -59,7 +59,7 @@ def tune_both(name: str, run: Path, options: Options, num_trials: int) -> tuple[
     Raises:
         ChanasError: it cannot be opened or tuned.
     """
-    from chanas.workflows.models.chain import Effort
+    from chanas.workflows.models.effort import Effort
 
     networks = {SHORT: tune_for_minutes(name, run, options)}
     loaded = load_network(name, run, options.quick)

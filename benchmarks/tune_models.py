@@ -46,7 +46,8 @@ from chanas.files.run import RunDirectory
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.prescheduler.models.sources.model import OpenedModel
-    from chanas.workflows.models.chain import Effort, LoadedModel
+    from chanas.workflows.models.chain import LoadedModel
+    from chanas.workflows.models.effort import Effort
 
 NETWORKS = (
     "resnet18",
@@ -162,7 +163,7 @@ def tune_network(
         ChanasError: it cannot be tuned.
     """
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.workflows.models.chain import Effort
+    from chanas.workflows.models.effort import Effort
 
     if not folder.is_dir():
         effort = effort or Effort(options.trials, options.minutes)

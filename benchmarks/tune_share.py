@@ -38,7 +38,8 @@ MAX_LOSS = 1.05
 
 def tuned_network(name: str, shapes: Any, folder: Path, share: float, trials: int, seed: int) -> TunedNetwork:
     """The network that lies in the folder, tuned now unless it does, with records of its own."""
-    from chanas.workflows.models.chain import Effort, Model
+    from chanas.workflows.models.chain import Model
+    from chanas.workflows.models.effort import Effort
 
     if not (folder / "network").is_dir():
         effort = Effort(trials, tune_share=share)

@@ -175,7 +175,8 @@ def tune(
     prepared and what classes are called is kept for `chanas predict`."""
     shapes = parse_shapes(shape or ())
     changes = picture_changes(preprocess, mean, std, white, resize, crop_ratio, filter_, channels)
-    from chanas.workflows.models.chain import Effort, Model
+    from chanas.workflows.models.chain import Model
+    from chanas.workflows.models.effort import Effort
     from chanas.workflows.models.saving import check_place, default_folder
 
     with _failure_as_json(as_json):

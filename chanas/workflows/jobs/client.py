@@ -59,7 +59,8 @@ def _tune_table(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
 
 
 def _tune_network(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
-    from chanas.workflows.models.chain import Effort, Model
+    from chanas.workflows.models.chain import Model
+    from chanas.workflows.models.effort import Effort
     from chanas.workflows.models.saving import default_folder
 
     loaded = Model.load(job.model or "", job.shapes)

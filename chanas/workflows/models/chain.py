@@ -23,9 +23,10 @@ from chanas import __version__, interrupts
 from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_estimate, format_latency
 from chanas.core.usage import HERE, Usage
-from chanas.errors import ChanasError, ConfigError, MeasureError, ModelError, TargetError, describe
+from chanas.errors import ChanasError, MeasureError, ModelError, TargetError, describe
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
+from chanas.workflows.models.effort import DEFAULT_EFFORT, Effort
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
@@ -40,35 +41,8 @@ if TYPE_CHECKING:
     from chanas.prescheduler.models.sources.model import OpenedModel
     from chanas.prescheduler.models.tuning import Choices, TunedOperators
 
-DEFAULT_TRIALS = 32
 DEFAULT_FOLDER = Path("tuned")
 _MAX_TEXT = 160
-_BASE_TRIALS, _MOST_TRIALS = 8, 4096
-"""Trials of each operator before the rest goes where it is worth most, and the most where only the time is limited."""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """The effort of tuning.
-
-    trials      schedule points per operator on average, kept ones included; None: the default, or as many as fit in
-                `minutes`
-    minutes     the time that opening, tuning, building and comparing take together
-    cost_model  gp, random, or attention:FILE (`cost_model.models`)
-    warm_start  another run, a file of records, or another target of the run, whose records the tuning begins with
-    early_stop  make no more trials of an operator where nothing better than noise is expected of them
-    tune_share  the fewest operators that make up so much of all operations are tuned; the others take over a schedule
-    """
-
-    trials: int | None = None
-    minutes: float | None = None
-    cost_model: str = "gp"
-    warm_start: str | None = None
-    early_stop: bool = True
-    tune_share: float = 1.0
-
-
-DEFAULT_EFFORT = Effort()
 
 
 class Model:
@@ -207,7 +181,7 @@ class LoadedModel:
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
             _require_cpu_float32(hardware)
-            _settings(effort, place, hardware, 0)
+            effort.settings(place, hardware, 0)
             return _plan_lines(self, lower(self.graph, hardware), hardware, effort, folder)
 
     def tune(
@@ -256,7 +230,7 @@ class LoadedModel:
         watch = self.watch.copy()
         with (hold or timing_device)(usage) as (hardware, open_pool):
             _require_cpu_float32(hardware)
-            settings = _settings(effort, place, hardware, seed)
+            settings = effort.settings(place, hardware, seed)
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
                 program = lower(self.graph, hardware)
             check_provable(program)
@@ -295,7 +269,7 @@ def _plan_lines(
 
     remark = remark_of(loaded.opened.origin)
     workloads = program.workloads()
-    each = _num_trials(effort)
+    each = effort.most_trials
     most = sum(min(each, schedule_space(w, target).num_points) for w in workloads)
     seconds = math.inf if effort.minutes is None else 60.0 * effort.minutes
     seconds = min(seconds, TRIAL_S * most)
@@ -311,33 +285,6 @@ def _require_cpu_float32(target: HardwareTarget) -> None:
         raise TargetError(
             f"finished networks are tuned for processors, in f32 and one input at a time; got target {target.name}"
         )
-
-
-def _settings(effort: Effort, run: RunDirectory, target: HardwareTarget, seed: int) -> Any:
-    from chanas.prescheduler.models.tuning import ModelSettings
-    from chanas.prescheduler.tuning.cost_model.models import check_name
-    from chanas.prescheduler.tuning.take_over import check_share
-    from chanas.prescheduler.tuning.tuner import TuneConfig
-    from chanas.prescheduler.tuning.warm_start import open_warm_start
-
-    check_name(effort.cost_model)
-    check_share(effort.tune_share)
-    if effort.trials is not None and effort.trials < 1:
-        raise ConfigError(f"expected at least 1 trial per operator, got {effort.trials}")
-    if effort.minutes is not None and not 0 < effort.minutes < math.inf:
-        raise ConfigError(f"expected a number of minutes above 0, got {effort.minutes:g}")
-    num_trials = _num_trials(effort)
-    base = min(_BASE_TRIALS, num_trials)
-    config = TuneConfig(num_trials=num_trials, shared=True, num_base=base, early_stop=effort.early_stop)
-    warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, target)
-    return ModelSettings(config, math.inf, effort.cost_model, seed, warm_start, effort.tune_share)
-
-
-def _num_trials(effort: Effort) -> int:
-    """Schedule points per operator."""
-    if effort.trials is not None:
-        return effort.trials
-    return DEFAULT_TRIALS if effort.minutes is None else _MOST_TRIALS
 
 
 @dataclass(frozen=True)

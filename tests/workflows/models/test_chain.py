@@ -24,7 +24,8 @@ from chanas.prescheduler.models.proof import proving
 from chanas.prescheduler.models.reading import reader
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning import jobs
-from chanas.workflows.models.chain import BuiltModel, Effort, LoadedModel, Model, TunedModel
+from chanas.workflows.models.chain import BuiltModel, LoadedModel, Model, TunedModel
+from chanas.workflows.models.effort import Effort
 
 from ...prescheduler.cases import interrupted_bar
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from chanas.errors import ModelError
@@ -23,14 +24,16 @@ def check_types(call: Call) -> None:
         schema = onnx.defs.get_schema(call.op, call.opset, "")
     except onnx.defs.SchemaError:  # newer than the file says, or older than anything that is described
         return
-    allowed = {c.type_param_str: {_type(t) for t in c.allowed_type_strs} for c in schema.type_constraints}
+    allowed = {c.type_param_str: _tensor_types(c.allowed_type_strs) for c in schema.type_constraints}
     bound: dict[str, tuple[str, str]] = {}
     for position, value in enumerate(call.inputs):
         formal = _formal(schema, position)
         if value is None or formal is None or isinstance(value, Listed):
             continue
         dtype, wanted = call.make.dtype_of(value), formal.type_str
-        known = allowed.get(wanted, {_type(wanted)})
+        known = allowed.get(wanted, _tensor_types([wanted]))
+        if not known:  # a sequence, which the operator's entry asks for
+            continue
         if dtype not in known:
             raise _refused(call, f"takes {', '.join(sorted(known))} as {formal.name}, got {dtype}")
         if wanted in allowed and formal.is_homogeneous:
@@ -54,7 +57,7 @@ def _formal(schema: Any, position: int) -> Any:
     return formals[-1] if is_open else None
 
 
-def _type(text: str) -> str:
-    """The graph's name of a type that ONNX writes as `tensor(float)`."""
-    inner = text.removeprefix("tensor(").removesuffix(")")
-    return own_type({"float": "float32", "double": "float64"}.get(inner, inner))
+def _tensor_types(texts: Iterable[str]) -> set[str]:
+    """The graph's names of the tensors among types that ONNX writes as `tensor(float)`."""
+    inner = (t.removeprefix("tensor(").removesuffix(")") for t in texts if t.startswith("tensor("))
+    return {own_type({"float": "float32", "double": "float64"}.get(name, name)) for name in inner}
