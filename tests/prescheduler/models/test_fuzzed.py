@@ -19,6 +19,7 @@ from tvm import relax
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
 from chanas.prescheduler.models.folding import simplify
+from chanas.prescheduler.models.importing import check_values
 from chanas.prescheduler.models.lowering import lower
 from chanas.prescheduler.models.module import ProgramModule, program_module
 from chanas.prescheduler.models.reading.reader import read_graph
@@ -338,7 +339,9 @@ def expected_outputs(model: ModelProto, inputs: Sequence[Array]) -> list[Array] 
 
 def compiled(opened: OpenedModel, run: bool) -> ProgramModule | None:
     """The module of an opened network; None, and less work, where it is not going to be run."""
-    program = lower(simplify(read_graph(opened.proto, opened.inputs)), HOST)
+    graph = simplify(read_graph(opened.proto, opened.inputs))
+    check_values(graph, opened.name)
+    program = lower(graph, HOST)
     if not run:
         return None
     chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], HOST, 1)[0]) for o in program.tuned}

@@ -86,6 +86,8 @@ class Maker(Rewriter):
             return x
         if isinstance(x, Constant):
             return Constant(x.value.reshape(shape))
+        if math.prod(shape) != math.prod(self.shape_of(x)):
+            raise ValueError(f"{list(self.shape_of(x))} has no numbers for {list(shape)}")
         return self.node("reshape", [x], shape, self.dtype_of(x))
 
     def transpose(self, x: Read, axes: Sequence[int]) -> Read:

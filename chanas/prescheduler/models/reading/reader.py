@@ -176,7 +176,7 @@ class _Reader:
         names = [_full_name(node)]
         for other in self.nodes:
             name = _full_name(other)
-            is_known = other.op_type in TABLE or (other.domain, other.op_type) in self.functions
+            is_known = other.op_type in (*TABLE, "Constant") or (other.domain, other.op_type) in self.functions
             if name not in names and not is_known and not _has_schema_function(other):
                 names.append(name)
         more = f"; further on {', '.join(names[1 : 1 + _SHOWN])}" if len(names) > 1 else ""

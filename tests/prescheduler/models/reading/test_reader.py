@@ -212,3 +212,22 @@ def test_stored_shapes_of_values_are_not_believed() -> None:
     model = model_of(nodes, {}, ["z"], [taken], value_info=wrong)
     graph = read_graph(model, [TensorFacts("x", (1, 3, 4, 4), "float32")])
     assert [(node.shape, node.dtype) for node in graph.nodes] == [((1, 3, 4, 4), "float32"), ((1, 48), "float32")]
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+def test_a_computed_bias_of_another_size_is_refused_with_its_node() -> None:
+    taken = helper.make_tensor_value_info("x", 1, [1, 3, 4, 4])
+    model = model_of([helper.make_node("Conv", ["x", "w", "x"], ["y"])], {"w": floats(2, 3, 3, 3)}, ["y"], [taken])
+    with pytest.raises(ModelError, match=r"Conv .*y.* does not fit what it reads"):
+        read_graph(model, [TensorFacts("x", (1, 3, 4, 4), "float32")])
+
+
+def test_operators_that_are_not_there_are_named_together_without_those_that_are() -> None:
+    taken = helper.make_tensor_value_info("x", 1, [4])
+    nodes = [
+        helper.make_node("First", ["x"], ["a"]),
+        helper.make_node("Constant", [], ["c"], value_float=1.0),
+        helper.make_node("Second", ["a", "c"], ["y"]),
+    ]
+    with pytest.raises(ModelError, match=r"operator First .*; further on Second;"):
+        read_graph(model_of(nodes, {}, ["y"], [taken]), [TensorFacts("x", (4,), "float32")])
