@@ -229,6 +229,45 @@ def test_every_convolution_is_one_tuned_operator(run: Run) -> None:
     assert ran.error < 1e-5
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_several_images_run_through_the_operators_of_one(run: Run, threads: int) -> None:
+    """Whatever is computed in channel blocks: each image by itself, with weights in common."""
+
+    def mixed(n: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+        x = F.relu(n.wide(x) + x)
+        kept, changed = x.chunk(2, 1)
+        x = F.channel_shuffle(torch.cat((kept, n.changed(changed)), 1), 2)
+        gate = torch.sigmoid(n.expand(F.silu(n.reduce(x.mean((2, 3), keepdim=True)))))
+        x = n.grouped(n.project(x * gate)) * 2.0 + n.offset
+        low = F.max_pool2d(F.avg_pool2d(x, 3, 1, 1), 3, 2, 1)
+        up = n.up(low) + F.interpolate(n.tall(low), scale_factor=2)
+        return n.dense(F.max_pool2d(up, 4).flatten(1)), n.classes(up.mean((2, 3))), up
+
+    half = 3 * LANES // 2  # no whole number of blocks
+    layers = {
+        "stem": conv(3, 2 * half, 3),
+        "wide": conv(2 * half, 2 * half, 3),
+        "changed": conv(half, half, 3, groups=half),
+        "reduce": conv(2 * half, 5),
+        "expand": conv(5, 2 * half),
+        "project": conv(2 * half, 40),
+        "grouped": conv(40, 40, 3, groups=10),
+        "up": nn.ConvTranspose2d(40, 20, 2, 2),
+        "tall": conv(40, 20, 3),
+        "dense": nn.Linear(20 * 20, 7),
+        "classes": nn.Linear(20, 9),
+    }
+    network = Of(lambda n, x: mixed(n, n.stem(x)), **layers)
+    network.offset = nn.Parameter(torch.randn(40, 1, 1))
+    ran = run(network, (3, *IMAGE[1:]), choice=2, threads=threads)
+    assert ran.error < 1e-5
+    of_one = [o.step.workload for o in lowered_network(network).tuned]
+    of_three = [w if w.out_channels in (7, 9) else dataclasses.replace(w, batch=3) for w in of_one]
+    # dense layers have a row for each image
+    dense = {w: dataclasses.replace(w, input_size=3, input_width=1) for w in of_one if w.out_channels in (7, 9)}
+    assert [o.step.workload for o in ran.program.tuned] == [dense.get(w, w) for w in of_three]
+
+
 def choices(*layers: nn.Module, height: int = 20, width: int = 16) -> list[list[str]]:
     """The operators that compute each of some layers after a stem."""
     network = after_stem(lambda n, x: tuple(layer(x) for layer in n.layers), layers=nn.ModuleList(layers))
@@ -509,13 +548,6 @@ def test_numbers_beyond_a_table_stand_for_its_ends(run: Run) -> None:
 def test_negative_numbers_count_from_the_end_of_a_table(run: Run) -> None:
     last = Of(lambda _, x: (x[:, -1], x[:, [-2, 1]], (x * 10).to(torch.int32)[:, -1], x.new_ones(3).cumsum(0)[-1] + x))
     assert run(last, (2, 5, 3)).error == 0.0
-
-
-def test_several_images_are_computed_by_the_compilers_own_definitions(run: Run) -> None:
-    layers = {"down": nn.Conv2d(3, 8, 3, 2), "up": nn.ConvTranspose2d(8, 5, 4, 2, 1)}
-    ran = run(Of(lambda n, x: n.up(F.relu(n.down(x))), **layers), (2, 3, 11, 9))
-    assert ran.tuned == []
-    assert ran.error < 1e-5
 
 
 def test_a_network_may_have_several_inputs_and_outputs(run: Run) -> None:

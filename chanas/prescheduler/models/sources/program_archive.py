@@ -35,6 +35,9 @@ _OPERATOR = re.compile(
     r"|_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|pow|neg|eq|ne|lt|le|gt|ge|and_|or_|not_)",
     re.ASCII,
 )
+_TABLE, _NAMES = "config", ("parameter_name", "buffer_name", "tensor_constant_name", "fqn")
+"""The dictionary whose keys are names of tensors, and keys of names of tensors and modules: these have hyphens, too,
+and PyTorch quotes in code what is no identifier."""
 _OF_FILES = ("torch.ops.aten.from_file.",)
 _CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
 _LEFT_OUT: Mapping[str, Any] = {"metadata": {}, "guards_code": [], "torch_version": ""}
@@ -142,7 +145,7 @@ def _checked(path: Path, value: Any, key: str = "") -> Any:
                 f"{path} has an open shape; export the network without dynamic_shapes: it is tuned for one"
             )
         for name in value:
-            _check_text(path, name, _WORDS)
+            _check_text(path, name, _KEYS if key == _TABLE else _WORDS)
         return {n: _LEFT_OUT[n] if n in _LEFT_OUT else _checked(path, v, n) for n, v in value.items()}
     if isinstance(value, list):
         return [_checked(path, v, key) for v in value]
@@ -156,7 +159,7 @@ def _checked(path: Path, value: Any, key: str = "") -> Any:
                 f"{path} calls {value[:_MAX_TEXT]!r}, which is no operator of ATen; write the network without"
             )
     else:
-        _check_text(path, value, _WORDS)
+        _check_text(path, value, _KEYS if key in _NAMES else _WORDS)
     return value
 
 
@@ -180,5 +183,5 @@ def _check_containers(path: Path, spec: Any) -> None:
 def _check_text(path: Path, text: Any, allowed: re.Pattern[str]) -> None:
     if not isinstance(text, str) or not allowed.fullmatch(text):
         raise ModelError(
-            f"{path} has the name {str(text)[:_MAX_TEXT]!r}; expected letters, digits, dots and underscores"
+            f"{path} has the name {str(text)[:_MAX_TEXT]!r}; expected letters, digits, dots, hyphens and underscores"
         )

@@ -23,11 +23,11 @@ GRAPH, SAMPLES = "models/model.json", "sample_inputs/model.pt"
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
+        self.layers = nn.ModuleDict({"conv-1": nn.Conv2d(3, 4, 3)})
         self.register_buffer("scale", torch.ones(1))
 
     def forward(self, maps: dict[str, torch.Tensor], *, z: torch.Tensor) -> dict[str, torch.Tensor]:
-        first = torch.nn.functional.gelu(self.conv(maps["a"]), approximate="tanh") * self.scale
+        first = torch.nn.functional.gelu(self.layers["conv-1"](maps["a"]), approximate="tanh") * self.scale
         return {"first": first, "second": torch.split(z, 2)[1]}
 
 
