@@ -195,14 +195,14 @@ def _np_divide(a: Array, b: Array) -> Array:
 
 def _shifted(shift: Callable[[Any, Any], Any], a: Any, b: Any, of_negative: int) -> Any:
     """A shift by bits; by as many as there are, or by fewer than none, all bits go: 0 is left, or a number below 0
-    becomes another one. Processors would take the rest of such a number of bits."""
+    becomes another one. Processors would take the rest of such a number of bits, as is written here."""
     from tvm import tirx
 
     bits, zero = 8 * np.dtype(str(a.ty.dtype)).itemsize, _const(0, a)
     is_inside = tirx.all(b >= _const(0, b), b < _const(bits, b))
     is_signed = str(a.ty.dtype).startswith("int")
     gone = tirx.Select(a < zero, _const(of_negative, a), zero) if is_signed else zero
-    return tirx.Select(is_inside, shift(a, tirx.Select(is_inside, b, _const(0, b))), gone)
+    return tirx.Select(is_inside, shift(a, b & _const(bits - 1, b)), gone)
 
 
 _FLOAT_FUNCTIONS: Mapping[str, tuple[Any, Any]] = {

@@ -60,3 +60,12 @@ def test_remainders_have_the_sign_that_the_operator_gives_them(op: str, expected
 
 def test_whole_numbers_are_divided_towards_zero() -> None:
     assert ELEMENTWISE["divide"].known(np.array([7, -7, 3]), np.array([2, 2, 0])).tolist() == [3, -3, 0]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64", "int8", "int64"])
+@pytest.mark.parametrize("op", ["left_shift", "right_shift"])
+def test_shifts_by_more_bits_than_there_are_leave_none(op: str, dtype: str) -> None:
+    arrays = [a.ravel().astype(dtype) for a in np.meshgrid([0, 1, 100, 127], [0, 1, 7, 8, 31, 64, 100], indexing="ij")]
+    expected = ELEMENTWISE[op].known(*arrays).astype(dtype)
+    np.testing.assert_array_equal(computed(Node(op, (0, 0), expected.shape, dtype), arrays), expected)
+    assert not expected[arrays[1] >= 64].any()
