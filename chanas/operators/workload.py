@@ -115,7 +115,7 @@ class Workload:
     dtype      of weights and activations; sums and biases are float32, and so is the image that `conv` reads, with its
                weights
     wide       the output is float32 whatever the dtype (logits)
-    batch      images that one call computes; processors have kernels for 1
+    batch      images that one call computes, one after the other on processors
 
     Maps, kernels and strides are square unless columns have numbers of their own. Without `padding` (top, left, bottom,
     right) a map is padded so that its output has a row for each stride. `groups` of channels are convolved apart;

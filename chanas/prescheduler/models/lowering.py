@@ -164,7 +164,7 @@ class _Lowering:
             return sources[0]
         places = tuple((sources.index(number), c) for number, c in channels)
         parallel = self.target.num_threads > 1
-        emit = functools.partial(others.gather_channels, places=places, pixels=value.pixels, parallel=parallel)
+        emit = functools.partial(others.gather_channels, places=places, value=value, parallel=parallel)
         return self.made.add(OtherOperation("channels moved", sources, value, emit))
 
     # ---- products ------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class _Lowering:
 
     def _convolution(self, chain: Chain, node: Node) -> TunedOperation | None:
         weight, bias = _weights(node)
-        if isinstance(chain.source, Constant) or weight.ndim != 4 or node.shape[0] != 1:
+        if isinstance(chain.source, Constant) or weight.ndim != 4:
             return None
         _, channels, height, width = self.graph.shape_of(chain.source)
         makers = self._convolutions(chain, node, (channels, height, width), weight)
@@ -224,7 +224,7 @@ class _Lowering:
         channels, height, width = shape
         a, kernel, out = node.attributes, weight.shape[2:], node.shape[1]
         strides, groups = tuple(a["strides"]), int(a.get("groups", 1))
-        common = {**self._fused(chain), "input_width": width}
+        common = {**self._fused(chain), "input_width": width, "batch": node.shape[0]}
         window = {
             **common,
             "kernel_size": kernel[0],
@@ -305,14 +305,15 @@ class _Lowering:
         is_mean = node.op == "mean" and node.attributes["axis"] == (2, 3) and len(node.shape) == 4
         if not is_mean or not self._is_blocked(node.reads[0]):
             return None
-        _, channels, height, width = self.graph.shape_of(node.reads[0])
-        workload = self._takes(functools.partial(Workload, "pool", height, channels, channels, input_width=width))
+        images, channels, height, width = self.graph.shape_of(node.reads[0])
+        make = functools.partial(Workload, "pool", height, channels, channels, input_width=width, batch=images)
+        workload = self._takes(make)
         if workload is None:
             return None
         read = node.reads[0]
         assert not isinstance(read, Constant)
         step = Step(workload, (self.blocked(read),))
-        return TunedOperation(step, Value((1, channels, 1, 1), "float32", True), (workload,))
+        return TunedOperation(step, Value((images, channels, 1, 1), "float32", True), (workload,))
 
     def _blocked_operation(self, node: Node) -> OtherOperation | None:
         """An operation on channel blocks, if there is one for the node and its values are there."""
@@ -336,7 +337,7 @@ class _Lowering:
             return None
         before = self.form(node.reads[0])  # type: ignore[arg-type]
         is_pixel = before.pixels == value.pixels == 1 and value.channels == before.channels
-        if not is_pixel and not keeps_rows(node, before.shape):
+        if not (is_pixel and before.images == value.images) and not keeps_rows(node, before.shape):
             return None
         emit = functools.partial(others.reshape, shape=value.memory_shape(self.lanes))
         return OtherOperation("reshape", (self._source(node),), value, emit, True)
@@ -347,13 +348,13 @@ class _Lowering:
             return None
         reads: list[int | Constant] = []
         axis = value.channel_axis
-        one_pixel = tuple(e if i == axis else 1 for i, e in enumerate(node.shape))
+        one_pixel = tuple(e if i == axis or (i == 0 and value.images > 1) else 1 for i, e in enumerate(node.shape))
         for read in node.reads:
             if isinstance(read, Constant):
                 numbers = _by_axis(read.value, len(node.shape), axis)
                 if numbers is None:
                     return None
-                reads.append(Constant(packed_constant(numbers, self.lanes)))
+                reads.append(Constant(packed_constant(numbers, self.lanes, value.images)))
                 continue
             if self.graph.shape_of(read) not in (node.shape, one_pixel) or self.form(read).dtype not in _BLOCKED_TYPES:
                 return None

@@ -1,6 +1,6 @@
 """Expressions of the operations that have no schedule space of their own, in Relax.
 
-Blocked values are [B, M, l] (`program`). What an operator computes on values as the framework has them is in
+Blocked values are [N · B, M, l] (`program`). What an operator computes on values as the framework has them is in
 `definitions`; what is done in channel blocks is written here.
 """
 
@@ -24,28 +24,34 @@ _MAX_TEXT = 160
 
 def pack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any:
     """A plain value in channel blocks."""
-    (x,), channels, pixels = reads, value.channels, value.pixels
+    (x,), images, channels, pixels = reads, value.images, value.channels, value.pixels
     by_channel, rows_in_memory = len(value.shape) == 4, value.pixels_in_memory
-    rows = builder.emit(relax.op.reshape(x, (channels, pixels) if by_channel else (pixels, channels)))
+    rows = builder.emit(relax.op.reshape(x, (images * channels, pixels) if by_channel else (pixels, channels)))
+    blocks = num_blocks(channels, lanes)
 
     def compute(source: Any) -> Any:
         def element(b: Any, m: Any, v: Any) -> Any:
+            image, b = (b // blocks, b % blocks) if images > 1 else (0, b)
             c, m = b * lanes + v, tirx.min(m, pixels - 1) if rows_in_memory > pixels else m
-            inside = source[c, m] if by_channel else source[m, c]
+            inside = source[image * channels + c, m] if by_channel else source[m, c]
             if channels % lanes == 0:
                 return inside
             return tirx.if_then_else(c < channels, inside, tirx.const(0, value.dtype))
 
-        return te.compute((num_blocks(channels, lanes), rows_in_memory, lanes), element, name="packed")
+        return te.compute(value.memory_shape(lanes), element, name="packed")
 
     return builder.emit_te(compute, rows, primfunc_name_hint="pack")
 
 
 def unpack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any:
     """A value in channel blocks as the framework has it."""
-    channels, pixels, by_channel = value.channels, value.pixels, len(value.shape) == 4
+    images, channels, pixels, by_channel = value.images, value.channels, value.pixels, len(value.shape) == 4
+    blocks = num_blocks(channels, lanes)
 
     def compute(source: Any) -> Any:
+        if by_channel and images > 1:
+            shape = (images, channels, pixels)
+            return te.compute(shape, lambda n, c, m: source[n * blocks + c // lanes, m, c % lanes], name="unpacked")
         if by_channel:
             shape = (channels, pixels)
             return te.compute(shape, lambda c, m: source[c // lanes, m, c % lanes], name="unpacked")
@@ -67,7 +73,7 @@ def gather_channels(
     lanes: int,
     *,
     places: Sequence[tuple[int, int]],
-    pixels: int,
+    value: Value,
     parallel: bool,
 ) -> Any:
     """A map whose channels stand in other ones: `places` has the map and the channel there of each.
@@ -75,33 +81,35 @@ def gather_channels(
     Pixel by pixel, whole blocks at once, all else one number after the other with all indices known, which compilers
     make shuffles of vectors of.
     """
-    num = num_blocks(len(places), lanes)
+    num, images, pixels = num_blocks(len(places), lanes), value.images, value.pixels
 
-    def stores(sources: Sequence[Any], out: Any, m: Any) -> list[Any]:
+    def stores(sources: Sequence[Any], out: Any, image: Any, m: Any) -> list[Any]:
+        blocks = [int(source.shape[0]) // images for source in sources]
         found = []
         for b in range(num):
             own = places[b * lanes : (b + 1) * lanes]
             source, first = own[0]
             if first % lanes == 0 and list(own) == [(source, first + i) for i in range(len(own))]:
                 lane = tirx.Var("v", "int32")
-                copied = tirx.BufferLoad(sources[source], [first // lanes, m, lane])
-                found.append(
-                    tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, tirx.BufferStore(out, copied, [b, m, lane]))
-                )
+                copied = tirx.BufferLoad(sources[source], [image * blocks[source] + first // lanes, m, lane])
+                store = tirx.BufferStore(out, copied, [image * num + b, m, lane])
+                found.append(tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, store))
                 continue
             for v, (source, channel) in enumerate(own):
-                moved = tirx.BufferLoad(sources[source], [channel // lanes, m, channel % lanes])
-                found.append(tirx.BufferStore(out, moved, [b, m, v]))
+                place = [image * blocks[source] + channel // lanes, m, channel % lanes]
+                moved = tirx.BufferLoad(sources[source], place)
+                found.append(tirx.BufferStore(out, moved, [image * num + b, m, v]))
         return found
 
     def compute(*values: Any) -> Any:
         def body(sources: Sequence[Any], outs: Sequence[Any]) -> Any:
-            m = tirx.Var("m", "int32")
+            image, m = tirx.Var("image", "int32"), tirx.Var("m", "int32")
             kind = tirx.ForKind.PARALLEL if parallel and len(places) * pixels >= MIN_PARALLEL else tirx.ForKind.SERIAL
-            found = stores(sources, outs[0], m)
-            return tirx.For(m, 0, pixels, kind, tirx.SeqStmt(found) if len(found) > 1 else found[0])
+            found = stores(sources, outs[0], image, m)
+            pixel = tirx.For(m, 0, pixels, kind, tirx.SeqStmt(found) if len(found) > 1 else found[0])
+            return tirx.For(image, 0, images, tirx.ForKind.SERIAL, pixel)
 
-        return te.extern((num, pixels, lanes), list(values), body, name="channels", dtype="float32")
+        return te.extern(value.memory_shape(lanes), list(values), body, name="channels", dtype="float32")
 
     done = {"tirx.is_scheduled": True, "op_pattern": OPAQUE}
     return builder.emit_te(compute, *reads, primfunc_name_hint="channels", primfunc_attrs=done)

@@ -1,7 +1,8 @@
 """A simplified graph as a program: tuned operators with what is fused into them, and all others beside them.
 
-A value is plain, as the framework has it, or blocked, [B, M, l], as tuned operators read and write it: B channel blocks
-of l lanes, M pixels. Channels are the second axis of maps [1, C, H, W] and the last one of rows [1, T, C] or [T, C].
+A value is plain, as the framework has it, or blocked, [N · B, M, l], as tuned operators read and write it: of N images, one
+after the other, B channel blocks of l lanes, M pixels. Channels are the second axis of maps [N, C, H, W] and the last one
+of rows [N, T, C] or [T, C], whose images are more rows.
 A number of rows that can't be cut into equal tiles (197) has a few more in memory. Lanes beyond the channels and rows
 beyond the last hold any numbers: nothing reads them.
 """
@@ -42,9 +43,14 @@ class Value:
         return self.shape[self.channel_axis]
 
     @property
+    def images(self) -> int:
+        """Maps, one after the other; rows are one."""
+        return self.shape[0] if len(self.shape) == 4 else 1
+
+    @property
     def pixels(self) -> int:
-        """Rows of channels: pixels of a map, or tokens."""
-        return math.prod(self.shape) // self.channels
+        """Rows of channels: pixels of each map, or tokens of all sequences."""
+        return math.prod(self.shape) // (self.images * self.channels)
 
     @property
     def pixels_in_memory(self) -> int:
@@ -53,7 +59,9 @@ class Value:
 
     def memory_shape(self, lanes: int) -> tuple[int, ...]:
         """Its shape in memory."""
-        return (num_blocks(self.channels, lanes), self.pixels_in_memory, lanes) if self.blocked else self.shape
+        if not self.blocked:
+            return self.shape
+        return (self.images * num_blocks(self.channels, lanes), self.pixels_in_memory, lanes)
 
 
 def tiled_rows(rows: int) -> int:
@@ -146,10 +154,10 @@ class Program:
         return list(dict.fromkeys(w for o in self.tuned for w in o.choices))
 
 
-def packed_constant(value: Array, lanes: int) -> Array:
-    """Numbers by channel, float32[C], as a blocked value of one pixel, float32[B, 1, l]; one number stays one."""
+def packed_constant(value: Array, lanes: int, images: int = 1) -> Array:
+    """Numbers by channel, float32[C], as a blocked value of one pixel, float32[N · B, 1, l]; one number stays one."""
     if value.size == 1:
         return value.reshape(1, 1, 1)
     padded = np.zeros(num_blocks(value.size, lanes) * lanes, np.float32)
     padded[: value.size] = value
-    return padded.reshape(-1, 1, lanes)
+    return np.tile(padded.reshape(-1, 1, lanes), (images, 1, 1))

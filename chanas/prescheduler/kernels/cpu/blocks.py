@@ -7,6 +7,7 @@ compiled module serves any weights and they travel once (in safetensors).
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -91,7 +92,10 @@ def schedule_packed_operator(workload: Workload, point: Point, target: HardwareT
     """
     from tvm import s_tir, te
 
-    lanes = target.vector_lanes
+    from chanas.prescheduler.kernels.cpu.batches import over_images
+
+    lanes, num_images = target.vector_lanes, workload.batch
+    workload = dataclasses.replace(workload, batch=1)
     x, *rest = operator_arguments(workload, lanes)
     shapes = _parameter_shapes(workload, lanes)
     extras = rest[len(shapes) : -1]
@@ -101,7 +105,8 @@ def schedule_packed_operator(workload: Workload, point: Point, target: HardwareT
     sch = s_tir.Schedule(te.create_prim_func(arguments), error_render_level="none")
     apply_point(sch, workload, point, target, "op0_")
     flatten_output(sch, workload, "op0_")
-    return family_of(workload).complete(sch.mod["main"], workload, lanes)
+    function = family_of(workload).complete(sch.mod["main"], workload, lanes)
+    return over_images(function, num_images, (1,) if shapes else ())
 
 
 def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget) -> Any:

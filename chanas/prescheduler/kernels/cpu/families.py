@@ -6,6 +6,7 @@ TVM is loaded when something is computed or scheduled, not when spaces are asked
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
@@ -224,8 +225,11 @@ def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) 
     """A `tirx.PrimFunc` of one operator alone, scheduled by `point`; its symbol is `main`."""
     from tvm import s_tir, te
 
-    arguments = operator_arguments(workload, target.vector_lanes)
+    from chanas.prescheduler.kernels.cpu.batches import over_images
+
+    one = dataclasses.replace(workload, batch=1)
+    arguments = operator_arguments(one, target.vector_lanes)
     sch = s_tir.Schedule(te.create_prim_func(list(arguments)), error_render_level="none")
-    apply_point(sch, workload, point, target, "op0_")
-    flatten_output(sch, workload, "op0_")
-    return sch.mod["main"]
+    apply_point(sch, one, point, target, "op0_")
+    flatten_output(sch, one, "op0_")
+    return over_images(sch.mod["main"], workload.batch, (1, 2) if workload.has_weights else ())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.network.bfloat16 import to_bits
@@ -32,21 +34,21 @@ def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCa
 
 
 def operator_case(workload: Workload, lanes: int, odd: Sequence[float] = ()) -> ReferenceCase:
-    """`operator_tensors` as processors' kernels read them (batch 1)."""
+    """`operator_tensors` as processors' kernels read them, one image after the other."""
     tensors = operator_tensors(workload, odd)
 
-    def stored(values: Array) -> Stored:
-        packed = pack_channels(values.reshape(values.shape[0], -1), lanes)
+    def stored(images: Array) -> Stored:
+        packed = np.concatenate([pack_channels(image.reshape(image.shape[0], -1), lanes) for image in images])
         return to_bits(packed) if workload.input_storage == "uint16" else packed
 
-    (x,) = tensors.x
-    arguments: list[Stored] = [x.reshape(len(x), -1) if workload.reads_image else stored(x)]
+    x = tensors.x
+    arguments: list[Stored] = [x.reshape(-1, workload.input_pixels) if workload.reads_image else stored(x)]
     weights: tuple[int, ...] = ()
     if tensors.weight is not None and tensors.bias is not None:
         arguments += pack_operator(workload, tensors.weight, tensors.bias, lanes)
         weights = (1, 2)
-    arguments += [stored(extra[0]) for extra in (tensors.gate, tensors.residual) if extra is not None]
-    expected = _packed_output(tensors.out[0], lanes, workload.epilogue)
+    arguments += [stored(extra) for extra in (tensors.gate, tensors.residual) if extra is not None]
+    expected = np.concatenate([_packed_output(image, lanes, workload.epilogue) for image in tensors.out])
     return ReferenceCase(tuple(arguments), weights, _as_stored(expected, workload), operator_tolerance(workload))
 
 

@@ -1,7 +1,8 @@
 """Shapes of what CPU kernels read and write: activations in channel blocks, and packed parameters, of which each family
 has its own.
 
-Notation as in `operators`: l lanes of a vector, B = ceil(C / l) channel blocks.
+Notation as in `operators`: l lanes of a vector, B = ceil(C / l) channel blocks. Several images lie one after the other, so
+that the first axis of activations is as many times as long.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ Shapes = tuple[Shape, ...]
 def input_shape(workload: Workload, lanes: int) -> Shape:
     """Shape of the operator's input activations."""
     if workload.reads_image:
-        return (workload.in_channels, workload.input_pixels)
-    return (num_blocks(workload.in_channels, lanes), workload.input_pixels, lanes)
+        return (workload.batch * workload.in_channels, workload.input_pixels)
+    return (workload.batch * num_blocks(workload.in_channels, lanes), workload.input_pixels, lanes)
 
 
 def output_shape(workload: Workload, lanes: int) -> tuple[int, int, int]:
     """Shape of the operator's output activations."""
-    return (num_blocks(workload.out_channels, lanes), workload.output_pixels, lanes)
+    return (workload.batch * num_blocks(workload.out_channels, lanes), workload.output_pixels, lanes)
 
 
 def extra_shapes(workload: Workload, lanes: int) -> Shapes:
     """Shapes of gate and residual, those of them that the operator has, in this order."""
-    gate = (num_blocks(workload.in_channels, lanes), 1, lanes)
+    gate = (workload.batch * num_blocks(workload.in_channels, lanes), 1, lanes)
     return ((gate,) if workload.scaled else ()) + ((output_shape(workload, lanes),) if workload.residual else ())
 
 
