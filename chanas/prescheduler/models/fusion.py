@@ -13,7 +13,7 @@ class Chain:
 
     end             the value that all of it gives
     source          the value that it reads
-    gate            the value [1, C, 1, 1] that its input is multiplied by
+    gate            the value [N, C, 1, 1] that its input is multiplied by
     residual        the value that is added, before the activation or after it
     """
 
@@ -95,7 +95,7 @@ def _take_gate(graph: Graph, chain: Chain, node: Node, readers: dict[int, list[i
         if isinstance(x, Constant) or isinstance(gate, Constant):
             return
         shape = graph.shape_of(x)
-        if shape == before.shape and len(shape) == 4 and graph.shape_of(gate) == (1, shape[1], 1, 1) != shape:
+        if shape == before.shape and len(shape) == 4 and graph.shape_of(gate) == (*shape[:2], 1, 1) != shape:
             chain.absorbed.append(chain.source)
             chain.source, chain.gate = x, gate
             return

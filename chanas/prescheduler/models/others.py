@@ -49,12 +49,9 @@ def unpack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> A
     blocks = num_blocks(channels, lanes)
 
     def compute(source: Any) -> Any:
-        if by_channel and images > 1:
+        if by_channel:
             shape = (images, channels, pixels)
             return te.compute(shape, lambda n, c, m: source[n * blocks + c // lanes, m, c % lanes], name="unpacked")
-        if by_channel:
-            shape = (channels, pixels)
-            return te.compute(shape, lambda c, m: source[c // lanes, m, c % lanes], name="unpacked")
         return te.compute((pixels, channels), lambda m, c: source[c // lanes, m, c % lanes], name="unpacked")
 
     flat = builder.emit_te(compute, reads[0], primfunc_name_hint="unpack")

@@ -511,13 +511,6 @@ def test_negative_numbers_count_from_the_end_of_a_table(run: Run) -> None:
     assert run(last, (2, 5, 3)).error == 0.0
 
 
-def test_several_images_are_computed_by_the_compilers_own_definitions(run: Run) -> None:
-    layers = {"down": nn.Conv2d(3, 8, 3, 2), "up": nn.ConvTranspose2d(8, 5, 4, 2, 1)}
-    ran = run(Of(lambda n, x: n.up(F.relu(n.down(x))), **layers), (2, 3, 11, 9))
-    assert ran.tuned == []
-    assert ran.error < 1e-5
-
-
 def test_a_network_may_have_several_inputs_and_outputs(run: Run) -> None:
     network = Of(lambda n, x, y: (n.one(x), n.two(F.relu(n.one(x))) * y, y), one=conv(3, 8, 3), two=conv(8, 8))
     assert run(network, IMAGE, (1, 8, 1, 1)).error < 1e-5
@@ -536,6 +529,102 @@ def test_constants_by_channel_and_single_ones_stay_in_channel_blocks(run: Run) -
 def test_two_threads_compute_the_same(run: Run) -> None:
     network = after_stem(lambda n, x: F.channel_shuffle(n.one(F.max_pool2d(x, 2)), 2), one=conv(C, 48, 3))
     assert run(network, (1, 3, 64, 64), threads=2).error < 1e-5
+
+
+def excited(n: nn.Module, x: Tensor) -> Tensor:
+    """Squeeze-excite whose gate comes from dense layers."""
+    gate = torch.sigmoid(n.expand(F.silu(n.reduce(x.mean((2, 3))))))
+    return n.project(x * gate[:, :, None, None])
+
+
+def shuffled(n: nn.Module, x: Tensor) -> Tensor:
+    kept, changed = x.chunk(2, 1)
+    return n.last(F.channel_shuffle(torch.cat((F.max_pool2d(kept, 3, 1, 1), F.relu(n.one(changed))), 1), 2))
+
+
+def enlarged(n: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+    low = n.low(x)
+    return tuple(n.last(F.interpolate(low, scale_factor=2, mode=mode)) for mode in ("nearest", "bilinear"))
+
+
+WINDOWS = [
+    conv(C, 24, 3, stride=2),
+    conv(C, 24, stride=2),
+    conv(C, C, 5, groups=C),
+    conv(C, C, 3, groups=C // 8),
+    nn.Sequential(nn.ZeroPad2d((1, 2, 0, 1)), nn.Conv2d(C, 24, 3, dilation=2)),
+    nn.ConvTranspose2d(C, 24, 4, 2, 1),
+    nn.ConvTranspose2d(C, 24, 3, 2, 1, output_padding=1),
+    nn.ConvTranspose2d(C, C, 2, 2, groups=2),
+    nn.MaxPool2d(3, 2, ceil_mode=True),
+    nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    nn.AdaptiveAvgPool2d((2, 2)),
+]
+HALF = C // 2
+SEVERAL: dict[str, tuple[nn.Module, set[str]]] = {
+    "residual": (after_stem(lambda n, x: F.relu(n.one(x) + x), one=conv(C, C, 3)), {"from channel blocks"}),
+    "gate": (
+        after_stem(excited, reduce=nn.Linear(C, 5), expand=nn.Linear(5, C), project=conv(C, 24)),
+        {"reshape", "to channel blocks", "from channel blocks"},
+    ),
+    "windows": (
+        after_stem(lambda n, x: tuple(layer(x) for layer in n.layers), layers=nn.ModuleList(WINDOWS)),
+        {"conv_transpose", "add", "max_pool2d", "avg_pool2d", "from channel blocks"},
+    ),
+    "moved channels": (
+        after_stem(shuffled, one=conv(HALF, HALF), last=conv(C, 8)),
+        {"max_pool2d", "channels moved", "from channel blocks"},
+    ),
+    "enlarged": (
+        after_stem(enlarged, low=conv(C, C, 3, stride=2), last=conv(C, 8)),
+        {"repeat", "interpolate", "to channel blocks", "from channel blocks"},
+    ),
+    "flattened": (
+        Of(lambda n, x: n.dense(F.max_pool2d(n.stem(x), 4).flatten(1)), stem=STEM, dense=nn.Linear(C * 20, 7)),
+        {"max_pool2d", "reshape", "to channel blocks", "from channel blocks"},
+    ),
+    "constants": (
+        after_stem(lambda n, x: (F.relu(x) + torch.arange(float(C)).reshape(1, C, 1, 1)).exp() * 0.3),
+        {"add", "exp", "multiply", "from channel blocks"},
+    ),
+    "constants of each image": (
+        after_stem(lambda n, x: n.one(x * torch.tensor([1.0, -2.0, 3.0]).reshape(3, 1, 1, 1)), one=conv(C, 8)),
+        {"multiply", "to channel blocks", "from channel blocks"},
+    ),
+    "images as channels": (
+        after_stem(lambda n, x: n.one(F.relu(x).reshape(1, 3 * C, *IMAGE[2:])), one=conv(3 * C, 8, 3)),
+        {"reshape", "to channel blocks", "from channel blocks"},
+    ),
+    "images side by side": (
+        after_stem(lambda n, x: n.one(torch.cat((x, F.relu(x[:1])))), one=conv(C, 8, 3)),
+        {"slice", "relu", "concat", "to channel blocks", "from channel blocks"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_images_have_the_operators_of_one(run: Run, name: str) -> None:
+    network, others = SEVERAL[name]
+    ran = run(network, (3, *IMAGE[1:]))
+    assert set(ran.others) == others
+    assert ran.program.tuned[0].step.workload.batch == 3
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize("choice", [1, 2], ids=["winograd", "winograd2"])
+def test_tiles_of_several_images_are_right_on_two_threads(run: Run, choice: int) -> None:
+    ran = run(
+        after_stem(lambda n, x: n.one(F.relu(x)) + x, one=conv(C, C, 3)), (3, *IMAGE[1:]), choice=choice, threads=2
+    )
+    assert ran.program.tuned[-1].choices[choice].batch == 3
+    assert ran.error < 1e-5
+
+
+def test_a_gate_that_all_images_have_in_common_is_a_product_of_its_own(run: Run) -> None:
+    network = Of(lambda n, x, gate: n.two(F.relu(n.one(x)) * gate), one=conv(3, C, 3), two=conv(C, 24))
+    ran = run(network, (3, *IMAGE[1:]), (1, C, 1, 1))
+    assert not ran.program.tuned[-1].step.workload.scaled
+    assert ran.error < 1e-5
 
 
 def test_memory_is_that_of_what_is_needed_at_one_time() -> None:
