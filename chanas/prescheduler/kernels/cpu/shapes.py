@@ -1,8 +1,8 @@
 """Shapes of what CPU kernels read and write: activations in channel blocks, and packed parameters, of which each family
 has its own.
 
-Notation as in `operators`: l lanes of a vector, B = ceil(C / l) channel blocks. Several images lie one after the other, so
-that the first axis of activations is as many times as long.
+Notation as in `operators`: l lanes of a vector, B = ceil(C / l) channel blocks. Several images lie one after the other,
+so that the first axis of activations is as many times as long.
 """
 
 from __future__ import annotations

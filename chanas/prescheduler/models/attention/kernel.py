@@ -2,7 +2,8 @@
 tokens at a time, so that their scores never leave the nearest cache.
 
 Notation: l lanes of a vector, B sequences, H heads, T queries and S keys of a sequence, D numbers of a query, E of a
-value. Rows of tokens are [C / l, B·T, l]; what is added is [B or 1, H or 1, T or 1, S].
+value. Rows of tokens are [C / l, B·T, l], one sequence after the other or all sequences by turns; what is added is
+[B or 1, H or 1, T or 1, S].
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Heads:
     firsts             channels that the first head begins with in the rows of queries, keys and values
     scale              the factor of all products q·k
     zero_if_masked     rows whose scores are all −∞ give zeros, otherwise NaN, as a softmax does
+    by_turns           rows are the first tokens of all sequences, then the second ones, and so on
     """
 
     sequences: int
@@ -46,22 +48,25 @@ class Heads:
     firsts: tuple[int, int, int]
     scale: float
     zero_if_masked: bool = False
+    by_turns: bool = False
 
     @property
     def out_channels(self) -> int:
         return self.heads * self.value_channels
 
     @property
-    def rows_in_memory(self) -> int:
-        """Rows of queries and what fills up their last tile."""
-        return tiled_rows(self.sequences * self.queries)
+    def rows(self) -> int:
+        """Rows of a sequence's queries and what fills up their last tile."""
+        return tiled_rows(self.queries)
+
+    def row(self, sequence: Any, token: Any, num: int) -> Any:
+        """The row of a token, where each sequence has so many."""
+        return token * self.sequences + sequence if self.by_turns else sequence * num + token
 
     def fits(self, lanes: int) -> bool:
         """True if each head has whole channel blocks, and the rows of a sequence can be cut into tiles."""
         channels = (self.query_channels, self.value_channels, *self.firsts)
-        if any(c % lanes for c in channels) or self.rows_in_memory % self.sequences:
-            return False
-        return tile_of(self.rows_in_memory // self.sequences) > 0
+        return not any(c % lanes for c in channels) and tile_of(self.rows) > 0
 
 
 def tile_of(rows: int) -> int:
@@ -71,11 +76,26 @@ def tile_of(rows: int) -> int:
 
 def emit_attention(builder: Any, reads: Sequence[Any], lanes: int, *, heads: Heads, parallel: bool) -> Any:
     """The call of a function for one attention, on queries, keys, values and what is added to the scores."""
-    shape = (heads.out_channels // lanes, heads.rows_in_memory, lanes)
+    shape = (heads.out_channels // lanes, heads.sequences * heads.rows, lanes)
     function = scheduled_attention([tuple(int(e) for e in r.ty.shape) for r in reads], heads, shape, parallel)
     done = {"tirx.is_scheduled": True, "op_pattern": OPAQUE}
     variable = builder.add_func(function.without_attr("global_symbol").with_attrs(done), "attention")
-    return builder.emit(relax.call_tir(variable, list(reads), relax.TensorType(shape, "float32")))
+    attended = builder.emit(relax.call_tir(variable, list(reads), relax.TensorType(shape, "float32")))
+    num = heads.sequences * heads.queries
+    if heads.sequences == 1 or (shape[1] == num == tiled_rows(num) and not heads.by_turns):
+        return attended
+
+    def in_rows(x: Any) -> Any:
+        def element(c: Any, m: Any, v: Any) -> Any:
+            m = tirx.min(m, num - 1)
+            b, i = m // heads.queries, m % heads.queries
+            if heads.by_turns:
+                b, i = m % heads.sequences, m // heads.sequences
+            return x[c, b * heads.rows + i, v]
+
+        return te.compute((shape[0], tiled_rows(num), lanes), element, name="rows")
+
+    return builder.emit_te(in_rows, attended, primfunc_name_hint="rows")
 
 
 def scheduled_attention(
@@ -91,8 +111,7 @@ def scheduled_attention(
 
 def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int]) -> tuple[Any, int]:
     """The output, and the number of steps in which the lanes of a vector are folded to one number."""
-    (q, k, v, *added), (_, rows_in_memory, lanes) = reads, out_shape
-    rows, last = rows_in_memory // a.sequences, a.keys - 1
+    (q, k, v, *added), lanes, rows, last = reads, out_shape[2], a.rows, a.keys - 1
     blocks, nothing = -(-a.keys // lanes), tirx.const(-math.inf, "float32")
     every = (a.sequences, a.heads, rows)
 
@@ -100,14 +119,14 @@ def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int])
         return x[(first + h * size) // lanes + c // lanes, row, c % lanes]
 
     def key(b: Any, h: Any, j: Any, d: Any, lane: Any) -> Any:
-        row = b * a.keys + tirx.min(j * lanes + lane, last)
+        row = a.row(b, tirx.min(j * lanes + lane, last), a.keys)
         return channel(k, a.firsts[1], h, a.query_channels, d, row)
 
     keys = te.compute((a.sequences, a.heads, blocks, a.query_channels, lanes), key, name="keys")
     d = te.reduce_axis((0, a.query_channels), name="d")
 
     def product(b: Any, h: Any, i: Any, j: Any, lane: Any) -> Any:
-        query = channel(q, a.firsts[0], h, a.query_channels, d, b * a.queries + tirx.min(i, a.queries - 1))
+        query = channel(q, a.firsts[0], h, a.query_channels, d, a.row(b, tirx.min(i, a.queries - 1), a.queries))
         return te.sum(query * keys[b, h, j, d, lane], axis=d)
 
     acc = te.compute((*every, blocks, lanes), product, name="acc")
@@ -136,7 +155,7 @@ def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int])
     j = te.reduce_axis((0, a.keys), name="j")
 
     def mix(b: Any, h: Any, i: Any, e: Any, lane: Any) -> Any:
-        value = v[a.firsts[2] // lanes + h * (a.value_channels // lanes) + e, b * a.keys + j, lane]
+        value = v[a.firsts[2] // lanes + h * (a.value_channels // lanes) + e, a.row(b, j, a.keys), lane]
         return te.sum(powers[b, h, i, j // lanes, j % lanes] * value, axis=j)
 
     mixed = te.compute((*every, a.value_channels // lanes, lanes), mix, name="mixed")
@@ -171,9 +190,7 @@ def _halved(both: Callable[[Any, Any], Any], x: Any, width: int, name: str) -> A
 def _schedule(sch: Any, a: Heads, out_shape: tuple[int, int, int], folds: int, parallel: bool) -> None:
     """for b, h: the keys transposed, then for each tile of rows: scores, their largest, powers and sum, then for each
     block of values: the rows written out, v a vector."""
-    _, rows_in_memory, lanes = out_shape
-    rows = rows_in_memory // a.sequences
-    tile = tile_of(rows)
+    lanes, rows, tile = out_shape[2], a.rows, tile_of(a.rows)
     c, m, v = sch.get_loops(sch.get_sblock("out"))
     h, e = sch.split(c, [a.heads, a.value_channels // lanes])
     b, i, r = sch.split(m, [a.sequences, rows // tile, tile])

@@ -1,5 +1,5 @@
-"""chanas/prescheduler/kernels/cpu/batches.py: a kernel over several images gives each what PyTorch gives it, and nothing
-of one image reaches another."""
+"""chanas/prescheduler/kernels/cpu/batches.py: a kernel over several images gives each what PyTorch gives it, and
+nothing of one image reaches another."""
 
 from __future__ import annotations
 
