@@ -386,8 +386,10 @@ def test_sequences_whose_tokens_fill_no_tiles_attend_to_their_own(run: Run, sequ
 @pytest.mark.parametrize("tokens", [14, 29])
 def test_sequences_whose_tokens_are_stored_by_turns_attend_to_their_own(run: Run, tokens: int) -> None:
     ran = run(encoder_layer(64, 2), (3, tokens, 64))
+    assert ran.tuned == ["pointwise"] * 4
+    assert [o.step.workload.residual for o in ran.program.tuned] == [False, True, False, True]
     assert ran.others["attention"] == 1
-    assert {"softmax", "matmul"}.isdisjoint(ran.others)
+    assert {"softmax", "matmul", "permute_dims"}.isdisjoint(ran.others)
     assert ran.error < 1e-5
 
 

@@ -2,8 +2,7 @@
 tokens at a time, so that their scores never leave the nearest cache.
 
 Notation: l lanes of a vector, B sequences, H heads, T queries and S keys of a sequence, D numbers of a query, E of a
-value. Rows of tokens are [C / l, B·T, l], one sequence after the other or all sequences by turns; what is added is
-[B or 1, H or 1, T or 1, S].
+value. Rows of tokens are [C / l, B·T, l]; what is added is [B or 1, H or 1, T or 1, S].
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class Heads:
     firsts             channels that the first head begins with in the rows of queries, keys and values
     scale              the factor of all products q·k
     zero_if_masked     rows whose scores are all −∞ give zeros, otherwise NaN, as a softmax does
-    by_turns           rows are the first tokens of all sequences, then the second ones, and so on
     """
 
     sequences: int
@@ -48,7 +46,6 @@ class Heads:
     firsts: tuple[int, int, int]
     scale: float
     zero_if_masked: bool = False
-    by_turns: bool = False
 
     @property
     def out_channels(self) -> int:
@@ -58,10 +55,6 @@ class Heads:
     def rows(self) -> int:
         """Rows of a sequence's queries and what fills up their last tile."""
         return tiled_rows(self.queries)
-
-    def row(self, sequence: Any, token: Any, num: int) -> Any:
-        """The row of a token, where each sequence has so many."""
-        return token * self.sequences + sequence if self.by_turns else sequence * num + token
 
     def fits(self, lanes: int) -> bool:
         """True if each head has whole channel blocks, and the rows of a sequence can be cut into tiles."""
@@ -82,16 +75,13 @@ def emit_attention(builder: Any, reads: Sequence[Any], lanes: int, *, heads: Hea
     variable = builder.add_func(function.without_attr("global_symbol").with_attrs(done), "attention")
     attended = builder.emit(relax.call_tir(variable, list(reads), relax.TensorType(shape, "float32")))
     num = heads.sequences * heads.queries
-    if heads.sequences == 1 or (shape[1] == num == tiled_rows(num) and not heads.by_turns):
+    if heads.sequences == 1 or shape[1] == num == tiled_rows(num):
         return attended
 
-    def in_rows(x: Any) -> Any:
+    def in_rows(x: Any) -> Any:  # without what fills up the tiles of each sequence
         def element(c: Any, m: Any, v: Any) -> Any:
             m = tirx.min(m, num - 1)
-            b, i = m // heads.queries, m % heads.queries
-            if heads.by_turns:
-                b, i = m % heads.sequences, m // heads.sequences
-            return x[c, b * heads.rows + i, v]
+            return x[c, m // heads.queries * heads.rows + m % heads.queries, v]
 
         return te.compute((shape[0], tiled_rows(num), lanes), element, name="rows")
 
@@ -119,14 +109,14 @@ def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int])
         return x[(first + h * size) // lanes + c // lanes, row, c % lanes]
 
     def key(b: Any, h: Any, j: Any, d: Any, lane: Any) -> Any:
-        row = a.row(b, tirx.min(j * lanes + lane, last), a.keys)
+        row = b * a.keys + tirx.min(j * lanes + lane, last)
         return channel(k, a.firsts[1], h, a.query_channels, d, row)
 
     keys = te.compute((a.sequences, a.heads, blocks, a.query_channels, lanes), key, name="keys")
     d = te.reduce_axis((0, a.query_channels), name="d")
 
     def product(b: Any, h: Any, i: Any, j: Any, lane: Any) -> Any:
-        query = channel(q, a.firsts[0], h, a.query_channels, d, a.row(b, tirx.min(i, a.queries - 1), a.queries))
+        query = channel(q, a.firsts[0], h, a.query_channels, d, b * a.queries + tirx.min(i, a.queries - 1))
         return te.sum(query * keys[b, h, j, d, lane], axis=d)
 
     acc = te.compute((*every, blocks, lanes), product, name="acc")
@@ -155,7 +145,7 @@ def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int])
     j = te.reduce_axis((0, a.keys), name="j")
 
     def mix(b: Any, h: Any, i: Any, e: Any, lane: Any) -> Any:
-        value = v[a.firsts[2] // lanes + h * (a.value_channels // lanes) + e, a.row(b, j, a.keys), lane]
+        value = v[a.firsts[2] // lanes + h * (a.value_channels // lanes) + e, b * a.keys + j, lane]
         return te.sum(powers[b, h, i, j // lanes, j % lanes] * value, axis=j)
 
     mixed = te.compute((*every, a.value_channels // lanes, lanes), mix, name="mixed")

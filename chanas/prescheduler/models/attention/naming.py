@@ -1,8 +1,7 @@
 """Attention found in a graph: products of computed matrices around a softmax, as one node on rows of tokens.
 
     attention   reads queries, keys and values, each rows [B·T, C] of all heads, then what is added to the scores,
-                [B or 1, H or 1, T or 1, S]; gives rows [B·T, H·E] in the same order. Attribute `heads`: how they lie
-                in the rows
+                [B or 1, H or 1, T or 1, S]; gives rows [B·T, H·E]. Attribute `heads`: how they lie in the rows
 
 Which numbers of which rows a product reads is known from the places of all numbers, moved as the graph moves values.
 Notation as in `kernel`.
@@ -20,11 +19,19 @@ from chanas.prescheduler.models.attention.kernel import Heads
 from chanas.prescheduler.models.folding import drop_identities
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, Rewriter, numbered
 from chanas.prescheduler.models.moves import drop_moves, moved_from
+from chanas.prescheduler.models.rows import turn_after_products
 from chanas.prescheduler.models.sources.model import Array
 
 
 def name_attention(graph: Graph, lanes: int) -> Graph:
     """The graph with a node `attention` for each one whose heads are whole blocks of so many channels."""
+    named = _named(turn_after_products(graph), lanes)
+    if any(node.op == "attention" for node in named.nodes):
+        graph = turn_after_products(named)
+    return drop_identities(drop_moves(graph))
+
+
+def _named(graph: Graph, lanes: int) -> Graph:
     new = Rewriter(graph.inputs)
     for value, node in numbered(graph):
         found = _attention(graph, node)
@@ -35,14 +42,11 @@ def name_attention(graph: Graph, lanes: int) -> Graph:
         terms = [_term(new.read(t), shape, a, new) for t, shape in found.added]
         reads = (*(new.read(r) for r in found.reads), *terms)
         made = new.add(Node("attention", reads, (a.sequences * a.queries, a.out_channels), attributes={"heads": a}))
-        rows, axes = (a.sequences, a.queries), (0, 2, 1, 3)
-        if a.by_turns:
-            rows, axes = (a.queries, a.sequences), (1, 2, 0, 3)
-        split = new.add(Node("reshape", (made,), (*rows, a.heads, a.value_channels)))
+        split = new.add(Node("reshape", (made,), (a.sequences, a.queries, a.heads, a.value_channels)))
         shape = (a.sequences, a.heads, a.queries, a.value_channels)
-        turned = new.add(Node("permute_dims", (split,), shape, attributes={"axes": axes}))
+        turned = new.add(Node("permute_dims", (split,), shape, attributes={"axes": (0, 2, 1, 3)}))
         new.let(value, new.add(Node("reshape", (turned,), node.shape, name=node.name)))
-    return drop_identities(drop_moves(new.graph(graph.outputs)))
+    return new.graph(graph.outputs)
 
 
 @dataclass
@@ -79,7 +83,7 @@ def _attention(graph: Graph, node: Node) -> _Attention | None:
     found = [_heads(p, graph.shape_of(m.source)) for p, m in zip(places, (q, k, v), strict=True)]
     if None in found or len(set(found)) != 1 or v.factor != 1.0 or found[0] is None:
         return None
-    num, by_turns = found[0]
+    num = found[0]
     heads = Heads(
         len(places[0]) // num,
         num,
@@ -88,7 +92,6 @@ def _attention(graph: Graph, node: Node) -> _Attention | None:
         (int(places[0][0, 0, 0]), int(places[1][0, 0, 0]), int(places[2][0, 0, 0])),
         scores.factor * q.factor * k.factor,
         zero_if_masked,
-        by_turns,
     )
     if not all(_is_known_term(graph, term, shape, heads) for term, shape in scores.added):
         return None
@@ -153,9 +156,8 @@ def _scores(graph: Graph, read: Read) -> _Scores | None:
     return None if node is None or node.op != "matmul" else _Scores(node, factor, added)
 
 
-def _heads(places: Array, shape: tuple[int, ...]) -> tuple[int, bool] | None:
-    """The number of heads, and whether sequences take turns, if matrices, int[B·H, T, D], are those of heads in rows of
-    a shape […, C]; None otherwise."""
+def _heads(places: Array, shape: tuple[int, ...]) -> int | None:
+    """The number of heads if matrices, int[B·H, T, D], are those of heads in rows of a shape […, C]; None otherwise."""
     num, tokens, size = places.shape
     columns, first = shape[-1], int(places[0, 0, 0])
     steps = places[:, 0, 0] - first
@@ -163,13 +165,9 @@ def _heads(places: Array, shape: tuple[int, ...]) -> tuple[int, bool] | None:
     heads = min(heads, columns // size)
     if not heads or first >= columns or num % heads or len(shape) > 3:
         return None
-    sequences = num // heads
-    for by_turns, step, turn in ((False, tokens, 1), (True, 1, sequences)):
-        rows = np.arange(sequences)[:, None, None, None] * step + np.arange(tokens)[:, None] * turn
-        expected = rows * columns + np.arange(heads)[:, None, None] * size + np.arange(size) + first
-        if np.array_equal(expected.reshape(places.shape), places):
-            return heads, by_turns
-    return None
+    each = np.arange(num // heads)[:, None, None, None] * (tokens * columns) + np.arange(heads)[:, None, None] * size
+    expected = each + np.arange(tokens)[:, None] * columns + np.arange(size) + first
+    return heads if np.array_equal(expected.reshape(places.shape), places) else None
 
 
 def _is_known_term(graph: Graph, term: Read, shape: tuple[int, ...], a: Heads) -> bool:
