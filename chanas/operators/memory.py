@@ -31,7 +31,7 @@ def output_bytes(workload: Workload, target: HardwareTarget) -> int:
         values = num_rows(workload.output_size, workload.batch) * workload.out_channels
     else:
         lanes = target.vector_lanes
-        values = workload.batch * num_blocks(workload.out_channels, lanes) * lanes * workload.output_pixels
+        values = num_blocks(workload.out_channels, lanes) * lanes * workload.output_pixels
     return values * workload.output_itemsize
 
 

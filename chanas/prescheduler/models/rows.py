@@ -94,11 +94,12 @@ def turn_after_products(graph: Graph) -> Graph:
         source, sequences, tokens = found
         _, weight, *_ = node.reads
         columns, out = new.shape_of(weight)
-        rows = new.add(Node("reshape", (source,), (sequences * tokens, columns)))
-        product = new.add(dataclasses.replace(node, reads=(rows, *node.reads[1:]), shape=(sequences * tokens, out)))
+        num = sequences * tokens
+        rows = new.add(Node("reshape", (source,), (num, columns)))
+        product = new.add(dataclasses.replace(node, reads=(rows, *node.reads[1:]), shape=(num, out), name=""))
         split = new.add(Node("reshape", (product,), (sequences, tokens, out)))
         turned = new.add(Node("permute_dims", (split,), (tokens, sequences, out), attributes={"axes": (1, 0, 2)}))
-        new.let(value, new.add(Node("reshape", (turned,), node.shape)))
+        new.let(value, new.add(Node("reshape", (turned,), node.shape, name=node.name)))
     return without_unread(new.graph(graph.outputs))
 
 

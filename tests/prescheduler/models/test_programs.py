@@ -607,6 +607,10 @@ SEVERAL: dict[str, tuple[nn.Module, set[str]]] = {
         after_stem(lambda n, x: n.one(x * torch.tensor([1.0, -2.0, 3.0]).reshape(3, 1, 1, 1)), one=conv(C, 8)),
         {"multiply", "to channel blocks", "from channel blocks"},
     ),
+    "parts of blocks": (
+        Of(lambda n, x: n.two(F.relu(n.one(x.repeat(1, 7, 1, 1)))), one=conv(21, 21, 3), two=conv(21, 8)),
+        {"tile", "to channel blocks", "from channel blocks"},
+    ),
     "images as channels": (
         after_stem(lambda n, x: n.one(F.relu(x).reshape(1, 3 * C, *IMAGE[2:])), one=conv(3 * C, 8, 3)),
         {"reshape", "to channel blocks", "from channel blocks"},

@@ -91,7 +91,7 @@ def emit_attention(builder: Any, reads: Sequence[Any], lanes: int, *, heads: Hea
 def scheduled_attention(
     shapes: Sequence[tuple[int, ...]], heads: Heads, out_shape: tuple[int, int, int], parallel: bool
 ) -> Any:
-    """A `tirx.PrimFunc` of the tensors that are read, by their shapes, and of the output."""
+    """A `tirx.PrimFunc` of the tensors that are read, by their shapes, and of the output with its `Heads.rows`."""
     reads = [te.placeholder(shape, "float32", name=f"read{i}") for i, shape in enumerate(shapes)]
     out, folds = _expression(reads, heads, out_shape)
     sch = Schedule(te.create_prim_func([*reads, out]), error_render_level="none")
