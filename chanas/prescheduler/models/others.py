@@ -50,8 +50,8 @@ def unpack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> A
 
     def compute(source: Any) -> Any:
         if by_channel:
-            maps = (images, channels, pixels)
-            return te.compute(maps, lambda n, c, m: source[n * blocks + c // lanes, m, c % lanes], name="unpacked")
+            shape = (images, channels, pixels)
+            return te.compute(shape, lambda n, c, m: source[n * blocks + c // lanes, m, c % lanes], name="unpacked")
         return te.compute((pixels, channels), lambda m, c: source[c // lanes, m, c % lanes], name="unpacked")
 
     flat = builder.emit_te(compute, reads[0], primfunc_name_hint="unpack")

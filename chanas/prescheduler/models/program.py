@@ -1,8 +1,8 @@
 """A simplified graph as a program: tuned operators with what is fused into them, and all others beside them.
 
-A value is plain, as the framework has it, or blocked, [N · B, M, l], as tuned operators read and write it: of N
-images, one after the other, B channel blocks of l lanes, M pixels. Channels are the second axis of maps [N, C, H, W]
-and the last one of rows [N, T, C] or [T, C], whose images are more rows.
+A value is plain, as the framework has it, or blocked, [N · B, M, l], as tuned operators read and write it: N images one
+after the other, B channel blocks of l lanes, M pixels. Channels are the second axis of maps [N, C, H, W] and the last
+one of rows [N, T, C] or [T, C], which are one image of N · T pixels.
 A number of rows that can't be cut into equal tiles (197) has a few more in memory. Lanes beyond the channels and rows
 beyond the last hold any numbers: nothing reads them.
 """

@@ -5,7 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, Rewriter, numbered, with_constant_second
+import numpy as np
+
+from chanas.prescheduler.models.graph import (
+    Constant,
+    Graph,
+    Node,
+    Read,
+    Rewriter,
+    numbered,
+    with_constant_second,
+    without_unread,
+)
+from chanas.prescheduler.models.moves import moved_from
 
 
 def flatten_rows(graph: Graph) -> Graph:
@@ -64,3 +76,50 @@ def _rows_of(read: int, graph: Rewriter) -> int | None:
 
 def _flattened(read: int, columns: int, node: Node, graph: Rewriter) -> int:
     return graph.add(Node("reshape", (read,), (math.prod(node.shape[:-1]), columns)))
+
+
+def turn_after_products(graph: Graph) -> Graph:
+    """Products of rows that were put in another order, [S, T, C] to [T, S, C], as products of the rows as they were,
+    and the order changed after each.
+
+    What PyTorch's attention does to several sequences is undone after its last product, and with this at no place.
+    """
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        node = dataclasses.replace(node, reads=new.reads(node))
+        found = _turned(node, new)
+        if found is None:
+            new.let(value, new.add(node))
+            continue
+        source, sequences, tokens = found
+        _, weight, *_ = node.reads
+        columns, out = new.shape_of(weight)
+        num = sequences * tokens
+        rows = new.add(Node("reshape", (source,), (num, columns)))
+        product = new.add(dataclasses.replace(node, reads=(rows, *node.reads[1:]), shape=(num, out), name=""))
+        split = new.add(Node("reshape", (product,), (sequences, tokens, out)))
+        turned = new.add(Node("permute_dims", (split,), (tokens, sequences, out), attributes={"axes": (1, 0, 2)}))
+        new.let(value, new.add(Node("reshape", (turned,), node.shape, name=node.name)))
+    return without_unread(new.graph(graph.outputs))
+
+
+def _turned(node: Node, graph: Rewriter) -> tuple[int, int, int] | None:
+    """The value whose rows, [S · T, C], a product reads in the order [T, S], and S and T; None of any other node."""
+    weight, read = node.constant(1), node.reads[0] if node.reads else None
+    if node.op != "matmul" or weight is None or weight.value.ndim != 2 or not isinstance(read, int):
+        return None
+    before = graph.node_of(read)
+    while before is not None and before.op == "reshape" and isinstance(before.reads[0], int):
+        before = graph.node_of(before.reads[0])
+    if before is None or before.op != "permute_dims":
+        return None
+    moved, columns = moved_from(graph, read), weight.shape[0]
+    rows = moved.places.reshape(-1, columns)
+    order = rows[:, 0] // columns
+    tokens = int(order[1]) if len(order) > 1 else 1
+    if tokens < 2 or len(order) % tokens or math.prod(graph.shape_of(moved.source)) != rows.size:
+        return None
+    expected = np.arange(len(order)).reshape(-1, tokens).T.ravel()
+    if not np.array_equal(rows, expected[:, None] * columns + np.arange(columns)):
+        return None
+    return moved.source, len(order) // tokens, tokens

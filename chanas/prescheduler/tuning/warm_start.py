@@ -305,10 +305,11 @@ def known_sources(database: sqlite3.Connection, path: Path, target: HardwareTarg
             continue
         kind, threads = "cuda" if hardware.kind == "cuda" else "cpu", int(match["threads"])
         short = next(name for name, long in (DTYPES | GPU_DTYPES).items() if long == dtype)
-        name = str(TargetName(kind, threads, short, batch, key=match["place"] or ""))
-        used = dataclasses.replace(hardware, name=name, num_threads=threads, dtype=dtype, batch=batch)
+        images = batch if kind == "cuda" else 1  # a processor's operators have batches of their own
+        name = str(TargetName(kind, threads, short, images, key=match["place"] or ""))
+        used = dataclasses.replace(hardware, name=name, num_threads=threads, dtype=dtype, batch=images)
         found.append(Source(device, used, match["compiler"], spaces))
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _described(database: sqlite3.Connection, path: Path) -> dict[str, tuple[HardwareTarget | None, int]]:
@@ -349,7 +350,8 @@ def load_source(database: sqlite3.Connection, path: Path, source: Source) -> dic
         logger.warning("%s", left_out(path, num_left_out))
     found: dict[str, list[TuningRecord]] = {}
     for workload, point, seconds, spread, same_as, again_s, again_spread, again_error in kept:
-        if _use_of(workload) != (source.target.dtype, source.target.batch):
+        use = _use_of(workload)
+        if use is None or use[0] != source.target.dtype or (source.target.gpu and use[1] != source.target.batch):
             continue
         try:
             record = TuningRecord(

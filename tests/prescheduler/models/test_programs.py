@@ -229,45 +229,6 @@ def test_every_convolution_is_one_tuned_operator(run: Run) -> None:
     assert ran.error < 1e-5
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_several_images_run_through_the_operators_of_one(run: Run, threads: int) -> None:
-    """Whatever is computed in channel blocks: each image by itself, with weights in common."""
-
-    def mixed(n: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
-        x = F.relu(n.wide(x) + x)
-        kept, changed = x.chunk(2, 1)
-        x = F.channel_shuffle(torch.cat((kept, n.changed(changed)), 1), 2)
-        gate = torch.sigmoid(n.expand(F.silu(n.reduce(x.mean((2, 3), keepdim=True)))))
-        x = n.grouped(n.project(x * gate)) * 2.0 + n.offset
-        low = F.max_pool2d(F.avg_pool2d(x, 3, 1, 1), 3, 2, 1)
-        up = n.up(low) + F.interpolate(n.tall(low), scale_factor=2)
-        return n.dense(F.max_pool2d(up, 4).flatten(1)), n.classes(up.mean((2, 3))), up
-
-    half = 3 * LANES // 2  # no whole number of blocks
-    layers = {
-        "stem": conv(3, 2 * half, 3),
-        "wide": conv(2 * half, 2 * half, 3),
-        "changed": conv(half, half, 3, groups=half),
-        "reduce": conv(2 * half, 5),
-        "expand": conv(5, 2 * half),
-        "project": conv(2 * half, 40),
-        "grouped": conv(40, 40, 3, groups=10),
-        "up": nn.ConvTranspose2d(40, 20, 2, 2),
-        "tall": conv(40, 20, 3),
-        "dense": nn.Linear(20 * 20, 7),
-        "classes": nn.Linear(20, 9),
-    }
-    network = Of(lambda n, x: mixed(n, n.stem(x)), **layers)
-    network.offset = nn.Parameter(torch.randn(40, 1, 1))
-    ran = run(network, (3, *IMAGE[1:]), choice=2, threads=threads)
-    assert ran.error < 1e-5
-    of_one = [o.step.workload for o in lowered_network(network).tuned]
-    of_three = [w if w.out_channels in (7, 9) else dataclasses.replace(w, batch=3) for w in of_one]
-    # dense layers have a row for each image
-    dense = {w: dataclasses.replace(w, input_size=3, input_width=1) for w in of_one if w.out_channels in (7, 9)}
-    assert [o.step.workload for o in ran.program.tuned] == [dense.get(w, w) for w in of_three]
-
-
 def choices(*layers: nn.Module, height: int = 20, width: int = 16) -> list[list[str]]:
     """The operators that compute each of some layers after a stem."""
     network = after_stem(lambda n, x: tuple(layer(x) for layer in n.layers), layers=nn.ModuleList(layers))
@@ -415,6 +376,23 @@ def attention(tokens: int, size: int, heads: int, added: Callable[..., Tensor]) 
     return Of(attended, rows=nn.Linear(size, 3 * size), end=nn.Linear(size, size))
 
 
+@pytest.mark.parametrize(("sequences", "tokens"), [(2, 29), (3, 17)])
+def test_sequences_whose_tokens_fill_no_tiles_attend_to_their_own(run: Run, sequences: int, tokens: int) -> None:
+    ran = run(attention(tokens, 64, 2, lambda _, s: s / 3.0), (sequences, tokens, 64))
+    assert ran.others["attention"] == 1
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize("tokens", [14, 29])
+def test_sequences_whose_tokens_are_stored_by_turns_attend_to_their_own(run: Run, tokens: int) -> None:
+    ran = run(encoder_layer(64, 2), (3, tokens, 64))
+    assert ran.tuned == ["pointwise"] * 4
+    assert [o.step.workload.residual for o in ran.program.tuned] == [False, True, False, True]
+    assert ran.others["attention"] == 1
+    assert {"softmax", "matmul", "permute_dims"}.isdisjoint(ran.others)
+    assert ran.error < 1e-5
+
+
 def test_constants_are_added_to_scores_by_head_and_by_sequence(run: Run) -> None:
     """As windows of images have it: one for each head, then one for each window."""
     by_head, by_window = torch.randn(2, 14, 14), torch.where(torch.rand(4, 1, 14, 14) < 0.3, -100.0, 0.0)
@@ -475,9 +453,8 @@ def test_other_functions_of_scores_are_computed_all_the_same(run: Run) -> None:
     assert run(Of(lambda n, x: tuple(layer(x) for layer in n.each), each=each), (2, 14, 64)).error < 1e-5
 
 
-@pytest.mark.parametrize(("sequences", "size"), [(1, 20), (3, 64)], ids=["parts of blocks", "tokens by tokens"])
-def test_heads_that_lie_otherwise_are_computed_all_the_same(run: Run, sequences: int, size: int) -> None:
-    ran = run(encoder_layer(size, 2), (sequences, 21, size))
+def test_heads_that_are_parts_of_blocks_are_computed_all_the_same(run: Run) -> None:
+    ran = run(encoder_layer(20, 2), (1, 21, 20))
     assert ran.others["attention"] == 0
     assert ran.error < 1e-5
 
@@ -568,6 +545,106 @@ def test_constants_by_channel_and_single_ones_stay_in_channel_blocks(run: Run) -
 def test_two_threads_compute_the_same(run: Run) -> None:
     network = after_stem(lambda n, x: F.channel_shuffle(n.one(F.max_pool2d(x, 2)), 2), one=conv(C, 48, 3))
     assert run(network, (1, 3, 64, 64), threads=2).error < 1e-5
+
+
+def excited(n: nn.Module, x: Tensor) -> Tensor:
+    """Squeeze-excite whose gate comes from dense layers."""
+    gate = torch.sigmoid(n.expand(F.silu(n.reduce(x.mean((2, 3))))))
+    return n.project(x * gate[:, :, None, None])
+
+
+def shuffled(n: nn.Module, x: Tensor) -> Tensor:
+    kept, changed = x.chunk(2, 1)
+    return n.last(F.channel_shuffle(torch.cat((F.max_pool2d(kept, 3, 1, 1), F.relu(n.one(changed))), 1), 2))
+
+
+def enlarged(n: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+    low = n.low(x)
+    return tuple(n.last(F.interpolate(low, scale_factor=2, mode=mode)) for mode in ("nearest", "bilinear"))
+
+
+WINDOWS = [
+    conv(C, 24, 3, stride=2),
+    conv(C, 24, stride=2),
+    conv(C, C, 5, groups=C),
+    conv(C, C, 3, groups=C // 8),
+    nn.Sequential(nn.ZeroPad2d((1, 2, 0, 1)), nn.Conv2d(C, 24, 3, dilation=2)),
+    nn.ConvTranspose2d(C, 24, 4, 2, 1),
+    nn.ConvTranspose2d(C, 24, 3, 2, 1, output_padding=1),
+    nn.ConvTranspose2d(C, C, 2, 2, groups=2),
+    nn.MaxPool2d(3, 2, ceil_mode=True),
+    nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    nn.AdaptiveAvgPool2d((2, 2)),
+]
+HALF = C // 2
+SEVERAL: dict[str, tuple[nn.Module, set[str]]] = {
+    "residual": (after_stem(lambda n, x: F.relu(n.one(x) + x), one=conv(C, C, 3)), {"from channel blocks"}),
+    "gate": (
+        after_stem(excited, reduce=nn.Linear(C, 5), expand=nn.Linear(5, C), project=conv(C, 24)),
+        {"reshape", "to channel blocks", "from channel blocks"},
+    ),
+    "windows": (
+        after_stem(lambda n, x: tuple(layer(x) for layer in n.layers), layers=nn.ModuleList(WINDOWS)),
+        {"conv_transpose", "add", "max_pool2d", "avg_pool2d", "from channel blocks"},
+    ),
+    "moved channels": (
+        after_stem(shuffled, one=conv(HALF, HALF), last=conv(C, 8)),
+        {"max_pool2d", "channels moved", "from channel blocks"},
+    ),
+    "enlarged": (
+        after_stem(enlarged, low=conv(C, C, 3, stride=2), last=conv(C, 8)),
+        {"repeat", "interpolate", "to channel blocks", "from channel blocks"},
+    ),
+    "flattened": (
+        Of(lambda n, x: n.dense(F.max_pool2d(n.stem(x), 4).flatten(1)), stem=STEM, dense=nn.Linear(C * 20, 7)),
+        {"max_pool2d", "reshape", "to channel blocks", "from channel blocks"},
+    ),
+    "constants": (
+        after_stem(lambda n, x: (F.relu(x) + torch.arange(float(C)).reshape(1, C, 1, 1)).exp() * 0.3),
+        {"add", "exp", "multiply", "from channel blocks"},
+    ),
+    "constants of each image": (
+        after_stem(lambda n, x: n.one(x * torch.tensor([1.0, -2.0, 3.0]).reshape(3, 1, 1, 1)), one=conv(C, 8)),
+        {"multiply", "to channel blocks", "from channel blocks"},
+    ),
+    "parts of blocks": (
+        Of(lambda n, x: n.two(F.relu(n.one(x.repeat(1, 7, 1, 1)))), one=conv(21, 21, 3), two=conv(21, 8)),
+        {"tile", "to channel blocks", "from channel blocks"},
+    ),
+    "images as channels": (
+        after_stem(lambda n, x: n.one(F.relu(x).reshape(1, 3 * C, *IMAGE[2:])), one=conv(3 * C, 8, 3)),
+        {"reshape", "to channel blocks", "from channel blocks"},
+    ),
+    "images side by side": (
+        after_stem(lambda n, x: n.one(torch.cat((x, F.relu(x[:1])))), one=conv(C, 8, 3)),
+        {"slice", "relu", "concat", "to channel blocks", "from channel blocks"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_images_have_the_operators_of_one(run: Run, name: str) -> None:
+    network, others = SEVERAL[name]
+    ran = run(network, (3, *IMAGE[1:]))
+    assert set(ran.others) == others
+    assert ran.program.tuned[0].step.workload.batch == 3
+    assert ran.error < 1e-5
+
+
+@pytest.mark.parametrize("choice", [1, 2], ids=["winograd", "winograd2"])
+def test_tiles_of_several_images_are_right_on_two_threads(run: Run, choice: int) -> None:
+    ran = run(
+        after_stem(lambda n, x: n.one(F.relu(x)) + x, one=conv(C, C, 3)), (3, *IMAGE[1:]), choice=choice, threads=2
+    )
+    assert ran.program.tuned[-1].choices[choice].batch == 3
+    assert ran.error < 1e-5
+
+
+def test_a_gate_that_all_images_have_in_common_is_a_product_of_its_own(run: Run) -> None:
+    network = Of(lambda n, x, gate: n.two(F.relu(n.one(x)) * gate), one=conv(3, C, 3), two=conv(C, 24))
+    ran = run(network, (3, *IMAGE[1:]), (1, C, 1, 1))
+    assert not ran.program.tuned[-1].step.workload.scaled
+    assert ran.error < 1e-5
 
 
 def test_memory_is_that_of_what_is_needed_at_one_time() -> None:

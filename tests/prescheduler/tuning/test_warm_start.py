@@ -158,6 +158,14 @@ def test_the_other_dtype_is_taken_as_it_is_where_spaces_agree(tmp_path: Path) ->
     assert agree(schedule_space(DEPTHWISE, ONE), schedule_space(dataclasses.replace(DEPTHWISE, dtype="bfloat16"), bf16))
 
 
+def test_a_processor_s_operators_of_one_image_and_of_several_are_of_one_source(tmp_path: Path) -> None:
+    several = dataclasses.replace(WORKLOAD, batch=4)
+    theirs = stored(run_of(tmp_path, "theirs"), OTHER, WORKLOAD, several)
+    found = open_warm_start(str(theirs.root), run_of(tmp_path, "mine"), ONE)
+    assert found.records.keys() == {WORKLOAD.key, several.key}
+    assert found.source.target == OTHER
+
+
 def test_a_file_of_before_devices_were_noted_is_understood_by_the_table_beside_it(tmp_path: Path) -> None:
     source = stored(run_of(tmp_path, "theirs"), OTHER)
     with sqlite3.connect(source.records) as database:

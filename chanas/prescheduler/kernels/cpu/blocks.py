@@ -7,11 +7,10 @@ compiled module serves any weights and they travel once (in safetensors).
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chanas.core.arch import BlockConfig
@@ -19,6 +18,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.steps import INPUT, block_steps, block_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.cpu.batches import over_images
 from chanas.prescheduler.kernels.cpu.families import apply_point, compute, family_of, flatten_output, operator_arguments
 from chanas.prescheduler.kernels.cpu.shapes import Shapes, input_shape, output_shape
 from chanas.prescheduler.workloads.space import Point
@@ -92,10 +92,8 @@ def schedule_packed_operator(workload: Workload, point: Point, target: HardwareT
     """
     from tvm import s_tir, te
 
-    from chanas.prescheduler.kernels.cpu.batches import over_images
-
     lanes, num_images = target.vector_lanes, workload.batch
-    workload = dataclasses.replace(workload, batch=1)
+    workload = replace(workload, batch=1)
     x, *rest = operator_arguments(workload, lanes)
     shapes = _parameter_shapes(workload, lanes)
     extras = rest[len(shapes) : -1]

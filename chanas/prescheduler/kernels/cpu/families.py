@@ -6,7 +6,6 @@ TVM is loaded when something is computed or scheduled, not when spaces are asked
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
@@ -15,6 +14,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Generality, Workload, check_generality
 from chanas.prescheduler.kernels.cpu import bf16_schedules, schedules, shapes, space
+from chanas.prescheduler.kernels.cpu.batches import over_images
 from chanas.prescheduler.workloads.space import Decoded, Point, ScheduleSpace
 
 Compute = Callable[[Workload, int, str, Any, Sequence[Any], Sequence[Any]], Any]
@@ -225,9 +225,7 @@ def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) 
     """A `tirx.PrimFunc` of one operator alone, scheduled by `point`; its symbol is `main`."""
     from tvm import s_tir, te
 
-    from chanas.prescheduler.kernels.cpu.batches import over_images
-
-    one = dataclasses.replace(workload, batch=1)
+    one = replace(workload, batch=1)
     arguments = operator_arguments(one, target.vector_lanes)
     sch = s_tir.Schedule(te.create_prim_func(list(arguments)), error_render_level="none")
     apply_point(sch, one, point, target, "op0_")

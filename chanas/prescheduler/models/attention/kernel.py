@@ -52,16 +52,14 @@ class Heads:
         return self.heads * self.value_channels
 
     @property
-    def rows_in_memory(self) -> int:
-        """Rows of queries and what fills up their last tile."""
-        return tiled_rows(self.sequences * self.queries)
+    def rows(self) -> int:
+        """Rows of a sequence's queries and what fills up their last tile."""
+        return tiled_rows(self.queries)
 
     def fits(self, lanes: int) -> bool:
         """True if each head has whole channel blocks, and the rows of a sequence can be cut into tiles."""
         channels = (self.query_channels, self.value_channels, *self.firsts)
-        if any(c % lanes for c in channels) or self.rows_in_memory % self.sequences:
-            return False
-        return tile_of(self.rows_in_memory // self.sequences) > 0
+        return not any(c % lanes for c in channels) and tile_of(self.rows) > 0
 
 
 def tile_of(rows: int) -> int:
@@ -71,17 +69,29 @@ def tile_of(rows: int) -> int:
 
 def emit_attention(builder: Any, reads: Sequence[Any], lanes: int, *, heads: Heads, parallel: bool) -> Any:
     """The call of a function for one attention, on queries, keys, values and what is added to the scores."""
-    shape = (heads.out_channels // lanes, heads.rows_in_memory, lanes)
+    shape = (heads.out_channels // lanes, heads.sequences * heads.rows, lanes)
     function = scheduled_attention([tuple(int(e) for e in r.ty.shape) for r in reads], heads, shape, parallel)
     done = {"tirx.is_scheduled": True, "op_pattern": OPAQUE}
     variable = builder.add_func(function.without_attr("global_symbol").with_attrs(done), "attention")
-    return builder.emit(relax.call_tir(variable, list(reads), relax.TensorType(shape, "float32")))
+    attended = builder.emit(relax.call_tir(variable, list(reads), relax.TensorType(shape, "float32")))
+    num = heads.sequences * heads.queries
+    if heads.sequences == 1 or shape[1] == num == tiled_rows(num):
+        return attended
+
+    def in_rows(x: Any) -> Any:  # without what fills up the tiles of each sequence
+        def element(c: Any, m: Any, v: Any) -> Any:
+            m = tirx.min(m, num - 1)
+            return x[c, m // heads.queries * heads.rows + m % heads.queries, v]
+
+        return te.compute((shape[0], tiled_rows(num), lanes), element, name="rows")
+
+    return builder.emit_te(in_rows, attended, primfunc_name_hint="rows")
 
 
 def scheduled_attention(
     shapes: Sequence[tuple[int, ...]], heads: Heads, out_shape: tuple[int, int, int], parallel: bool
 ) -> Any:
-    """A `tirx.PrimFunc` of the tensors that are read, by their shapes, and of the output."""
+    """A `tirx.PrimFunc` of the tensors that are read, by their shapes, and of the output with its `Heads.rows`."""
     reads = [te.placeholder(shape, "float32", name=f"read{i}") for i, shape in enumerate(shapes)]
     out, folds = _expression(reads, heads, out_shape)
     sch = Schedule(te.create_prim_func([*reads, out]), error_render_level="none")
@@ -91,8 +101,7 @@ def scheduled_attention(
 
 def _expression(reads: Sequence[Any], a: Heads, out_shape: tuple[int, int, int]) -> tuple[Any, int]:
     """The output, and the number of steps in which the lanes of a vector are folded to one number."""
-    (q, k, v, *added), (_, rows_in_memory, lanes) = reads, out_shape
-    rows, last = rows_in_memory // a.sequences, a.keys - 1
+    (q, k, v, *added), lanes, rows, last = reads, out_shape[2], a.rows, a.keys - 1
     blocks, nothing = -(-a.keys // lanes), tirx.const(-math.inf, "float32")
     every = (a.sequences, a.heads, rows)
 
@@ -171,9 +180,7 @@ def _halved(both: Callable[[Any, Any], Any], x: Any, width: int, name: str) -> A
 def _schedule(sch: Any, a: Heads, out_shape: tuple[int, int, int], folds: int, parallel: bool) -> None:
     """for b, h: the keys transposed, then for each tile of rows: scores, their largest, powers and sum, then for each
     block of values: the rows written out, v a vector."""
-    _, rows_in_memory, lanes = out_shape
-    rows = rows_in_memory // a.sequences
-    tile = tile_of(rows)
+    lanes, rows, tile = out_shape[2], a.rows, tile_of(a.rows)
     c, m, v = sch.get_loops(sch.get_sblock("out"))
     h, e = sch.split(c, [a.heads, a.value_channels // lanes])
     b, i, r = sch.split(m, [a.sequences, rows // tile, tile])

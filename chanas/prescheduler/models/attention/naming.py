@@ -19,11 +19,19 @@ from chanas.prescheduler.models.attention.kernel import Heads
 from chanas.prescheduler.models.folding import drop_identities
 from chanas.prescheduler.models.graph import Constant, Graph, Node, Read, Rewriter, numbered
 from chanas.prescheduler.models.moves import drop_moves, moved_from
+from chanas.prescheduler.models.rows import turn_after_products
 from chanas.prescheduler.models.sources.model import Array
 
 
 def name_attention(graph: Graph, lanes: int) -> Graph:
     """The graph with a node `attention` for each one whose heads are whole blocks of so many channels."""
+    named = _named(turn_after_products(graph), lanes)
+    if any(node.op == "attention" for node in named.nodes):
+        graph = turn_after_products(named)
+    return drop_identities(drop_moves(graph))
+
+
+def _named(graph: Graph, lanes: int) -> Graph:
     new = Rewriter(graph.inputs)
     for value, node in numbered(graph):
         found = _attention(graph, node)
@@ -38,7 +46,7 @@ def name_attention(graph: Graph, lanes: int) -> Graph:
         shape = (a.sequences, a.heads, a.queries, a.value_channels)
         turned = new.add(Node("permute_dims", (split,), shape, attributes={"axes": (0, 2, 1, 3)}))
         new.let(value, new.add(Node("reshape", (turned,), node.shape, name=node.name)))
-    return drop_identities(drop_moves(new.graph(graph.outputs)))
+    return new.graph(graph.outputs)
 
 
 @dataclass

@@ -3,8 +3,6 @@ gives them, and finite numbers everywhere else."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tvm
@@ -66,16 +64,6 @@ def test_they_do_so_on_two_threads(rng: np.random.Generator) -> None:
     (point,) = schedule_space(workload, target).sample(1, rng)
     case = operator_case(workload, target.vector_lanes, ODD["several"])
     assert relative_error(computed(workload, point, target, case), case.expected) < FLOAT32_TOLERANCE
-
-
-@pytest.mark.parametrize("workload", [WORKLOADS[0], WORKLOADS[2], WORKLOADS[6]], ids=lambda w: w.key)
-def test_those_of_one_image_stay_in_it(workload: Workload, rng: np.random.Generator) -> None:
-    target, two = device(), dataclasses.replace(workload, batch=2)
-    (point,) = schedule_space(workload, target).sample(1, rng)
-    case = operator_case(two, target.vector_lanes, ODD["nan"])
-    found = computed(two, point, target, case)
-    assert relative_error(found, case.expected) < FLOAT32_TOLERANCE
-    assert sorted(np.isfinite(image).all() for image in np.split(found, 2)) == [False, True]
 
 
 def test_a_column_that_no_window_reads_is_not_read(rng: np.random.Generator) -> None:

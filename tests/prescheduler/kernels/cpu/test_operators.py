@@ -86,13 +86,6 @@ MORE_EDGES = [
     Workload("depthwise", 8, 56, 56, 5, 2, "relu"),
 ]
 
-SEVERAL_IMAGES = [
-    *(dataclasses.replace(w, batch=3) for w in PLAIN.values()),
-    Workload("groupconv", 5, 30, 60, 3, 1, "swish", groups=10, residual=True, batch=2),
-    Workload("blockconv", 7, 24, 40, 3, 2, "relu", kernel_width=1, residual=True, residual_first=True, batch=2),
-    Workload("upconv", 5, 16, 24, 3, 2, "relu", residual=True, batch=2),
-]
-
 every_operator = pytest.mark.parametrize("op", OPERATORS)
 
 
@@ -121,16 +114,6 @@ def test_an_operator_of_odd_shape_is_right(workbench: Workbench, workload: Workl
 def test_an_operator_of_odd_shape_is_right_at_many_points(workbench: Workbench, workload: Workload) -> None:
     points = schedule_space(workload, HOST).sample(6, np.random.default_rng(1))
     assert errors(workbench, workload, points) == {}
-
-
-@pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("workload", SEVERAL_IMAGES, ids=lambda w: w.key)
-def test_several_images_are_computed_one_after_the_other(
-    workbench: Workbench, two_threads: Workbench, workload: Workload, num_threads: int, rng: np.random.Generator
-) -> None:
-    target = device(num_threads=num_threads)
-    (point,) = schedule_space(workload, target).sample(1, rng)
-    assert errors(two_threads if num_threads > 1 else workbench, workload, [point], target) == {}
 
 
 @every_operator

@@ -28,7 +28,7 @@ def test_attention_of_one_tile_or_block_compiles(
     size, width = blocks * lanes, heads * blocks * lanes
     attention = Heads(sequences, heads, tokens, tokens, size, size, (0, width, 2 * width), 0.25)
     assert attention.fits(lanes)
-    rows = attention.rows_in_memory
+    rows = sequences * attention.rows
     read = (3 * width // lanes, rows, lanes)
     function = scheduled_attention([read] * 3, attention, (width // lanes, rows, lanes), parallel=False)
     build_object(function.with_attr("global_symbol", "main"), device(lanes), tmp_path / "attention.o")
