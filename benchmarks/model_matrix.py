@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from common import Figure, finish, read_results
+from default_program import compiled, default_module, outputs_of
 
 ROADS = ("pt2", "dynamo", "torchscript")
 STAGES = ("make", "export", "open", "read", "simplify", "lower", "build", "run", "compare", "right")
@@ -228,16 +229,10 @@ def _prove(
     built: dict[str, Any],
 ) -> None:
     """Build an opened network with default schedules, run it and compare its outputs."""
-    import numpy as np
-    import tvm
-    from tvm import relax
-
     from chanas.devices.host import load_target
     from chanas.prescheduler.models.folding import simplify
     from chanas.prescheduler.models.lowering import lower
-    from chanas.prescheduler.models.module import program_module
     from chanas.prescheduler.models.reading.reader import read_graph
-    from chanas.prescheduler.tuning.default_points import ranked_points
 
     target = load_target("cpu")
     with trial.at("read"):
@@ -249,18 +244,13 @@ def _prove(
     kept = [o for o in program.others if not o.is_change]
     trial.facts |= {"operators": len(program.tuned) + len(kept), "without": shares_without(program)}
     with trial.at("build"):
-        chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], target, 1)[0]) for o in program.tuned}
-        made = program_module(program, chosen, target)
+        made = default_module(program, target)
         digest = hashlib.sha256(made.to_json().encode()).hexdigest()
         if digest not in built:
-            with target.tvm_target() as device, tvm.transform.PassContext(opt_level=3):
-                built.clear()
-                built[digest] = tvm.compile(made.module, device)
+            built.clear()
+            built[digest] = compiled(made, target)
     with trial.at("run"):
-        machine = relax.VirtualMachine(built[digest], tvm.cpu())
-        arguments = (tvm.runtime.tensor(np.asarray(a, order="C")) for a in (*inputs, *made.parameters))
-        found = machine["main"](*arguments)
-        outputs = [o.numpy() for o in ([found] if hasattr(found, "numpy") else found)]
+        outputs = outputs_of(built[digest], made, inputs)
     trial.facts["line"], trial.facts["error"] = difference(outputs, expected, exact)
     trial.facts["stage"] = "compare" if trial.facts["line"] else "right"
 

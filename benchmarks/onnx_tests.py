@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from default_program import compiled, default_module, outputs_of
 from onnx_exclusions import RULES, cause_of
 
 STAGES = ("open", "read", "build", "run", "compare", "right")
@@ -133,18 +134,14 @@ def with_weights(case: Case) -> Case | None:
 def tried(case: Case, folder: Path) -> tuple[str, str]:
     """The stage that a case reaches (`right` where all is), and what was said."""
     import onnx
-    import tvm
-    from tvm import relax
 
     from chanas.devices.host import load_target
     from chanas.errors import ChanasError
     from chanas.prescheduler.models.folding import simplify
     from chanas.prescheduler.models.lowering import lower
-    from chanas.prescheduler.models.module import program_module
     from chanas.prescheduler.models.reading.reader import read_graph
     from chanas.prescheduler.models.sources.model import own_type
     from chanas.prescheduler.models.sources.opening import open_model
-    from chanas.prescheduler.tuning.default_points import ranked_points
 
     stage = "open"
     try:
@@ -164,17 +161,12 @@ def tried(case: Case, folder: Path) -> tuple[str, str]:
         graph = simplify(read_graph(opened.proto, opened.inputs))
         program = lower(graph, target)
         stage = "build"
-        chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], target, 1)[0]) for o in program.tuned}
-        made = program_module(program, chosen, target)
-        device = target.tvm_target()
-        with device, tvm.transform.PassContext(opt_level=3):
-            built = tvm.compile(made.module, device)
+        made = default_module(program, target)
+        executable = compiled(made, target)
         stage = "run"
-        machine = relax.VirtualMachine(built, tvm.cpu())
         given = [np.asarray(a) for n, a in zip(names, case.inputs, strict=True) if n not in weights]
         arrays = [a.astype(facts.dtype) for a, facts in zip(given, opened.inputs, strict=True)]
-        found = machine["main"](*(tvm.runtime.tensor(np.asarray(a, order="C")) for a in (*arrays, *made.parameters)))
-        outputs = [o.numpy() for o in ([found] if hasattr(found, "numpy") else found)]
+        outputs = outputs_of(executable, made, arrays)
         stage = "compare"
         for i, (got, wanted) in enumerate(zip(outputs, case.outputs, strict=True)):
             wanted = np.asarray(wanted)

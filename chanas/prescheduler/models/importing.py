@@ -8,6 +8,7 @@ it says that it came to the end, and leaves what PyTorch has exported as an ONNX
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import signal
@@ -34,7 +35,6 @@ from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.models.sources.model import OpenedModel, Shapes
 from chanas.prescheduler.models.sources.onnx_files import parse_onnx, tensors_of
 from chanas.prescheduler.models.sources.opening import PROGRAM, library_of, open_model
-from chanas.prescheduler.models.sources.torch_models import load_framework
 
 _COMMAND = ("-m", "chanas.prescheduler.models.importing")
 _TIMEOUT_S = 600.0
@@ -77,7 +77,7 @@ def import_network(
     with scratch_folder() as scratch, ThreadPoolExecutor(1) as meanwhile:
         request = OpenNetwork(source=str(source), shapes=shapes or {}, exported=scratch / "exported.onnx")
         if Path(source).suffix == PROGRAM:
-            meanwhile.submit(load_framework)  # the other process takes one core
+            meanwhile.submit(importlib.import_module, "torch")  # takes seconds; the other process takes one core
         _ask(request, str(source), command)
         return open_model(source, shapes, exported=request.exported if request.exported.exists() else None)
 

@@ -112,6 +112,10 @@ class Call:
             )
         return found.value
 
+    def known_number(self, position: int, what: str) -> int:
+        """A whole number that has to be known, as `known` says."""
+        return int(self.known(position, what).ravel()[0])
+
     def known_or(self, position: int, what: str, default: Any) -> Any:
         """The value as `known` gives it, or a default where it is left out."""
         return self.known(position, what) if self.has(position) else default

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from chanas.prescheduler.models.graph import Constant, Read
 from chanas.prescheduler.models.reading.call import MAX_STEPS, Call, Given, Listed, reads
-from chanas.prescheduler.models.reading.making import Maker, constant
+from chanas.prescheduler.models.reading.making import constant
 
 
 @reads("If", attributes=["then_branch", "else_branch"])
@@ -27,7 +27,7 @@ def _if(call: Call) -> Sequence[Given]:
 def _loop(call: Call) -> Sequence[Given]:
     """Values that go round, at the end, and those that each round gives, one after the other."""
     graph = call.attribute("body")
-    limit = int(call.known(0, "number of rounds").ravel()[0]) if call.has(0) else None
+    limit = call.known_number(0, "number of rounds") if call.has(0) else None
     goes_on: Given = call.input(1) if call.has(1) else constant(True, "bool")
     state = [call.value(i) for i in range(2, len(call.inputs))]
     given: list[list[Given]] = [[] for _ in range(len(graph.output) - 1 - len(state))]
@@ -74,7 +74,7 @@ def _scan(call: Call) -> Sequence[Given]:
     if call.has(0):
         raise call.refused("has lengths of sequences, which are not there")
     make, num = call.make, call.make.shape_of(values[0])[0]
-    alone = [[make.reshape(make.slice(v, 0, n, 1), make.shape_of(v)[1:]) for v in values] for n in range(num)]
+    alone = [[make.without_axis(make.slice(v, 0, n, 1), 0) for v in values] for n in range(num)]
     return [_stacked(call, parts, 0) for parts in zip(*(_scanned(call, own) for own in alone), strict=True)]
 
 
@@ -96,7 +96,7 @@ def _scanned(call: Call, values: Sequence[Read]) -> list[Given]:
     given: list[list[Given]] = [[] for _ in range(num_given)]
     for t in range(length):
         parts = [
-            _without(make, make.slice(s, a, length - 1 - t if way else t, 1), a)
+            make.without_axis(make.slice(s, a, length - 1 - t if way else t, 1), a)
             for s, a, way in zip(sources, axes, ways, strict=True)
         ]
         found = call.body(graph, [*state, *parts])
@@ -117,16 +117,9 @@ def _check_steps(call: Call, num: int) -> None:
         raise call.refused(f"has {num} rounds or more, of which at most {MAX_STEPS} are written out")
 
 
-def _without(make: Maker, x: Read, axis: int) -> Read:
-    shape = make.shape_of(x)
-    return make.reshape(x, (*shape[:axis], *shape[axis + 1 :]))
-
-
 def _stacked(call: Call, rounds: Sequence[Given], axis: int) -> Read:
     """Values of one shape along a new axis."""
-    make, values = call.make, [r for r in rounds if not isinstance(r, Listed)]
+    values = [r for r in rounds if not isinstance(r, Listed)]
     if len(values) != len(rounds):
         raise call.refused("gives a sequence in each round, which is not there")
-    shape = make.shape_of(values[0])
-    axis = call.in_range(axis, len(shape) + 1)
-    return make.concat([make.reshape(v, (*shape[:axis], 1, *shape[axis:])) for v in values], axis)
+    return call.make.stack(values, call.in_range(axis, call.make.rank(values[0]) + 1))

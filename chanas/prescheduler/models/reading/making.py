@@ -118,6 +118,18 @@ class Maker(Rewriter):
         shape = (*shapes[0][:axis], sum(s[axis] for s in shapes), *shapes[0][axis + 1 :])
         return self.node("concat", reads, shape, self.dtype_of(reads[0]), axis=axis)
 
+    def stack(self, reads: Sequence[Read], axis: int) -> Read:
+        """Values of one shape along a new axis."""
+        shape, *others = (self.shape_of(read) for read in reads)
+        if any(other != shape for other in others):
+            raise ValueError(f"values of {[list(s) for s in (shape, *others)]} along a new axis")
+        return self.concat([self.reshape(read, (*shape[:axis], 1, *shape[axis:])) for read in reads], axis)
+
+    def without_axis(self, x: Read, axis: int) -> Read:
+        """A value without an axis, which has one place."""
+        shape = self.shape_of(x)
+        return self.reshape(x, (*shape[:axis], *shape[axis + 1 :]))
+
     def broadcast(self, x: Read, shape: Sequence[int]) -> Read:
         if tuple(shape) == self.shape_of(x):
             return x

@@ -233,7 +233,7 @@ def _tile(call: Call) -> Read:
     make, x, before = call.make, call.input(0), call.shape(0)
     if len(call.inputs) == 3:  # before operator set 6: how often, along which axis
         times = [1] * len(before)
-        times[int(call.known(2, "axis").ravel()[0])] = int(call.known(1, "repeats").ravel()[0])
+        times[call.known_number(2, "axis")] = call.known_number(1, "repeats")
     else:
         times = list(extents_of(call.known(1, "repeats")))
     return make.tile(x, times)
@@ -261,7 +261,7 @@ def _eye_like(call: Call) -> Read:
 @reads("OneHot", attributes=["axis"])
 def _one_hot(call: Call) -> Read:
     make, numbers, values = call.make, call.input(0), call.input(2)
-    depth = int(call.known(1, "depth").ravel()[0])
+    depth = call.known_number(1, "depth")
     before = call.shape(0)
     axis = call.axis("axis", -1, len(before) + 1)
     numbers = make.cast(numbers, "int64")

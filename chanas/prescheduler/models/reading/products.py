@@ -259,15 +259,14 @@ def _col2im(call: Call) -> Read:
     """Columns of windows, [N, C · kernel, places], added up where these lie: a transposed convolution with ones."""
     make, shape = call.make, call.shape(0)
     extents, kernel = extents_of(call.known(1, "shape")), extents_of(call.known(2, "window"))
-    num, size = len(extents), math.prod(kernel)
-    window = window_of(call, extents, kernel)
+    size, window = math.prod(kernel), window_of(call, extents, kernel)
     places, maps = window.outputs(extents), shape[0] * shape[1] // size
     if math.prod(places) != shape[2]:
         raise call.refused(f"has {shape[2]} columns for {math.prod(places)} windows of {list(kernel)}")
     x = make.reshape(call.input(0), (maps, size, *places))
     ones = constant(np.eye(size).reshape(size, 1, *kernel))
     found = make.node("conv_transpose", [x, ones], (maps, 1, *extents), make.dtype_of(x), **window.facts(), groups=1)
-    return make.reshape(found, (shape[0], shape[1] // size, *extents[:num]))
+    return make.reshape(found, (shape[0], shape[1] // size, *extents))
 
 
 @reads("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", attributes=["p", "consumed_inputs"])

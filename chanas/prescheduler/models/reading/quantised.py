@@ -27,9 +27,7 @@ def _by_axis(call: Call, position: int, axis: int) -> Read:
         whole = [e * t for e, t in zip(own, times, strict=True)]
         wide = make.node("repeat", [x], whole, make.dtype_of(x), times=times)
         return make.slice(wide, axis, 0, shape[axis])
-    if len(own) != 1 or own[0] == 1 or rank < 2:
-        return make.reshape(x, ()) if math.prod(own) == 1 else x
-    return make.reshape(x, tuple(own[0] if a == axis else 1 for a in range(rank)))
+    return _along(call, x, axis, rank)
 
 
 def _axis(call: Call) -> int:

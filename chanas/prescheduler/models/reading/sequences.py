@@ -20,7 +20,7 @@ def _split(call: Call) -> Listed:
         lengths = tuple(min(lengths[0], extent - begin) for begin in range(0, extent, lengths[0]))
     found = parts(call, axis, lengths)
     if not call.has(1) and not call.attribute("keepdims", 1):
-        found = [call.make.reshape(part, (*before[:axis], *before[axis + 1 :])) for part in found]
+        found = [call.make.without_axis(part, axis) for part in found]
     return Listed(tuple(found))
 
 
@@ -63,17 +63,14 @@ def _erase(call: Call) -> Listed:
 def _concat(call: Call) -> Read:
     """The values one after the other along an axis, which may be a new one."""
     make, items = call.make, call.items(0)
-    rank = make.rank(items[0]) + call.attribute("new_axis", 0)
-    axis = call.axis("axis", 0, rank)
-    if call.attribute("new_axis", 0):
-        shapes = (make.shape_of(item) for item in items)
-        items = tuple(make.reshape(i, (*s[:axis], 1, *s[axis:])) for i, s in zip(items, shapes, strict=True))
-    return make.concat(items, axis)
+    is_new = call.attribute("new_axis", 0)
+    axis = call.axis("axis", 0, make.rank(items[0]) + is_new)
+    return make.stack(items, axis) if is_new else make.concat(items, axis)
 
 
 def _place(call: Call, position: int, num: int, most: int) -> int:
     """The place in a sequence of `num` values that an input names, up to `most`, counted from the front."""
-    place = int(call.known(position, "place in the sequence").ravel()[0])
+    place = call.known_number(position, "place in the sequence")
     if not -num <= place <= most:
         raise call.refused(f"names place {place} of a sequence of {num}")
     return place if place >= 0 else place + num

@@ -16,23 +16,18 @@ from chanas.prescheduler.models.reading.making import constant
 from chanas.prescheduler.models.sources.model import Array
 
 
-def _number(call: Call, position: int, what: str) -> int | None:
-    return int(call.known(position, what).ravel()[0]) if call.has(position) else None
-
-
 @reads("DFT", attributes=["axis", "inverse", "onesided"])
 def _dft(call: Call) -> Read:
     """The axis is an attribute before operator set 20."""
     make, shape = call.make, call.shape(0)
     rank = len(shape)
-    given = int(call.attribute("axis", 1)) if call.opset < 20 else _number(call, 2, "axis")
-    axis = call.in_range(-2 if given is None else given, rank)
+    given = int(call.attribute("axis", 1)) if call.opset < 20 else call.known_number(2, "axis") if call.has(2) else -2
+    axis = call.in_range(given, rank)
     if axis == rank - 1 or shape[-1] > 2:
         raise call.refused(f"transforms axis {axis} of {list(shape)}; expected another axis than the last, of 1 or 2")
     inverse, onesided = bool(call.attribute("inverse", 0)), bool(call.attribute("onesided", 0))
-    length = _number(call, 1, "length")
-    if length is None:
-        length = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
+    whole = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
+    length = call.known_number(1, "length") if call.has(1) else whole
     order = [a for a in range(rank - 1) if a != axis]
     x = make.transpose(call.input(0), [*order, axis, rank - 1])
     found = _transformed(call, x, _matrix(shape[axis], shape[-1], length, inverse, onesided))
@@ -46,9 +41,8 @@ def _stft(call: Call) -> Read:
     make, x = call.make, call.input(0)
     x = make.reshape(x, (*call.shape(0), 1)) if len(call.shape(0)) == 2 else x
     num, whole, parts = make.shape_of(x)
-    step = int(call.known(1, "step").ravel()[0])
-    length = _number(call, 3, "length of frames")
-    length = call.shape(2)[0] if length is None and call.has(2) else length
+    step = call.known_number(1, "step")
+    length = call.known_number(3, "length of frames") if call.has(3) else call.shape(2)[0] if call.has(2) else None
     if length is None or step < 1 or length > whole:
         raise call.refused(f"has frames of {length} numbers every {step} of {whole}; expected a window or a length")
     starts = np.arange(1 + (whole - length) // step) * step

@@ -100,7 +100,7 @@ def _extreme_place(call: Call) -> Read:
 def _top_k(call: Call) -> Sequence[Read]:
     make, x, before = call.make, call.input(0), call.shape(0)
     axis = call.axis("axis", -1, len(before))
-    k = int(call.known(1, "number").ravel()[0]) if call.has(1) else int(call.attribute("k"))
+    k = call.known_number(1, "number") if call.has(1) else int(call.attribute("k"))
     if not 0 <= k <= before[axis]:
         raise call.refused(f"takes {k} of {before[axis]} along axis {axis}")
     shape = (*before[:axis], k, *before[axis + 1 :])
@@ -110,7 +110,7 @@ def _top_k(call: Call) -> Sequence[Read]:
 
 @reads("CumSum", "CumProd", attributes=["exclusive", "reverse"])
 def _cumulative(call: Call) -> Read:
-    axis = call.in_range(int(call.known(1, "axis").ravel()[0]), len(call.shape(0)))
+    axis = call.in_range(call.known_number(1, "axis"), len(call.shape(0)))
     facts = {name: bool(call.attribute(name, 0)) for name in ("exclusive", "reverse")}
     x = call.input(0)
     return call.make.node(call.op.lower(), [x], call.shape(0), call.make.dtype_of(x), axis=axis, **facts)

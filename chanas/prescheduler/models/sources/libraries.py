@@ -96,12 +96,12 @@ def made_network(library: str, name: str, shapes: Shapes, weights: Path | None =
     found = MAKERS[library](name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        tensors = None if weights is None else _tensors(weights)
+        tensors = {} if weights is None else _tensors(weights)
         try:
-            network = found.make(None, tensors or {}).eval()
+            network = found.make(None, tensors).eval()
         except Exception as error:  # whatever a library raises for a network that it cannot make
             raise ModelError(f"{library} does not make {name} ({describe(error, _MAX_TEXT)})") from error
-        if weights is not None and tensors is not None:
+        if weights is not None:
             network = _with_weights(network, found, weights, tensors)
         if found.is_detector:
             network = _up_to_maps(name, network)

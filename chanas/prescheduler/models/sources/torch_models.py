@@ -67,11 +67,6 @@ def take_statistics(network: Any, shape: tuple[int, ...]) -> None:
         norm.momentum = momentum
 
 
-def load_framework() -> None:
-    """Import what programs are opened with, which takes seconds."""
-    import torch  # noqa: F401
-
-
 def open_exported(path: Path, exported: Path | None = None) -> OpenedModel:
     """A program that `torch.export.save` wrote; `exported` is the ONNX model that was made of it, if it was.
 
