@@ -38,6 +38,8 @@ _OPERATOR = re.compile(
 _TABLE, _NAMES = "config", ("parameter_name", "buffer_name", "tensor_constant_name", "fqn")
 """The dictionary whose keys are names of tensors, and keys of names of tensors and modules: these have hyphens, too,
 and PyTorch quotes in code what is no identifier."""
+_NUMBERS, _NOT_FINITE = ("as_float", "as_floats", "real", "imag"), ("Infinity", "-Infinity", "NaN")
+"""Keys of numbers, and those that are written as texts."""
 _OF_FILES = ("torch.ops.aten.from_file.",)
 _CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
 _LEFT_OUT: Mapping[str, Any] = {"metadata": {}, "guards_code": [], "torch_version": ""}
@@ -150,6 +152,8 @@ def _checked(path: Path, value: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [_checked(path, v, key) for v in value]
     if not isinstance(value, str) or key in ("as_string", "as_strings"):  # what an operator gets, as a literal
+        return value
+    if key in _NUMBERS and value in _NOT_FINITE:
         return value
     if key in ("in_spec", "out_spec"):
         _check_containers(path, json.loads(value)[1])

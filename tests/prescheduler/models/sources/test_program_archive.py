@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ class Net(nn.Module):
 
     def forward(self, maps: dict[str, torch.Tensor], *, z: torch.Tensor) -> dict[str, torch.Tensor]:
         first = torch.nn.functional.gelu(self.layers["conv-1"](maps["a"]), approximate="tanh") * self.scale
+        first = torch.where(first > 0.1, first, -math.inf).masked_fill(first > 2, math.inf)
         return {"first": first, "second": torch.split(z, 2)[1]}
 
 
