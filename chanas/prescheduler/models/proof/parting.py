@@ -19,7 +19,8 @@ from chanas.prescheduler.models.module import ProgramModule, program_module
 from chanas.prescheduler.models.program import Program, TunedOperation
 from chanas.prescheduler.models.proof.comparing import build, compare
 from chanas.prescheduler.models.proof.reference import Reference
-from chanas.prescheduler.models.proof.rounding import allowed, growths, moved_answers
+from chanas.prescheduler.models.proof.rounding import allowed, growths
+from chanas.prescheduler.models.proof.uncertainty import values_and_moved
 from chanas.prescheduler.models.sources.onnx_models import values_of
 from chanas.prescheduler.workloads.comparison import Difference, Draw, difference
 
@@ -93,9 +94,7 @@ class _Search:
     def _compared(self, values: Sequence[int]) -> dict[int, Difference]:
         """The differences of these values, in order; those that the ONNX model has in another size are left out."""
         names = [self.names[v] for v in values]
-        answer = values_of(self.opened.proto, names, self.opened.inputs)
-        expected = answer([x.copy() for x in self.draw.inputs])
-        moved = list(moved_answers(answer, self.draw.inputs))
+        expected, *moved = values_and_moved(self.opened, names, self.draw.inputs)
         kept = [i for i, v in enumerate(values) if expected[i].size == math.prod(self.program.value(v).shape)]
         bounds = [allowed(expected[i], [m[i] for m in moved], self.growths.get(names[i], 0.0)) for i in kept]
         draw = Draw(self.draw.name, self.draw.inputs, tuple(expected[i] for i in kept), tuple(bounds))

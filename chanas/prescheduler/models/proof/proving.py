@@ -17,7 +17,7 @@ from chanas.prescheduler.models.module import ProgramModule
 from chanas.prescheduler.models.proof.comparing import build, compare
 from chanas.prescheduler.models.proof.parting import first_difference
 from chanas.prescheduler.models.proof.reference import Reference
-from chanas.prescheduler.models.proof.ties import without_ties
+from chanas.prescheduler.models.proof.uncertainty import with_uncertainty
 from chanas.prescheduler.workloads.comparison import Comparison, Difference
 
 _ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
@@ -76,7 +76,7 @@ def prove(
             build(made, target, library, source, pool)
             compared = compare(made, reference.draws, library, case, pool)
             if _is_wrong(compared):
-                compared = compare(made, without_ties(reference, compared), library, case, pool)
+                compared = compare(made, with_uncertainty(reference, compared), library, case, pool)
             if _is_wrong(compared):
                 said, draw = _verdict(compared, reference)
                 where = first_difference(made, reference, reference.draws[draw], target, pool, scratch)

@@ -140,6 +140,27 @@ def test_numbers_that_cancel_are_as_uncertain_as_in_the_framework(proven: Prove)
     proven(model(nodes, [IMAGE], [("y", "float32", [1, 16, 12, 12])], weights), as_read)
 
 
+def cancelling() -> Any:
+    """A mean picture, of which two layers make 0 for equal numbers, as the difference of sums of a million and more,
+    and a sigmoid of that."""
+    nodes = [
+        node("GlobalAveragePool", ["x"], ["m"]),
+        node("Conv", ["m", "w0"], ["a"]),
+        node("Conv", ["a", "w1"], ["b"], name="last"),
+        node("Sigmoid", ["b"], ["y"]),
+    ]
+    first, last = weight(64, 3, 1, 1), weight(32, 64, 1, 1, seed=1).astype(np.float64)
+    flat = first.astype(np.float64).sum(axis=1).ravel()
+    last -= (last[:, :, 0, 0] @ flat / (flat @ flat))[:, None, None, None] * flat[None, :, None, None]
+    weights = {"w0": first, "w1": (1e7 * last).astype(np.float32)}
+    return model(nodes, [("x", "float32", [1, 3, 96, 96])], [("y", "float32", [1, 32, 1, 1])], weights)
+
+
+def test_numbers_that_cancel_within_a_network_are_as_uncertain_as_its_weights(proven: Prove) -> None:
+    proof = proven(cancelling(), as_read)
+    assert proof.outputs[0].bound > 1e-2
+
+
 def chosen_class(op: str = "ArgMax", last: int = 0) -> Any:
     """The class of each pixel; the first two are always equal, and the largest in about half of them."""
     weights = {"w": weight(8, 3, 3, 3)}
