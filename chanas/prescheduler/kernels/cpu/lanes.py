@@ -1,7 +1,7 @@
-"""An operation on whole vectors: their numbers in another order, of which the compiler makes shuffles.
+"""Operations on whole vectors, of which the compiler makes shuffles: numbers in another order, and few again and again.
 
-Written number by number it would be as many loads. Like the bounds of `workloads.expressions` it is a call until the
-last pass, when its loops are vectors and its position is a number.
+Written number by number they would be as many loads. Like the bounds of `workloads.expressions` they are calls until
+the last pass, when their loops are vectors and a position is a number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-_TURNED = "tirx.chanas_turned"
+_TURNED, _REPEATED = "tirx.chanas_turned", "tirx.chanas_repeated"
 
 
 def turned(rows: int, position: Any, vectors: Sequence[Any]) -> Any:
@@ -26,19 +26,41 @@ def turned(rows: int, position: Any, vectors: Sequence[Any]) -> Any:
     return tirx.call_intrin("float32", _TURNED, rows, position, *vectors)
 
 
+def repeated(lane: Any, numbers: Sequence[Any]) -> Any:
+    """A lane of the vector of these numbers again and again: of a, b those of a b a b a b …"""
+    register_lanes()
+    return tirx.call_intrin("float32", _REPEATED, lane, *numbers)
+
+
 @functools.cache
 def register_lanes() -> None:
-    """Make `turned` known to the compiler, once in a process: before it makes one or reads any."""
+    """Make `turned` and `repeated` known to the compiler, once in a process: before it makes one or reads any."""
     from tvm.ir import _ffi_api
 
-    _ffi_api.RegisterOp(_TURNED, "numbers of vectors in another order")
-    tvm.ir.register_op_attr(_TURNED, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
-    tvm.ir.register_op_attr(_TURNED, "TVectorizable", True)
-    tvm.ir.register_op_attr(_TURNED, "TScriptPrinterName", _TURNED.removeprefix("tirx."))
-    tirx.op.register_intrin_lowering(_TURNED, target="default", f=_lower)
+    for name, lower in ((_TURNED, _lower_turned), (_REPEATED, _lower_repeated)):
+        _ffi_api.RegisterOp(name, "numbers of vectors in another order")
+        tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
+        tvm.ir.register_op_attr(name, "TVectorizable", True)
+        tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
+        tirx.op.register_intrin_lowering(name, target="default", f=lower)
 
 
-def _lower(call: Any) -> Any:
+def _lower_repeated(call: Any) -> Any:
+    """A shuffle of numbers, which the compiler loads at once where they are neighbours; a choice without vectors."""
+    lane, *numbers = call.args
+    lanes = tvm.DataType(str(call.ty)).lanes
+    if lanes == 1:
+        chosen = numbers[0]
+        for i, number in enumerate(numbers[1:], 1):
+            chosen = tirx.Select(lane % len(numbers) == i, number, chosen)
+        return chosen
+    singles = [number.value if isinstance(number, tirx.Broadcast) else number for number in numbers]
+    return tirx.Shuffle(
+        [singles[i % len(singles)] for i in range(lanes)], [tirx.const(i, "int32") for i in range(lanes)]
+    )
+
+
+def _lower_turned(call: Any) -> Any:
     """A shuffle of those vectors that are read."""
     rows, position = (int(getattr(argument, "value", argument)) for argument in call.args[:2])
     vectors, lanes = call.args[2:], tvm.DataType(str(call.ty)).lanes

@@ -40,7 +40,7 @@ from chanas.operators.workload import (
     winograd_plans,
 )
 from chanas.prescheduler.kernels.cpu.bf16_intrinsics import round_bits, widen
-from chanas.prescheduler.kernels.cpu.lanes import turned
+from chanas.prescheduler.kernels.cpu.lanes import repeated, turned
 from chanas.prescheduler.kernels.cpu.shapes import convolution_parameters, input_shape, output_shape
 from chanas.prescheduler.workloads.expressions import epilogue
 
@@ -316,8 +316,8 @@ def groupconv(
     rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
 
     def term(b: Any, h: Any, w: Any, v: Any) -> Any:
-        taken = rc * shared.groups + v % shared.groups
-        value = padding[b // shared.vectors, _tap(rows, h, rh), _tap(columns, w, rw), taken]
+        place = b // shared.vectors, _tap(rows, h, rh), _tap(columns, w, rw)
+        value = repeated(v, [padding[*place, rc * shared.groups + g] for g in range(shared.groups)])
         return te.sum(value * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v], axis=[rc, rh, rw])
 
     acc = te.compute((shared.sets * shared.vectors, rows.output, tiled, lanes), term, name=f"{prefix}acc")
