@@ -107,7 +107,7 @@ def with_defaults(program: Program, target: HardwareTarget, choices: Choices) ->
     per_flop = math.fsum(s for s, _ in measured) / max(1, sum(n for _, n in measured)) or _GUESSED_S_PER_FLOP
     defaults = {}
     for operation in program.tuned:
-        if operation.choices not in choices:
+        if operation.choices not in choices and operation.choices not in defaults:
             workload = operation.choices[0]
             [point] = ranked_points(workload, target, 1)
             defaults[operation.choices] = ChosenOperator(workload, point, per_flop * workload.num_flops, DEFAULT)

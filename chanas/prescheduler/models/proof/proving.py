@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from chanas.prescheduler.models.proof.uncertainty import with_uncertainty
 from chanas.prescheduler.workloads.comparison import Comparison, Difference
 
 _ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
+_FEWEST_ROUNDS, _ROUNDS_S = 3, 4.0
+"""Rounds where the first one tells that more would take longer than so many seconds."""
 _TELLING = 1e-2
 """The largest bound up to which an error says how exact the program is, and not how uncertain the framework is."""
 
@@ -65,7 +68,8 @@ def prove(
     *,
     num_rounds: int = _ROUNDS,
 ) -> Proof:
-    """Compile a module to `library`, compare its outputs with the framework's, and time it in so many rounds.
+    """Compile a module to `library`, compare its outputs with the framework's, and time it in at most so many
+    rounds.
 
     Raises:
         MeasureError: it does not compile, its outputs differ, or it could not be timed.
@@ -136,9 +140,11 @@ def _timed(pool: Pool, built: BuildModule, case: Path, num_rounds: int) -> Outco
         keep_library=True,
     )
     line: CandidatePipeline[int] = CandidatePipeline(pool)
+    start_s = time.monotonic()
     line.time_again(candidate)
     first = next(outcome for _, outcome in line.finished())
     if first.seconds is None:
         return first
-    [(_, median)] = time_in_rounds([(candidate, [first])], pool, num_rounds)
+    in_time = int(_ROUNDS_S / (time.monotonic() - start_s))
+    [(_, median)] = time_in_rounds([(candidate, [first])], pool, min(num_rounds, max(_FEWEST_ROUNDS, in_time)))
     return median
