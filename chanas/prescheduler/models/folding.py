@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from chanas.prescheduler.models.channels_last import channels_first
 from chanas.prescheduler.models.graph import (
     MAP_PRODUCTS,
     PRODUCTS,
@@ -38,7 +39,7 @@ def simplify(graph: Graph) -> Graph:
     first = (drop_identities, name_activations, name_transposed, flatten_rows, drop_identities)
     for step in (
         keep_axes,
-        means_of_maps,
+        channels_first,
         drop_moves,
         *first,
         fold_scales,
@@ -95,26 +96,6 @@ def keep_axes(graph: Graph) -> Graph:
         shape = tuple(1 if a in node.attributes["axis"] else e for a, e in enumerate(new.shape_of(read)))
         kept = new.add(Node(node.op, (read,), shape, node.dtype, {**node.attributes, "keepdims": True}))
         new.let(value, new.add(Node("reshape", (kept,), node.shape, node.dtype, name=node.name)))
-    return new.graph(graph.outputs)
-
-
-def means_of_maps(graph: Graph) -> Graph:
-    """Means of transposed values as means of what was there before, whose axes are others, and a transposition of what
-    is left: of a map in NHWC it is the mean over all pixels of the map."""
-    new = Rewriter(graph.inputs)
-    for value, node in numbered(graph):
-        read = new.reads(node)[0] if node.reads else None
-        before = new.node_of(read) if isinstance(read, int) else None
-        axes = before.attributes.get("axes") if before is not None and before.op == "permute_dims" else None
-        if node.op != "mean" or before is None or axes is None:
-            new.copy(value, node)
-            continue
-        source = before.reads[0]
-        of_source = tuple(sorted(int(axes[a]) for a in node.attributes["axis"]))
-        shape = tuple(1 if a in of_source else e for a, e in enumerate(new.shape_of(source)))
-        facts = {**node.attributes, "axis": of_source}
-        mean = new.add(dataclasses.replace(node, reads=(source,), shape=shape, attributes=facts))
-        new.let(value, new.add(dataclasses.replace(before, reads=(mean,), shape=node.shape, dtype=node.dtype)))
     return new.graph(graph.outputs)
 
 

@@ -66,6 +66,7 @@ def _computed(node: Node, reads: Sequence[torch.Tensor]) -> torch.Tensor:
         "subtract": lambda: x - reads[1],
         "clip": lambda: x.clip(a["low"], a["high"]),
         "mean": lambda: x.mean(a["axis"], keepdim=a["keepdims"]),
+        "max": lambda: x.amax(a["axis"], keepdim=a["keepdims"]),
         "reshape": lambda: x.reshape(node.shape),
         "permute_dims": lambda: x.permute(a["axes"]).contiguous(),
         "concat": lambda: torch.cat(list(reads), a["axis"]),

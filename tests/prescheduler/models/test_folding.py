@@ -218,14 +218,3 @@ def test_padding_that_a_window_has_not_stays(network: nn.Module) -> None:
     _, simple, error = both(network)
     assert error < 1e-5
     assert sum(n.op == "pad" for n in simple.nodes) == 1
-
-
-def test_a_mean_over_pixels_is_one_in_either_order_of_axes() -> None:
-    def last(x: torch.Tensor) -> torch.Tensor:
-        return x.permute(0, 2, 3, 1).mean((1, 2))
-
-    _, simple, error = both(nn.Sequential(nn.Conv2d(6, 4, 3), Spelled(last)))
-    assert error < 1e-5
-    (mean,) = (n for n in simple.nodes if n.op == "mean")
-    assert mean.attributes["axis"] == (2, 3)
-    assert not any(n.op == "permute_dims" for n in simple.nodes)
