@@ -78,8 +78,8 @@ def _first_transposition(graph: Graph, value: int) -> Axes | None:
 
 
 def _before(node: Node, axes: Axes, graph: Rewriter) -> Node | Read | None:
-    """What a node computes, on values as they were before they were transposed so, or the value that it gives back by
-    transposing once more; None where neither can be."""
+    """The node that computes the same on values as they were before they were transposed so, or the value itself where
+    it is transposed back; None where neither can be."""
     facts, rank, inverse = dict(node.attributes), len(node.shape), _inverse(axes)
     if node.op == "permute_dims" and tuple(facts["axes"] or ()) == inverse:
         return _as_before(node.reads[0], axes, graph)
