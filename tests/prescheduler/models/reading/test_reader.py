@@ -98,6 +98,11 @@ CASES: Mapping[str, tuple[str, Sequence[Array | None], Mapping[str, Any]]] = {
         [wholes(0, 255, 4, 6, dtype="uint8"), np.abs(floats(4, 3)), wholes(0, 255, 4, 3, dtype="uint8")],
         {"axis": 1, "block_size": 2},
     ),
+    "few bits beyond their type": (
+        "QuantizeLinear",
+        [100 * floats(5, 6), SCALE, np.int8(3)],
+        {"saturate": 0, "precision": onnx.TensorProto.FLOAT},
+    ),
     "whole products": (
         "MatMulInteger",
         [wholes(0, 255, 3, 40, dtype="uint8"), wholes(-128, 127, 40, 5, dtype="int8"), np.uint8([12]), np.int8([3])],
@@ -220,6 +225,12 @@ def test_a_computed_bias_of_another_size_is_refused_with_its_node() -> None:
     model = model_of([helper.make_node("Conv", ["x", "w", "x"], ["y"])], {"w": floats(2, 3, 3, 3)}, ["y"], [taken])
     with pytest.raises(ModelError, match=r"Conv .*y.* does not fit what it reads"):
         read_graph(model, [TensorFacts("x", (1, 3, 4, 4), "float32")])
+
+
+def test_few_bits_that_are_divided_in_another_precision_are_refused() -> None:
+    node = helper.make_node("QuantizeLinear", ["x", "s"], ["y"], precision=onnx.TensorProto.FLOAT16)
+    with pytest.raises(ModelError, match=r"QuantizeLinear .*y.* has precision float16, which is not there"):
+        read_graph(model_of([node], {"x": floats(4), "s": SCALE}, ["y"]), [])
 
 
 def test_operators_that_are_not_there_are_named_together_without_those_that_are() -> None:
