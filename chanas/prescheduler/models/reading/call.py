@@ -15,7 +15,6 @@ from chanas.prescheduler.models.sources.model import Array
 if TYPE_CHECKING:
     from chanas.prescheduler.models.reading.making import Maker
 
-_SHOWN = 8  # values of an attribute in a message
 MAX_STEPS = 1024
 """Steps of a loop that are written out at most."""
 
@@ -155,17 +154,6 @@ class Call:
         if found not in known:
             raise self.refused(f"has {name} {found!r}; known: {', '.join(known)}")
         return found
-
-    def unused(self, name: str, default: Any) -> None:
-        """Check that an attribute has its default, the only value that is there.
-
-        Raises:
-            ModelError: it has another one.
-        """
-        found = self.given.get(name, default)
-        if found != default:
-            text = list(found)[:_SHOWN] if isinstance(found, tuple) else found
-            raise self.refused(f"has {name} {text!r}, which is not there (expected {default!r})")
 
     def refused(self, why: str) -> ModelError:
         """The error about this node: `why` goes on after its operator and its name."""
