@@ -15,8 +15,7 @@ from chanas.prescheduler.models.sources.model import Array
 if TYPE_CHECKING:
     from chanas.prescheduler.models.reading.making import Maker
 
-MAX_STEPS = 1024
-"""Steps of a loop that are written out at most."""
+_MAX_STEPS = 1024  # of a loop that is written out
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +153,17 @@ class Call:
         if found not in known:
             raise self.refused(f"has {name} {found!r}; known: {', '.join(known)}")
         return found
+
+    def check_steps(self, num: int) -> None:
+        """Check that a loop has few enough steps to be written out.
+
+        Raises:
+            ModelError: it has more.
+        """
+        if num > _MAX_STEPS:
+            raise self.refused(
+                f"has more than {_MAX_STEPS} steps, the most that are written out; give a shorter --shape"
+            )
 
     def refused(self, why: str) -> ModelError:
         """The error about this node: `why` goes on after its operator and its name."""
